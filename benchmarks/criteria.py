@@ -117,10 +117,10 @@ CRITERIA = (
         "convert.verify",
         "of decompression and hashing alone, by the package and google-crc32c",
         over="reader",
-        at_least=0.7,
+        at_least=0.85,
     ),
     Criterion(
-        "convert.verify_zarr", "of decompression and hashing alone", over="floor", at_least=0.7
+        "convert.verify_zarr", "of decompression and hashing alone", over="floor", at_least=0.85
     ),
     Criterion("chain.range", "elements/s, 10 million of a range", at_least=10**7),
     Criterion("chain.range", "MB of memory; its indices are 80", "memory_mb", at_most=40),

@@ -12,11 +12,25 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from windrow import checkpoint, converters, errors, multiprocessing, sources, transforms
+    from windrow import (
+        checkpoint,
+        constants,
+        converters,
+        errors,
+        experimental,
+        multiprocessing,
+        python,
+        samplers,
+        sharding,
+        sources,
+        transforms,
+    )
     from windrow.engine.record_names import RecordOf
     from windrow.errors import WindrowError
     from windrow.explain.explanation import Advice, Explanation
     from windrow.formats.inspect import inspect
+    from windrow.grain_api.data_loader import DataLoader, DataLoaderIterator, load
+    from windrow.grain_api.records import Record, RecordMetadata
     from windrow.iter_dataset import IterDataset
     from windrow.iterator import DatasetIterator
     from windrow.jax_dataset import JaxDataset
@@ -36,12 +50,16 @@ __version__ = "0.1.0"
 _MODULE_OF = {
     "Advice": "windrow.explain.explanation",
     "BadChunk": "windrow.verification.report",
+    "DataLoader": "windrow.grain_api.data_loader",
+    "DataLoaderIterator": "windrow.grain_api.data_loader",
     "DatasetIterator": "windrow.iterator",
     "Explanation": "windrow.explain.explanation",
     "IterDataset": "windrow.iter_dataset",
     "JaxDataset": "windrow.jax_dataset",
     "MapDataset": "windrow.map_dataset",
     "MultiprocessingOptions": "windrow.transforms.options",
+    "Record": "windrow.grain_api.records",
+    "RecordMetadata": "windrow.grain_api.records",
     "RecordOf": "windrow.engine.record_names",
     "ReadOptions": "windrow.transforms.options",
     "Report": "windrow.verification.report",
@@ -50,16 +68,31 @@ _MODULE_OF = {
     "WindrowError": "windrow.errors",
     "inspect": "windrow.formats.inspect",
     "lengths": "windrow.record_lengths",
+    "load": "windrow.grain_api.data_loader",
     "merge_states": "windrow.state",
     "report": "windrow.reporting.page",
     "shuffle_quality": "windrow.order_quality",
     "verify": "windrow.verification.verify",
 }
-_MODULES = ("checkpoint", "converters", "errors", "multiprocessing", "sources", "transforms")
+_MODULES = (
+    "checkpoint",
+    "constants",
+    "converters",
+    "errors",
+    "experimental",
+    "multiprocessing",
+    "python",
+    "samplers",
+    "sharding",
+    "sources",
+    "transforms",
+)
 
 __all__ = [
     "Advice",
     "BadChunk",
+    "DataLoader",
+    "DataLoaderIterator",
     "DatasetIterator",
     "Explanation",
     "IterDataset",
@@ -67,6 +100,8 @@ __all__ = [
     "MapDataset",
     "MultiprocessingOptions",
     "ReadOptions",
+    "Record",
+    "RecordMetadata",
     "RecordOf",
     "Report",
     "ShuffleQuality",
@@ -74,13 +109,19 @@ __all__ = [
     "WindrowError",
     "__version__",
     "checkpoint",
+    "constants",
     "converters",
     "errors",
+    "experimental",
     "inspect",
     "lengths",
+    "load",
     "merge_states",
     "multiprocessing",
+    "python",
     "report",
+    "samplers",
+    "sharding",
     "shuffle_quality",
     "sources",
     "transforms",
@@ -99,8 +140,11 @@ def __getattr__(name: str) -> Any:
         globals()[name] = found
         return found
     sources = importlib.import_module("windrow.sources")
-    hint = f"; it is windrow.sources.{name}" if hasattr(sources, name) else ""
-    raise AttributeError(f"module 'windrow' has no attribute {name!r}{hint}")
+    if name in sources.__all__:
+        raise AttributeError(
+            f"module 'windrow' has no attribute {name!r}; it is windrow.sources.{name}"
+        )
+    raise importlib.import_module("windrow.core.absent_names").absent("windrow", name)
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,8 @@ Invariant: no record is read but for `read_spec`.
 
 from __future__ import annotations
 
+import abc
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -26,13 +28,34 @@ T = TypeVar("T")
 D = TypeVar("D", bound="Dataset[Any]")
 
 
-class Dataset(Generic[T]):
+class Dataset(abc.ABC, Generic[T]):
     """A chain, of one kind or the other."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def pipe(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    @abc.abstractmethod
+    def __iter__(self) -> DatasetIterator[T]: ...
+
+    @property
+    def parents(self) -> tuple[Dataset[Any], ...]:
+        """The datasets that this one is made of, without their own parents; none for a source.
+
+        Example:
+            >>> import windrow
+            >>> dataset = windrow.MapDataset.range(4).shuffle(seed=1).batch(2)
+            >>> dataset.parents
+            (MapDataset(range(0, 4, 1) > shuffle(seed=1)),)
+        """
+        # Few processes ask, and the classes are defined over this one.
+        maps = importlib.import_module("windrow.map_dataset").MapDataset
+        streams = importlib.import_module("windrow.iter_dataset").IterDataset
+        return tuple(
+            (streams if node.length == STREAM else maps)(node)
+            for node in nodes.written_parents(self._node)
+        )
+
+    def pipe(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`function(self, *args, **kwargs)`: for steps that a chain has no method for."""
         return function(self, *args, **kwargs)
 

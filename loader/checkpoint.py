@@ -28,28 +28,50 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from windrow.errors import ArgumentError, NotFoundError, StateError, missing_extra
+from windrow import state_files
+from windrow.errors import ArgumentError, missing_extra
 from windrow.iterator import DatasetIterator
-from windrow.state import merge_states
 
 try:
-    import jax
+    import jax  # noqa: F401 - its processes name the files
     import orbax.checkpoint as ocp
 except ImportError as error:
     raise missing_extra("windrow.checkpoint", "jax") from error
 
 
+@runtime_checkable
+class Stateful(Protocol):
+    """An iterator with a state: of a dataset, or of a `windrow.DataLoader`."""
+
+    def get_state(self) -> Any:
+        """The state, as JSON or as bytes of JSON."""
+        ...
+
+    def set_state(self, state: Any) -> None:
+        """Resume from a state."""
+        ...
+
+    def start_prefetch(self) -> None:
+        """Start making elements ahead."""
+        ...
+
+
 class CheckpointHandler(ocp.CheckpointHandler):
-    """Saves and restores the state of a `DatasetIterator`."""
+    """Saves and restores the state of an iterator."""
 
-    def save(self, directory: pathlib.Path, args: CheckpointSave) -> None:
+    def save(
+        self, directory: pathlib.Path, item: Any = None, args: CheckpointSave | None = None
+    ) -> None:
         """Write the state of this process's iterator."""
-        path = directory / _file_name(jax.process_index(), jax.process_count())
-        path.write_text(json.dumps(args.item.get_state()))
+        state = _item(item, args).get_state()
+        text = state.decode() if isinstance(state, bytes) else json.dumps(state)
+        (directory / state_files.file_name()).write_text(text)
 
-    def restore(self, directory: pathlib.Path, args: CheckpointRestore) -> DatasetIterator[Any]:
+    def restore(
+        self, directory: pathlib.Path, item: Any = None, args: CheckpointRestore | None = None
+    ) -> Any:
         """Set this process's iterator to the step that was saved.
 
         Raises:
@@ -57,51 +79,37 @@ class CheckpointHandler(ocp.CheckpointHandler):
             StateError: If the states of the processes are of different steps or lack lanes, or they
                 are of another chain or other data.
         """
-        args.item.set_state(_saved(directory, args.item))
-        return args.item
+        iterator = _item(item, args)
+        if isinstance(iterator, DatasetIterator):
+            iterator.set_state(state_files.saved(directory, iterator.has_lanes_of))
+        else:
+            state = state_files.saved(directory, lambda state: True)
+            as_bytes = isinstance(iterator.get_state(), bytes)
+            iterator.set_state(json.dumps(state).encode() if as_bytes else state)
+        return iterator
+
+
+def _item(item: Any, args: CheckpointSave | CheckpointRestore | None) -> Any:
+    given = item if args is None else args
+    found = given.item if isinstance(given, (CheckpointSave, CheckpointRestore)) else given
+    _check_item(found, "CheckpointHandler")
+    return found
 
 
 def _check_item(item: object, who: str) -> None:
-    if not isinstance(item, DatasetIterator):
+    if not isinstance(item, Stateful):
         raise ArgumentError(
             f"{who}: needs an iterator, got a {type(item).__name__}; pass iter(dataset), the one"
             " that the training loop takes its batches from"
         )
 
 
-def _file_name(process: int, count: int) -> str:
-    return f"process_{process}-of-{count}.json"
-
-
-def _saved(directory: pathlib.Path, iterator: DatasetIterator[Any]) -> dict[str, Any]:
-    """The state that an iterator needs: of this process, or of all of them together."""
-    own = directory / _file_name(jax.process_index(), jax.process_count())
-    if own.exists():
-        state: dict[str, Any] = json.loads(own.read_text())
-        if iterator.has_lanes_of(state):
-            return state
-    paths = sorted(directory.glob("process_*-of-*.json"))
-    if not paths:
-        raise NotFoundError(
-            f"no state of an iterator in {directory}; was this item saved with"
-            " windrow.checkpoint.CheckpointSave?"
-        )
-    try:
-        return merge_states(json.loads(path.read_text()) for path in paths)
-    except StateError as error:
-        raise StateError(
-            f"the {len(paths)} states in {directory}, of other processes than the"
-            f" {jax.process_count()} of this run, cannot be joined: {error}\nRestore with as many"
-            " processes as saved it, or save shards of one chain: dataset.shard(index, count)"
-        ) from error
-
-
 @ocp.args.register_with_handler(CheckpointHandler, for_save=True)
 @dataclasses.dataclass
 class CheckpointSave(ocp.args.CheckpointArgs):
-    """Save the state of `item`, a `DatasetIterator`."""
+    """Save the state of `item`, the iterator of a dataset or of a `DataLoader`."""
 
-    item: DatasetIterator[Any]
+    item: Any
 
     def __post_init__(self) -> None:
         _check_item(self.item, type(self).__name__)
@@ -110,9 +118,9 @@ class CheckpointSave(ocp.args.CheckpointArgs):
 @ocp.args.register_with_handler(CheckpointHandler, for_restore=True)
 @dataclasses.dataclass
 class CheckpointRestore(ocp.args.CheckpointArgs):
-    """Restore the state of `item`, a `DatasetIterator`, in place."""
+    """Restore the state of `item`, an iterator of the same kind, in place."""
 
-    item: DatasetIterator[Any]
+    item: Any
 
     def __post_init__(self) -> None:
         _check_item(self.item, type(self).__name__)

@@ -17,6 +17,10 @@ attributes.
     ├── WorkerError (RuntimeError)           a worker process that died, hangs or cannot be started
     ├── ConversionError (RuntimeError)       a conversion that is unfinished, or cannot be done
     └── MissingExtraError (ImportError)      an optional dependency that is not installed
+
+Three mistakes have one class here and another builtin in Grain. Their classes derive from both:
+`ArgumentValueError` (ArgumentError, PlanError), `EmptyPathsError` (NotFoundError, SourceError) and
+`StateIndexError` (StateError, RecordIndexError).
 """
 
 from __future__ import annotations
@@ -93,6 +97,18 @@ class ConversionError(WindrowError, RuntimeError):
 
 class MissingExtraError(WindrowError, ImportError):
     """An optional dependency is not installed; the message names the extra to install."""
+
+
+class ArgumentValueError(ArgumentError, PlanError):
+    """A single integer where a slice or a sequence of indices is needed."""
+
+
+class EmptyPathsError(NotFoundError, SourceError):
+    """A list of paths is empty."""
+
+
+class StateIndexError(StateError, RecordIndexError):
+    """The state is at an element beyond the end of the dataset."""
 
 
 def missing_extra(what: str, extra: str) -> MissingExtraError:

@@ -6,6 +6,7 @@ Names, arguments and meaning are Grain's, but Windrow never loses or repeats a r
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -46,6 +47,10 @@ class IterDataset(Dataset[T]):
     ) -> IterDataset[Any]:
         """Elements of the streams in the proportions of `weights`, until the first one ends.
 
+        Streams with names may change between runs: a state finds each by its name. One that is new
+        starts from its begin, one that is gone is left out, and other weights hold from there on. A
+        warning says what differs.
+
         Args:
             datasets: Streams, in a sequence or by name (in the order of the mapping).
             weights: One for each, in a sequence or by the same names; or a `transforms.Schedule` of
@@ -72,8 +77,10 @@ class IterDataset(Dataset[T]):
             >>> [len(row) for row in mixed]
             [8, 2, 2, 4, 2, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2]
         """
+        names: tuple[str, ...] | None = None
         if isinstance(datasets, Mapping):
             named = list(datasets)
+            names = tuple(map(str, named))
             weights = scheduled(weights, lambda each: named_weights(each, named))
             datasets = list(datasets.values())
         parents = nodes_of(datasets, IterDataset, "mix")
@@ -86,13 +93,13 @@ class IterDataset(Dataset[T]):
         if one_of(by, ("elements", "tokens"), "mix: by") == "elements":
             if tokens is not None:
                 raise PlanError('mix: tokens= is only for by="tokens"; leave it out, or give both')
-            return IterDataset(nodes.StreamMixNode(parents, given, drops_out))
+            return IterDataset(nodes.StreamMixNode(parents, given, drops_out, names=names))
         if not (tokens is None or isinstance(tokens, str) or callable(tokens)):
             raise ArgumentError(f"mix: tokens must be a function or a key, got {tokens!r}")
         sizes = None if tokens is not None else nodes.token_sizes(parents)
         if sizes is not None:
-            return IterDataset(nodes.StreamMixNode(parents, given, drops_out, sizes))
-        return IterDataset(nodes.TokenMixNode(parents, given, tokens, drops_out))
+            return IterDataset(nodes.StreamMixNode(parents, given, drops_out, sizes, names))
+        return IterDataset(nodes.TokenMixNode(parents, given, tokens, drops_out, names))
 
     @classmethod
     def interleave(cls, datasets: Sequence[IterDataset[S]], cycle_length: int) -> IterDataset[S]:
@@ -359,6 +366,22 @@ class IterDataset(Dataset[T]):
         times = None if num_epochs is None else integer(num_epochs, "repeat: num_epochs")
         return IterDataset(nodes.StreamRepeatNode((self._node,), times))
 
+    def cache(self) -> IterDataset[T]:
+        """The same stream; an iterator keeps the elements of a whole pass, for the passes after it.
+
+        For few elements that are costly to make, before `repeat`. They are all in memory, in addition
+        to what is read ahead. After a restore the next whole pass is kept.
+
+        Example:
+            >>> import windrow
+            >>> calls = []
+            >>> numbers = windrow.MapDataset.range(3).map(lambda n: calls.append(n) or n)
+            >>> stream = numbers.to_iter_dataset().cache().repeat(3)
+            >>> list(stream), len(calls)
+            ([0, 1, 2, 0, 1, 2, 0, 1, 2], 3)
+        """
+        return IterDataset(nodes.CacheNode((self._node,)))
+
     def limit(self, count: int) -> IterDataset[T]:
         """The first `count` elements.
 
@@ -374,8 +397,16 @@ class IterDataset(Dataset[T]):
         """Apply one transform of `windrow.transforms`, or several in order."""
         return applied(self, transformations)
 
+    def prefetch(self, multiprocessing_options: Any) -> IterDataset[T]:
+        """Deprecated: use `mp_prefetch(multiprocessing_options)`."""
+        warnings.warn("prefetch is now mp_prefetch", DeprecationWarning, stacklevel=2)
+        return self.mp_prefetch(multiprocessing_options)
+
     def mp_prefetch(
-        self, options: Any = None, worker_init_fn: Callable[[int, int], None] | None = None
+        self,
+        options: Any = None,
+        worker_init_fn: Callable[[int, int], None] | None = None,
+        sequential_slice: bool = False,
     ) -> IterDataset[T]:
         """The same stream, but worker processes run the functions of the chain so far.
 
@@ -386,10 +417,14 @@ class IterDataset(Dataset[T]):
                 core. With 0 nothing changes.
             worker_init_fn: Called in each worker with its index and the number of workers, before
                 anything else.
+            sequential_slice: Accepted for compatibility with Grain, where each worker reads a part of
+                the data in one piece, and the order depends on their number. Here one process plans
+                all reads, and the order is the chain's.
 
         Raises:
-            ArgumentError: If the options are of another kind; on iteration, if the chain cannot
-                be sent to a worker.
+            ArgumentError: If the options are of another kind. On iteration, what pickling raises is
+                raised with its own type if functions cannot be sent to a worker, or results back.
+            WorkerError: On iteration, if a function calls `sys.exit` in a worker.
         """
         checked = as_multiprocessing_options(options)
         return IterDataset(nodes.ProcessNode((self._node,), checked, worker_init_fn))
@@ -397,15 +432,15 @@ class IterDataset(Dataset[T]):
     def records_of(self, index: int) -> Records:
         """The records that element number `index` of the stream is made of, without reading.
 
-        See `MapDataset.records_of`. A map of a `MapDataset` that returns None, and so makes an
+        See `MapDataset.records_of`. Packed rows have a list for each row. A map of a `MapDataset` that returns None, and so makes an
         element absent, counts as one that does not.
 
         Args:
             index: At least 0.
 
         Raises:
-            PlanError: If values decide which elements come, as in a filter: iterate then, and ask
-                `DatasetIterator.records_of_last`.
+            PlanError: If values decide which elements come, as in a filter, a `flat_map` or a packer
+                of streams: iterate then, and ask `DatasetIterator.records_of_last`.
             RecordIndexError: If the stream has no such element.
 
         Example:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import numbers
 import os
 import sys
@@ -25,7 +26,14 @@ from windrow.engine import streams
 from windrow.engine.context import RunContext
 from windrow.engine.executors import Executors
 from windrow.engine.prefetch_thread import Inline, PrefetchThread
-from windrow.errors import ArgumentError, ClosedError, RecordIndexError, StateError, WorkerError
+from windrow.errors import (
+    ArgumentError,
+    ClosedError,
+    RecordIndexError,
+    StateError,
+    StateIndexError,
+    WorkerError,
+)
 from windrow.state import Identity
 from windrow.stats.profiler import Profiler
 from windrow.stats.stats import Stats
@@ -43,6 +51,7 @@ from windrow.transforms.nodes import (
 )
 
 if TYPE_CHECKING:
+    from windrow import state_files
     from windrow.devices.delivery import Delivered, Delivery
     from windrow.engine.record_names import Records
     from windrow.transforms.moves import Moved
@@ -255,6 +264,36 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         if self._delivery is not None:
             self._delivery.moved()
 
+    async def save(self, directory: Any) -> state_files.Pending:
+        """Write the state into a checkpoint of Orbax, which calls this for a checkpointable.
+
+        The state is the one of now, also where it is written later.
+
+        Args:
+            directory: A path that Orbax creates.
+
+        Returns:
+            A coroutine that writes it.
+        """
+        from windrow import state_files  # few processes save so
+
+        return state_files.written(directory, json.dumps(self.get_state()))
+
+    async def load(self, directory: Any) -> state_files.Pending:
+        """Restore the state in a checkpoint of Orbax, which calls this for a checkpointable.
+
+        The coroutine raises what `set_state` raises, and NotFoundError if there is no state.
+
+        Args:
+            directory: The path of the checkpointable.
+
+        Returns:
+            A coroutine that reads and restores it.
+        """
+        from windrow import state_files
+
+        return state_files.read_then(directory, self.has_lanes_of, self.set_state)
+
     def has_lanes_of(self, state: Any) -> bool:
         """Whether a state holds all lanes that this iterator runs, so that it needs no other.
 
@@ -270,9 +309,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """Leave out the next `count` elements; the stream continues as if they had been given.
 
         Where metadata show the position, nothing is read: over random access, and through maps,
-        batches, shuffles, `limit`, `repeat`, `zip` and `mix`, in lanes and shards. Rows of
-        `MapDataset.pack` are planned from lengths. A filter, or another node that decides by values,
-        runs on the elements that are left out: their records are read, and the functions up to that
+        batches, shuffles, `limit`, `repeat`, `zip`, `mix`, `interleave` and `rebatch`, in lanes and
+        shards. Rows of `MapDataset.pack` are planned from lengths. A filter, or another node that
+        decides by values (`flat_map`, the packers of a stream), runs on the elements that are left out: their records are read, and the functions up to that
         node are called. `stats()` counts these reads, and no element.
 
         A map of a `MapDataset` that returns None, and so makes an element absent, counts as one that
@@ -338,7 +377,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     def _after(self, node: Node, position: list[int], count: int) -> Moved:
         from windrow.engine import skipping  # few processes skip
 
-        return skipping.after(node, position, count, self._meter)
+        return skipping.after(node, position, count, skipping.running(self._meter))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -540,7 +579,7 @@ def _check_inside(node: Node, position: Sequence[int]) -> None:
 
 def _check_length(row: int, length: int) -> None:
     if row > length:
-        raise StateError(
+        raise StateIndexError(
             f"state is at element {row} of a dataset of {length}; it was"
             " taken over more data: restore with the dataset it was taken from"
         )

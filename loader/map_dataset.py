@@ -581,13 +581,16 @@ class MapDataset(PlannedByLengths[T]):
         return IterDataset(node)
 
     def mp_prefetch(
-        self, options: Any = None, worker_init_fn: Callable[[int, int], None] | None = None
+        self,
+        options: Any = None,
+        worker_init_fn: Callable[[int, int], None] | None = None,
+        sequential_slice: bool = False,
     ) -> IterDataset[T]:
         """The elements as a stream whose functions run in worker processes.
 
         `to_iter_dataset().mp_prefetch(...)`: see `IterDataset.mp_prefetch`.
         """
-        return self.to_iter_dataset().mp_prefetch(options, worker_init_fn)
+        return self.to_iter_dataset().mp_prefetch(options, worker_init_fn, sequential_slice)
 
     def __iter__(self) -> DatasetIterator[T]:
         return iter(self.to_iter_dataset())

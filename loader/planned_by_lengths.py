@@ -17,7 +17,7 @@ from windrow.errors import ArgumentError
 from windrow.iter_dataset import IterDataset
 from windrow.transforms import nodes
 from windrow.transforms.arguments import checked_seed, integer
-from windrow.transforms.options import as_read_options
+from windrow.transforms.options import ReadOptions, as_read_options
 
 T = TypeVar("T")
 
@@ -71,6 +71,7 @@ class PlannedByLengths(Dataset[T]):
         sequences: Sequence[str] | None = None,
         names: Any = None,
         seed: int | None = None,
+        read_options: ReadOptions | None = None,
     ) -> IterDataset[dict[str, Any]]:
         """Rows of `row_length` tokens, each packed with several documents, planned before reading.
 
@@ -99,6 +100,7 @@ class PlannedByLengths(Dataset[T]):
                 made only if they are named here.
             seed: Decides the order of rows, in `[0, 2**32)`; by default derived from an earlier
                 `seed(...)`, else 0.
+            read_options: Threads and buffers; by default what suits the sources.
 
         Returns:
             A stream of dicts. For each sequence `k` (`tokens`, where a document is an array): `k`
@@ -137,7 +139,7 @@ class PlannedByLengths(Dataset[T]):
             nodes.checked_sequences(sequences, "pack"),
             nodes.checked_names(names),
         )
-        return self._streamed(node)
+        return self._streamed(node, read_options)
 
     def bucket(
         self,
@@ -150,6 +152,7 @@ class PlannedByLengths(Dataset[T]):
         pad_value: int = 0,
         sequences: Sequence[str] | None = None,
         seed: int | None = None,
+        read_options: ReadOptions | None = None,
     ) -> IterDataset[dict[str, Any]]:
         """Batches of elements of like lengths, padded, and planned before anything is read.
 
@@ -168,6 +171,7 @@ class PlannedByLengths(Dataset[T]):
             pad_value: Follows the items of a sequence up to its boundary.
             sequences: As for `pack`.
             seed: Decides the order of batches; as for `pack`.
+            read_options: As for `pack`.
 
         Returns:
             A stream of dicts. For each sequence `k` (`tokens`, where an element is an array): `k`
@@ -201,11 +205,11 @@ class PlannedByLengths(Dataset[T]):
             pad_value,
             nodes.checked_sequences(sequences, "bucket"),
         )
-        return self._streamed(node)
+        return self._streamed(node, read_options)
 
-    def _streamed(self, node: nodes.Node) -> IterDataset[Any]:
-        options = as_read_options(default_options(self._node))
-        return IterDataset(nodes.ToStreamNode((node,), options))
+    def _streamed(self, node: nodes.Node, read_options: ReadOptions | None) -> IterDataset[Any]:
+        options = default_options(self._node) if read_options is None else read_options
+        return IterDataset(nodes.ToStreamNode((node,), as_read_options(options)))
 
 
 def _lengths_given(lengths: Any) -> tuple[Any, ...] | None:

@@ -9,6 +9,7 @@ Invariant: length `r` belongs to record `r` of its source, whatever order the da
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import operator
 import os
@@ -77,31 +78,73 @@ def lengths(
         >>> windrow.lengths(dataset, progress=False)
         [array([3, 3, 5])]
     """
-    if not isinstance(dataset, MapDataset):
-        raise ArgumentError(f"lengths: needs a windrow.MapDataset, got {dataset!r:.200}")
-    if not callable(function):
-        raise ArgumentError(f"lengths: function must be a function, got {function!r:.200}")
     count = at_least(0, workers, "lengths: workers")
-    chains = over_records(dataset._node)
-    target = None if path is None else _target(path)
-    about = {
-        "version": _VERSION,
-        "chains": [fingerprint(chain) for chain in chains],
-        "functions": [name for chain in chains for name in function_names(chain)],
-        "lengths of": name_of(function),
-    }
-    if target is not None and target.exists():
-        return _read(target, about, chains)
-    found = [_counted(chain, function, count, progress) for chain in chains]
-    if target is not None:
-        _write(target, about, found)
+    counting = Counting.of(dataset, function, path)
+    found = counting.kept()
+    if found is None:
+        chains = counting.chains
+        found = [_counted(chain, function, count, progress) for chain in chains]
+        counting.keep(found)
     return found
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Counting:
+    """What is counted, and the file that keeps it.
+
+    Args:
+        chains: The maps over each source.
+        function: Gives the length of an element.
+        target: The file, if there is one.
+        about: What the file says of the data and the functions.
+    """
+
+    chains: tuple[Node, ...]
+    function: Callable[[Any], int]
+    target: Path | None
+    about: dict[str, Any]
+
+    @classmethod
+    def of(cls, dataset: Any, function: Any, path: str | os.PathLike[str] | None) -> Counting:
+        """Check the arguments of `lengths`, and raise what it raises for them."""
+        if not isinstance(dataset, MapDataset):
+            raise ArgumentError(f"lengths: needs a windrow.MapDataset, got {dataset!r:.200}")
+        if not callable(function):
+            raise ArgumentError(f"lengths: function must be a function, got {function!r:.200}")
+        chains = tuple(over_records(dataset._node))
+        about = {
+            "version": _VERSION,
+            "chains": [fingerprint(chain) for chain in chains],
+            "functions": [name for chain in chains for name in function_names(chain)],
+            "lengths of": name_of(function),
+        }
+        return cls(chains, function, None if path is None else _target(path), about)
+
+    def kept(self) -> list[IntArray] | None:
+        """The lengths in the file; None if it is not there. Raises a SourceError for other data."""
+        if self.target is None or not self.target.exists():
+            return None
+        return _read(self.target, self.about, self.chains)
+
+    def part(self, number: int, start: int, stop: int) -> IntArray:
+        """Count records `[start, stop)` of source `number`."""
+        chain = MapDataset[Any](self.chains[number])[start:stop]._node
+        return _counted(chain, self.function, 0, False, start)
+
+    def keep(self, found: Sequence[IntArray]) -> None:
+        """Write the file, if there is one."""
+        if self.target is not None:
+            _write(self.target, self.about, found)
+
+
 def _counted(
-    chain: Node, function: Callable[[Any], int], workers: int, progress: ShowProgress
+    chain: Node,
+    function: Callable[[Any], int],
+    workers: int,
+    progress: ShowProgress,
+    first: int = 0,
 ) -> IntArray:
-    """The length of each element of a chain, in order."""
+    """The length of each element of a chain, in order; `first` is the record of element 0."""
     source = chain.sources()[0]
     batches: Any = MapDataset[Any](chain).map(_Measured(function)).batch(_BATCH, batch_fn=_joined)
     batches = batches.mp_prefetch(workers) if workers else batches.to_iter_dataset()
@@ -114,8 +157,8 @@ def _counted(
     found = np.concatenate([np.zeros(0, np.int64), *parts])
     if found.size and found.min() < 0:
         raise ElementError(
-            f"lengths: record {int(np.argmax(found < 0)):,} of {source!r} is absent: a map returned"
-            " None, and each record needs an element"
+            f"lengths: record {first + int(np.argmax(found < 0)):,} of {source!r} is absent: a map"
+            " returned None, and each record needs an element"
         )
     return found
 

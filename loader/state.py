@@ -4,7 +4,8 @@ A state is JSON: rows and positions (a few integers), the chain's fingerprint, a
 the chain for the message that refuses the state elsewhere. It holds no data and no count of threads,
 workers, shards or hosts.
 
-Invariant: under 1 kB without lanes, and some 20 bytes more per lane and stateful node; the same for
+Invariant: under 1 kB without lanes, and some 20 bytes more per lane and stateful node, and 40 per named
+part of a mixture; the same for
 the same row of the same chain and data, whatever its last batch.
 """
 
@@ -13,9 +14,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow.errors import ArgumentError, StateError
 from windrow.transforms.nodes import (
@@ -23,10 +25,15 @@ from windrow.transforms.nodes import (
     RowPosition,
     Tail,
     described,
+    earlier_source,
     fingerprint,
     function_names,
+    named_mixture,
     tail_of,
 )
+
+if TYPE_CHECKING:
+    from windrow.mixture_state import NamedParts
 
 VERSION = 2
 _WORDS = 500  # characters of JSON, of the chain's description that a state keeps
@@ -41,17 +48,20 @@ class Identity:
     fingerprint: str
     functions: str
     chain: str
+    parts: NamedParts | None = None
 
     @classmethod
     def of(cls, node: Node) -> Identity:
         """The identity of a chain."""
         names = hashlib.sha256("\n".join(function_names(node)).encode()).hexdigest()[:8]
         tail = tail_of(node)
-        return cls(tail, tail.fingerprint(), names, _shortened(described(node)))
+        return cls(tail, tail.fingerprint(), names, _shortened(described(node)), _parts_of(tail))
 
     def state(self, at: RowPosition) -> dict[str, Any]:
         """The state of an iterator at a position."""
-        after = {"after": at.after} if any(at.after) else {}
+        after: dict[str, Any] = {"after": at.after} if any(at.after) else {}
+        if self.parts is not None:
+            after["mixture"] = self.parts.to_json()
         return {
             "version": VERSION,
             "rows": at.rows,
@@ -74,12 +84,15 @@ class Identity:
         _check_keys(state)
         is_new = state["version"] == VERSION
         own = self.fingerprint if is_new else fingerprint(self.tail.node)
-        if state["fingerprint"] != own:
+        if state["fingerprint"] not in (own, self._earlier(is_new=is_new, own=own, state=state)):
+            taken = self.parts.taken_over(state) if self.parts is not None else None
+            if taken is not None:
+                return self._row_position(taken)
             raise StateError(
                 "the state was taken over another chain or other data\n"
                 f"  state:    {state.get('chain', '?')} [{state['fingerprint']}]\n"
                 f"  this run: {self.chain} [{own}]\n"
-                "Restore with the chain and data it was taken from, or start without a state."
+                f"{_hint(self.tail.node, str(state.get('chain')))}"
             )
         if state.get("functions") != self.functions:
             warnings.warn(
@@ -91,6 +104,16 @@ class Identity:
             position = _checked(state["position"], self.tail.node.width)
             return self.tail.position_of_version_1(position)
         return self._row_position(state)
+
+    def _earlier(self, *, is_new: bool, own: str, state: dict[str, Any]) -> str:
+        """The fingerprint of a chain that takes the first records of a source that has grown."""
+        if state["fingerprint"] == own:
+            return own  # most states are; the question costs more than the answer
+        return (
+            self.tail.fingerprint(earlier=True)
+            if is_new
+            else fingerprint(self.tail.node, earlier=True)
+        )
 
     def _row_position(self, state: dict[str, Any]) -> RowPosition:
         width, after = self.tail.widths
@@ -116,6 +139,16 @@ class Identity:
                 " is damaged: restore another one."
             )
         return RowPosition(rows, found, _checked(given, after))
+
+
+def _parts_of(tail: Tail) -> NamedParts | None:
+    """The parts of the named mixture that a stream ends with, if it does."""
+    mixture = named_mixture(tail.node)
+    if mixture is None:
+        return None
+    from windrow.mixture_state import NamedParts  # few chains have one
+
+    return NamedParts.of(tail, mixture)
 
 
 def merge_states(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -202,6 +235,26 @@ def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
                     f" {position}; give the states of one step of one run"
                 )
     return {**first, "lanes": lanes}
+
+
+def _hint(node: Node, taken_over: str) -> str:
+    """What to do with a state of another chain, whose description is `taken_over`."""
+    numbers = {int(digits) for digits in re.findall(r"\d{1,18}", taken_over)}
+    grown = []
+    for reading in node.parents_first():
+        # The offsets of ragged rows are one more than these.
+        lengths = sorted({n for m in numbers for n in (m - 1, m)}, reverse=True)
+        for length in lengths if reading.data_source is not None else ():
+            before = earlier_source(reading, length)
+            if before is not None and before in taken_over and reading.label not in taken_over:
+                grown.append(f"from {length:,} records to {reading.length:,}: [:{length}]")
+                break
+    if not grown:
+        return "Restore with the chain and data it was taken from, or start without a state."
+    return (
+        f"The data has grown since, {'; and '.join(grown)} right after that source restores on the"
+        " old length. Or start without a state."
+    )
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -125,7 +125,8 @@ def __getattr__(name: str) -> Any:
         )
         name = "is_remote_source"
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'windrow.sources' has no attribute {name!r}")
+        # Few processes ask for what is not there.
+        raise importlib.import_module("windrow.core.absent_names").absent(__name__, name)
     found = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = found
     return found

@@ -111,6 +111,18 @@ class KnowsLengths(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsEarlier(Protocol):
+    """A source whose data may grow, and which knows what it was before."""
+
+    def fingerprint_of_first(self, records: int) -> str | None:
+        """The fingerprint that the source had when it ended after its first `records` records.
+
+        By it, a state that was taken then is recognized. None if it cannot have ended there.
+        """
+        ...
+
+
 class BatchedSource(abc.ABC):
     """Base class of Windrow's sources; subclasses define `__len__`, `read` and `fingerprint`."""
 

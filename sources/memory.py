@@ -138,6 +138,10 @@ class ArrayDataSource(BatchedSource):
         """Names, dtypes and shapes of the arrays."""
         return f"arrays({_layout(self._arrays)})"
 
+    def fingerprint_of_first(self, records: int) -> str:
+        """As `sources.base.KnowsEarlier`."""
+        return f"arrays({_layout(_first_rows(self._arrays, records))})"
+
     @property
     def spec(self) -> Any:
         """Shape and dtype of a row of each array; None if a row may be any object."""
@@ -200,8 +204,12 @@ class SequenceDataSource(BatchedSource):
     @property
     def fingerprint(self) -> str:
         """The length and the type of the first item."""
-        first = type(self._items[0]).__qualname__ if self._length else "nothing"
-        return f"sequence({self._length} records of {first})"
+        return self.fingerprint_of_first(self._length)
+
+    def fingerprint_of_first(self, records: int) -> str:
+        """As `sources.base.KnowsEarlier`."""
+        first = type(self._items[0]).__qualname__ if records else "nothing"
+        return f"sequence({records} records of {first})"
 
 
 def _is_sequence(item: Any) -> bool:
@@ -297,6 +305,12 @@ def _layout(tree: ArrayTree) -> str:
         layout = f"{array.dtype} {list(array.shape)}"
         parts.append(f"{name}: {layout}" if name else layout)
     return "; ".join(parts)
+
+
+def _first_rows(tree: ArrayTree, rows: int) -> ArrayTree:
+    if isinstance(tree, dict):
+        return {name: _first_rows(item, rows) for name, item in tree.items()}
+    return tree[:rows]
 
 
 def _row_specs(tree: ArrayTree) -> Any:

@@ -19,6 +19,7 @@ from numcodecs import Delta
 from tests.range_server import RangeServer
 from tests.tfds_folders import write_folder
 from windrow import IterDataset, MapDataset, ReadOptions
+from windrow.experimental import DatasetOptions, WithOptionsIterDataset
 from windrow.sources import (
     ArrayRecordDataSource,
     Field,
@@ -257,6 +258,14 @@ FIRST = {
         lambda f: _documents(f).shuffle(seed=1).map(first_of_many, keeps_length=True).batch(8),
         knows_bytes=False,
     ),
+    "documents, padded in a stream": Case(
+        lambda f: _documents(f).shuffle(seed=1).to_iter_dataset().batch(8, pad_to=3_000)
+    ),
+    "documents, padded with a mask": Case(
+        lambda f: (
+            _documents(f).to_iter_dataset(SHORT).batch(30, remainder="pad", pad_to=3_000).batch(2)
+        )
+    ),
     "documents by blocks, little room": Case(
         lambda f: (
             _documents(f)
@@ -310,6 +319,12 @@ FIRST = {
     "a source of somebody else's, in workers": Case(
         lambda f: MapDataset.source(Foreign(300)).shuffle(seed=1).map(same).batch(8).mp_prefetch(2),
         knows_bytes=False,
+    ),
+    "a stream with options": Case(
+        lambda f: WithOptionsIterDataset(
+            _zarr(f, "chunks").block_shuffle(seed=1).to_iter_dataset().batch(32),
+            DatasetOptions(min_shm_size=1),
+        ),
     ),
     "a mixture, mapped in batches": Case(
         lambda f: (

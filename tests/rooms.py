@@ -71,6 +71,18 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "windrow.quality": _BELOW_CHAIN,
     "windrow.explain": (*_BELOW_CHAIN, "windrow.quality"),
     "windrow": (*_BELOW_CHAIN, "windrow.devices", "windrow.quality", "windrow.explain"),
+    "windrow.grain_api": (*_BELOW_CHAIN, *_CONVERSIONS[:4], "windrow"),
+    "windrow.samplers": ("windrow.grain_api",),
+    "windrow.sharding": ("windrow.grain_api",),
+    "windrow.experimental": (*_BELOW_CHAIN, "windrow", "windrow.grain_api"),
+    "windrow.python": (
+        *_BELOW_CHAIN,
+        "windrow",
+        "windrow.grain_api",
+        "windrow.samplers",
+        "windrow.sharding",
+        "windrow.experimental",
+    ),
     "windrow.inspection": (*_BELOW_CHAIN, *_CONVERSIONS, "windrow"),
     "windrow.verification": (*_BELOW_CHAIN, *_CONVERSIONS, "windrow", "windrow.inspection"),
     "windrow.formats": (

@@ -130,3 +130,11 @@ def test_a_worker_loads_few_modules_of_our_own(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert 0 < int(done.stdout) <= MOST_OWN
+
+
+def test_the_modules_of_grains_names_load_what_is_used(tmp_path: Path) -> None:
+    names = "windrow.experimental, windrow.python"
+    assert len(own_modules(loaded_by(f"import {names}", tmp_path))) <= 10
+    loaded = loaded_by(f"import {names}\nwindrow.python.DataLoader", tmp_path)
+    assert "windrow.grain_api.data_loader" in loaded
+    assert not {"fsspec", "jax", "orbax", "pyarrow"} & set(loaded)

@@ -13,6 +13,7 @@ from windrow.transforms.functions import (
     Map,
     MapWithIndex,
     RandomMap,
+    TfRandomMap,
     Transformation,
     Transformations,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "MapWithIndex",
     "RandomMap",
     "Schedule",
+    "TfRandomMap",
     "Transformation",
     "Transformations",
 ]

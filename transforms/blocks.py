@@ -186,7 +186,10 @@ class BlockOrder:
         """
         out = np.empty(len(offsets), np.int64)
         for epoch, rows in groups(epochs):
-            out[rows] = self._in_epoch(epoch % _SEEDS, offsets[rows])
+            found = self._in_epoch(epoch % _SEEDS, offsets[rows])
+            if len(found) == len(out):
+                return found
+            out[rows] = found
         return out
 
     def _in_epoch(self, epoch: int, offsets: IntArray) -> IntArray:

@@ -12,7 +12,7 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -34,6 +34,17 @@ class RandomMap(abc.ABC):
     @abc.abstractmethod
     def random_map(self, element: Any, rng: np.random.Generator) -> Any:
         """The new element. `rng` depends on the seed and the element's index alone."""
+
+
+class TfRandomMap(abc.ABC):
+    """As `RandomMap`, under the name of a method that Grain shares with TensorFlow's loaders.
+
+    For `windrow.DataLoader` alone; a chain takes `RandomMap`.
+    """
+
+    @abc.abstractmethod
+    def np_random_map(self, element: Any, rng: np.random.Generator) -> Any:
+        """The new element."""
 
 
 class MapWithIndex(abc.ABC):
@@ -97,6 +108,7 @@ Transformations: TypeAlias = Sequence[Transformation]
 _METHODS = {
     "Map": "map",
     "RandomMap": "random_map",
+    "TfRandomMap": "np_random_map",
     "MapWithIndex": "map_with_index",
     "FlatMap": "flat_map",
     "Filter": "filter",
@@ -104,6 +116,7 @@ _METHODS = {
 _OURS: dict[str, type] = {
     "Map": Map,
     "RandomMap": RandomMap,
+    "TfRandomMap": TfRandomMap,
     "MapWithIndex": MapWithIndex,
     "FlatMap": FlatMap,
     "Filter": Filter,
@@ -176,3 +189,29 @@ def name_of(function: Any) -> str:
         # A bound method of a transform object: what matters is the class that the user wrote.
         return f"{type(owner).__qualname__}.{name.rpartition('.')[2]}"
     return str(name) if name is not None else type(function).__qualname__
+
+
+class Where(Protocol):
+    """Describes where a node of a chain runs, for `Node.runs_as`."""
+
+    @property
+    def of_each(self) -> str:
+        """Where a function of one element is called."""
+        ...
+
+    @property
+    def of_many(self) -> str:
+        """Where a function of many elements is called."""
+        ...
+
+    def reading(self, source: Any) -> str:
+        """How a source is read."""
+        ...
+
+    def streaming(self) -> str:
+        """How the elements of a chain with random access are made, one after the other."""
+        ...
+
+    def working(self, node: Any) -> str:
+        """What workers do for the chain before `node`."""
+        ...

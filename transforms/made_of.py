@@ -24,10 +24,11 @@ class MadeOf:
     A batch is one row. It has a part for each row that was put into it. Any other row has one part.
 
     Args:
-        items: int64 `(n, 3)`: the part of the row, the number of the chain, and the element of that
-            chain. The items of a row are in order, and so are the rows.
+        found: The items, as `items` has them; with `chain` only the element of each, int64 `(n,)`.
         bounds: int64 `(rows + 1,)`, the items of each row; None for one item each.
         parts: int64 `(rows,)`, the number of parts of each row; None for one part each.
+        chain: The chain of all items, if item `k` of each row is its part `k`. Most streams are of
+            such rows, which cost nothing until their items are asked for.
 
     Example:
         >>> import numpy as np
@@ -37,9 +38,27 @@ class MadeOf:
         ([1, 7, 5], [2, 1])
     """
 
-    items: IntArray
+    found: IntArray
     bounds: IntArray | None = None
     parts: IntArray | None = None
+    chain: int | None = None
+
+    @property
+    def items(self) -> IntArray:
+        """The items, int64 `(n, 5)`; the items of a row are in order, and so are the rows.
+
+        The part of the row, the number of the chain, and the element of that chain; then, for one row
+        of an element that is a batch, the number of that row and of all rows, else 0 and 0.
+        """
+        if self.chain is None:
+            return self.found
+        items = np.zeros((len(self.found), 5), np.int64)
+        if self.bounds is not None:
+            first = np.repeat(self.bounds[:-1], np.diff(self.bounds))
+            items[:, 0] = np.arange(len(items)) - first
+        items[:, 1] = self.chain
+        items[:, 2] = self.found
+        return items
 
     @classmethod
     def of_elements(cls, chain: int, elements: IntArray, bounds: IntArray | None = None) -> MadeOf:
@@ -50,35 +69,36 @@ class MadeOf:
             elements: int64 `(n,)`.
             bounds: The elements of each row, for rows that are packed of several; else one each.
         """
-        items = np.zeros((len(elements), 3), np.int64)
-        items[:, 1] = chain
-        items[:, 2] = elements
-        return cls(items, bounds)
+        rows = cls(elements, chain=chain)
+        return rows if bounds is None else cls(rows.items, bounds)
 
     def __len__(self) -> int:
-        return len(self.items) if self.bounds is None else len(self.bounds) - 1
+        return len(self.found) if self.bounds is None else len(self.bounds) - 1
 
     def sliced(self, start: int, stop: int) -> MadeOf:
         """Rows `[start, stop)`."""
         if self.bounds is None:
-            return MadeOf(self.items[start:stop])
+            return MadeOf(self.found[start:stop], chain=self.chain)
         bounds = self.bounds[start : stop + 1]
         parts = None if self.parts is None else self.parts[start:stop]
-        return MadeOf(self.items[bounds[0] : bounds[-1]], bounds - bounds[0], parts)
+        found = self.found[bounds[0] : bounds[-1]]
+        return MadeOf(found, bounds - bounds[0], parts, self.chain)
 
     def taken(self, at: IntArray) -> MadeOf:
         """The rows at positions `at`."""
         if self.bounds is None:
-            return MadeOf(self.items[at])
+            return MadeOf(self.found[at], chain=self.chain)
         counts = np.diff(self.bounds)[at]
         bounds = np.concatenate([[0], np.cumsum(counts)])
         shift = np.repeat(self.bounds[at] - bounds[:-1], counts)
         parts = None if self.parts is None else self.parts[at]
-        return MadeOf(self.items[np.arange(bounds[-1]) + shift], bounds, parts)
+        return MadeOf(self.found[np.arange(bounds[-1]) + shift], bounds, parts, self.chain)
 
     def grouped(self, cuts: Sequence[int]) -> MadeOf:
         """Batches of the rows between each two neighbouring `cuts`, which cover all rows."""
-        at = np.asarray(cuts)
+        at = np.asarray(cuts, np.int64)
+        if self.chain is not None and self.bounds is None:
+            return MadeOf(self.found, at, at[1:] - at[:-1], self.chain)
         bounds, parts = self._full()
         before = np.concatenate([[0], np.cumsum(parts)])
         shift = before[:-1] - np.repeat(before[at[:-1]], np.diff(at))
@@ -93,20 +113,37 @@ class MadeOf:
     def ungrouped(self, counts: IntArray) -> MadeOf:
         """The rows of batches, which have `counts` rows.
 
-        If these are not the rows that were put into the batches, each has all items of its batch.
+        A batch that is an element of a chain has the rows of that element. Any other has the rows that
+        were put into it; if their number is another one, each row has all items of its batch.
         """
         bounds, parts = self._full()
         if not np.array_equal(parts, counts):
-            rows = self.spread(counts)._full()[0]
-            items = self.spread(counts).items.copy()
-            items[:, 0] = 0
-            return MadeOf(items, rows)
+            return self._unlike(bounds, parts, counts)
         before = np.cumsum(parts) - parts
         row = self.items[:, 0] + np.repeat(before, np.diff(bounds))
         items = self.items[np.argsort(row, kind="stable")]
         items[:, 0] = 0
         each = np.bincount(row, minlength=int(parts.sum()))
         return MadeOf(items, np.concatenate([[0], np.cumsum(each)]))
+
+    def _unlike(self, bounds: IntArray, parts: IntArray, counts: IntArray) -> MadeOf:
+        """`ungrouped` where some batches do not have the rows that were put into them."""
+        made = self.spread(counts)
+        items, ends = made.items.copy(), made._full()[0]
+        each = np.diff(ends)
+        batch = np.repeat(np.repeat(np.arange(len(counts)), counts), each)
+        number = np.repeat(
+            np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts), each
+        )
+        is_element = ((np.diff(bounds) == 1) & (parts == 1) & (counts > 1))[batch]
+        is_element &= items[:, 4] == 0
+        items[is_element, 3] = number[is_element]
+        items[is_element, 4] = counts[batch][is_element]
+        kept = (parts != counts)[batch] | (items[:, 0] == number)
+        row = np.repeat(np.arange(len(each)), each)[kept]
+        items[:, 0] = 0
+        found = np.bincount(row, minlength=len(each))
+        return MadeOf(items[kept], np.concatenate([[0], np.cumsum(found)]))
 
     def packed(self, rows: Sequence[Sequence[int]]) -> MadeOf:
         """Rows that are packed of some of these rows, each one part."""
@@ -119,16 +156,19 @@ class MadeOf:
         return MadeOf(items, bounds[cuts])
 
     def _full(self) -> tuple[IntArray, IntArray]:
-        bounds = np.arange(len(self.items) + 1) if self.bounds is None else self.bounds
+        bounds = np.arange(len(self.found) + 1) if self.bounds is None else self.bounds
         parts = np.ones(len(bounds) - 1, np.int64) if self.parts is None else self.parts
         return bounds, parts
 
 
 def end_to_end(rows: Sequence[MadeOf]) -> MadeOf:
     """Rows end to end."""
-    items = np.concatenate([each.items for each in rows])
     if all(each.bounds is None for each in rows):
-        return MadeOf(items)
+        chain = rows[0].chain
+        if chain is not None and all(each.chain == chain for each in rows):
+            return MadeOf(np.concatenate([each.found for each in rows]), chain=chain)
+        return MadeOf(np.concatenate([each.items for each in rows]))
+    items = np.concatenate([each.items for each in rows])
     full = [each._full() for each in rows]
     counts = np.concatenate([np.diff(bounds) for bounds, _ in full])
     parts = np.concatenate([parts for _, parts in full])

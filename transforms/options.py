@@ -5,7 +5,10 @@ None of them changes an element or the order.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import enum
+import logging
 import math
 import numbers
 from typing import Any
@@ -15,6 +18,7 @@ from windrow.errors import ArgumentError, PlanError
 from windrow.transforms.arguments import at_least
 
 MIB = 1 << 20
+_log = logging.getLogger("windrow")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,7 +30,8 @@ class ReadOptions:
             With 0 there are no threads: the consumer waits while a block of elements is made.
         prefetch_buffer_size: The most elements made ahead (batches, if the chain batches before
             it becomes a stream). With 0 each element (or batch of a stream) is made when it is
-            requested, and no thread is started.
+            requested, and no thread is started. A number from 1 up to fewer than `num_threads` is
+            logged as a warning.
         prefetch_bytes: The most bytes of elements made ahead, per iterator.
         block_bytes: Target size of one read batch; half of it if chunks are kept for several read
             batches. Two read batches run at a time.
@@ -61,6 +66,19 @@ class ReadOptions:
         for name in ("in_flight_bytes", "resident_bytes"):
             if getattr(self, name) is not None:
                 at_least(1, getattr(self, name), f"ReadOptions: {name}")
+        if 0 < self.prefetch_buffer_size < self.num_threads:
+            _log.warning(
+                "ReadOptions: prefetch_buffer_size=%d elements keep at most as many of num_threads=%d"
+                " threads busy; choose it no smaller",
+                self.prefetch_buffer_size,
+                self.num_threads,
+            )
+
+    def with_block_bytes(self, most: int) -> ReadOptions:
+        """The same options with read batches of at most `most` bytes."""
+        moved = copy.copy(self)
+        object.__setattr__(moved, "block_bytes", max(1, min(self.block_bytes, most)))
+        return moved
 
     @property
     def ahead(self) -> bool:
@@ -121,6 +139,66 @@ class MultiprocessingOptions:
             at_least(0, self.shared_bytes, "MultiprocessingOptions: shared_bytes")
         if self.timeout_s is not None:
             _check_seconds(self.timeout_s, "MultiprocessingOptions: timeout_s")
+
+
+class ExecutionTrackingMode(enum.Enum):
+    """What Grain measures of a run. Windrow measures every run: see `DatasetIterator.stats`."""
+
+    DISABLED = enum.auto()
+    STAGE_TIMING = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Unset:
+    """A default, as opposed to the same value given by the user."""
+
+    value: Any
+
+
+@dataclasses.dataclass(kw_only=True, frozen=True)
+class DatasetOptions:
+    """Options of a whole stream: see `windrow.experimental.WithOptionsIterDataset`.
+
+    Args:
+        filter_warn_threshold_ratio: Log a warning if filters have left out at least this part of the
+            last 1,000 elements or more; at most once a minute. None for no warning.
+        filter_raise_threshold_ratio: Raise an `ElementError` then. None for no error.
+        execution_tracking_mode: Accepted for compatibility: `DatasetIterator.stats` has the times.
+        min_shm_size: Accepted for compatibility: `MultiprocessingOptions` have `shared_bytes`.
+
+    Raises:
+        PlanError: If a ratio is not in `(0, 1]`.
+    """
+
+    filter_warn_threshold_ratio: float | None = _Unset(0.9)  # type: ignore[assignment]
+    filter_raise_threshold_ratio: float | None = _Unset(None)  # type: ignore[assignment]
+    execution_tracking_mode: ExecutionTrackingMode = _Unset(  # type: ignore[assignment]
+        ExecutionTrackingMode.DISABLED
+    )
+    min_shm_size: int = _Unset(0)  # type: ignore[assignment]
+    _given: frozenset[str] = dataclasses.field(default=frozenset(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        given = set[str]()
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, _Unset):
+                object.__setattr__(self, field.name, value.value)
+            elif field.init:
+                given.add(field.name)
+        object.__setattr__(self, "_given", frozenset(given))
+        for name in ("filter_warn_threshold_ratio", "filter_raise_threshold_ratio"):
+            ratio = getattr(self, name)
+            if ratio is not None and not 0 < ratio <= 1:
+                raise PlanError(f"DatasetOptions: {name} must be in (0, 1] or None, got {ratio!r}")
+
+    def merge(self, other: DatasetOptions | None) -> DatasetOptions:
+        """These options, and the values that only `other` was given."""
+        if other is None:
+            return self
+        found = {name: getattr(other, name) for name in other._given}
+        found |= {name: getattr(self, name) for name in self._given}
+        return DatasetOptions(**found)
 
 
 def as_multiprocessing_options(options: Any) -> MultiprocessingOptions:

@@ -60,13 +60,12 @@ def positions(indices: npt.NDArray[Any], length: int | IntArray) -> Positions:
 
     `length` may be an array too: the lengths of the nodes that the indices belong to.
     """
-    if (
-        indices.dtype != object
-        and indices.size
-        and indices.min() >= 0
-        and indices.max() < np.min(length)
-    ):
-        return Positions(np.zeros(len(indices), np.int64), indices.astype(np.int64, copy=False))
+    if isinstance(length, int) and indices.dtype == np.int64 and len(indices):
+        low, high = int(indices.min()), int(indices.max())
+        epoch = low // length
+        if low >= 0 and high // length == epoch:  # as in most reads
+            offsets = indices - epoch * length if epoch else indices
+            return Positions(np.full(len(indices), epoch), offsets)
     epochs = indices // length
     offsets = indices - epochs * length
     # Parts of endless datasets have epochs as long as those: beyond 64 bits they stay Python ints.

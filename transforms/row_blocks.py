@@ -126,6 +126,13 @@ class JointRows(Protocol):
         ...
 
 
+@dataclasses.dataclass(slots=True)
+class KeptBlocks:
+    """Memory of a node for one run: all its blocks, once a pass has given them."""
+
+    blocks: list[Block] | None = None
+
+
 class Inputs(Protocol):
     """The engine's interface for a node of a stream: the rows of its parents, and settings."""
 
@@ -175,6 +182,10 @@ class Inputs(Protocol):
 
     def chain_number(self, number: int) -> int:
         """The number for `MadeOf` of a parent with random access, or of the chain that it streams."""
+        ...
+
+    def kept(self) -> KeptBlocks:
+        """The memory of the node, in its lane, for as long as the run lasts."""
         ...
 
     def row_count(self) -> RowCount:

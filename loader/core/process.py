@@ -1,4 +1,4 @@
-"""The process: its cores, and whether it was forked.
+"""The process: its cores, its number among JAX processes, and whether it was forked.
 
 A read in a forked process raises an error; otherwise it would hang or abort. TensorStore and the
 array_record package start threads, and a forked child has their locks but not the threads. There
@@ -11,6 +11,7 @@ of that call alone.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from typing import Final
 
@@ -48,3 +49,15 @@ def cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
         return os.cpu_count() or 1
+
+
+def jax_process() -> tuple[int, int]:
+    """The number of this JAX process and how many there are; 0 and 1 without JAX.
+
+    Starts JAX's backend if it has not started.
+    """
+    try:
+        jax = importlib.import_module("jax")
+    except ImportError:
+        return 0, 1
+    return jax.process_index(), jax.process_count()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedRecords
+from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedChunks, WantedRecords
 from windrow.sources.boxes import BoxFragments, BoxPart, Cut, Fields
 from windrow.sources.chunks import Box
 
@@ -39,9 +39,9 @@ class BoxCache(ChunkCache):
         self._memory = np.empty((slots, *chunk), part.dtype)
         self._strides = np.array(self._memory.strides, np.int64) // max(1, part.dtype.itemsize)
 
-    def fragments(self, indices: IntArray) -> tuple[BoxFragments, IntArray]:
+    def fragments(self, indices: IntArray) -> tuple[BoxFragments, WantedChunks]:
         found = self._part.fragments(indices)
-        return found, found.chunks
+        return found, WantedChunks.of(found.chunks, self._part.chunk_count)
 
     # --- reading ---------------------------------------------------------------------------------
 

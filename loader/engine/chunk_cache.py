@@ -4,7 +4,11 @@ A chunk cache has slots, each with room for one chunk. The slots of an array lie
 so one call gathers the records of a batch from any number of chunks. The memory is reserved as a
 whole, and the system provides the memory of a slot when the slot is first used.
 
-Invariant: what `gather` returns or fills is never memory of the chunk cache.
+The native core finds the chunks of the records of a read batch in one call, and keeps the interpreter's
+lock meanwhile. Where there is no core, NumPy does so in many calls, which release it.
+
+Invariants: what `gather` returns or fills is never memory of the chunk cache. The core and NumPy make
+the same tables.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core import buffer_pool
+from windrow.core.native import native
 from windrow.sources.chunks import (
     ArrayPart,
     ListPart,
@@ -68,6 +73,74 @@ class Fragments:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class WantedChunks:
+    """The chunks that a read batch wants.
+
+    Args:
+        numbers: Their numbers, each once, ascending.
+        which: For each fragment, which of these chunks it lies in, int64.
+        rows: How many rows are wanted of each; None for a part whose chunks are not of rows.
+    """
+
+    numbers: list[int]
+    which: IntArray
+    rows: list[int] | None = None
+
+    @classmethod
+    def of(cls, chunks: IntArray, chunk_count: int) -> WantedChunks:
+        """The chunks of fragments, of a part with `chunk_count` chunks."""
+        if chunk_count > 4 * len(chunks):
+            distinct, which = np.unique(chunks, return_inverse=True)
+        else:
+            wanted = np.zeros(chunk_count, np.bool_)  # a sort costs five times as much
+            wanted[chunks] = True
+            distinct, which = np.flatnonzero(wanted), (np.cumsum(wanted) - 1)[chunks]
+        return cls(distinct.tolist(), which)
+
+
+def fragments_of(part: ArrayPart, indices: IntArray) -> tuple[Fragments, WantedChunks]:
+    """The fragments of the records at `indices`, and the chunks that they lie in."""
+    core = native() if part.lengths is None else None
+    if core is None:
+        return in_numpy(part, indices)
+    first = np.ascontiguousarray(part.first_rows(indices) + part.shift, np.int64)
+    planned = core.plan_rows(first, part.size, part.chunk_rows)
+    if planned is None:
+        return in_numpy(part, indices)
+    numbers, rows, columns = planned
+    which, sources, *runs = (np.frombuffer(column, np.int64) for column in columns)
+    records, targets, lengths = runs or (np.arange(len(first)), None, None)
+    return Fragments(records, sources, targets, lengths), WantedChunks(numbers, which, rows)
+
+
+def in_numpy(part: ArrayPart, indices: IntArray) -> tuple[Fragments, WantedChunks]:
+    """What `fragments_of` returns where there is no core, or records have lengths of their own."""
+    found, chunks = _with_chunks(part, indices)
+    wanted = WantedChunks.of(chunks, part.chunk_count)
+    rows = np.bincount(wanted.which, found.lengths, minlength=len(wanted.numbers))
+    return found, dataclasses.replace(wanted, rows=rows.astype(np.int64).tolist())
+
+
+def _with_chunks(part: ArrayPart, indices: IntArray) -> tuple[Fragments, IntArray]:
+    """The fragments of records, and the chunk of each."""
+    needs = part.needs(indices)
+    records, chunks = needs.records, needs.chunks
+    first = part.first_rows(indices) + part.shift
+    begin = chunks * part.chunk_rows
+    if part.has_single_rows:
+        return Fragments(records, first - begin), chunks
+    sizes = part.sizes(indices)
+    first, stop = first[records], (first + sizes)[records]
+    low = np.maximum(first, begin)
+    lengths = np.minimum(stop, begin + part.chunk_rows) - low
+    if part.lengths is None:
+        return Fragments(records, low - begin, low - first, lengths), chunks
+    bounds = bounds_of(sizes)
+    targets = low - first + bounds[records]
+    return Fragments(records, low - begin, targets, lengths, bounds), chunks
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class ChunkPlace:
     """Where a chunk goes: into a slot or, with `out`, straight to the columns that want it."""
@@ -105,8 +178,8 @@ class ChunkCache(abc.ABC):
     """Slots for chunks of one part. All fragments of a chunk cache are of one kind."""
 
     @abc.abstractmethod
-    def fragments(self, indices: IntArray) -> tuple[Any, IntArray]:
-        """The fragments of the records at `indices`, and the chunk of each."""
+    def fragments(self, indices: IntArray) -> tuple[Any, WantedChunks]:
+        """The fragments of the records at `indices`, and the chunks that they lie in."""
 
     @abc.abstractmethod
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
@@ -162,22 +235,8 @@ class ArrayCache(ChunkCache):
         self._rows = np.empty((slots * part.chunk_rows, *part.row_shape), part.dtype)
         self._runs = runs_of(self._rows, part.size or 1)
 
-    def fragments(self, indices: IntArray) -> tuple[Fragments, IntArray]:
-        part, needs = self._part, self._part.needs(indices)
-        records, chunks = needs.records, needs.chunks
-        first = part.first_rows(indices) + part.shift
-        begin = chunks * part.chunk_rows
-        if part.has_single_rows:
-            return Fragments(records, first - begin), chunks
-        sizes = part.sizes(indices)
-        first, stop = first[records], (first + sizes)[records]
-        low = np.maximum(first, begin)
-        lengths = np.minimum(stop, begin + part.chunk_rows) - low
-        if part.lengths is None:
-            return Fragments(records, low - begin, low - first, lengths), chunks
-        bounds = bounds_of(sizes)
-        targets = low - first + bounds[records]
-        return Fragments(records, low - begin, targets, lengths, bounds), chunks
+    def fragments(self, indices: IntArray) -> tuple[Fragments, WantedChunks]:
+        return fragments_of(self._part, indices)
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
         return self._part.reader.start(list(map(self._span, places)), pool)
@@ -337,9 +396,10 @@ class ListCache(ChunkCache):
         self._part = part
         self._chunks: list[Sequence[Any]] = []  # by slot, up to the highest one in use
 
-    def fragments(self, indices: IntArray) -> tuple[Fragments, IntArray]:
+    def fragments(self, indices: IntArray) -> tuple[Fragments, WantedChunks]:
         needs = self._part.needs(indices)
-        return Fragments(needs.records, self._part.places(indices)), needs.chunks
+        chunks = WantedChunks.of(needs.chunks, self._part.chunk_count)
+        return Fragments(needs.records, self._part.places(indices)), chunks
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
         return self._part.start([place.number for place in places], pool)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import collections
 import functools
 import heapq
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -117,18 +118,17 @@ class ChunkPrefetcher:
 
     def plan(self, number: int, indices: IntArray) -> Callable[[], Any]:
         """Plan the records of a read batch; the function waits and returns their column, once."""
-        fragments, chunks = self._cache.fragments(indices)
-        distinct, which = _distinct(chunks, self._part.chunk_count)
+        fragments, wanted = self._cache.fragments(indices)
         if number not in self._tickets:
             self._tickets[number] = []
             self._place = self.planned
-        ticket = Ticket(number, self._place, len(indices), fragments, which)
-        rows = ticket.rows(len(distinct)) if self.room.scatters else None
+        ticket = Ticket(number, self._place, len(indices), fragments, wanted.which)
+        rows = itertools.repeat(0) if wanted.rows is None else wanted.rows
         entered = self.entered
         self._tickets[number].append(ticket)
         self.planned += ticket.count
         self._account(ticket, 1)
-        for at, chunk in enumerate(distinct.tolist()):
+        for at, (chunk, count) in enumerate(zip(wanted.numbers, rows, strict=False)):
             found = self._known.get(chunk)
             if found is None:
                 found = PlannedChunk(chunk, due=ticket.place)
@@ -143,9 +143,9 @@ class ChunkPrefetcher:
             elif not found.uses:
                 self._idle.pop(chunk, None)
             found.uses.append((ticket, at))
-            found.rows += 0 if rows is None else rows[at]
+            found.rows += count
             ticket.chunks.append(found)
-        self._counters.wanted(len(distinct), self.entered - entered)
+        self._counters.wanted(len(wanted.numbers), self.entered - entered)
         return functools.partial(self._finish, ticket)
 
     def _enter(self, chunk: int) -> None:
@@ -198,6 +198,8 @@ class ChunkPrefetcher:
         self._collect()
         records = sum(ticket.count for ticket in self._tickets.get(number, ()))
         if self._hands_out:
+            while self._idle:
+                self._forget(self._idle.popitem()[1])
             self._hand_out(2 * records)
         elif records:
             self._share = self._share_of(records)
@@ -522,24 +524,25 @@ class ChunkPrefetcher:
     def _rest(self, chunk: PlannedChunk) -> None:
         """Free a chunk's slot for another chunk if no read batch wants the chunk and its read is done."""
         if not chunk.uses and chunk.slot >= 0 and chunk.read is not None and chunk.read.done:
-            self._idle[chunk.number] = chunk
+            if self._hands_out:
+                self._forget(chunk)
+            else:
+                self._idle[chunk.number] = chunk
+
+    def _forget(self, chunk: PlannedChunk) -> None:
+        """Give up a chunk's slot: where chunks have no slots, copying from a few would cost more."""
+        del self._known[chunk.number]
+        self._release(chunk)
 
     def _column(self, ticket: Ticket) -> Any:
+        if ticket.chunks and len(ticket.served) == len(ticket.chunks):
+            return self._cache.finished(ticket.out, ticket.fragments)
         slots = np.array([chunk.slot for chunk in ticket.chunks], np.int64)[ticket.which]
         if not ticket.served:
             ticket.out = self._cache.gather(ticket.count, ticket.fragments, slots)
-        elif len(ticket.served) < len(ticket.chunks):
+        else:
             left = np.ones(len(ticket.chunks), np.bool_)
             left[list(ticket.served)] = False
             rest = np.flatnonzero(left[ticket.which])
             self._cache.fill(ticket.out, ticket.fragments.taken(rest), slots[rest])
         return self._cache.finished(ticket.out, ticket.fragments)
-
-
-def _distinct(chunks: IntArray, chunk_count: int) -> tuple[IntArray, IntArray]:
-    """The distinct ones in order, and which of them each is."""
-    if chunk_count > 4 * len(chunks):
-        return np.unique(chunks, return_inverse=True)
-    wanted = np.zeros(chunk_count, np.bool_)  # a sort costs five times as much
-    wanted[chunks] = True
-    return np.flatnonzero(wanted), (np.cumsum(wanted) - 1)[chunks]

@@ -5,11 +5,11 @@ Invariant: nothing here decides which rows come, or in which order.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from windrow.core.cancellation import CancelScope
 from windrow.core.daemon_threads import DaemonPool
@@ -26,9 +26,13 @@ from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.profiler import Clock, Profiler
 from windrow.transforms.amounts import PackCounts
-from windrow.transforms.nodes import Node, ToStreamNode, chains_of, random_access_parts
+from windrow.transforms.nodes import Node, ToStreamNode, chains_of, options_of, random_access_parts
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
+from windrow.transforms.row_blocks import KeptBlocks
+
+if TYPE_CHECKING:
+    from windrow.engine.drop_watch import DropWatch
 
 # Read batches of a remote source are read in parallel: while one waits, the other decodes.
 _REMOTE_READS = 2
@@ -51,8 +55,10 @@ class RunContext:
         found = [part.read_options for part in parts]
         self.options = next((options for options in found if options.ahead), found[0])
         self.chain_numbers = {id(chain): k for k, chain in enumerate(random_access_parts(node))}
+        self._dataset_options = options_of(node)
         self._share_bytes = self.options.block_bytes // len(parts)
         self.clock = clock
+        self.kept: dict[tuple[int, int], KeptBlocks] = {}  # by node and lane
         self.stopped = threading.Event()
         self.cancel_scope = CancelScope()
         self._executors = Executors(node) if executors is None else executors
@@ -87,7 +93,7 @@ class RunContext:
     def options_of(self, node: ToStreamNode) -> ReadOptions:
         """The read options of one of several streams, with its share of `block_bytes`."""
         own = node.read_options
-        return dataclasses.replace(own, block_bytes=max(1, min(own.block_bytes, self._share_bytes)))
+        return own.with_block_bytes(self._share_bytes)
 
     def reader(
         self, options: ReadOptions, prefetcher: Prefetcher | None, number: int
@@ -112,6 +118,18 @@ class RunContext:
         self.maker.heard(result.worked_s)
         if result.arrived and halves is not None:
             self._read_counters.add(halves.upper.sources(), result.arrived)
+
+    def drop_watch(self, nodes: Iterable[Node]) -> DropWatch | None:
+        """Watches the filters among some nodes that run together; None without a filter.
+
+        Where a function makes fewer elements than there are indices, what is absent was not left out.
+        """
+        dropping = [node for node in nodes if node.drops]
+        if not dropping or not all(node.keeps_values for node in dropping):
+            return None
+        from windrow.engine.drop_watch import DropWatch  # few chains have a filter
+
+        return DropWatch(dropping, self._dataset_options, self.clock)
 
     def prefetcher(self, node: ToStreamNode) -> Prefetcher | None:
         """A prefetcher for one of several streams; None if no read can be planned."""

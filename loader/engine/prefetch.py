@@ -67,6 +67,8 @@ class Prefetcher:
             self._ahead[id(room.source), room.part.name] = ChunkPrefetcher(
                 counters, room, pool, (new_cache or cache_of)(room)
             )
+        self.parts: Sequence[ChunkPrefetcher] = tuple(self._ahead.values())
+        """The prefetchers of the parts that are read through here."""
         self._planned = {id(room.source) for room in planned}
         self.scatters = all(room.scatters for room in planned)
         # Whether a read batch costs much and each of its chunks little.
@@ -91,11 +93,6 @@ class Prefetcher:
             return fill
         free = indices if self._streams == 1 else self._streams * (indices + records)
         return max(fill, free / FREE_BYTES)
-
-    @property
-    def parts(self) -> Sequence[ChunkPrefetcher]:
-        """The prefetchers of the parts that are read through here."""
-        return list(self._ahead.values())
 
     def bytes_by(self) -> dict[str, int]:
         """Bytes that are held, by kind."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,8 @@ from windrow.transforms.nodes.split import Halves, halved
 from windrow.transforms.options import MultiprocessingOptions, ReadOptions
 from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Columnar, Listed, Table
-from windrow.workers.messages import Failure, MessageBuffer, failure_of
+from windrow.workers.by_value import pickled_by_value
+from windrow.workers.messages import UNSENT_RESULT, Failure, MessageBuffer, failure_of
 from windrow.workers.pool import WorkerPool
 from windrow.workers.process import Job
 from windrow.workers.stacking import as_tree, stacked, unstacked
@@ -65,7 +67,12 @@ class ProcessExecutor:
         self._options: MultiprocessingOptions = settings.options
         handler = _Handler(tuple(parts))
         make = workers or WorkerPool
-        self.workers = make(handler, self._options, settings.init) if parts else None
+        try:
+            self.workers = make(handler, self._options, settings.init) if parts else None
+        except Exception as error:
+            for node in _unsendable(parts):
+                error.add_note(f"windrow: what cannot be pickled belongs to {node.written}")
+            raise
 
     def does(self, stage: ChainStage) -> bool:
         """Whether there is anything in the stage for workers to do."""
@@ -79,7 +86,7 @@ class ProcessExecutor:
         most = self._options.num_workers * (1 + self._options.per_worker_buffer_size)
         # Requests and replies of all work items under way, in half of the memory.
         room = shared_bytes_of(self._options.shared_bytes) // (4 * most)
-        return dataclasses.replace(options, block_bytes=max(1, min(options.block_bytes, room)))
+        return options.with_block_bytes(room)
 
     def wants_more_rows(self) -> bool:
         return False
@@ -95,9 +102,9 @@ class ProcessExecutor:
             tries = _TRIES if work.is_whole else 1
             request = work.request()
             with doing(WORKERS):
-                return _Submitted(self._team, self._team.submit(request, tries))
+                return _Submitted(self._team, self._team.submit(request, tries), work)
         except Exception as error:
-            return _Submitted(self._team, error)
+            return _Submitted(self._team, error, work)
 
     def in_order(self, works: Iterable[W]) -> Iterator[tuple[W, Found]]:
         waiting: collections.deque[tuple[W, _Submitted]] = collections.deque()
@@ -160,8 +167,8 @@ class ProcessExecutor:
 class _Submitted:
     """A work item that was sent, or the error that prevented it."""
 
-    def __init__(self, team: WorkerPool, sent: Job | Exception) -> None:
-        self._team, self._sent = team, sent
+    def __init__(self, team: WorkerPool, sent: Job | Exception, work: WorkItem) -> None:
+        self._team, self._sent, self._stage = team, sent, work.stage
 
     def is_done(self) -> bool:
         return isinstance(self._sent, Exception) or self._team.is_done(self._sent)
@@ -174,7 +181,16 @@ class _Submitted:
         if isinstance(self._sent, Exception):
             raise self._sent
         with doing(WORKERS):
-            reply: _Reply = self._team.wait(self._sent)
+            try:
+                reply: _Reply = self._team.wait(self._sent)
+            except Exception as error:
+                if UNSENT_RESULT in getattr(error, "__notes__", ()):
+                    calling = (each for each in self._stage.top.walk() if each.functions)
+                    for node in itertools.islice(calling, 1):
+                        error.add_note(
+                            f"windrow: what cannot be pickled was made by {node.written}"
+                        )
+                raise
             return reply.result()
 
 
@@ -263,6 +279,16 @@ def _unpacked(found: Any, rows: int) -> Table:
 
 
 # --- what is to be done --------------------------------------------------------------------------
+
+
+def _unsendable(parts: Sequence[_StagePart]) -> Iterator[Node]:
+    """The nodes whose functions or source cannot be sent to a worker."""
+    for part in parts:
+        for node in (*part.steps, *(part.upper.walk() if part.upper is not None else ())):
+            try:
+                pickled_by_value((node.functions, node.data_source))
+            except Exception:  # of any type
+                yield node
 
 
 def _stages(node: Node) -> Iterator[ChainStage]:

@@ -37,7 +37,7 @@ from windrow.stats.profiler import PLANNING, READING, doing
 from windrow.stats.read_counters import ReadCounters
 from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes import Node, Step, ToStreamNode
+from windrow.transforms.nodes import Node, Share, Step, ToStreamNode
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.positions import Positions, positions
@@ -58,6 +58,9 @@ READ_BATCHES_AHEAD = 32
 # a read batch may have. Where chunks go straight to read batches, only if no function makes them.
 FEW_READ_BATCHES_AHEAD = 4
 _LONGER = 8
+
+# Rows of all shards that are planned for one read batch of a shard, unless one batch has more.
+_MOST_SHARED = 1 << 12
 
 # The most read batches planned ahead.
 MOST_READ_BATCHES = 512
@@ -118,7 +121,9 @@ def random_access(
     """The stage on top of a chain with random access, from an element on."""
     # Batched functions get the same rows at any position, so read batches keep to their bounds.
     rows = (unit or BLOCK_ROWS) if calls_on_rows(node.parent) else 1
-    order = _InOrder(node.parent, position[0] - position[0] % rows, rows)
+    order: ElementOrder = _InOrder(node.parent, position[0] - position[0] % rows, rows)
+    if node.share is not None:
+        order = _InShare(node.parent, position[0], node.share)
     yield from ReadBatches(node, stage, run, order, unit, rows, position[0]).blocks()
 
 
@@ -156,6 +161,28 @@ class _InOrder:
         self._following = following
         self.is_over = following >= node.length
         return compact(found)
+
+
+class _InShare:
+    """The elements of some rows of each batch: see `Node.of_shard`."""
+
+    def __init__(self, node: Node, following: int, share: Share) -> None:
+        self._node, self._following, self._share = node, following, share
+        self.is_over = following >= node.length
+
+    def take(self, rows: int) -> Elements:
+        size, low, high = self._share
+        batches = max(1, min(rows // (high - low), _MOST_SHARED // size))
+        found = self._node.indices_from(self._following, batches * size)
+        self.is_over = len(found) < batches * size
+        if len(found):
+            self._following = int(found[-1]) + 1
+        place = np.arange(len(found)) % size
+        mine = (place >= low) & (place < high)
+        rest = len(found) % size
+        if 0 < rest <= low:
+            mine[len(found) - rest] = True
+        return compact(found[mine])
 
 
 class ReadBatches(Iterator["ReadBatch"]):
@@ -197,6 +224,8 @@ class ReadBatches(Iterator["ReadBatch"]):
         self._read_batch_bytes = self._rest_bytes = (
             0  # of the last read batch, and of its rows that are not yielded
         )
+        dropping = () if node.allow_nones else node.parent.walk()
+        self._watch = run.drop_watch((*dropping, *stage.steps))
         run.maker.watch(self)
 
     def blocks(self) -> Blocks:
@@ -224,6 +253,8 @@ class ReadBatches(Iterator["ReadBatch"]):
                 elements = MadeOf.of_elements(self._chain_number, block.marks[:, 0] - 1)
                 known = Block(block.table, block.marks, elements)
                 yield dataclasses.replace(result, block=known)
+                if self._watch is not None:
+                    self._watch.saw(result.rows, len(known))
 
     def __next__(self) -> ReadBatch:
         # A filter may drop everything forever, so the loop checks here whether the run was stopped.

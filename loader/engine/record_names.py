@@ -11,10 +11,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine.record_trace import leaves_of, trace
+from windrow.engine.record_trace import at_rows, leaves_of, trace
+from windrow.engine.rows_made_of import row_at
 from windrow.errors import PlanError, RecordIndexError
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes import Node, chains_of, ordered, random_access_parts, undecided
+from windrow.transforms.nodes import Node, random_access_parts, tail_of, undecided
 
 IntArray = npt.NDArray[np.int64]
 
@@ -51,28 +52,27 @@ def records_of_stream(node: Node, index: int) -> Records:
 
     Raises:
         RecordIndexError: If there is no such element.
-        PlanError: If only the values of elements decide which elements the stream has.
+        PlanError: If only the values of elements decide which elements the stream has, or an
+            iterator could not run it either.
     """
-    if any(chain.lanes > 1 or chain.parent.has_gaps for chain in chains_of(node)):
-        raise PlanError(
-            "records_of: the numbers of elements in lanes, and of rows that are planned from lengths,"
-            " are not known; iterate, and ask the iterator with records_of_last()"
-        )
     deciding = undecided(node)
     if deciding is not None:
-        how = "decides by values" if deciding.has_order else "decides as it runs"
         raise PlanError(
-            f"records_of: {deciding.label} {how} which elements the stream has; iterate"
+            f"records_of: {deciding.label} decides by values which elements the stream has; iterate"
             " it, and ask the iterator with records_of_last()"
         )
-    chain = ordered(node)
-    row = _row_of(chain, index)
-    if not 0 <= index < chain.length:
+    if not 0 <= index < 2**63:
         raise RecordIndexError(
-            f"records_of: element {index} is out of range; the stream has {chain.length} elements:"
-            f" choose 0 <= index < {chain.length}"
+            f"records_of: element {index} is out of range; choose 0 <= index < 2**63"
         )
-    return _by_row(node, row, _named(node, [chain], row))
+    running = tail_of(node).run()
+    row, number = row_at(running, index)
+    if number < index or row is None:
+        raise RecordIndexError(
+            f"records_of: element {index} is out of range; the stream has {number} elements:"
+            f" choose 0 <= index < {number}"
+        )
+    return _by_row(node, row, _named(node, random_access_parts(running), row))
 
 
 def records_of_row(node: Node, row: MadeOf | None) -> Records:
@@ -99,21 +99,23 @@ def _row_of(chain: Node, index: int) -> MadeOf:
 def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, RecordOf]]:
     """The records in row order, each with the part of the row that it is in."""
     numbers = {key: number for number, key in enumerate(leaves_of(node))}
-    part, chain, element = row.items.T
+    part, chain, element, own_row, own_rows = row.items.T
     # Rows of (part, row of the element, item, source, record).
     found = [np.zeros((0, 5), np.int64)]
     for number in np.unique(chain).tolist():
         items = np.flatnonzero(chain == number)
-        traced = trace(chains[number], element[items], uneven=True)
-        starts = np.cumsum(traced.counts) - traced.counts
-        of_row = np.repeat(np.arange(len(items)), traced.counts)
-        for taken in traced.taken:
-            of = of_row[taken.rows]
-            source = np.full(len(of), numbers[id(taken.leaf)])
-            inner = taken.rows - starts[of]
-            found.append(
-                np.column_stack([part[items][of], inner, items[of], source, taken.records])
-            )
+        elements, which = np.unique(element[items], return_inverse=True)
+        traced = trace(chains[number], elements, uneven=True)
+        counts, starts = traced.counts[which], (np.cumsum(traced.counts) - traced.counts)[which]
+        is_row = own_rows[items] == counts  # unless a function changed the number of rows
+        counts, starts = np.where(is_row, 1, counts), starts + np.where(is_row, own_row[items], 0)
+        of = np.repeat(np.arange(len(items)), counts)
+        inner = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+        for taken in (at_rows(each, starts[of] + inner) for each in traced.taken):
+            at = taken.rows
+            source = np.full(len(at), numbers[id(taken.leaf)])
+            columns = part[items][of[at]], inner[at], items[of[at]], source, taken.records
+            found.append(np.column_stack(columns))
     rows = np.concatenate(found)
     keys = (1, 2, 0) if _packs(node) else (2, 1, 0)
     rows = rows[np.lexsort([rows[:, key] for key in keys])]

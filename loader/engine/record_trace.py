@@ -171,14 +171,14 @@ class _Recorder:
         starts = np.cumsum(whole.counts) - whole.counts
         inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         rows = np.repeat(starts[which], counts) + inside  # of the whole, for each row
-        return Trace(counts, [_at_rows(taken, rows) for taken in whole.taken])
+        return Trace(counts, [at_rows(taken, rows) for taken in whole.taken])
 
     def applied(self, node: ValueNode, rows: Trace, at: Positions, cuts: Sequence[int]) -> Trace:
         """Return the records unchanged: a function does not change them."""
         return rows
 
 
-def _at_rows(taken: Taken, rows: IntArray) -> Taken:
+def at_rows(taken: Taken, rows: IntArray) -> Taken:
     """The records of some rows, which may come several times."""
     order = np.argsort(taken.rows, kind="stable")
     first, stop = (np.searchsorted(taken.rows[order], rows, side=side) for side in _SIDES)

@@ -8,7 +8,9 @@ read together.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from windrow.engine import streams
 from windrow.engine.context import RunContext
@@ -16,17 +18,22 @@ from windrow.engine.executors import Executors
 from windrow.stats.profiler import Profiler
 from windrow.transforms.moves import Moved
 from windrow.transforms.nodes import Node, lane_share
+from windrow.transforms.row_blocks import Blocks
 
 
 class _LaneRunsError(Exception):
     """A node in a lane does not know the position."""
 
 
+Run: TypeAlias = Callable[[Node, Sequence[int], int, "int | None"], Moved]
+"""Runs a node from a position on, for a number of elements and a `unit`, as `streams.blocks`."""
+
+
 def after(
     node: Node,
     position: Sequence[int],
     count: int,
-    meter: Profiler,
+    run: Run,
     unit: int | None = None,
     lane: tuple[int, int] | None = None,
 ) -> Moved:
@@ -36,14 +43,14 @@ def after(
         node: A node of a stream.
         position: `node.width` integers.
         count: At least 0.
-        meter: Counts what is read, if anything must be.
+        run: Runs a node that does not know the position.
         unit: As for `streams.blocks`.
         lane: The number of the lane that the node is in, and the number of lanes.
     """
     if count == 0:
         return Moved(list(position), 0)
     try:
-        found = node.position_after(position, count, _EngineMoves(node, meter, lane), unit)
+        found = node.position_after(position, count, _EngineMoves(node, run, lane), unit)
     except _LaneRunsError:
         if lane is not None:
             raise
@@ -52,7 +59,7 @@ def after(
         return found
     if lane is not None:
         raise _LaneRunsError
-    return _run(node, position, count, meter, unit)
+    return run(node, position, count, unit)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,13 +67,13 @@ class _EngineMoves:
     """The moves of a node's parents: see `transforms.moves.Moves`."""
 
     node: Node
-    meter: Profiler
+    run: Run
     of_lane: tuple[int, int] | None
 
     def after(
         self, number: int, position: Sequence[int], count: int, unit: int | None = None
     ) -> Moved:
-        return after(self.node.parents[number], position, count, self.meter, unit, self.of_lane)
+        return after(self.node.parents[number], position, count, self.run, unit, self.of_lane)
 
     @property
     def lane(self) -> int | None:
@@ -79,25 +86,35 @@ class _EngineMoves:
         return count if self.of_lane is None else lane_share(count, *self.of_lane)
 
 
+def running(meter: Profiler) -> Run:
+    """Makes the elements; `meter` counts what is read."""
+    return functools.partial(_run, meter)
+
+
 def _run(
-    node: Node, position: Sequence[int], count: int, meter: Profiler, unit: int | None
+    meter: Profiler, node: Node, position: Sequence[int], count: int, unit: int | None
 ) -> Moved:
-    """Make `count` elements, and return the mark of the last."""
     executors = Executors(node)
     run = RunContext(node, executors, meter)
-    rows, last, passed = streams.blocks(node, position, run, unit), list(position), 0
+    rows = streams.blocks(node, position, run, unit)
     try:
         with run.maker.working():
-            for block in rows:
-                wanted = min(len(block), count - passed)
-                if wanted:
-                    last = block.marks[wanted - 1].tolist()
-                passed += wanted
-                if passed == count:
-                    break
+            return passed_in(rows, position, count)
     finally:
         run.stop()
         rows.close()
         run.end_threads()
         executors.kill()
+
+
+def passed_in(rows: Blocks, position: Sequence[int], count: int) -> Moved:
+    """The mark of the last of `count` rows, which follow a position."""
+    last, passed = list(position), 0
+    for block in rows:
+        wanted = min(len(block), count - passed)
+        if wanted:
+            last = block.marks[wanted - 1].tolist()
+        passed += wanted
+        if passed == count:
+            break
     return Moved(last, passed)

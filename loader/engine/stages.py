@@ -126,6 +126,11 @@ def stage_of(node: Node) -> ChainStage:
 class WorkItem(abc.ABC):
     """A part of a stage's work, which can be done here, sent to a worker, or halved."""
 
+    @property
+    @abc.abstractmethod
+    def stage(self) -> ChainStage:
+        """The stage."""
+
     @abc.abstractmethod
     def result(self, thread_map: ThreadMap | None) -> Result:
         """Do it here."""

@@ -33,6 +33,7 @@ from windrow.transforms.row_blocks import (
     Inputs,
     IntArray,
     JointRows,
+    KeptBlocks,
     Turns,
     check_inside,
     groups,
@@ -129,6 +130,10 @@ class _ParentStreams:
         chain = as_chain(parent)
         return self.run.chain_numbers[id(parent if chain is None else chain.parent)]
 
+    def kept(self) -> KeptBlocks:
+        lane = 0 if self.lane is None else self.lane.number
+        return self.run.kept.setdefault((id(self.node), lane), KeptBlocks())
+
     def row_count(self) -> BlockSize:
         return block_size(self.run.options, 1, None)
 
@@ -156,6 +161,7 @@ def _staged(
     number, _ = executor.part_of(stage)
     # Input blocks may be quick to make, and slow in these steps.
     size = BlockSize(executor.bounded(run.options).block_bytes, 1, _MOST_ROWS)
+    drops = run.drop_watch(stage.steps)
     tasks = _tasks(stage, number, position, run, unit, lane)
     if not stage.takes_groups:
         tasks = (part for task in tasks for part in _parts(task, size))
@@ -170,6 +176,8 @@ def _staged(
                 size.saw(result.rows, size_bytes, result.took_s, too_few=too_few)
             if len(result.block):
                 yield result.block
+            if drops is not None:
+                drops.saw(result.rows if stage.batch is None else 1, len(result.block))
 
 
 def _parts(task: BlockTask, size: BlockSize) -> Iterator[BlockTask]:

@@ -75,8 +75,3 @@ class Ticket:
         """The fragments that lie in chunk `at`."""
         order, bounds = self._by_chunk
         return order[bounds[at] : bounds[at + 1]]
-
-    def rows(self, chunks: int) -> list[int]:
-        """How many rows the read batch wants of each of its `chunks` chunks."""
-        found = np.bincount(self.which, self.fragments.lengths, minlength=chunks)
-        return list(found.astype(np.int64).tolist())

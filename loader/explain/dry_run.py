@@ -204,10 +204,9 @@ class DryRun(RunContext):
     def asked(self, records: int) -> None:
         self.spend(self._record_s * records)
 
-    def planned(self, part: Part, chunks: IntArray) -> None:
-        distinct = set(np.unique(chunks).tolist())
-        self.spend(_CHUNK_S * len(distinct))
-        self.wanted[id(part)] |= distinct
+    def planned(self, part: Part, chunks: Sequence[int]) -> None:
+        self.spend(_CHUNK_S * len(chunks))
+        self.wanted[id(part)].update(chunks)
 
     def spend(self, seconds: float) -> None:
         """Add seconds of planning; end the run if the sum is above its limit."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from windrow.core.machine import shared_bytes_of
 from windrow.engine.budgets import CacheRoom
-from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedRecords
+from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedChunks, WantedRecords
 from windrow.engine.execute import Finish, Reader
 from windrow.engine.executors import Found, StageExecutor, W
 from windrow.engine.prefetch import cache_of
@@ -47,8 +47,8 @@ class Observer(Protocol):
         """Count `records` planned records of a source."""
         ...
 
-    def planned(self, part: Part, chunks: IntArray) -> None:
-        """A read batch wants chunks of a part; a chunk may occur more than once."""
+    def planned(self, part: Part, chunks: Sequence[int]) -> None:
+        """A read batch wants chunks of a part."""
         ...
 
     def started(self, part: Part, chunks: IntArray) -> Future[Any]:
@@ -89,9 +89,9 @@ class NullCache(ChunkCache):
         self._cache = cache_of(dataclasses.replace(room, slots=0))
         self._part, self._run = room.part, run
 
-    def fragments(self, indices: IntArray) -> tuple[Any, IntArray]:
+    def fragments(self, indices: IntArray) -> tuple[Any, WantedChunks]:
         found, chunks = self._cache.fragments(indices)
-        self._run.planned(self._part, chunks)
+        self._run.planned(self._part, chunks.numbers)
         return found, chunks
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:

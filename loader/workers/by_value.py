@@ -10,8 +10,6 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from windrow.errors import ArgumentError
-
 # An error names the nearest places around a value that cannot be pickled.
 _PLACES_NAMED = 3
 _MOST_DEPTH = 20
@@ -21,19 +19,20 @@ def functions_as_bytes(functions: Any) -> bytes:
     """Pickle `functions`, in any objects, for a process that has the same modules.
 
     Raises:
-        ArgumentError: If they hold a value that cannot be pickled; the message says where it is.
+        Exception: What pickling raised, of any type, if they hold a value that cannot be pickled; a
+            note says where it is.
     """
     try:
         return pickled_by_value(functions)
     except Exception as error:
         places = list(_places(functions, _MOST_DEPTH))[-_PLACES_NAMED:]
         where = f" (found as {', of '.join(reversed(places))})" if places else ""
-        raise ArgumentError(
-            "the functions of the chain cannot be sent to worker processes:"
-            f" {type(error).__name__}: {error}{where}\nMake values that cannot be pickled"
-            " (open files, locks, connections) within the function at its first call, or in"
-            " worker_init_fn."
-        ) from error
+        error.add_note(
+            f"windrow: the functions of the chain cannot be sent to worker processes: {error}{where}"
+            "\nMake values that cannot be pickled (open files, locks, connections) within the"
+            " function at its first call, or in worker_init_fn."
+        )
+        raise
 
 
 @functools.cache

@@ -23,10 +23,10 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from windrow.core.child_process import end_with_parent, ignore_interrupts
-from windrow.errors import ElementError
 from windrow.workers.messages import (
     HEADER,
     LOAD,
+    UNSENT_RESULT,
     FrameKind,
     JobHeader,
     Message,
@@ -230,10 +230,8 @@ def _message_of(reply: Any) -> Message:
     try:
         return Message.of(reply)
     except Exception as error:
-        raise ElementError(
-            f"the result of the functions cannot be sent from a worker process: {error}; return"
-            " arrays, numbers, strings or objects that can be pickled"
-        ) from error
+        error.add_note(UNSENT_RESULT)
+        raise
 
 
 def _next(frames: BinaryIO) -> tuple[JobHeader, bytes] | None:

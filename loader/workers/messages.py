@@ -24,12 +24,12 @@ import pickle
 import struct
 import traceback
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.errors import ElementError
+from windrow.errors import ElementError, WorkerError
 from windrow.workers.by_value import cloudpickle
 
 Bytes = npt.NDArray[np.uint8]
@@ -354,6 +354,13 @@ def _aligned(size_bytes: int) -> int:
 # --- errors --------------------------------------------------------------------------------------
 
 
+UNSENT_RESULT: Final = (
+    "windrow: the result of the functions cannot be sent from a worker process: return arrays,"
+    " numbers, strings or objects that can be pickled"
+)
+"""A note on an error of pickling."""
+
+
 class WorkerTraceback(Exception):  # noqa: N818 - it says where an error was raised
     """The traceback of an error in a worker, as text: the cause of the error raised here."""
 
@@ -398,6 +405,8 @@ class Failure:
 
 def failure_of(error: BaseException) -> Failure:
     """Describe `error` so that it can be sent to another process and raised there."""
+    if isinstance(error, SystemExit):
+        error = _exit_error(error)
     lines = traceback.format_exception(error)
     pickled: bytes | None = None
     try:
@@ -410,6 +419,22 @@ def failure_of(error: BaseException) -> Failure:
     notes = tuple(str(note) for note in getattr(error, "__notes__", ()))
     own = {name: value for name, value in vars(error).items() if name.startswith("windrow_")}
     return Failure(pickled, _summary(error), notes, "".join(lines), own)
+
+
+def _exit_error(error: SystemExit) -> WorkerError:
+    """The error for a function that wanted to end its worker: it must not end the program silently."""
+    code = error.code
+    status = code if isinstance(code, int) else int(code is not None)
+    made = WorkerError(
+        f"a function called sys.exit({'' if code is None else repr(code)}) in a worker process, which"
+        f" would have ended with exit code {status}; raise an error of your own instead, or end the"
+        " program in the loop over the elements"
+    )
+    for note in getattr(error, "__notes__", ()):
+        made.add_note(note)
+    made.__dict__.update(vars(error))
+    made.__cause__ = error
+    return made
 
 
 def _summary(error: BaseException) -> str:

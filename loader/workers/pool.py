@@ -83,7 +83,7 @@ class WorkerPool:
         request_bytes: Bytes of the arrays of all requests without a reply. Any thread may read it.
 
     Raises:
-        ArgumentError: If the functions cannot be sent.
+        Exception: What pickling raised, of any type, if the functions cannot be sent.
         PlanError: If `options` has no workers.
     """
 

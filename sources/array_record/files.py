@@ -24,7 +24,7 @@ import numpy as np
 
 from windrow.core.redaction import shown_url
 from windrow.core.text import listing
-from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from windrow.errors import ArgumentError, EmptyPathsError, NotFoundError, ReadError, SourceError
 from windrow.sources.array_record.chunks import BLOCK, FIRST_CHUNK, WHAT
 from windrow.sources.array_record.index import TAIL_BYTES, Index, footer_span, parse_footer
 from windrow.sources.dataset_info import INFO, splits_of
@@ -176,7 +176,7 @@ def find_ranges(
             f" {type(paths).__name__}"
         )
     if not items:
-        raise NotFoundError(f"{WHAT}: the list of paths is empty; give at least one file")
+        raise EmptyPathsError(f"{WHAT}: the list of paths is empty; give at least one file")
     if remote_names and sum(isinstance(item, str) and is_remote(item) for item in items) > 1:
         remote_names()  # made once, before threads use it
         # A URL without the name of such a file needs a request: it may be a folder.

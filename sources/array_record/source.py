@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -56,9 +57,9 @@ class ArrayRecordDataSource(LaidOutSource):
     def __init__(
         self,
         paths: Any,
+        reader_options: Mapping[str, str] | None = None,
         *,
         split: str | None = None,
-        reader_options: Mapping[str, str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
         direct: bool | None = None,
@@ -70,9 +71,9 @@ class ArrayRecordDataSource(LaidOutSource):
             paths: A path, a glob, a folder of `*.array_record` files, a folder that tfds wrote,
                 or a list of these. Also a URL of any protocol of fsspec, `path[10:20]` for records
                 10 to 19 of a file, or a FileInstruction of tfds.
-            split: The split of a tfds folder.
             reader_options: Options of the array_record package's reader. With these it reads local
                 files.
+            split: The split of a tfds folder.
             storage_options: Settings of fsspec's file systems, such as credentials.
             remote: Limits of reading from URLs.
             direct: Whether Windrow reads files itself instead of through the array_record package,
@@ -173,13 +174,24 @@ class ArrayRecordDataSource(LaidOutSource):
     @property
     def fingerprint(self) -> str:
         """The number of records, and a hash of every file's counts, size and group size."""
+        return self._fingerprint_of(len(self._ranges))
+
+    def fingerprint_of_first(self, records: int) -> str | None:
+        """As `sources.base.KnowsEarlier`: a set of files grows by whole files."""
+        ends = list(itertools.accumulate(part.take or 0 for part in self._ranges))
+        return self._fingerprint_of(ends.index(records) + 1) if records in ends else None
+
+    def _fingerprint_of(self, files: int) -> str:
+        """The fingerprint of the first files."""
+        pairs = list(zip(self._ranges, self._files, strict=True))[:files]
         lines = "\n".join(
             f"{part.skip} {part.take} {file.records} {file.facts.size_bytes}"
             f" {file.facts.chunks} {file.group}"
-            for part, file in zip(self._ranges, self._files, strict=True)
+            for part, file in pairs
         )
         digest = hashlib.sha256(lines.encode()).hexdigest()[:16]
-        return f"array_record({len(self)} records, {len(self._ranges)} files, sha256:{digest})"
+        records = sum(part.take or 0 for part, _ in pairs)
+        return f"array_record({records} records, {files} files, sha256:{digest})"
 
     @property
     def spec(self) -> type[bytes]:

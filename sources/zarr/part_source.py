@@ -30,6 +30,8 @@ class _Whole(Protocol):
     @property
     def fingerprint(self) -> str: ...
 
+    def fingerprint_of_first(self, records: int) -> str: ...
+
     def blocks(self) -> IntArray | Blocks: ...
 
 
@@ -71,6 +73,10 @@ class ZarrPartSource(LaidOutSource):
     def fingerprint(self) -> str:
         """The fingerprint of the whole source: the records are the same ones."""
         return self._whole.fingerprint
+
+    def fingerprint_of_first(self, records: int) -> str:
+        """As `sources.base.KnowsEarlier`."""
+        return self._whole.fingerprint_of_first(records)
 
     @property
     def spec(self) -> Any:

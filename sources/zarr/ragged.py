@@ -27,6 +27,7 @@ from windrow.sources.ragged_column import RaggedColumn
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.find import noted_in_parent
 from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.local.metadata import held_records
 from windrow.sources.zarr.names import OFFSETS, VALUES, choose_rows
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray
@@ -45,14 +46,14 @@ class _Offsets:
     """Where rows begin among the values, read when they are first needed. Thread-safe."""
 
     def __init__(self, offsets: OpenArray, values: OpenArray) -> None:
-        self._array, self._values = offsets, values
+        self.array, self._values = offsets, values
         self._found: IntArray | None = None
         self._lock = threading.Lock()
 
     @property
     def part(self) -> ArrayPart:
         """The offsets as stored."""
-        return self._array.part
+        return self.array.part
 
     @property
     def rows(self) -> int:
@@ -105,7 +106,7 @@ class _Offsets:
         return found
 
     def _damaged(self, why: str) -> ReadError:
-        found = self._array.found
+        found = self.array.found
         return ReadError(
             f"{_WHAT}: the offsets in {found.where} do not fit the values in"
             f" {self._values.found.where}: {why}. Write both again, or convert again"
@@ -136,6 +137,34 @@ class _RaggedField:
             starts=self.offsets.starts,
             lengths=self.offsets.lengths,
         )
+
+    def read(self, part: ArrayPart, indices: IntArray) -> Any:
+        """Rows at `indices` of the field's part. Raises a ReadError that names records."""
+        try:
+            return part.read(indices)
+        except ReadError as error:
+            found = self._of_records(error)
+            if found is error:
+                raise
+        raise found
+
+    def _of_records(self, error: ReadError) -> ReadError:
+        """An error of values as an error of the records that have some of them."""
+        if self.offsets is None or error.records is None:
+            return error
+        first, stop = error.records
+        bounds = self.offsets.all()
+        records = (
+            int(np.searchsorted(bounds, first, side="right")) - 1,
+            int(np.searchsorted(bounds, stop, side="left")),
+        )
+        items = held_records(first, stop)
+        text = str(error).replace(
+            f"the chunk that holds {items} cannot",
+            f"the chunk that holds {items.replace('record', 'value')}, of {held_records(*records)},"
+            " cannot",
+        )
+        return ReadError(text, file=error.file, offset=error.offset, records=records, why=error.why)
 
     @property
     def spec(self) -> Any:
@@ -316,9 +345,22 @@ class RaggedDataSource(LaidOutSource):
     @property
     def fingerprint(self) -> str:
         """Names, dtypes, shapes and chunks of the arrays, and which rows are strings."""
+        return self._named(self._tree.facts)
+
+    def fingerprint_of_first(self, records: int) -> str:
+        """As `sources.base.KnowsEarlier`. Reads the offsets, which say how many values there were."""
+        rows = {}
+        for field in self._fields:
+            rows[id(field.array)] = records
+            if field.offsets is not None:
+                rows[id(field.array)] = int(field.offsets.all()[records])
+                rows[id(field.offsets.array)] = records + 1
+        return self._named(self._tree.facts_of_first([rows[id(a)] for a in self._tree.open()]))
+
+    def _named(self, facts: str) -> str:
         kinds = [f"{field.name}={field.kind}" for field in self._fields if field.kind]
         more = f"; {', '.join(kinds)}" if kinds else ""
-        return f"ragged({self._tree.facts}{more})"
+        return f"ragged({facts}{more})"
 
     @property
     def spec(self) -> Any:
@@ -389,7 +431,8 @@ class RaggedDataSource(LaidOutSource):
                 this process was forked from a process that had used TensorStore.
         """
         wanted = checked_indices(indices, self._length, _WHAT)
-        reads = [partial(part.read, wanted) for part in self.parts]
+        pairs = zip(self._fields, self.parts, strict=True)
+        reads = [partial(field.read, part, wanted) for field, part in pairs]
         return self.assembled(side_by_side(reads, wait=self.is_remote_source), wanted)
 
     def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:

@@ -140,6 +140,10 @@ class ZarrDataSource(LaidOutSource):
         """Names, dtypes, shapes and chunks of the arrays."""
         return f"zarr({self._tree.facts})"
 
+    def fingerprint_of_first(self, records: int) -> str:
+        """As `sources.base.KnowsEarlier`."""
+        return f"zarr({self._tree.facts_of_first([records] * len(self._tree.open()))})"
+
     def narrowed(self, boxes: Boxes) -> ZarrPartSource:
         """The source that reads only these boxes of the rows."""
         # Few chains are narrowed: others do not load it.

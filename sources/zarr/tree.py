@@ -127,7 +127,12 @@ class OpenArray:
     @property
     def facts(self) -> str:
         """The facts that a state keeps about the array."""
-        text = f"{self.dtype} {list(self.shape)} chunks {list(self.chunk)}"
+        return self.facts_of_first(self.part.rows)
+
+    def facts_of_first(self, rows: int) -> str:
+        """The facts when the array had only its first rows."""
+        shape = [self.shape[0] - (self.part.rows - rows), *self.shape[1:]]
+        text = f"{self.dtype} {shape} chunks {list(self.chunk)}"
         return f"{self.name}: {text}" if self.name else text
 
     def box_part(
@@ -287,11 +292,12 @@ class ArrayTree:
     @property
     def facts(self) -> str:
         """Names, dtypes, shapes and chunks of the arrays, or a digest if that is long."""
-        text = "; ".join(self._facts)
-        if len(text) > _SHOWN_CHARACTERS:
-            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-            text = f"{self.open()[0].part.rows} records, {len(self._facts)} arrays, sha256:{digest}"
-        return text
+        return _shown(self._facts, lambda: self.open()[0].part.rows)
+
+    def facts_of_first(self, rows: Sequence[int]) -> str:
+        """The facts when each array had only its first rows."""
+        pairs = zip(self.open(), rows, strict=True)
+        return _shown([array.facts_of_first(count) for array, count in pairs], lambda: rows[0])
 
     @property
     def place(self) -> str:
@@ -530,3 +536,12 @@ def _shaped(layout: _Numbers, leaf: Callable[[int], Any]) -> Columns:
     if isinstance(layout, dict):
         return {name: _shaped(item, leaf) for name, item in layout.items()}
     return leaf(layout)
+
+
+def _shown(facts: Sequence[str], rows: Callable[[], int]) -> str:
+    """Facts of arrays, or a digest if they are long; `rows` counts the rows of the first array."""
+    text = "; ".join(facts)
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f"{rows()} records, {len(facts)} arrays, sha256:{digest}"

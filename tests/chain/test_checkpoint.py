@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -163,3 +164,89 @@ def test_without_orbax_the_extra_is_named() -> None:
 def test_a_dataset_in_place_of_its_iterator_is_refused_at_once(kind: Any) -> None:
     with pytest.raises(ArgumentError, match=r"got a MapDataset; pass iter\(dataset\)"):
         kind(chain())
+
+
+# --- checkpointables, and iterators of a DataLoader ----------------------------------------------
+
+
+class Creating:
+    """A path as Orbax passes it to `save`: it is there only after `await_creation`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def await_creation(self) -> Path:
+        self._path.mkdir()
+        return self._path
+
+
+def loader() -> windrow.DataLoader:
+    return windrow.load(range(40), shuffle=True, seed=3, num_epochs=1, batch_size=4, worker_count=0)
+
+
+def elastic(shards: int) -> windrow.experimental.ElasticIterator:
+    shard = windrow.sharding.ShardOptions(1, shards)
+    return windrow.experimental.ElasticIterator(windrow.MapDataset.range(48), 8, shard)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: iter(chain()), lambda: iter(loader()), lambda: elastic(2)]
+)
+def test_an_iterator_is_a_checkpointable(make: Any, tmp_path: Path) -> None:
+    iterator, again = make(), make()
+    next(iterator)
+
+    async def saved() -> None:
+        writing = await iterator.save(Creating(tmp_path / "data"))
+        next(iterator)  # after the state was taken
+        await writing
+
+    async def loaded() -> None:
+        await (await again.load(tmp_path / "data"))
+
+    asyncio.run(saved())
+    assert (tmp_path / "data" / "process_0-of-1.json").exists()
+    asyncio.run(loaded())
+    next(again)
+    assert again.get_state() == iterator.get_state()
+    with pytest.raises(NotFoundError, match="no state of an iterator"):
+        asyncio.run(_loaded_from(again, tmp_path))
+
+
+async def _loaded_from(iterator: Any, path: Path) -> None:
+    await (await iterator.load(path))
+
+
+def test_orbax_saves_checkpointables(tmp_path: Path) -> None:
+    v1 = pytest.importorskip("orbax.checkpoint.experimental.v1")
+    iterator, again = iter(chain()), iter(chain())
+    next(iterator)
+    v1.save_checkpointables(tmp_path / "step", {"data": iterator})
+    v1.load_checkpointables(tmp_path / "step", {"data": again})
+    assert again.get_state() == iterator.get_state()
+
+
+@pytest.mark.parametrize("library", [windrow, grain], ids=["windrow", "grain"])
+def test_a_data_loader_is_saved_with_either_handler(library: Any, tmp_path: Path) -> None:
+    iterator, again = iter(loader()), iter(loader())
+    next(iterator)
+    kinds = library.checkpoint
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(0, args=ocp.args.Composite(data=kinds.CheckpointSave(iterator)))
+        manager.wait_until_finished()
+        manager.restore(0, args=ocp.args.Composite(data=kinds.CheckpointRestore(again)))
+    assert again.get_state() == iterator.get_state()
+    assert next(again).tolist() == next(iterator).tolist()
+
+
+def test_an_elastic_iterator_is_restored_with_another_number_of_processes(tmp_path: Path) -> None:
+    iterator, again = elastic(2), elastic(4)
+    next(iterator)
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(0, args=ocp.args.Composite(data=CheckpointSave(iterator)))
+        manager.wait_until_finished()
+        folder = tmp_path / "0" / "data"
+        (folder / "process_0-of-1.json").rename(folder / "process_1-of-2.json")
+        (folder / "process_0-of-2.json").write_text(json.dumps(iterator.get_state()))
+        manager.restore(0, args=ocp.args.Composite(data=CheckpointRestore(again)))
+    assert next(again).tolist() == [9, 13]

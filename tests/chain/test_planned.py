@@ -7,12 +7,14 @@ import itertools
 import json
 import pickle
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +22,7 @@ import windrow
 from tests import strategies as make
 from windrow.core import native
 from windrow.errors import ArgumentError, ElementError, PlanError, StateError
+from windrow.sources import RaggedDataSource
 from windrow.transforms.nodes import packing
 from windrow.transforms.positions import positions
 
@@ -357,6 +360,18 @@ def test_rows_before_an_error_come_first() -> None:
     assert same([next(iterator) for _ in range(3)], whole[:3])
     with pytest.raises(ElementError, match="element 7 "):
         next(iterator)
+
+
+def test_a_state_of_another_tokenizers_data_is_refused(tmp_path: Path) -> None:
+    def tokens(name: str, lengths: list[int]) -> Any:
+        group = zarr.create_group(tmp_path / name)
+        group.create_array("values", data=np.zeros(sum(lengths), np.uint16), chunks=(8,))
+        group.create_array("offsets", data=np.cumsum([0, *lengths]), chunks=(4,))
+        return M.source(RaggedDataSource(tmp_path / name)).pack(8)
+
+    state = iter(tokens("bpe", [3, 5, 2])).get_state()
+    with pytest.raises(StateError, match=r"state: .*uint16 \[10\].*\n.*this run: .*uint16 \[12\]"):
+        iter(tokens("words", [4, 5, 3])).set_state(state)
 
 
 def test_a_state_of_other_lengths_is_refused() -> None:

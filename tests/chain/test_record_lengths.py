@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import apache_beam as beam
 import numpy as np
 import pytest
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 import windrow
 from windrow import MapDataset
 from windrow.errors import ArgumentError, ElementError, NotFoundError, PlanError, SourceError
+from windrow.lengths_beam import CountLengths
 from windrow.transforms.nodes import lengths_of
 from windrow.transforms.positions import positions
 
@@ -37,6 +40,40 @@ def test_lengths_belong_to_records_in_their_own_order() -> None:
 @pytest.mark.parametrize("records", [0, 1, 4_096, 4_097])
 def test_any_number_of_records(records: int) -> None:
     assert counted(MapDataset.source(["x"] * records)) == [[1] * records]
+
+
+@pytest.mark.parametrize("records", [0, 1, 20_000])
+def test_a_pipeline_counts_the_same(tmp_path: Path, records: int) -> None:
+    words = MapDataset.source([WORDS[n % 4] for n in range(records)])
+    dataset = MapDataset.concatenate([words.map(str.split), MapDataset.source(WORDS)])
+    expected, path = windrow.lengths(dataset, progress=False), tmp_path / "lengths.npz"
+    for given in (path, path):  # counted and kept, read, counted
+        pipeline: Any = beam.Pipeline(runner=FnApiRunner(bundle_repeat=1))
+        step: Any = beam.Map  # it has no types
+        _ = pipeline | CountLengths(dataset, path=given) | step(lambda each: _write(tmp_path, each))
+        pipeline.run().wait_until_finish()
+        found = [np.load(tmp_path / f"{n}.npy") for n in range(len(expected))]
+        assert [one.tolist() for one in found] == [one.tolist() for one in expected]
+        again = windrow.lengths(dataset, path=path, progress=False)
+        assert [one.tolist() for one in again] == [one.tolist() for one in expected]
+    with pytest.raises(SourceError, match="was counted of other data"):
+        CountLengths(MapDataset.source(WORDS), path=path)
+    with pytest.raises(ArgumentError, match="needs a windrow"):
+        CountLengths(WORDS)  # type: ignore[arg-type]
+
+
+def _write(folder: Path, lengths: list[Any]) -> None:
+    for number, each in enumerate(lengths):
+        np.save(folder / f"{number}.npy", each)
+
+
+def test_a_failed_pipeline_leaves_no_file(tmp_path: Path) -> None:
+    dataset = MapDataset.source(WORDS).map(lambda word: word or None)
+    pipeline: Any = beam.Pipeline(runner=FnApiRunner())
+    _ = pipeline | CountLengths(dataset, path=tmp_path / "lengths.npz")
+    with pytest.raises(Exception, match=r"record 2 of .* is absent"):
+        pipeline.run().wait_until_finish()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_functions_run_in_workers_and_progress_is_told() -> None:

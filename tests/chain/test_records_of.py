@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ def named_chains(draw: st.DrawFn, *, filters: bool) -> IterDataset[Any]:
     """Streams whose numbers name their records: source `k` has `1000 * k + record`."""
     count = draw(st.integers(1, 3))
     parts: list[IterDataset[Any]] = []
-    lanes = draw(st.integers(1, 3)) if filters else 1
+    lanes = draw(st.integers(1, 3))
     for number in range(count):
         length = draw(st.integers(1, 12))
         part: Any = M.source(np.arange(length) + 1000 * number)
@@ -49,7 +50,7 @@ def named_chains(draw: st.DrawFn, *, filters: bool) -> IterDataset[Any]:
             part = part[:: draw(st.sampled_from([-1, 2]))].repeat(2)
         parts.append(part.to_iter_dataset(lanes=lanes))
     stream: Any = parts[0] if count == 1 else IterDataset.mix(parts, draw(weights(count)))
-    if filters and draw(st.booleans()):
+    if draw(st.booleans()):
         stream = IterDataset.interleave([stream, *parts], cycle_length=draw(st.integers(1, 3)))
     for _ in range(draw(st.integers(0, 4))):
         kind = draw(st.sampled_from(["map", "window", "repeat", "limit", "numbered", "columns"]))
@@ -64,7 +65,8 @@ def named_chains(draw: st.DrawFn, *, filters: bool) -> IterDataset[Any]:
                 by = draw(st.integers(2, 4))
                 stream = stream.filter(lambda n, by=by: n % by != 0)
             case "map":
-                stream = stream.map(lambda n: n)
+                stream = stream.batch(draw(st.integers(1, 4))).rebatch(1)
+                stream = stream.map(lambda batch: int(batch[0])).limit(10**6)  # not the last batch
             case "window":
                 stream = stream.window_shuffle(
                     draw(st.integers(1, 5)), seed=draw(st.integers(0, 9))
@@ -155,16 +157,98 @@ def test_the_records_of_elements_with_random_access(data: st.DataObject) -> None
         assert dataset.records_of(index) == names(element)
 
 
-def test_streams_whose_element_numbers_are_not_known_refer_to_the_iterator() -> None:
-    numbers = M.range(6)
-    for stream in (
-        numbers.to_iter_dataset(lanes=2),
-        M.source([np.arange(3)]).pack(4, lengths=[np.array([3])]),
-        numbers.to_iter_dataset().batch(2).rebatch(3),
-        IterDataset.interleave([numbers.to_iter_dataset()], cycle_length=1),
+@given(
+    lengths=st.lists(st.integers(0, 8), min_size=1, max_size=25),
+    kind=st.sampled_from(["pack", "bucket"]),
+)
+def test_any_planned_row_names_its_records(lengths: list[int], kind: str) -> None:
+    source = Counted(len(lengths))
+    documents: Any = M.source(source).shuffle(seed=4).repeat(2).map(_Repeated(lengths))
+    counts = [np.array(lengths)]
+    if kind == "pack":
+        stream: Any = documents.pack(6, lengths=counts, window=5, seed=1).batch(2)
+    else:
+        stream = documents.bucket([3, 6, 8], [2, 2, 1], lengths=counts, window=9, seed=1)
+    named = []
+    with contextlib.suppress(windrow.errors.RecordIndexError):
+        for number in itertools.count():
+            named.append(stream.records_of(number))  # noqa: PERF401
+    assert source.read_records == 0
+    iterator = iter(stream)
+    assert named == [iterator.records_of_last() for _ in iterator]
+
+
+class _Repeated:
+    """The document of a number: that number, as often as its length says."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+
+    def __call__(self, number: int) -> Any:
+        return np.full(self.lengths[number], number)
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_no_function_runs_to_name_the_records_of_rows_of_shards(
+    lanes: int, shards: int, remainder: Any
+) -> None:
+    def fail(_: Any) -> Any:
+        raise AssertionError("a function was called")
+
+    def stream(function: Any, *, own: bool) -> IterDataset[Any]:
+        part = M.source(np.arange(34)).shuffle(seed=1).map(function).to_iter_dataset(lanes=lanes)
+        inner = part.batch(2, drop_remainder=True, batch_fn=function).map_with_index(
+            lambda i, n: function(n)
+        )
+        zipped = IterDataset.zip([inner, inner.window_shuffle(3, seed=1)]).map(function)
+        rows = part.map(function, batched=True) if own else zipped
+        return rows.batch(6, remainder=remainder).shard(shards - 1, shards)
+
+    for own in (False, True):
+        # A batch of a list or a tuple has the rows of its parts.
+        iterator = iter(stream(_same, own=own))
+        expected = [iterator.records_of_last() for _ in iterator]
+        refused = stream(fail, own=own)
+        assert [refused.records_of(n) for n in range(len(expected))] == expected
+        with pytest.raises(windrow.errors.RecordIndexError, match=f"has {len(expected)} elements"):
+            refused.records_of(len(expected))
+
+
+def _same(value: Any) -> Any:
+    return np.array(value) if isinstance(value, list) else value
+
+
+def test_rebatched_rows_of_batches_with_random_access_name_their_records() -> None:
+    batches = M.range(10)[::-1].batch(4).to_iter_dataset()
+    for stream in (batches, batches.map(lambda batch: batch)):
+        iterator = iter(stream.rebatch(3))
+        found = [[record for _, record in iterator.records_of_last()] for _ in iterator]
+        assert found == [[9, 8, 7], [6, 5, 4], [3, 2, 1], [0]]
+    rows = batches.rebatch(3)
+    assert [[record for _, record in rows.records_of(n)] for n in range(4)] == found
+    halves = batches.map(lambda batch: batch[:2]).rebatch(2)
+    with pytest.raises(
+        windrow.errors.PlanError, match=r"unbatch decides by values.*records_of_last"
     ):
-        with pytest.raises(windrow.errors.PlanError, match=r"records_of_last\(\)"):
-            stream.records_of(0)
+        halves.records_of(0)
+    iterator = iter(halves)
+    next(iterator)
+    assert [record for _, record in iterator.records_of_last()] == [9, 8, 7, 6] * 2
+
+
+def test_far_elements_are_named_at_once() -> None:
+    source = Counted(10**9)
+    numbers = M.source(source).shuffle(seed=1).to_iter_dataset()
+    both = IterDataset.interleave([numbers, numbers.repeat(), numbers], cycle_length=2)
+    rows = both.batch(8).rebatch(5)
+    assert len(rows.records_of(10**9)) == 5
+    iterator = iter(rows)
+    assert iterator.skip(10**9) == 10**9
+    assert source.read_records == 0
+    next(iterator)
+    assert iterator.records_of_last() == rows.records_of(10**9)
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4])
@@ -301,8 +385,14 @@ def test_streams_that_values_decide_are_refused() -> None:
     chain = M.range(10).filter(lambda n: n % 2)
     with pytest.raises(windrow.errors.PlanError, match="records_of: filter decides by values"):
         chain.to_iter_dataset().records_of(0)
-    with pytest.raises(windrow.errors.PlanError, match="records_of_last"):
-        M.range(10).to_iter_dataset().filter(bool).batch(2).records_of(0)
+    numbers = M.range(10).to_iter_dataset()
+    for stream in (
+        numbers.filter(bool).batch(2),
+        numbers.flat_map(lambda n: [n] * n),
+        numbers.map(lambda n: {"x": np.zeros(n)}).pack({"x": 12}, num_packing_bins=2),
+    ):
+        with pytest.raises(windrow.errors.PlanError, match=r"decides by values.*records_of_last"):
+            stream.records_of(0)
     assert chain.to_iter_dataset(allow_nones=True).records_of(4) == [RecordOf(0, 4)]
 
 

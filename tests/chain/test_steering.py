@@ -252,6 +252,70 @@ def test_a_filter_runs_and_what_follows_it_does_not() -> None:
     assert called[:4] == [60, 63, 66, 69]
 
 
+@pytest.mark.parametrize("kind", ["flat_map", "first_fit", "concat_then_split", "rebatch"])
+def test_only_what_decides_positions_runs(kind: Any) -> None:
+    called = {"before": 0, "after": 0}
+
+    def noting(name: str, value: Any) -> Any:
+        called[name] += 1
+        return value
+
+    reading = windrow.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    numbers: Any = M.range(1, 40).to_iter_dataset(reading).map(lambda n: noting("before", n))
+    if kind == "flat_map":
+        decided: Any = numbers.flat_map(lambda n: [n] * (n % 3))
+    elif kind == "rebatch":
+        decided = numbers.batch(4).map(lambda rows: rows[: rows[0] % 5 + 1]).rebatch(2)
+        decided = decided.map(lambda rows: rows[:1])
+    else:
+        options = {} if kind == "concat_then_split" else {"num_packing_bins": 2}
+        documents = numbers.map(lambda n: {"x": np.full(n % 7 + 1, n)})
+        decided = documents.pack({"x": 8}, method=kind, **options)
+    stream = decided.map(lambda element: noting("after", element)).batch(2)
+    expected = rest(iter(stream))
+    called.update(before=0, after=0)
+    iterator = iter(stream)
+    assert iterator.skip(4) == 4
+    assert called["before"] > 0
+    assert called["after"] == 0
+    assert iterator.stats().elements == 0
+    iterator.seek(3)
+    assert called["after"] == 0
+    assert rest(iterator) == expected[3:]
+
+
+@given(
+    lengths=st.lists(st.integers(0, 7), min_size=1, max_size=6),
+    cycle=st.integers(1, 4),
+    lanes=st.integers(1, 2),
+    size=st.integers(1, 4),
+    rows=st.integers(0, 3),
+    start=st.integers(0, 12),
+    count=st.integers(0, 30),
+)
+def test_interleaved_and_regrouped_rows_are_skipped_by_arithmetic(
+    lengths: list[int], cycle: int, lanes: int, size: int, rows: int, start: int, count: int
+) -> None:
+    def made() -> tuple[list[Counted], Any]:
+        sources = [Counted(length) for length in lengths]
+        parts = [M.source(source).to_iter_dataset(lanes=lanes) for source in sources]
+        stream: Any = IterDataset.interleave(parts, cycle_length=cycle)
+        if rows and min(lengths) >= lanes:
+            stream = stream.repeat().batch(size).rebatch(rows).limit(20)
+        return sources, iter(stream)
+
+    (_, plain), (sources, skipped) = made(), made()
+    for _ in range(start):
+        next(plain, None)
+    skipped.set_state(plain.get_state())
+    passed = sum(next(plain, plain) is not plain for _ in range(count))
+    assert skipped.skip(count) == passed
+    assert sum(source.read_records for source in sources) == 0
+    if passed == count:
+        assert skipped.get_state() == plain.get_state()
+    assert rest(skipped) == rest(plain)
+
+
 def test_skip_beyond_the_end_is_the_end() -> None:
     iterator = iter(M.range(10).batch(3))
     assert iterator.skip(100) == 4

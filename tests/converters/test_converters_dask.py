@@ -15,14 +15,17 @@ from typing import Any
 import pytest
 from dask import distributed
 
+import windrow
 from tests.conversions import conversion, stage, tell, told, wait_for, write_number
 from tests.converted import CASES, contents, make_inputs
 from tests.processes import until
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import UNFINISHED
+from windrow.converters.job.pipeline import new_pipeline
 from windrow.converters.job.stages import Report
 from windrow.errors import ReadError
+from windrow.lengths_beam import CountLengths
 
 pytestmark = pytest.mark.jobs
 
@@ -130,6 +133,18 @@ def test_texts_become_tokens_on_the_cluster(
     # The tokenizer travels with the work.
     case.run(inputs, tmp_path / "out", **dask)
     assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+def test_lengths_are_counted_on_the_cluster(tmp_path: Path, cluster: Any) -> None:
+    texts = ["a b c", "", *(f"{'x ' * (n % 7)}" for n in range(40_000))]
+    dataset = windrow.MapDataset.source(texts).map(str.split).shuffle(seed=1)
+    options = [f"--dask_client_address={cluster.scheduler_address}", PARTITIONS]
+    pipeline = new_pipeline("DaskRunner", options)
+    _ = pipeline | CountLengths(dataset, path=tmp_path / "lengths.npz")
+    pipeline.run().wait_until_finish()
+    # The file is read, and nothing counted.
+    (found,) = windrow.lengths(dataset, path=tmp_path / "lengths.npz", progress=False)
+    assert found.tolist() == [len(text.split()) for text in texts]
 
 
 @pytest.mark.soak

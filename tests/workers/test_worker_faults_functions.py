@@ -16,7 +16,7 @@ import pytest
 import windrow
 from tests.processes import Program, workers
 from tests.states import at_row
-from windrow.errors import ArgumentError, ElementError
+from windrow.errors import ElementError, WorkerError
 
 pytestmark = [
     pytest.mark.jobs,
@@ -168,7 +168,9 @@ def test_what_ends_a_program_arrives_and_ends_no_worker(
 
     with iter(numbers().map(check).mp_prefetch(2)) as iterator:
         got: list[Any] = []
-        with pytest.raises(type(error)):
+        # sys.exit() would end the training program silently.
+        kind = WorkerError if isinstance(error, SystemExit) else type(error)
+        with pytest.raises(kind):
             got.extend(iterator)
         before = pids()
         assert len(before) == 2
@@ -177,6 +179,31 @@ def test_what_ends_a_program_arrives_and_ends_no_worker(
         assert pids() == before
         got.extend(iterator)
     assert got == ORDER
+
+
+@pytest.mark.parametrize(("code", "status"), [(None, 0), (3, 3), ("over", 1)])
+def test_an_exit_in_a_worker_is_an_error_with_the_exit_code(code: Any, status: int) -> None:
+    def check(x: Any) -> Any:
+        if x == ORDER[5]:
+            sys.exit(code)
+        return x
+
+    with iter(numbers().map(check).mp_prefetch(2)) as iterator:
+        assert [next(iterator) for _ in range(5)] == ORDER[:5]
+        with pytest.raises(WorkerError, match=rf"sys.exit\(.*exit code {status}") as caught:
+            next(iterator)
+        assert any("element 5" in note for note in caught.value.__notes__)
+
+
+def test_an_exit_when_a_worker_starts_is_an_error() -> None:
+    def leave(index: int, count: int) -> None:
+        sys.exit(4)
+
+    with (
+        iter(numbers().map(abs).mp_prefetch(1, leave)) as iterator,
+        pytest.raises(WorkerError, match="exit code 4"),
+    ):
+        next(iterator)
 
 
 # --- after an error ------------------------------------------------------------------------------
@@ -243,9 +270,11 @@ def test_a_function_that_cannot_be_sent_is_an_error_before_any_process() -> None
             return x
 
     iterator = iter(numbers().map(check).mp_prefetch(2))
-    with pytest.raises(ArgumentError, match=r"cannot be sent.*'_thread.lock'") as caught:
+    with pytest.raises(TypeError, match=r"cannot be sent.*'_thread.lock'") as caught:
         next(iterator)
-    assert "worker_init_fn" in str(caught.value)
+    where, node = caught.value.__notes__
+    assert "worker_init_fn" in where
+    assert "belongs to map(" in node
     assert workers() == []
 
 
@@ -278,7 +307,7 @@ def test_a_source_that_reads_in_batches_need_not_be_sent() -> None:
 
 def test_a_source_that_cannot_be_sent_is_an_error_before_any_process() -> None:
     dataset = windrow.MapDataset.source(LockedSource()).map(lambda x: x + 1)
-    with pytest.raises(ArgumentError, match=r"cannot be sent.*'_thread.lock'"):
+    with pytest.raises(TypeError, match=r"(?s)cannot be sent.*'_thread.lock'.*belongs to source"):
         next(iter(dataset.mp_prefetch(2)))
     assert workers() == []
 
@@ -293,8 +322,9 @@ def test_a_result_that_cannot_be_sent_is_an_error_that_names_its_type(
 
     with iter(numbers().map(lock).mp_prefetch(2)) as iterator:
         assert [next(iterator) for _ in range(at)] == ORDER[:at]
-        with pytest.raises(ElementError, match=r"cannot be sent.*lock"):
+        with pytest.raises(TypeError, match=r"(?s)cannot pickle.*lock.*cannot be sent") as caught:
             next(iterator)
+        assert any("was made by map(" in note for note in caught.value.__notes__)
 
 
 # --- worker_init_fn ------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from windrow.transforms.nodes.base import (
     Indices,
     IntArray,
     Node,
+    Share,
     Where,
     WorkerSettings,
 )
@@ -50,6 +51,8 @@ from windrow.transforms.nodes.routing import (
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
 from windrow.transforms.nodes.shard import BatchParts, ShardBatchNode, sharded, shared
 from windrow.transforms.nodes.streams import (
+    MixingNode,
+    OptionsNode,
     ProcessNode,
     StreamLimitNode,
     StreamNode,
@@ -62,8 +65,9 @@ from windrow.transforms.nodes.streams import (
     chains_of,
     lane_share,
     lanes_of,
+    named_mixture,
     no_row,
-    ordered,
+    options_of,
     origin,
     random_access_parts,
     topmost_batch,
@@ -84,16 +88,19 @@ from windrow.transforms.nodes.values import (
 from windrow.transforms.nodes.whole_chain import (
     default_seed,
     described,
+    earlier_source,
     fingerprint,
     follows_batch,
     function_names,
     may_be_absent,
     seed_for,
+    written_parents,
 )
 from windrow.transforms.row_blocks import Step
 
 if TYPE_CHECKING:
     from windrow.transforms.nodes.buckets import BucketNode
+    from windrow.transforms.nodes.cache import CacheNode
     from windrow.transforms.nodes.flatten import (
         FlatMapNode,
         FlattenNode,
@@ -120,6 +127,7 @@ if TYPE_CHECKING:
 _MODULE_OF: Final = {
     "BEST_FIT": "packing",
     "BucketNode": "buckets",
+    "CacheNode": "cache",
     "ChunksNode": "pieces",
     "FitPackNode": "stream_packing",
     "FlatMapNode": "flatten",
@@ -152,6 +160,7 @@ __all__ = [
     "BatchParts",
     "BlockShuffleNode",
     "BucketNode",
+    "CacheNode",
     "ChunksNode",
     "ColumnMapNode",
     "ConcatenateNode",
@@ -169,7 +178,9 @@ __all__ = [
     "MapNode",
     "MapWithIndexNode",
     "MixNode",
+    "MixingNode",
     "Node",
+    "OptionsNode",
     "PackNode",
     "PieceNode",
     "PlannedNode",
@@ -188,6 +199,7 @@ __all__ = [
     "SeedNode",
     "SelectNode",
     "ShardBatchNode",
+    "Share",
     "ShuffleNode",
     "SliceNode",
     "SlotMapNode",
@@ -221,6 +233,7 @@ __all__ = [
     "checked_too_long",
     "default_seed",
     "described",
+    "earlier_source",
     "fingerprint",
     "follows_batch",
     "function_names",
@@ -230,9 +243,10 @@ __all__ = [
     "locality_after",
     "may_be_absent",
     "mix_proportions",
+    "named_mixture",
     "narrowed",
     "no_row",
-    "ordered",
+    "options_of",
     "origin",
     "over_records",
     "pack_node",
@@ -245,6 +259,7 @@ __all__ = [
     "token_sizes",
     "topmost_batch",
     "undecided",
+    "written_parents",
 ]
 
 

@@ -58,7 +58,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -66,19 +66,18 @@ import numpy.typing as npt
 from windrow.errors import PlanError
 from windrow.transforms import specs
 from windrow.transforms.amounts import Amount, PackCounts
+from windrow.transforms.functions import Where as Where
 from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
+from windrow.transforms.nodes.boxes import MadeOfBoxes
 from windrow.transforms.nodes.dealing import DealtToLanes
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step
 from windrow.transforms.specs import Spec
-
-if TYPE_CHECKING:
-    from windrow.sources.cells import Boxes
 
 IntArray = npt.NDArray[np.int64]
 Indices = npt.NDArray[Any]
@@ -103,34 +102,16 @@ class WorkerSettings:
     init: Callable[[int, int], None] | None
 
 
-class Where(Protocol):
-    """Describes where a node of a chain runs, for `Node.runs_as`."""
+class Share(NamedTuple):
+    """Rows `[low, high)` of each `size` rows."""
 
-    @property
-    def of_each(self) -> str:
-        """Where a function of one element is called."""
-        ...
-
-    @property
-    def of_many(self) -> str:
-        """Where a function of many elements is called."""
-        ...
-
-    def reading(self, source: Any) -> str:
-        """How a source is read."""
-        ...
-
-    def streaming(self) -> str:
-        """How the elements of a chain with random access are made, one after the other."""
-        ...
-
-    def working(self, node: Node) -> str:
-        """What workers do for the chain before `node`."""
-        ...
+    size: int
+    low: int
+    high: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node(DealtToLanes, abc.ABC):
+class Node(DealtToLanes, MadeOfBoxes, abc.ABC):
     """A node of a chain. Immutable; `length` is the elements in one epoch, or `STREAM`."""
 
     parents: tuple[Node, ...]
@@ -148,8 +129,6 @@ class Node(DealtToLanes, abc.ABC):
     """Whether its elements are its parents' elements, in another order or in containers."""
     keeps_epochs: ClassVar[bool] = False
     """Whether one epoch of the node is one epoch of its parent, however often that repeats."""
-    keeps_elements: ClassVar[bool] = False
-    """Whether each element is, as it is, an element of a parent."""
     makes_values: ClassVar[bool] = False
     """Whether an element is made from the element of the parent at the same index."""
     chooses: ClassVar[bool] = False
@@ -162,8 +141,8 @@ class Node(DealtToLanes, abc.ABC):
     """Whether its own integer only counts rows, which are its parent's."""
     is_unseen: ClassVar[bool] = False
     """Whether it changes only how elements are made, and not which elements come."""
-    has_order: ClassVar[bool] = True
-    """Whether `order_over` has exactly the elements of a stream, unless values decide them."""
+    is_half: ClassVar[bool] = False
+    """Whether one method of a dataset makes it, and the node after it."""
     packs: ClassVar[bool] = False
     """Whether a row is made of several elements one after the other; see `Block.made_of`."""
 
@@ -235,6 +214,14 @@ class Node(DealtToLanes, abc.ABC):
         """The seed that it gives to nodes after it; None for a node that gives none."""
         return None
 
+    @property
+    def earlier_label(self) -> str | None:
+        """The label of the source that the node takes the first elements of, when it had no more.
+
+        None for a node that takes other elements, or if the source does not know.
+        """
+        return None
+
     # --- what comes out --------------------------------------------------------------------------
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
@@ -260,27 +247,6 @@ class Node(DealtToLanes, abc.ABC):
             return self.element_spec()
         except Exception:  # of a method `output_spec`, too: a chain runs without
             return None
-
-    def grid_spec(self) -> Spec:
-        """The spec of an element; where a local map declares none, dtypes may be others.
-
-        Raises:
-            PlanError: If shapes are not known before an element is made.
-        """
-        return self.spec(specs.Lazy([parent.grid_spec for parent in self.parents]))
-
-    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
-        """What makes boxes of elements: see `windrow.transforms.nodes.parts`.
-
-        Returns:
-            The boxes of the elements of each parent that are needed, and the boxes that come of them,
-            which hold `boxes`. None if the node needs whole elements.
-        """
-        return ([boxes] * len(self.parents), boxes) if self.keeps_elements else None
-
-    def with_boxes(self, boxes: Boxes) -> Node | None:
-        """A node without parents that makes only boxes of its elements; None if it cannot."""
-        return None
 
     def element_bytes(self) -> Amount | None:
         """Bytes of an element, on average; None if they are not known.
@@ -376,10 +342,6 @@ class Node(DealtToLanes, abc.ABC):
         """The order of this stream over parents with random access; by default the parent's order."""
         return parents[0]
 
-    def order_over(self, parents: tuple[Node, ...]) -> Node:
-        """As `over_random_access`, with exactly the elements of a stream that is not `undecided`."""
-        return self.over_random_access(parents)
-
     def indices_from(self, start: int, count: int) -> IntArray:
         """The next indices from `start` on at which a node with random access can have elements.
 
@@ -400,6 +362,13 @@ class Node(DealtToLanes, abc.ABC):
         passed = max(0, min(count, self.length - start))
         return start + passed, passed
 
+    def rows_at(self, indices: IntArray) -> IntArray | None:
+        """The number of rows of elements of a node with random access, where these are batches.
+
+        None if they are not, or a function of the user makes them.
+        """
+        return None
+
     @property
     def index_count(self) -> int:
         """The number of indices that `indices_from` has in all."""
@@ -417,6 +386,13 @@ class Node(DealtToLanes, abc.ABC):
     def dealt(self, lanes: int) -> Node:
         """The chain whose elements lanes take; other than this one after a block shuffle only."""
         return self
+
+    def of_shard(self, share: Share) -> Node | None:
+        """The stream of some rows of each batch, which no other rows are made for; None if it needs all.
+
+        Where a batch has none of them, the stream has the batch's first row. It begins with a batch.
+        """
+        return None
 
     def in_lane(self, lane: int, lanes: int) -> Node:
         """The stream of one lane, for questions about it; not to be run."""
@@ -501,6 +477,16 @@ class Node(DealtToLanes, abc.ABC):
     def stream_step(self) -> Step:
         """How it runs on a stream."""
         return Step.OWN
+
+    @property
+    def decides_by_values(self) -> bool:
+        """Whether the elements of its parents, and not their numbers alone, decide which it has."""
+        return self.drops or (self.looks_at_values and not self.makes_values)
+
+    @property
+    def unapplied(self) -> Node:
+        """A node of a stream with the same rows that calls no function of the user in `blocks`."""
+        return self
 
     @property
     def workers(self) -> WorkerSettings | None:

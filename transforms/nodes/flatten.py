@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,9 +27,10 @@ from windrow.transforms.arguments import at_least
 from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.made_of import MadeOf
+from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.index import IndexNode
-from windrow.transforms.nodes.streams import StreamNode
+from windrow.transforms.nodes.streams import StreamNode, as_chain
 from windrow.transforms.nodes.values import EachNode, declared_spec
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import (
@@ -76,6 +78,8 @@ class FlatMapNode(EachNode):
     Its spec is a list that holds the spec of an item.
     """
 
+    is_half: ClassVar[bool] = True
+
     @property
     def label(self) -> str:
         return "flat_map"
@@ -99,7 +103,6 @@ class SpreadNode(StreamNode):
 
     position_width: ClassVar[int] = 1
     needs_many: ClassVar[bool] = True
-    has_order: ClassVar[bool] = False
 
     @abc.abstractmethod
     def items(self, table: Table) -> Iterator[tuple[Table, IntArray]]:
@@ -186,6 +189,7 @@ class FlattenNode(SpreadNode):
 class UnbatchNode(SpreadNode):
     """The rows of batches. Batches of arrays are not taken apart: their rows are views."""
 
+    is_half: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
 
@@ -237,6 +241,34 @@ class UnbatchNode(SpreadNode):
     def made_of(self, rows: MadeOf, counts: IntArray) -> MadeOf:
         return rows.ungrouped(counts)
 
+    @property
+    def decides_by_values(self) -> bool:
+        return self._known_batch is None
+
+    @functools.cached_property
+    def _known_batch(self) -> Node | None:
+        """The node whose batches are the parent's elements; None if a function can change them."""
+        node = self.parent
+        while node.group_size is None and not node.functions:
+            if not node.follows_batch and as_chain(node) is None:
+                return None
+            node = node.parent
+        return None if node.functions else node
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved | None:
+        size = None if self._known_batch is None else self._known_batch.group_size
+        if size is None:
+            return None
+        before, given = position[:-1], position[-1]
+        whole, rest = divmod(given + count, size)
+        # Only the last batch may have fewer rows, and how many is not known here.
+        needed = whole + 1 + (rest > 0)
+        if moves.after(0, before, needed).passed < needed:
+            return None
+        return Moved([*moves.after(0, before, whole).position, rest], count)
+
     def runs_as(self, where: Where) -> str:
         return "rows of batches, not taken apart"
 
@@ -258,6 +290,8 @@ def _batch(node: Node) -> Node | None:
 @dataclasses.dataclass(frozen=True, eq=False)
 class SlotsNode(IndexNode):
     """Each element of the parent `slots` times in a row."""
+
+    is_half: ClassVar[bool] = True
 
     slots: int
 

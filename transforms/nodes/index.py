@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from windrow.errors import ArgumentError, PlanError
+from windrow.errors import ArgumentError, ArgumentValueError, PlanError
 from windrow.transforms import layouts, orders
 from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.layouts import Layout
@@ -27,6 +27,7 @@ from windrow.transforms.nodes.base import (
 )
 from windrow.transforms.nodes.dealing import runs_of
 from windrow.transforms.nodes.same import SameIndices, SameLength
+from windrow.transforms.nodes.whole_chain import earlier_source
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Step
@@ -183,6 +184,11 @@ class SliceNode(IndexNode):
     @property
     def label(self) -> str:
         return f"slice(start={self.start}, step={self.step}, length={self.length})"
+
+    @property
+    def earlier_label(self) -> str | None:
+        is_first = self.start == 0 and self._used_step == 1
+        return earlier_source(self.parent, self.length) if is_first else None
 
     def to_parent(self, at: Positions) -> Positions:
         return Positions(at.epochs, self.start + at.offsets * self._used_step)
@@ -376,7 +382,7 @@ def sliced(node: Node, sl: Any) -> Node:
         return SliceNode((node,), start, step, len(range(start, stop, step)))
     indices = np.asarray(sl)
     if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
-        raise ArgumentError(
+        raise (ArgumentError if indices.ndim else ArgumentValueError)(
             "slice: needs a slice or a sequence of integers, got"
             f" {type(sl).__name__} of shape {indices.shape} and dtype {indices.dtype}"
         )

@@ -15,6 +15,7 @@ from windrow.errors import PlanError
 from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
+from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import STREAM, IntArray, Node, Where
 from windrow.transforms.nodes.routing import ConcatenateNode, MixNode, spec_of_any
 from windrow.transforms.nodes.streams import StreamNode, lanes_of
@@ -39,7 +40,6 @@ class StreamInterleaveNode(StreamNode):
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
     keeps_elements: ClassVar[bool] = True
-    has_order: ClassVar[bool] = False
 
     def count(self) -> int:
         if not self.parents:
@@ -105,6 +105,38 @@ class StreamInterleaveNode(StreamNode):
                 raise error
             cycle.ended(place)
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        *parts, own = self.split_position(position)
+        cycle, taken = _Cycle(self, list(own)), [_Taken(moves, n, at) for n, at in enumerate(parts)]
+        left, last = count, list(own)
+        while left and (place := cycle.next_place()) is not None:
+            order = cycle.whole_turn()
+            turns = left // len(order) if order else 0
+            for stream in order:
+                turns = min(turns, taken[stream].ready(turns))
+            for stream in order if turns else ():
+                taken[stream].rows += turns
+                cycle.gave(stream)
+            left -= turns * len(order)
+            last = cycle.integers if turns else last
+            # Less than a turn is left, or a stream begins or ends in the next one.
+            for _ in range(0 if turns else max(1, len(order))):
+                stream = cycle.stream_at(place)
+                if taken[stream].ready(1):
+                    taken[stream].rows, left = taken[stream].rows + 1, left - 1
+                    cycle.gave(stream)
+                    last = cycle.integers
+                else:
+                    cycle.ended(place)
+                following = cycle.next_place() if left else None
+                if following is None:
+                    break
+                place = following
+        own_after = [n for each in taken for n in each.position()]
+        return Moved([*own_after, *last], count - left)
+
     def _turned(
         self, feeds: Sequence[Feed], order: Sequence[int], turns: int, at: IntArray, cycle: _Cycle
     ) -> Block:
@@ -130,6 +162,30 @@ class StreamInterleaveNode(StreamNode):
 
     def runs_as(self, where: Where) -> str:
         return f"blocks of {self.places} streams at a time, put together in turn"
+
+
+class _Taken:
+    """Rows that a move takes from one stream; it asks for no more than it may need."""
+
+    def __init__(self, moves: Moves, number: int, position: Sequence[int]) -> None:
+        self._moves, self._number, self._start = moves, number, position
+        self._known, self._is_over = Moved(list(position), 0), False
+        self.rows = 0
+
+    def ready(self, rows: int) -> int:
+        """How many of the next `rows` rows the stream has."""
+        lacking = self.rows + rows - self._known.passed
+        if lacking > 0 and not self._is_over:
+            more = self._moves.after(self._number, self._known.position, lacking)
+            self._known = Moved(more.position, self._known.passed + more.passed)
+            self._is_over = more.passed < lacking
+        return min(rows, self._known.passed - self.rows)
+
+    def position(self) -> list[int]:
+        """The position after the rows that were taken."""
+        if self.rows == self._known.passed:
+            return list(self._known.position)
+        return self._moves.after(self._number, self._start, self.rows).position
 
 
 class _Cycle:

@@ -30,14 +30,14 @@ from windrow.transforms.nodes.routing import (
     shares_text,
     spec_of_any,
 )
-from windrow.transforms.nodes.streams import StreamNode, lane_share, lanes_of
+from windrow.transforms.nodes.streams import MixingNode, lane_share, lanes_of
 from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, joined
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamMixNode(StreamNode):
+class StreamMixNode(MixingNode):
     """Streams in the proportions of `weights`, until the first one ends.
 
     With `drops_out` a stream that has ended leaves the others, until all have ended. Its own integers
@@ -48,11 +48,13 @@ class StreamMixNode(StreamNode):
         weights: The weights; see `MixNode`.
         drops_out: Whether the mixture continues without a stream that has ended.
         sizes: Elements of parent `k` count `sizes[k]` tokens each; None if every element counts 1.
+        names: Names of the parents, by which a state finds them again.
     """
 
     weights: Weights
     drops_out: bool = False
     sizes: tuple[int, ...] | None = None
+    names: tuple[str, ...] | None = None
 
     position_width: ClassVar[int] = 1
     looks_at_values: ClassVar[bool] = False
@@ -62,9 +64,6 @@ class StreamMixNode(StreamNode):
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         if self.sizes is None and not self.drops_out:
             return MixNode(parents, self.weights)
-        return self.order_over(parents)
-
-    def order_over(self, parents: tuple[Node, ...]) -> Node:
         return _StreamOrderNode(parents, self.weights, self.drops_out, self.sizes)
 
     @property
@@ -80,6 +79,19 @@ class StreamMixNode(StreamNode):
         mixture_of(len(self.parents), self.weights, self.sizes)
         lanes_of(self.parents, "mix")
         return super().count()
+
+    @property
+    def part_names(self) -> tuple[str, ...] | None:
+        return self.names
+
+    @property
+    def rules(self) -> str:
+        by = "elements" if self.sizes is None else "equal tokens"
+        return f"by {by}{', at_end=drop' if self.drops_out else ''}"
+
+    @property
+    def integers_of_part(self) -> int:
+        return int(self.drops_out)
 
     @property
     def label(self) -> str:
@@ -264,7 +276,7 @@ def _mixture(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TokenMixNode(StreamNode):
+class TokenMixNode(MixingNode):
     """Streams whose tokens, as far as they were given, are in the proportions of `weights`.
 
     The next element comes from the stream that has given the fewest tokens for its share, and of
@@ -276,11 +288,13 @@ class TokenMixNode(StreamNode):
         tokens: Counts the tokens of an element, or the key of what is counted; None for the first
             leaf.
         drops_out: Whether the mixture continues without a stream that has ended.
+        names: Names of the parents, by which a state finds them again.
     """
 
     weights: Weights
     tokens: Any = None
     drops_out: bool = False
+    names: tuple[str, ...] | None = None
 
     position_width: ClassVar[int] = 1
     keeps_values: ClassVar[bool] = True
@@ -305,6 +319,23 @@ class TokenMixNode(StreamNode):
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         return (self.tokens,) if callable(self.tokens) else ()
+
+    @property
+    def part_names(self) -> tuple[str, ...] | None:
+        return self.names
+
+    @property
+    def rules(self) -> str:
+        by = self.tokens if isinstance(self.tokens, str) else callable(self.tokens)
+        return f"by tokens {by}{', at_end=drop' if self.drops_out else ''}"
+
+    @property
+    def integers_of_part(self) -> int:
+        return 1
+
+    @property
+    def keeps_integers(self) -> bool:
+        return False  # a new parent would have given no tokens, and come alone until it has
 
     @property
     def label(self) -> str:

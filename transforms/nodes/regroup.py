@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from windrow.errors import ArgumentError, ElementError, PlanError
-from windrow.transforms import layouts, specs, tables
+from windrow.transforms import columns, layouts, specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
+from windrow.transforms.columns import SizedColumn
 from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.made_of import side_by_side
@@ -30,7 +31,7 @@ from windrow.transforms.nodes.base import (
     fewest,
 )
 from windrow.transforms.nodes.index import first_elements
-from windrow.transforms.positions import Positions
+from windrow.transforms.positions import Positions, positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import (
     Block,
@@ -246,6 +247,14 @@ class BatchNode(RegroupNode):
     def group_size(self) -> int:
         return self.size
 
+    def of_own_rows(self) -> Node | None:
+        """The stream of the rows of one shard alone; None if the rows of others must be made, too."""
+        return None
+
+    @property
+    def unapplied(self) -> BatchNode:
+        return self if self.batch_fn is None else dataclasses.replace(self, batch_fn=None)
+
     @property
     def shards(self) -> int:
         """Shards that each batch is cut into; the node makes one of them."""
@@ -304,13 +313,15 @@ class BatchNode(RegroupNode):
     def element_bytes(self) -> Amount | None:
         if self.batch_fn is not None:
             return super().element_bytes()
-        padded = None if self.padding is None else spec_bytes(self.known_spec())
-        if padded is not None:
-            return Amount.exactly(padded)
-        # A number takes less in an array than as an object.
-        size = spec_bytes(self.parent.known_spec())
-        row = self.parent.element_bytes() if size is None else Amount.exactly(size)
         rows = self.size if self.length == STREAM else min(self.size, self.parent.length)
+        given = self.parent.known_spec()
+        if self.padding is not None and given is not None:
+            padded = spec_bytes(self.padding.spec(self.size if self.is_padded else rows, given))
+            if padded is not None:
+                return Amount.exactly(padded)
+        # A number takes less in an array than as an object.
+        size = spec_bytes(given)
+        row = self.parent.element_bytes() if size is None else Amount.exactly(size)
         return None if row is None else row.times(rows)
 
     @property
@@ -368,6 +379,13 @@ class BatchNode(RegroupNode):
         rows = Positions(np.repeat(at.epochs, counts), np.repeat(starts, counts) + inside)
         return rows, bounds
 
+    def rows_at(self, indices: IntArray) -> IntArray | None:
+        if self.batch_fn is not None:
+            return None
+        if self.is_padded:
+            return np.full(len(indices), self.group_size)
+        return np.diff(self.to_rows(positions(indices, self.length))[1])
+
     def gather(self, table: Table, bounds: Sequence[int]) -> Table:
         if self.padding is not None:
             return Listed(self.padding.batches(table, bounds, self.group_size))
@@ -382,6 +400,17 @@ class BatchNode(RegroupNode):
             are_views = isinstance(table, Columnar) and table.present is None
             for part in [block] if are_views else cut(block, self.size):
                 yield self.batched(part, inputs.calling)
+
+    def blocks_without_values(
+        self, position: Sequence[int], inputs: Inputs, unit: int | None
+    ) -> Blocks:
+        size = None if self.padding is None else self.element_bytes()
+        for block in self.blocks(position, inputs, unit):
+            if size is None:
+                yield block
+                continue
+            padded = [_of_bytes(batch, size.high) for batch in tables.elements(block.table)]
+            yield block.with_table(Listed(padded))
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
@@ -420,6 +449,20 @@ class BatchNode(RegroupNode):
         if self.length == STREAM:
             return "rows of blocks, stacked"
         return "rows gathered as batches"
+
+
+def _of_bytes(batch: Any, size_bytes: float) -> Any:
+    """A batch of a dry run whose rows, with its mask, have a number of bytes."""
+    leaves = columns.leaves_of(batch)
+    mask_bytes = sum(leaf.nbytes for leaf in leaves if not isinstance(leaf, SizedColumn))
+    return columns.map_columns(
+        lambda leaf: (
+            SizedColumn(len(leaf), (size_bytes - mask_bytes) / max(1, len(leaf)))
+            if isinstance(leaf, SizedColumn)
+            else leaf
+        ),
+        batch,
+    )
 
 
 def batch_node(

@@ -14,7 +14,7 @@ import numpy as np
 from windrow.errors import ArgumentError, PlanError
 from windrow.transforms import columns
 from windrow.transforms.amounts import Amount
-from windrow.transforms.nodes.base import STREAM, IntArray, Node, Where
+from windrow.transforms.nodes.base import STREAM, IntArray, Node, Share, Where
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of, topmost_batch
 from windrow.transforms.positions import Positions
@@ -109,6 +109,11 @@ class ShardBatchNode(BatchNode):
         found = {n for start, stop in self.slots() for n in range(start // rows, -(-stop // rows))}
         return sorted(found)
 
+    def of_own_rows(self) -> Node | None:
+        """The stream of the shard's rows alone; None if the rows of others must be made, too."""
+        ranges = self.slots()
+        return self.parent.of_shard(Share(self.size, *ranges[0])) if len(ranges) == 1 else None
+
     def first_row(self, batch: int) -> int:
         """The row of the parent at which a batch begins."""
         if not self.lead:
@@ -173,7 +178,7 @@ class ShardBatchNode(BatchNode):
             return super().runs_as(where)
         slots = " and ".join(f"{start} to {stop - 1}" for start, stop in self.slots())
         rows = f"rows {slots} of each batch of {self.size}"
-        if self.length != STREAM:
+        if self.length != STREAM or self.of_own_rows() is not None:
             return f"{rows}, nothing is read for others"
         lanes = lanes_of(self.parents, "batch")
         mine = self.lanes_taken(lanes)

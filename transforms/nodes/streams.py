@@ -12,6 +12,7 @@ Contract of every `blocks`:
 
 from __future__ import annotations
 
+import abc
 import copy
 import dataclasses
 import math
@@ -29,6 +30,7 @@ from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
     Node,
+    Share,
     Where,
     WorkerSettings,
 )
@@ -36,7 +38,7 @@ from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleN
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
 from windrow.transforms.nodes.whole_chain import may_be_absent
-from windrow.transforms.options import ReadOptions
+from windrow.transforms.options import DatasetOptions, ReadOptions
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import (
@@ -60,13 +62,15 @@ class ToStreamNode(Node):
 
     Its own integer is the index of the next element. The engine reads them: see
     `windrow.engine.read_batches`. Each of several `lanes` takes a part of the elements:
-    `Node.lane_indices`. With `lane` it stands for the elements of one of them.
+    `Node.lane_indices`. With `lane` it stands for the elements of one of them. With `share` it has some
+    rows of each batch: see `Node.of_shard`.
     """
 
     read_options: ReadOptions
     allow_nones: bool = False
     lanes: int = 1
     lane: int | None = None
+    share: Share | None = None
 
     position_width: ClassVar[int] = 1
     looks_at_values: ClassVar[bool] = False
@@ -116,6 +120,11 @@ class ToStreamNode(Node):
     def in_lane(self, lane: int, lanes: int) -> Node:
         return dataclasses.replace(self, lane=lane)
 
+    def of_shard(self, share: Share) -> Node | None:
+        # Where indices have gaps, rows are planned: none of them is absent.
+        is_planned = self.parent.has_gaps and self.lanes == 1
+        return dataclasses.replace(self, share=share) if is_planned else None
+
     def never_ends(self) -> bool:
         return self.parent.length >= ENDLESS
 
@@ -161,6 +170,34 @@ class StreamNode(Node):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
+
+
+class MixingNode(StreamNode):
+    """A mixture of streams, which may have names.
+
+    Its own integers are the elements that were given, and then as many for each parent as
+    `integers_of_part` says.
+    """
+
+    @property
+    @abc.abstractmethod
+    def part_names(self) -> tuple[str, ...] | None:
+        """The names of the parents; None if they have none."""
+
+    @property
+    @abc.abstractmethod
+    def rules(self) -> str:
+        """What decides the next parent, but for the weights and the parents themselves."""
+
+    @property
+    @abc.abstractmethod
+    def integers_of_part(self) -> int:
+        """How many of its own integers belong to each parent: 0 or 1."""
+
+    @property
+    def keeps_integers(self) -> bool:
+        """Whether the integers of a parent mean the same among other parents."""
+        return True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -400,6 +437,40 @@ class ProcessNode(UnseenNode):
         return where.working(self)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class OptionsNode(UnseenNode):
+    """Gives options to the whole stream."""
+
+    options: DatasetOptions
+
+    looks_at_values: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        return "with_options"
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.NOTHING
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        return moves.after(0, position, count, unit)
+
+    def runs_as(self, where: Where) -> str:
+        return "options only"
+
+
+def options_of(node: Node) -> DatasetOptions:
+    """The options of a stream; of those given in several places the later ones count."""
+    found = DatasetOptions()
+    for each in node.walk():
+        if isinstance(each, OptionsNode):
+            found = found.merge(each.options)
+    return found
+
+
 def lane_share(count: int, lane: int, lanes: int) -> int:
     """How many of the rows `0, ..., count - 1` are `lane`, `lane + lanes`, ..."""
     return max(0, -((lane - count) // lanes))
@@ -481,10 +552,7 @@ def random_access_parts(node: Node) -> list[Node]:
 
 
 def undecided(node: Node) -> Node | None:
-    """The first node of a stream that decides by values which elements come; None without one.
-
-    Without one the stream has exactly the elements of `ordered`.
-    """
+    """The first node of a stream that decides by values which elements come; None without one."""
     for each in node.parents_first():
         if each.length != STREAM:
             continue
@@ -492,13 +560,13 @@ def undecided(node: Node) -> Node | None:
         if chain is not None:
             if may_be_absent(chain.parent) and not chain.allow_nones:
                 return next(part for part in chain.parent.parents_first() if part.drops)
-        elif each.drops or not each.has_order or (each.looks_at_values and not each.makes_values):
+        elif each.decides_by_values:
             return each
     return None
 
 
-def ordered(node: Node) -> Node:
-    """A node with random access that has exactly the elements of a stream that is not `undecided`."""
-    if node.length != STREAM:
-        return node
-    return node.order_over(tuple(map(ordered, node.parents)))
+def named_mixture(node: Node) -> MixingNode | None:
+    """The mixture with named parents that a stream is made of, with no other mixture around it."""
+    while node.length == STREAM and len(node.parents) == 1 and not isinstance(node, MixingNode):
+        node = node.parent
+    return node if isinstance(node, MixingNode) and node.part_names is not None else None

@@ -105,6 +105,12 @@ class Tail:
             return LaneRowsNode((self.node,), self.lanes)
         if self.lanes == 1 and self.shards == 1:
             return _replaced(self.node, batch, batch.over((RowsNode(batch.parents),)))
+        own = batch.of_own_rows() if self.lanes == 1 else None
+        if own is not None:
+            from windrow.transforms.nodes.own_rows import OwnRowsBatchNode  # few chains need it
+
+            alone = another_batch(batch, OwnRowsBatchNode, parents=(own,))
+            return _replaced(self.node, batch, alone)
         return _replaced(self.node, batch, self._joining(batch, checked=True))
 
     def with_batch_of(self, size: int) -> Node:
@@ -205,9 +211,9 @@ class Tail:
         """The node whose elements are the rows."""
         return self.node if self.batch is None else self.batch.parent
 
-    def fingerprint(self) -> str:
-        """Names the chain and its data, without the last batch: see `base.fingerprint`."""
-        return fingerprint_of(self.node, self.batch)
+    def fingerprint(self, *, earlier: bool = False) -> str:
+        """Names the chain and its data, without the last batch: see `fingerprint_of`."""
+        return fingerprint_of(self.node, self.batch, earlier=earlier)
 
 
 def tail_of(node: Node) -> Tail:

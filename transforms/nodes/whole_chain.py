@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+from typing import Any
 
 from windrow.errors import PlanError
+from windrow.sources.base import KnowsEarlier
 from windrow.transforms import random
 from windrow.transforms.arguments import checked_seed
 from windrow.transforms.functions import name_of
@@ -44,6 +47,12 @@ def default_seed(node: Node) -> int | None:
     return random.default_seed(found) if found else None
 
 
+def written_parents(node: Node) -> list[Node]:
+    """The parents of a node as the user wrote them: `flat_map` and `rebatch` make two nodes."""
+    found = [each.parents if each.is_half else (each,) for each in node.parents]
+    return list(itertools.chain.from_iterable(found))
+
+
 def may_be_absent(node: Node) -> bool:
     """Whether a filter in the chain can make elements absent."""
     return any(each.drops for each in node.walk())
@@ -72,28 +81,50 @@ def described(node: Node, *, with_parts: bool = False) -> str:
     return f"{before} > {own}"
 
 
-def fingerprint(node: Node) -> str:
+def fingerprint(node: Node, *, earlier: bool = False) -> str:
     """Names the chain and its data: 16 hex digits of a hash over every node's label and length."""
-    return fingerprint_of(node, None)
+    return fingerprint_of(node, None, earlier=earlier)
 
 
-def fingerprint_of(node: Node, batch: Node | None) -> str:
-    """Names the chain and its data without its last batch, on which later lengths depend."""
-    named = _canonical(node) if batch is None else _without_batch(node, batch)
+def fingerprint_of(node: Node, batch: Node | None, *, earlier: bool = False) -> str:
+    """Names the chain and its data without its last batch, on which later lengths depend.
+
+    Args:
+        node: The end of the chain.
+        batch: Its last batch, or None for the whole chain.
+        earlier: Whether the first records of a source count as the source when it had no more.
+    """
+    rest = node if batch is None else batch.parent
+    inside = _canonical(rest, earlier=earlier)
+    named = inside if batch is None else _without_batch(node, batch, inside)
     return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
-def _canonical(node: Node) -> str:
+def _canonical(node: Node, *, earlier: bool) -> str:
     if node.is_unseen:
-        return _canonical(node.parent)
-    inside = ",".join(_canonical(parent) for parent in node.parents)
+        return _canonical(node.parent, earlier=earlier)
+    before = node.earlier_label if earlier else None
+    if before is not None:
+        return f"{before}#{node.length}()"
+    inside = ",".join(_canonical(parent, earlier=earlier) for parent in node.parents)
     return f"{node.label}#{node.length}({inside})"
 
 
-def _without_batch(node: Node, batch: Node) -> str:
+def _without_batch(node: Node, batch: Node, inside: str) -> str:
     if node is batch:
-        return _canonical(node.parent)
+        return inside
     if node.is_unseen:
-        return _without_batch(node.parent, batch)
+        return _without_batch(node.parent, batch, inside)
     length = node.length if node.length == STREAM else "batches"
-    return f"{node.label}#{length}({_without_batch(node.parent, batch)})"
+    return f"{node.label}#{length}({_without_batch(node.parent, batch, inside)})"
+
+
+def earlier_source(node: Node, records: int) -> str | None:
+    """The label of a node that reads a source, when that ended after its first records.
+
+    None if the node does not read a source, or the source cannot have ended there.
+    """
+    source: Any = node.data_source
+    knows = isinstance(source, KnowsEarlier) and 0 <= records < node.length
+    named = source.fingerprint_of_first(records) if knows else None
+    return None if named is None else node.label.replace(source.fingerprint, named)

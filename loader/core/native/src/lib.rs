@@ -13,6 +13,7 @@ mod memory;
 mod orders;
 mod packing;
 pub mod parsers;
+mod planning;
 mod pool;
 mod tf_example;
 mod tfrecord;
@@ -30,6 +31,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     array_record::register(module)?;
     orders::register(module)?;
     packing::register(module)?;
+    planning::register(module)?;
     tf_example::register(module)?;
     encoders::register(module)?;
     tfrecord::register(module)?;

@@ -24,6 +24,9 @@ use crate::guard::{self, guarded};
 
 /// Memory that is kept per thread and use; larger chunks get new memory each time.
 pub const KEPT_BYTES: usize = 16 << 20;
+/// How much lower the priority of the threads is than that of the thread that starts them.
+#[cfg(target_os = "linux")]
+const NICENESS: libc::c_int = 5;
 /// How often a thread that waits sees whether it was interrupted.
 const SIGNALS: Duration = Duration::from_millis(50);
 
@@ -280,6 +283,7 @@ impl Pool {
     }
 
     fn serve(&self) {
+        step_back();
         let mut scratch = Scratch::new();
         while let Some(work) = self.next() {
             work.run(&mut scratch);
@@ -303,6 +307,20 @@ impl Pool {
             }
             queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+/// Lets threads of a higher priority, such as a training loop, run first where cores are few.
+///
+/// On two cores with other work beside, a loop of pure Python took 21% longer with reads, and 9 to 12%
+/// so. At this niceness a thread still has a quarter of a core that it shares.
+fn step_back() {
+    #[cfg(target_os = "linux")]
+    // SAFETY: it takes numbers only. On Linux it is the calling thread that 0 stands for.
+    unsafe {
+        // It may fail, and changes nothing then.
+        let now = libc::getpriority(libc::PRIO_PROCESS, 0);
+        libc::setpriority(libc::PRIO_PROCESS, 0, now + NICENESS);
     }
 }
 

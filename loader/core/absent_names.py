@@ -1,0 +1,32 @@
+"""Names of Grain that Windrow does not have: what to use, and where that is documented."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SHARED = (
+    "workers get arrays through shared memory already; pass a list or arrays to MapDataset.source:"
+    " see 'Memory' in docs/workers.md"
+)
+ABSENT: Final = {
+    "InMemoryDataSource": _SHARED,
+    "PackAndBatchOperation": (
+        "use IterDataset.pack and batch, after a chain in place of a DataLoader: see 'Packing a stream' in"
+        " docs/packing.md"
+    ),
+    "SharedMemoryArray": _SHARED,
+    "SharedMemoryArrayMetadata": _SHARED,
+    "SharedMemoryDataSource": _SHARED,
+    "config": "pass options to ReadOptions, MultiprocessingOptions or DatasetOptions: see docs/chain.md",
+    "monitoring": "use DatasetIterator.stats and on_stats: see docs/stats.md",
+    "proto": "nothing of Windrow needs it: results of explain() and stats() have to_json()",
+}
+"""A sentence for each name, without the name."""
+
+
+def absent(module: str, name: str) -> AttributeError:
+    """The error for a name that a module does not have; of a name of Grain it says what to use."""
+    found = ABSENT.get(name)
+    if found is None:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    return AttributeError(f"{module} has no {name}, which Grain has: {found}")

@@ -1,0 +1,215 @@
+"""Grain's experimental functions: batches that are padded, orders, generators, checks, devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.base import Dataset
+from windrow.core.optional_imports import optional
+from windrow.errors import ArgumentError, PlanError, RecordIndexError
+from windrow.iter_dataset import IterDataset
+from windrow.iterator import DatasetIterator
+from windrow.transforms import columns
+from windrow.transforms.arguments import at_least, checked_seed
+from windrow.transforms.nodes import chains_of
+from windrow.transforms.random import philox_key
+
+D = TypeVar("D", bound="Dataset[Any]")
+
+
+@runtime_checkable
+class ShapeDtypeStructProtocol(Protocol):
+    """What has a shape and a dtype, such as `windrow.sources.ArraySpec` or an array."""
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Lengths of the axes; None where one is not known."""
+        ...
+
+    @property
+    def dtype(self) -> npt.DTypeLike:
+        """The type of the numbers."""
+        ...
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class ShapeDtypeStruct:
+    """A shape and a dtype. `element_spec` has `windrow.sources.ArraySpec` instead."""
+
+    shape: tuple[int | None, ...]
+    dtype: npt.DTypeLike
+
+
+def get_element_spec(ds: Dataset[Any]) -> Any:
+    """`ds.element_spec`, without reading."""
+    return ds.element_spec
+
+
+def apply_transformations(ds: D, transformations: Any) -> D:
+    """`ds.apply(transformations)`."""
+    made: D = ds.apply(transformations)  # type: ignore[attr-defined]
+    return made
+
+
+def batch_and_pad(values: Sequence[Any], *, batch_size: int, pad_value: Any = 0) -> Any:
+    """A batch of `batch_size` rows: elements stacked, then rows of `pad_value`.
+
+    For `batch_fn`, with `functools.partial`. `batch(n, remainder="pad")` does the same, is planned,
+    and says which rows are real.
+
+    Args:
+        values: From 1 up to `batch_size` elements of one structure.
+        batch_size: Rows of the batch.
+        pad_value: The value of what pads.
+
+    Raises:
+        PlanError: If there are no elements, or too many.
+        ElementError: If elements do not fit together.
+
+    Example:
+        >>> import windrow
+        >>> windrow.experimental.batch_and_pad([1, 2], batch_size=4).tolist()
+        [1, 2, 0, 0]
+    """
+    if not 1 <= len(values) <= batch_size:
+        raise PlanError(
+            f"batch_and_pad: {len(values)} elements do not make a batch of {batch_size}; give from 1"
+            f" up to {batch_size}"
+        )
+    more = batch_size - len(values)
+
+    def padded(column: Any) -> Any:
+        rows = np.stack(column) if isinstance(column, list) else np.asarray(column)
+        pad = np.full((more, *rows.shape[1:]), pad_value, rows.dtype)
+        return np.concatenate([rows, pad]) if more else rows
+
+    return columns.map_columns(padded, columns.batch_of(list(values)))
+
+
+class RngPool:
+    """Generators that depend on a seed and an index alone, as `random_map` has them.
+
+    Args:
+        seed: In `[0, 2**64)`.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = checked_seed(seed, "RngPool", 2**64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RngPool, (self._seed,)
+
+    def acquire_rng(self, index: int, *, op_seed: int = 0) -> np.random.Generator:
+        """The generator of an index, in `[0, 2**64)`; `op_seed` makes another one."""
+        counter = np.array([0, 0, op_seed, index], np.uint64)
+        return np.random.Generator(np.random.Philox(key=philox_key(self._seed), counter=counter))
+
+    def release_rng(self, rng: np.random.Generator) -> None:
+        """Does nothing: generators are not used again."""
+
+
+def get_next_index(ds_iter: DatasetIterator[Any]) -> int:
+    """The number of the element that comes next, from 0.
+
+    After random access alone it is an index, so absent elements count. In other streams it counts the
+    elements that were given.
+
+    Raises:
+        ArgumentError: If it is not an iterator of Windrow.
+    """
+    batch = _iterator(ds_iter, "get_next_index")._tail.batch
+    rows: int = ds_iter.get_state()["rows"]
+    return rows if batch is None else -(-rows // batch.size)
+
+
+def set_next_index(ds_iter: DatasetIterator[Any], index: int) -> None:
+    """Continue with the element of a number: see `get_next_index`.
+
+    After random access nothing is read. In other streams it costs what `DatasetIterator.seek` costs.
+
+    Raises:
+        ArgumentError: If it is not an iterator of Windrow, or the number is not an integer.
+        PlanError: If the number is negative.
+        RecordIndexError: If it is beyond the end.
+
+    Example:
+        >>> import windrow
+        >>> iterator = iter(windrow.MapDataset.range(10).batch(3))
+        >>> windrow.experimental.set_next_index(iterator, 2)
+        >>> next(iterator).tolist(), windrow.experimental.get_next_index(iterator)
+        ([6, 7, 8], 3)
+    """
+    tail = _iterator(ds_iter, "set_next_index")._tail
+    number = at_least(0, index, "set_next_index: index")
+    if not tail.is_indexed or tail.node.width > 1:
+        ds_iter.seek(number)
+        return
+    length = chains_of(tail.node)[0].parent.length
+    if number > length:
+        raise RecordIndexError(
+            f"set_next_index: {number} is beyond the end: choose 0 <= index <= {length}"
+        )
+    ds_iter.set_state({"next_index": number})
+
+
+def _iterator(value: Any, who: str) -> DatasetIterator[Any]:
+    if not isinstance(value, DatasetIterator):
+        raise ArgumentError(f"{who}: needs an iterator of Windrow, got a {type(value).__name__}")
+    return value
+
+
+def device_put(
+    ds: IterDataset[Any], device: Any, *, cpu_buffer_size: int = 4, device_buffer_size: int = 2
+) -> IterDataset[Any]:
+    """The elements of a stream on a device, put there by the thread that makes them ahead.
+
+    Args:
+        ds: A stream of trees of arrays.
+        device: A device or sharding, as `jax.device_put` takes it.
+        cpu_buffer_size: Accepted for compatibility, as the next; `ReadOptions` say how far ahead.
+        device_buffer_size: See above.
+
+    Raises:
+        MissingExtraError: If JAX is not installed.
+        PlanError: If a size is negative.
+    """
+    at_least(0, cpu_buffer_size, "device_put: cpu_buffer_size")
+    at_least(0, device_buffer_size, "device_put: device_buffer_size")
+    jax = optional("jax", "device_put", "jax")
+    return ds.map(functools.partial(jax.device_put, device=device))
+
+
+def assert_equal_output_after_checkpoint(ds: Any) -> None:
+    """Check that an iterator restored at any step yields the rest, and has the state it was given.
+
+    Args:
+        ds: A dataset of few elements, or anything whose iterators have `get_state` and `set_state`.
+
+    Raises:
+        AssertionError: If a restored iterator has other elements or another state, or there is no
+            element.
+    """
+    iterator, states, elements = iter(ds), [], []
+    for _ in itertools.count():
+        states.append(iterator.get_state())
+        try:
+            elements.append(next(iterator))
+        except StopIteration:
+            break
+    if not elements:
+        raise AssertionError("the dataset has no elements, so there is nothing to compare")
+    for step, state in enumerate(states[:-1]):
+        again = iter(ds)
+        again.set_state(state)
+        if again.get_state() != state:
+            raise AssertionError(
+                f"restored at step {step} the iterator has the state {again.get_state()}, not {state}"
+            )
+        np.testing.assert_equal(list(again), elements[step:], f"restored at step {step}")

@@ -1,0 +1,149 @@
+"""The names of `grain.python`, for programs that write `import grain.python as grain`.
+
+They come from `windrow`, `windrow.transforms` and so on, some under a former name.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from windrow.constants import (
+    DATASET_INDEX,
+    EPOCH,
+    INDEX,
+    META_FEATURES,
+    RECORD,
+    RECORD_KEY,
+    SEED,
+)
+from windrow.core.absent_names import absent
+
+if TYPE_CHECKING:
+    from windrow import experimental
+    from windrow.grain_api.data_loader import DataLoader, load
+    from windrow.grain_api.data_loader import DataLoaderIterator as PyGrainDatasetIterator
+    from windrow.grain_api.operations import (
+        BatchOperation,
+        FilterOperation,
+        MapOperation,
+        Operation,
+        RandomMapOperation,
+    )
+    from windrow.grain_api.records import Record, RecordMetadata
+    from windrow.iter_dataset import IterDataset
+    from windrow.iterator import DatasetIterator
+    from windrow.map_dataset import MapDataset
+    from windrow.samplers import IndexSampler, Sampler, SequentialSampler
+    from windrow.sharding import NoSharding, ShardByJaxProcess, ShardOptions
+    from windrow.sources.array_record.source import ArrayRecordDataSource
+    from windrow.sources.foreign import RandomAccessDataSource
+    from windrow.sources.memory import RangeDataSource
+    from windrow.transforms import (
+        Batch,
+        DatasetSelectionMap,
+        Transformation,
+        Transformations,
+    )
+    from windrow.transforms import Filter as FilterTransform
+    from windrow.transforms import Map as MapTransform
+    from windrow.transforms import MapWithIndex as MapWithIndexTransform
+    from windrow.transforms import RandomMap as RandomMapTransform
+    from windrow.transforms.options import MultiprocessingOptions, ReadOptions
+
+# The module of each name, and the name that it has there where that is another one.
+_PLACES: Final = {
+    "ArrayRecordDataSource": "windrow.sources.array_record.source",
+    "Batch": "windrow.transforms",
+    "BatchOperation": "windrow.grain_api.operations",
+    "DataLoader": "windrow.grain_api.data_loader",
+    "DatasetIterator": "windrow.iterator",
+    "DatasetSelectionMap": "windrow.transforms",
+    "FilterOperation": "windrow.grain_api.operations",
+    "FilterTransform": "windrow.transforms:Filter",
+    "IndexSampler": "windrow.samplers",
+    "IterDataset": "windrow.iter_dataset",
+    "MapDataset": "windrow.map_dataset",
+    "MapOperation": "windrow.grain_api.operations",
+    "MapTransform": "windrow.transforms:Map",
+    "MapWithIndexTransform": "windrow.transforms:MapWithIndex",
+    "MultiprocessingOptions": "windrow.transforms.options",
+    "NoSharding": "windrow.sharding",
+    "Operation": "windrow.grain_api.operations",
+    "PyGrainDatasetIterator": "windrow.grain_api.data_loader:DataLoaderIterator",
+    "RandomAccessDataSource": "windrow.sources.foreign",
+    "RandomMapOperation": "windrow.grain_api.operations",
+    "RandomMapTransform": "windrow.transforms:RandomMap",
+    "RangeDataSource": "windrow.sources.memory",
+    "ReadOptions": "windrow.transforms.options",
+    "Record": "windrow.grain_api.records",
+    "RecordMetadata": "windrow.grain_api.records",
+    "Sampler": "windrow.samplers",
+    "SequentialSampler": "windrow.samplers",
+    "ShardByJaxProcess": "windrow.sharding",
+    "ShardOptions": "windrow.sharding",
+    "Transformation": "windrow.transforms",
+    "Transformations": "windrow.transforms",
+    "load": "windrow.grain_api.data_loader",
+}
+
+__all__ = [
+    "DATASET_INDEX",
+    "EPOCH",
+    "INDEX",
+    "META_FEATURES",
+    "RECORD",
+    "RECORD_KEY",
+    "SEED",
+    "ArrayRecordDataSource",
+    "Batch",
+    "BatchOperation",
+    "DataLoader",
+    "DatasetIterator",
+    "DatasetSelectionMap",
+    "FilterOperation",
+    "FilterTransform",
+    "IndexSampler",
+    "IterDataset",
+    "MapDataset",
+    "MapOperation",
+    "MapTransform",
+    "MapWithIndexTransform",
+    "MultiprocessingOptions",
+    "NoSharding",
+    "Operation",
+    "PyGrainDatasetIterator",
+    "RandomAccessDataSource",
+    "RandomMapOperation",
+    "RandomMapTransform",
+    "RangeDataSource",
+    "ReadOptions",
+    "Record",
+    "RecordMetadata",
+    "Sampler",
+    "SequentialSampler",
+    "ShardByJaxProcess",
+    "ShardOptions",
+    "Transformation",
+    "Transformations",
+    "experimental",
+    "load",
+]
+
+
+_PREFIX: Final = "PyGrain"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "experimental":
+        return importlib.import_module("windrow.experimental")
+    if name.startswith(f"{_PREFIX}Checkpoint"):  # they need JAX and Orbax
+        return getattr(importlib.import_module("windrow.checkpoint"), name.removeprefix(_PREFIX))
+    if name not in _PLACES:
+        raise absent(__name__, name)
+    module, _, other = _PLACES[name].partition(":")
+    found = getattr(importlib.import_module(module), other or name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

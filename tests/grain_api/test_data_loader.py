@@ -1,0 +1,407 @@
+"""`DataLoader`, `load` and the samplers against Grain's: elements, order, random values, states."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import grain
+import grain.python
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windrow
+from tests.hypothesis_profiles import examples
+from windrow.errors import ArgumentError, PlanError, RecordIndexError, StateError
+
+
+class Double(windrow.transforms.Map):
+    def map(self, element: Any) -> Any:
+        return element * 2
+
+
+class Noise(windrow.transforms.RandomMap):
+    def random_map(self, element: Any, rng: np.random.Generator) -> Any:
+        return element + int(rng.integers(1000)) * 1000
+
+
+class NoiseOfTf(windrow.transforms.TfRandomMap):
+    def np_random_map(self, element: Any, rng: np.random.Generator) -> Any:
+        return element + int(rng.integers(10)) * 10**7
+
+
+class NotThrees(windrow.transforms.Filter):
+    def filter(self, element: Any) -> bool:
+        return bool(np.any(element % 3))
+
+
+class Twice(windrow.transforms.FlatMap):
+    max_fan_out = 2
+
+    def flat_map(self, element: Any) -> Sequence[Any]:
+        return [element, -element] if element % 2 == 0 else [element]
+
+
+class NoiseOrNone(windrow.transforms.RandomMap):
+    def random_map(self, element: Any, rng: np.random.Generator | None) -> Any:
+        return (element, rng is None)
+
+
+def as_grain(operation: Any) -> Any:
+    """The same transform as an object of Grain's class."""
+    ours = type(operation)
+    if ours is windrow.transforms.Batch:
+        return grain.transforms.Batch(operation.batch_size, operation.drop_remainder)
+    base = next(
+        getattr(grain.transforms, kind.__name__, None) or grain.experimental.FlatMapTransform
+        for kind in ours.__mro__[1:]
+    )
+    return type(ours.__name__, (base,), dict(ours.__dict__))()
+
+
+def plain(elements: Any) -> list[Any]:
+    return [each.tolist() if isinstance(each, np.ndarray) else each for each in elements]
+
+
+OPERATIONS = st.lists(
+    st.sampled_from([Double(), Noise(), NoiseOfTf(), NotThrees()]), max_size=3
+).flatmap(
+    lambda before: st.sampled_from(
+        [
+            before,
+            [*before, windrow.transforms.Batch(3)],
+            [*before, windrow.transforms.Batch(2, drop_remainder=True), Noise(), Double()],
+        ]
+    )
+)
+
+
+@st.composite
+def samplers(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
+    """The name of a sampler, and its arguments; a shard is given by its class, index and count."""
+    shards = draw(st.integers(1, 4))
+    records = draw(st.integers(shards, 30))
+    given: dict[str, Any] = {"num_records": records, "seed": draw(st.integers(0, 2**32 - 1))}
+    given["shard"] = (draw(st.integers(0, shards - 1)), shards, draw(st.booleans()))
+    if draw(st.booleans()):
+        return "SequentialSampler", given
+    given["num_epochs"] = draw(st.sampled_from([1, 2, 3, None]))
+    given["shuffle"] = draw(st.booleans())
+    return "IndexSampler", given
+
+
+def sampler_of(library: Any, drawn: tuple[str, dict[str, Any]]) -> Any:
+    name, given = drawn
+    more = {key: value for key, value in given.items() if key != "shard"}
+    shard = library.sharding.ShardOptions(*given["shard"])
+    return getattr(library.samplers, name)(shard_options=shard, **more)
+
+
+@given(drawn=samplers(), data=st.data())
+@settings(max_examples=examples(60))
+def test_samplers_equal_grains(drawn: tuple[str, dict[str, Any]], data: st.DataObject) -> None:
+    ours, theirs = sampler_of(windrow, drawn), sampler_of(grain, drawn)
+    assert len(ours) == len(theirs)
+    assert repr(ours) == repr(theirs)
+    for index in data.draw(st.lists(st.integers(0, min(len(ours), 200) - 1), max_size=5)):
+        one, other = ours[index], theirs[index]
+        assert (one.index, one.record_key) == (other.index, other.record_key)
+        assert one.rng.integers(1 << 60) == other.rng.integers(1 << 60)
+
+
+@given(drawn=samplers(), operations=OPERATIONS, extra=st.integers(0, 3))
+@settings(max_examples=examples(80), deadline=None)
+def test_loaders_equal_grains(
+    drawn: tuple[str, dict[str, Any]], operations: list[Any], extra: int
+) -> None:
+    source = list(range(100, 100 + drawn[1]["num_records"] + extra))
+    read = {"num_threads": 0, "prefetch_buffer_size": 0}
+    ours = windrow.DataLoader(
+        data_source=source,
+        sampler=sampler_of(windrow, drawn),
+        operations=operations,
+        read_options=windrow.ReadOptions(**read),
+    )
+    theirs = grain.DataLoader(
+        data_source=source,
+        sampler=sampler_of(grain, drawn),
+        operations=[as_grain(operation) for operation in operations],
+        read_options=grain.ReadOptions(**read),
+    )
+    first, second = iter(ours), iter(theirs)
+    if len(ours.sampler) < 1000:  # type: ignore[arg-type]
+        assert plain(first) == plain(second)
+        return
+    everything_dropped = NotThrees in map(type, operations) and Double in map(type, operations)
+    for _ in range(0 if everything_dropped else 20):
+        assert plain([next(first)]) == plain([next(second)])
+
+
+@pytest.mark.parametrize("after", [[], [NoiseOrNone()], [windrow.transforms.Batch(4)]])
+def test_a_flat_map_equals_grains(after: list[Any]) -> None:
+    operations = [Noise(), Twice(), *after]
+    ours = windrow.DataLoader(
+        data_source=range(9),
+        sampler=windrow.samplers.IndexSampler(9, num_epochs=1, seed=3, shuffle=True),
+        operations=operations,
+    )
+    theirs = grain.DataLoader(
+        data_source=list(range(9)),
+        sampler=grain.samplers.IndexSampler(9, num_epochs=1, seed=3, shuffle=True),
+        operations=[as_grain(operation) for operation in operations],
+    )
+    assert plain(ours) == plain(theirs)
+
+
+def test_load_equals_grains() -> None:
+    source = list(range(50))
+    for shuffle, batch_size, drop in [(True, 8, True), (False, None, False), (True, 7, False)]:
+        given: dict[str, Any] = {"num_epochs": 2, "shuffle": shuffle, "seed": 4}
+        given |= {"batch_size": batch_size, "drop_remainder": drop}
+        ours = windrow.load(source, transformations=[Double()], **given)
+        theirs = grain.load(source, transformations=[as_grain(Double())], **given)
+        assert plain(ours) == plain(theirs)
+
+
+def test_operations_of_old_equal_grains() -> None:
+    found = []
+    for library in (windrow, grain):
+        old = library.python
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            operations = [
+                old.MapOperation(lambda n: n + 1),
+                old.RandomMapOperation(lambda n, rng: n + int(rng.integers(100)) * 100),
+                old.FilterOperation(lambda n: n % 3 > 0),
+                old.BatchOperation(batch_size=4, drop_remainder=True),
+            ]
+        if library is windrow:
+            assert [str(each.message).split(":")[0] for each in caught] == [
+                f"{kind}Operation is deprecated" for kind in ("Map", "RandomMap", "Filter", "Batch")
+            ]
+        sampler = library.samplers.IndexSampler(30, shuffle=True, num_epochs=1, seed=2)
+        loader = library.DataLoader(
+            data_source=list(range(30)), sampler=sampler, operations=operations
+        )
+        found.append(plain(loader))
+    assert found[0] == found[1]
+    with pytest.raises(PlanError, match="BatchOperation: batch_size must be at least 1"):
+        windrow.python.BatchOperation(0)
+
+
+class EveryOther:
+    """A sampler of a user, without a length."""
+
+    _shard_options = windrow.sharding.NoSharding()
+
+    def __getitem__(self, index: int) -> windrow.RecordMetadata:
+        if index >= 5:
+            raise IndexError(index)
+        rng = np.random.Generator(np.random.Philox(key=index))
+        return windrow.RecordMetadata(index, 2 * index, rng)
+
+    def __repr__(self) -> str:
+        return "EveryOther()"
+
+
+def test_a_sampler_of_the_user() -> None:
+    loader = windrow.DataLoader(data_source=range(100, 110), sampler=EveryOther())
+    assert list(loader) == [100, 102, 104, 106, 108]
+    noisy = windrow.DataLoader(data_source=range(10), sampler=EveryOther(), operations=[Noise()])
+    rngs = [np.random.Generator(np.random.Philox(key=index)) for index in range(5)]
+    assert list(noisy) == [2 * k + int(rng.integers(1000)) * 1000 for k, rng in enumerate(rngs)]
+
+
+def test_a_sampler_of_grain() -> None:
+    sampler = grain.samplers.IndexSampler(10, shuffle=True, num_epochs=1, seed=42)
+    loader = windrow.DataLoader(data_source=range(10), sampler=sampler)
+    assert list(loader) == [8, 6, 7, 9, 0, 5, 1, 2, 4, 3]
+
+
+def test_the_shard_of_the_loader_need_not_be_that_of_the_sampler() -> None:
+    for index, count in [(0, 2), (1, 2), (2, 3)]:
+        found = []
+        for library in (windrow, grain):
+            sampler = library.samplers.IndexSampler(
+                11, library.sharding.NoSharding(), shuffle=True, num_epochs=2, seed=1
+            )
+            loader = library.DataLoader(
+                data_source=list(range(11)),
+                sampler=sampler,
+                shard_options=library.sharding.ShardOptions(index, count),
+            )
+            found.append(list(loader))
+        assert found[0] == found[1]
+
+
+def test_reads_are_planned_for_our_samplers() -> None:
+    loader = windrow.load(np.arange(40), shuffle=True, seed=1, num_epochs=1, batch_size=8)
+    assert "select" not in repr(loader.dataset)
+    assert str(loader.dataset.explain().batches) == "5"
+
+
+# --- workers and states --------------------------------------------------------------------------
+
+
+def _noisy(workers: int) -> windrow.DataLoader:
+    sampler = windrow.samplers.IndexSampler(40, shuffle=True, num_epochs=2, seed=7)
+    return windrow.DataLoader(
+        data_source=list(range(40)),
+        sampler=sampler,
+        operations=[Noise(), NotThrees(), windrow.transforms.Batch(4)],
+        worker_count=workers,
+    )
+
+
+def test_elements_do_not_depend_on_workers() -> None:
+    expected = plain(_noisy(0))
+    iterator = iter(_noisy(2))
+    first = [next(iterator).tolist() for _ in range(3)]
+    state = iterator.get_state()
+    iterator.close()
+    rest = iter(_noisy(0))
+    rest.set_state(state)
+    assert first + plain(rest) == expected
+
+
+@pytest.mark.parametrize("at", range(0, 15, 4))
+def test_a_restored_loader_yields_the_rest(at: int) -> None:
+    expected = plain(_noisy(0))
+    iterator = iter(_noisy(0))
+    for _ in range(at):
+        next(iterator)
+    state = iterator.get_state()
+    assert json.loads(state)["version"] == 2
+    again = windrow.DataLoaderIterator(_noisy(0), state)
+    assert again.get_state() == state
+    assert plain(again) == expected[at:]
+
+
+def loaders(workers: int, operations: Sequence[Any], shard: tuple[int, int]) -> tuple[Any, Any]:
+    """Our loader without workers, and Grain's with some, over the same records."""
+    made = []
+    for library, count, mine in [
+        (windrow, 0, list(operations)),
+        (grain, workers, [as_grain(operation) for operation in operations]),
+    ]:
+        made.append(
+            library.DataLoader(
+                data_source=list(range(48)),
+                sampler=library.samplers.IndexSampler(
+                    48, library.sharding.ShardOptions(*shard), True, 2, seed=5
+                ),
+                operations=mine,
+                worker_count=count,
+            )
+        )
+    return made[0], made[1]
+
+
+@pytest.mark.parametrize("shard", [(0, 1), (2, 3)])
+@pytest.mark.parametrize("operations", [[], [Noise(), windrow.transforms.Batch(4)], [NotThrees()]])
+def test_a_state_of_grain_is_read(operations: list[Any], shard: tuple[int, int]) -> None:
+    ours, theirs = loaders(0, operations, shard)
+    given = iter(theirs)
+    for step in range(6):
+        restored = iter(ours)
+        restored.set_state(given.get_state())
+        again = iter(theirs)
+        again.set_state(given.get_state())
+        assert plain(restored) == plain(again), step
+        next(given)
+
+
+def _grain_state(ours: Any, seen: list[int], **changed: Any) -> bytes:
+    state = {
+        "version": 2,
+        "last_seen_indices": {str(k): n for k, n in enumerate(seen)},
+        "last_worker_index": len(seen) - 1,
+        "worker_count": len(seen),
+        "sampler": repr(ours.sampler),
+        "data_source": "<class 'list'>",
+    }
+    return json.dumps(state | changed).encode()
+
+
+def test_a_state_of_grains_workers_is_read_where_they_took_consecutive_records() -> None:
+    ours, _ = loaders(0, [], (0, 1))
+    everything = list(ours)
+    # Worker 0 has taken the elements 0, 2 and 4, and worker 1 the elements 1 and 3.
+    restored = windrow.DataLoaderIterator(ours, _grain_state(ours, [4, 3]))
+    assert list(restored) == everything[5:]
+    with pytest.raises(StateError, match=r"between the batches of 2 workers of Grain.* 4, 0 rec"):
+        iter(ours).set_state(_grain_state(ours, [6, -1]))
+
+
+def test_states_of_others_are_refused() -> None:
+    ours, _ = loaders(0, [], (1, 3))
+    good = _grain_state(ours, [1 + 3 * 4])
+    iter(ours).set_state(good)
+    with pytest.raises(StateError, match="taken by another shard than 1 of 3"):
+        iter(ours).set_state(_grain_state(ours, [2]))
+    with pytest.raises(StateError, match=r"another sampler\n.*mine"):
+        iter(ours).set_state(_grain_state(ours, [1], sampler="mine"))
+    windrow.DataLoaderIterator(ours, _grain_state(ours, [1], sampler="mine"), validate_state=False)
+    with pytest.raises(StateError, match="needs version 2"):
+        iter(ours).set_state(_grain_state(ours, [1], version=1))
+    with pytest.raises(StateError, match="no last seen index of worker 0"):
+        iter(ours).set_state(_grain_state(ours, [1], last_seen_indices={}))
+    with pytest.raises(StateError, match="not JSON"):
+        iter(ours).set_state(b"\xff")
+    with pytest.warns(UserWarning, match="its source is mine"):
+        iter(ours).set_state(_grain_state(ours, [1], data_source="mine"))
+    with pytest.raises(StateError, match="another chain or other data"):
+        iter(ours).set_state(iter(_noisy(0)).get_state())
+
+
+# --- wrong arguments -----------------------------------------------------------------------------
+
+
+def test_wrong_arguments_are_refused() -> None:
+    samplers = windrow.samplers
+    with pytest.raises(PlanError, match="num_records must be at least 1, got 0"):
+        samplers.SequentialSampler(0)
+    with pytest.raises(PlanError, match="num_epochs must be at least 1, got 0"):
+        samplers.IndexSampler(3, num_epochs=0)
+    with pytest.raises(PlanError, match="shuffle=True needs a seed"):
+        samplers.IndexSampler(3, shuffle=True)
+    with pytest.raises(PlanError, match=r"IndexSampler.*4294967296"):
+        samplers.IndexSampler(3, seed=2**32)
+    with pytest.raises(ArgumentError, match="seed"):
+        samplers.IndexSampler(3, shuffle=True, seed="1")  # type: ignore[arg-type]
+    with pytest.raises(RecordIndexError, match=r"index 3 is outside \[0, 3\)"):
+        samplers.IndexSampler(3, num_epochs=1)[3]
+    with pytest.raises(RecordIndexError, match=r"index -1 is outside \[0, 3\)"):
+        samplers.SequentialSampler(3)[-1]
+    with pytest.raises(PlanError, match=r"shard_index must be in \[0, 2\).* got 2"):
+        windrow.sharding.ShardOptions(2, 2)
+    with pytest.raises(PlanError, match="shard_count must be at least 1"):
+        windrow.sharding.ShardOptions(0, 0)
+    shard = windrow.sharding.ShardOptions(2, 3)
+    with pytest.raises(PlanError, match="the shard has no record; use at most 2 shards"):
+        windrow.DataLoader(data_source=range(2), sampler=samplers.IndexSampler(2, shard))
+    sampler = samplers.SequentialSampler(3)
+    with pytest.raises(PlanError, match="worker_count must be at least 0, got -1"):
+        windrow.DataLoader(data_source=range(3), sampler=sampler, worker_count=-1)
+    with pytest.raises(ArgumentError, match="is not a transform"):
+        windrow.DataLoader(data_source=range(3), sampler=sampler, operations=[lambda it: it])
+    with pytest.raises(PlanError, match="has no shard options"):
+        windrow.DataLoader(data_source=range(3), sampler=object())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("records", [1, 7, 8, 9])
+def test_shards_have_grains_records(records: int) -> None:
+    from grain._src.core import sharding
+
+    from windrow.grain_api.sharding import even_split
+
+    for drop in (False, True):
+        for index in range(4):
+            theirs = sharding.even_split(records, grain.sharding.ShardOptions(index, 4, drop))
+            assert even_split(records, windrow.sharding.ShardOptions(index, 4, drop)) == theirs
+    assert windrow.sharding.ShardByJaxProcess() == windrow.sharding.ShardByJaxProcess(False)
+    assert windrow.sharding.NoSharding().shard_count == 1

@@ -1,0 +1,91 @@
+"""Small things that programs written for Grain rely on."""
+
+from __future__ import annotations
+
+import logging
+
+import grain
+import pytest
+
+import windrow
+from windrow.errors import ArgumentError, StateError
+
+
+def test_parents_are_datasets() -> None:
+    numbers = windrow.MapDataset.range(8)
+    assert numbers.parents == ()
+    (shuffled,) = numbers.shuffle(1).batch(2).parents
+    assert isinstance(shuffled, windrow.MapDataset)
+    assert list(shuffled) == list(numbers.shuffle(1))
+    stream = numbers.to_iter_dataset()
+    assert isinstance(stream.parents[0], windrow.MapDataset)
+    mixed = windrow.IterDataset.mix([stream, stream.limit(2)])
+    assert [list(parent) for parent in mixed.parents] == [list(range(8)), [0, 1]]
+    # Methods that make two nodes are one step.
+    for made, before in [
+        (stream.flat_map(lambda n: [n]), stream),
+        (stream.batch(3).rebatch(2), stream.batch(3)),
+        (numbers.flat_map(lambda n: [n], 2), numbers),
+    ]:
+        (parent,) = made.parents
+        assert repr(parent) == repr(before)
+    theirs = grain.MapDataset.range(8).shuffle(1).batch(2).to_iter_dataset()
+    ours = numbers.shuffle(1).batch(2).to_iter_dataset()
+    for _ in range(4):
+        assert len(ours.parents) == len(theirs.parents)
+        if ours.parents:
+            ours, theirs = ours.parents[0], theirs.parents[0]  # type: ignore[assignment]
+
+
+def test_prefetch_is_mp_prefetch() -> None:
+    stream = windrow.MapDataset.range(6).map(abs).to_iter_dataset()
+    with pytest.warns(DeprecationWarning, match="prefetch is now mp_prefetch"):
+        made = stream.prefetch(windrow.MultiprocessingOptions(1))
+    assert list(made) == list(range(6))
+
+
+def test_a_sequential_slice_keeps_the_order() -> None:
+    dataset = windrow.MapDataset.range(7).map(abs)
+    assert list(dataset.mp_prefetch(2, sequential_slice=True)) == list(range(7))
+    assert list(dataset.to_iter_dataset().mp_prefetch(2, None, True)) == list(range(7))
+
+
+def test_errors_have_the_classes_of_grains() -> None:
+    for library in (windrow, grain):
+        iterator = library.MapDataset.range(3).to_iter_dataset().__iter__()
+        with pytest.raises(IndexError):
+            iterator.set_state({"next_index": 4})
+        with pytest.raises(ValueError):  # noqa: PT011 - two libraries
+            library.MapDataset.range(3).slice(5)
+        with pytest.raises(ValueError):  # noqa: PT011
+            library.sources.ArrayRecordDataSource([])
+    with pytest.raises(StateError, match="state is at element 4 of a dataset of 3"):
+        iter(windrow.MapDataset.range(3)).set_state({"next_index": 4})
+    with pytest.raises(ArgumentError, match="needs a slice or a sequence of integers, got int"):
+        windrow.MapDataset.range(3).slice(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("threads", "buffer", "warns"), [(10, 5, True), (5, 5, False), (3, 0, False)]
+)
+def test_a_buffer_of_fewer_elements_than_threads_is_logged(
+    threads: int, buffer: int, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "windrow"):
+        windrow.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer)
+    assert bool(caplog.records) == warns
+    if warns:
+        assert "prefetch_buffer_size=5 elements" in caplog.text
+
+
+def test_a_run_does_not_log_its_options_again(caplog: pytest.LogCaptureFixture) -> None:
+    options = windrow.ReadOptions(num_threads=4, prefetch_buffer_size=2)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "windrow"):
+        assert len(list(windrow.MapDataset.range(9).map(abs).to_iter_dataset(options))) == 9
+    assert caplog.records == []
+
+
+def test_a_function_of_pipe_may_have_an_argument_of_any_name() -> None:
+    found = windrow.MapDataset.range(3).pipe(lambda ds, function: (len(ds), function), function=5)
+    assert found == (3, 5)

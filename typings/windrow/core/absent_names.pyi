@@ -1,0 +1,1 @@
+from loader.core.absent_names import *

@@ -1,0 +1,1 @@
+from loader.engine.drop_watch import *

@@ -1,0 +1,1 @@
+from loader.engine.rows_made_of import *

@@ -1,0 +1,1 @@
+from loader.lengths_beam import *

@@ -1,0 +1,1 @@
+from loader.mixture_state import *

@@ -1,0 +1,1 @@
+from loader.state_files import *

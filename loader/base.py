@@ -6,6 +6,7 @@ Invariant: no record is read but for `read_spec`.
 from __future__ import annotations
 
 import abc
+import functools
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -31,8 +32,42 @@ D = TypeVar("D", bound="Dataset[Any]")
 class Dataset(abc.ABC, Generic[T]):
     """A chain, of one kind or the other."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, parents: Node | Dataset[Any] | Sequence[Dataset[Any]] = ()) -> None:
+        node = nodes.as_node(parents)
+        if node is not None:
+            self.__dict__["_node"] = node
+            return
+        from windrow import own_nodes  # few processes have own nodes
+
+        self._check_own_class()
+        self._own_parents = own_nodes.parents_given(parents, Dataset, type(self))
+
+    @functools.cached_property
+    def _node(self) -> Node:
+        # A subclass may set what its `__len__` needs after `super().__init__`.
+        if "_own_parents" not in self.__dict__:
+            raise ArgumentError(
+                f"{type(self).__name__}: its __init__ must call super().__init__(parents)"
+            )
+        return self._own_node()
+
+    @abc.abstractmethod
+    def _check_own_class(self) -> None:
+        """Check that a subclass of a user has the methods that it needs."""
+
+    @abc.abstractmethod
+    def _own_node(self) -> Node:
+        """The node of a dataset whose class is a user's subclass."""
+
+    @property
+    def _parents(self) -> tuple[Any, ...]:
+        return self.parents
+
+    @property
+    def _parent(self) -> Any:
+        from windrow import own_nodes
+
+        return own_nodes.parent_of(self, self._parents)
 
     @abc.abstractmethod
     def __iter__(self) -> DatasetIterator[T]: ...
@@ -47,6 +82,8 @@ class Dataset(abc.ABC, Generic[T]):
             >>> dataset.parents
             (MapDataset(range(0, 4, 1) > shuffle(seed=1)),)
         """
+        if "_own_parents" in self.__dict__:
+            return self._own_parents
         # Few processes ask, and the classes are defined over this one.
         maps = importlib.import_module("windrow.map_dataset").MapDataset
         streams = importlib.import_module("windrow.iter_dataset").IterDataset

@@ -35,6 +35,16 @@ class IterDataset(Dataset[T]):
         [[1, 2, 4, 5], [7, 8]]
     """
 
+    def _check_own_class(self) -> None:
+        from windrow import own_nodes  # few processes have own nodes
+
+        own_nodes.check_methods(type(self), IterDataset, ("__iter__",))
+
+    def _own_node(self) -> nodes.Node:
+        from windrow import own_nodes
+
+        return own_nodes.stream_node(self)
+
     @classmethod
     def mix(
         cls,

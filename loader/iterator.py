@@ -8,20 +8,20 @@ integers.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import dataclasses
 import functools
-import json
 import numbers
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from windrow.base_iterator import BaseIterator
 from windrow.engine import streams
 from windrow.engine.context import RunContext
 from windrow.engine.executors import Executors
@@ -31,10 +31,9 @@ from windrow.errors import (
     ClosedError,
     RecordIndexError,
     StateError,
-    StateIndexError,
     WorkerError,
 )
-from windrow.state import Identity
+from windrow.state import Identity, check_reach
 from windrow.stats.profiler import Profiler
 from windrow.stats.stats import Stats
 from windrow.transforms import tables
@@ -44,14 +43,14 @@ from windrow.transforms.nodes import (
     Node,
     RowPosition,
     Tail,
-    as_chain,
-    chains_of,
+    as_node,
+    has_own,
     origin,
     tail_of,
 )
+from windrow.transforms.row_blocks import OwnStates
 
 if TYPE_CHECKING:
-    from windrow import state_files
     from windrow.devices.delivery import Delivered, Delivery
     from windrow.engine.record_names import Records
     from windrow.transforms.moves import Moved
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DatasetIterator(Iterator[T_co], Generic[T_co]):
+class DatasetIterator(BaseIterator[T_co]):
     """Iterates over the elements of a dataset in order, with a state to resume from.
 
     Iterate a `MapDataset` or an `IterDataset` to get one. Use it from one thread at a time.
@@ -76,7 +75,24 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         True
     """
 
-    def __init__(self, node: Node, delivery: Delivery | None = None) -> None:
+    def __init__(
+        self,
+        parents: Node | DatasetIterator[Any] | Sequence[DatasetIterator[Any]] = (),
+        delivery: Delivery | None = None,
+    ) -> None:
+        node = as_node(parents)
+        self._is_own = node is None
+        _register_with_grain()
+        if node is not None:
+            self._begin(node, delivery)
+            return
+        from windrow import own_nodes  # few processes have own nodes
+
+        needed = ("__next__", "get_state", "set_state")
+        own_nodes.check_methods(type(self), DatasetIterator, needed)
+        self._parents = own_nodes.parents_given(parents, DatasetIterator, type(self))
+
+    def _begin(self, node: Node, delivery: Delivery | None) -> None:
         self._node = node  # as the user wrote it
         self._delivery = delivery  # puts elements on devices, and agrees on the end
         self._tail = tail_of(node)
@@ -99,11 +115,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._meter = Profiler(self._running)
         self._listener: _Listener | None = None
         self._notifying = False
+        self._own_states = OwnStates()
+        self._has_own = has_own(self._running)
         _all.add(self)
-        _register_with_grain()
-
-    def __iter__(self) -> DatasetIterator[T_co]:
-        return self
 
     def __next__(self) -> T_co:
         if self._agree is not None:
@@ -165,6 +179,11 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._position = self._marks[self._given - 1].tolist()
             rows = self._made_of
             self._last = (None if rows is None else rows.sliced(self._given - 1, self._given),)
+            if self._has_own:
+                from windrow import own_nodes
+
+                at = self._tail.rows_of(self._position, self._lead)
+                own_nodes.forget(self._tail, self._own_states, at)
 
     def _drop(self) -> None:
         """Throw away what was made ahead; the position stays."""
@@ -199,7 +218,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
                 # Not when their last reference goes: the thread has one as long as it works.
                 self._end_executors = weakref.finalize(self, self._executors.kill)
                 self._executors.start()  # they start while the first records are read
-            run = RunContext(self._running, self._executors, self._meter)
+            run = RunContext(
+                self._running, self._executors, self._meter, own_states=self._own_states
+            )
             rest = streams.blocks(self._running, self._position, run, None)
             made = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
             if run.ahead:
@@ -224,6 +245,10 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
 
     def start_prefetch(self) -> None:
         """Start making elements ahead now, not at the first `next`."""
+        if self._is_own:
+            for parent in self._parents:
+                parent.start_prefetch()
+            return
         self._started()
 
     def get_state(self) -> dict[str, Any]:
@@ -235,7 +260,22 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """
         _register_with_grain()
         self._keep_position()
-        return self._named().state(self._tail.rows_of(self._position, self._lead))
+        return self._named().state(self._found())
+
+    def _found(self) -> RowPosition:
+        found = self._tail.rows_of(self._position, self._lead)
+        if not self._has_own:
+            return found
+        from windrow import own_nodes
+
+        return own_nodes.stored(self._tail, self._own_states, found)
+
+    def _resume(self, found: RowPosition) -> None:
+        if self._has_own:
+            from windrow import own_nodes
+
+            found = own_nodes.taken(self._tail, self._own_states, found)
+        self._move(*self._tail.position_of(found))
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Resume from a state, as `get_state` gave it or after a round trip through JSON.
@@ -251,8 +291,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """
         self._check_open()
         found = self._named().position(state)
-        _check_reach(self._tail, found)
-        self._move(*self._tail.position_of(found))
+        check_reach(self._tail, found)
+        self._resume(found)
 
     def _move(self, position: list[int], lead: int) -> None:
         """Continue at a position in the chain that runs with `lead`: see `Tail.run`."""
@@ -264,42 +304,14 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         if self._delivery is not None:
             self._delivery.moved()
 
-    async def save(self, directory: Any) -> state_files.Pending:
-        """Write the state into a checkpoint of Orbax, which calls this for a checkpointable.
-
-        The state is the one of now, also where it is written later.
-
-        Args:
-            directory: A path that Orbax creates.
-
-        Returns:
-            A coroutine that writes it.
-        """
-        from windrow import state_files  # few processes save so
-
-        return state_files.written(directory, json.dumps(self.get_state()))
-
-    async def load(self, directory: Any) -> state_files.Pending:
-        """Restore the state in a checkpoint of Orbax, which calls this for a checkpointable.
-
-        The coroutine raises what `set_state` raises, and NotFoundError if there is no state.
-
-        Args:
-            directory: The path of the checkpointable.
-
-        Returns:
-            A coroutine that reads and restores it.
-        """
-        from windrow import state_files
-
-        return state_files.read_then(directory, self.has_lanes_of, self.set_state)
-
     def has_lanes_of(self, state: Any) -> bool:
         """Whether a state holds all lanes that this iterator runs, so that it needs no other.
 
         A state of one shard of a stream with lanes holds its own lanes only: see
         `windrow.merge_states`.
         """
+        if self._is_own:
+            return True  # its state is its own
         lanes = state.get("lanes") if isinstance(state, dict) else None
         if not isinstance(lanes, list) or len(lanes) != self._tail.lanes:
             return True  # `set_state` says what is wrong with it
@@ -334,6 +346,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             >>> iterator.skip(8), len(list(iterator)), iterator.skip(1)
             (8, 2, 0)
         """
+        self._check_is_chain("skip")
         wanted = at_least(0, count, "skip: count")
         self._check_open()
         if self._is_over:  # all shards have ended
@@ -363,6 +376,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             >>> next(iterator)
             3
         """
+        self._check_is_chain("seek")
         wanted = at_least(0, step, "seek: step")
         self._check_open()
         whole = self._tail.run() if self._lead else self._running
@@ -377,7 +391,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     def _after(self, node: Node, position: list[int], count: int) -> Moved:
         from windrow.engine import skipping  # few processes skip
 
-        return skipping.after(node, position, count, skipping.running(self._meter))
+        return skipping.after(
+            node, position, count, skipping.running(self._meter, self._own_states)
+        )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -404,6 +420,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             >>> next(iterator).tolist(), [record for _, record in iterator.records_of_last()]
             ([1, 3, 5], [1, 3, 5])
         """
+        self._check_is_chain("records_of_last")
         self._keep_position()
         if self._last is None:
             raise StateError(
@@ -428,6 +445,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             >>> sum(iterator), iterator.stats().elements
             (45, 10)
         """
+        self._check_is_chain("stats")
         with self._meter.lock:
             return self._meter.stats(len(self._elements) - self._given)
 
@@ -460,6 +478,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             10 elements
             45
         """
+        self._check_is_chain("on_stats")
         if callback is None:
             self._listener = None
             return
@@ -499,35 +518,26 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
 
     def close(self) -> None:
         """Stop prefetching and release everything. Closing twice is harmless."""
+        if self._is_own:
+            for parent in self._parents:
+                parent.close()
+            return
         self._closed = True
         self._drop()
         self._end_workers()
         self._meter.stopped(is_over=True)
         self._notify(is_over=True)
 
-    def __enter__(self) -> DatasetIterator[T_co]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            self.close()
-        except Exception as raised:
-            if error is None:
-                raise
-            error.add_note(f"windrow: closing the iterator raised too: {raised!r}")
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the chain and the position; prefetched elements are made again."""
+        if self._is_own:
+            return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]
         self._keep_position()
-        found = self._tail.rows_of(self._position, self._lead)
-        return _restored, (self._node, found, self._delivery)
+        return _restored, (self._node, self._found(), self._delivery)
 
     def __repr__(self) -> str:
+        if self._is_own:
+            return f"{type(self).__name__}({', '.join(map(repr, self._parents))})"
         return f"DatasetIterator({self._named().chain})"
 
 
@@ -557,34 +567,6 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
-def _check_reach(tail: Tail, found: RowPosition) -> None:
-    for lane in found.lanes:
-        if lane is not None and not tail.is_indexed:
-            _check_inside(tail.row_node, lane)
-    chains = chains_of(tail.node)
-    if tail.is_indexed:
-        length = chains[0].parent.length if tail.batch is None else tail.batch.parent.length
-        _check_length(found.rows, length)
-
-
-def _check_inside(node: Node, position: Sequence[int]) -> None:
-    chain = as_chain(node)
-    if chain is not None:
-        _check_length(position[0], chain.parent.length)
-        return
-    *parts, _ = node.split_position(position)
-    for parent, part in zip(node.parents, parts, strict=True):
-        _check_inside(parent, part)
-
-
-def _check_length(row: int, length: int) -> None:
-    if row > length:
-        raise StateIndexError(
-            f"state is at element {row} of a dataset of {length}; it was"
-            " taken over more data: restore with the dataset it was taken from"
-        )
-
-
 def _rows_at(tail: Tail, lead: int, position: Sequence[int]) -> int:
     """The number of rows of the whole stream before a position."""
     return tail.rows_of(position, lead).rows
@@ -594,7 +576,7 @@ def _restored(
     node: Node, found: RowPosition, delivery: Delivery | None = None
 ) -> DatasetIterator[Any]:
     iterator: DatasetIterator[Any] = DatasetIterator(node, delivery)
-    iterator._move(*iterator._tail.position_of(found))
+    iterator._resume(found)
     return iterator
 
 

@@ -50,6 +50,16 @@ class MapDataset(PlannedByLengths[T]):
         [[3, 5], [1, 4], [1]]
     """
 
+    def _check_own_class(self) -> None:
+        from windrow import own_nodes  # few processes have own nodes
+
+        own_nodes.check_methods(type(self), MapDataset, ("__len__", "__getitem__"))
+
+    def _own_node(self) -> nodes.Node:
+        from windrow import own_nodes
+
+        return own_nodes.map_node(self, self.__getitem__)
+
     # --- where elements come from ----------------------------------------------------------------
 
     @classmethod

@@ -19,11 +19,13 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from windrow.errors import ArgumentError, StateError
+from windrow.errors import ArgumentError, StateError, StateIndexError
 from windrow.transforms.nodes import (
     Node,
     RowPosition,
     Tail,
+    as_chain,
+    chains_of,
     described,
     earlier_source,
     fingerprint,
@@ -60,6 +62,8 @@ class Identity:
     def state(self, at: RowPosition) -> dict[str, Any]:
         """The state of an iterator at a position."""
         after: dict[str, Any] = {"after": at.after} if any(at.after) else {}
+        if at.own:
+            after["own"] = dict(at.own)
         if self.parts is not None:
             after["mixture"] = self.parts.to_json()
         return {
@@ -138,7 +142,10 @@ class Identity:
                 f"state is at row {rows} with lanes {found}, which must be the same here. The state"
                 " is damaged: restore another one."
             )
-        return RowPosition(rows, found, _checked(given, after))
+        own = state.get("own", {})
+        if not isinstance(own, dict):
+            raise StateError(f"state has own {own!r}, which must be a dict. It is damaged.")
+        return RowPosition(rows, found, _checked(given, after), own)
 
 
 def _parts_of(tail: Tail) -> NamedParts | None:
@@ -307,3 +314,36 @@ def _checked(position: Any, size: int) -> list[int]:
             " least 0 and below 2**63. The state is damaged: restore another one."
         )
     return list(position)
+
+
+def check_reach(tail: Tail, found: RowPosition) -> None:
+    """Check that a position is inside the data.
+
+    Raises:
+        StateIndexError: If it is after their end.
+    """
+    for lane in found.lanes:
+        if lane is not None and not tail.is_indexed:
+            _check_inside(tail.row_node, lane)
+    chains = chains_of(tail.node)
+    if tail.is_indexed:
+        length = chains[0].parent.length if tail.batch is None else tail.batch.parent.length
+        _check_length(found.rows, length)
+
+
+def _check_inside(node: Node, position: Sequence[int]) -> None:
+    chain = as_chain(node)
+    if chain is not None:
+        _check_length(position[0], chain.parent.length)
+        return
+    *parts, _ = node.split_position(position)
+    for parent, part in zip(node.parents, parts, strict=True):
+        _check_inside(parent, part)
+
+
+def _check_length(row: int, length: int) -> None:
+    if row > length:
+        raise StateIndexError(
+            f"state is at element {row} of a dataset of {length}; it was"
+            " taken over more data: restore with the dataset it was taken from"
+        )

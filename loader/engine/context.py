@@ -29,7 +29,7 @@ from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes import Node, ToStreamNode, chains_of, options_of, random_access_parts
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
-from windrow.transforms.row_blocks import KeptBlocks
+from windrow.transforms.row_blocks import KeptBlocks, OwnStates
 
 if TYPE_CHECKING:
     from windrow.engine.drop_watch import DropWatch
@@ -50,6 +50,7 @@ class RunContext:
         executors: Executors | None = None,
         meter: Profiler | None = None,
         clock: Clock = time.perf_counter,
+        own_states: OwnStates | None = None,
     ) -> None:
         parts = chains_of(node)
         found = [part.read_options for part in parts]
@@ -59,6 +60,7 @@ class RunContext:
         self._share_bytes = self.options.block_bytes // len(parts)
         self.clock = clock
         self.kept: dict[tuple[int, int], KeptBlocks] = {}  # by node and lane
+        self.own_states = OwnStates() if own_states is None else own_states
         self.stopped = threading.Event()
         self.cancel_scope = CancelScope()
         self._executors = Executors(node) if executors is None else executors

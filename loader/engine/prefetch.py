@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from windrow.core.threads import HelpedPool
-from windrow.engine.box_cache import BoxCache
 from windrow.engine.budgets import CacheBudget, CacheRoom, batches_per_plan, rooms
 from windrow.engine.chunk_cache import ArrayCache, ChunkCache, ListCache, ScatteredCache
 from windrow.engine.chunk_prefetch import ChunkPrefetcher
@@ -40,6 +39,8 @@ def cache_of(room: CacheRoom) -> ChunkCache:
         case ArrayPart() as part:
             return ArrayCache(part, room.slots)
         case BoxPart() as part:
+            from windrow.engine.box_cache import BoxCache  # few chains read boxes
+
             return BoxCache(part, room.slots)
         case ListPart() as part:
             return ListCache(part)

@@ -102,7 +102,7 @@ def leaves_of(node: Node) -> dict[int, TracedLeaf]:
     Returns:
         Leaves by `id(taken.leaf)`.
     """
-    if not node.parents:
+    if not node.parents or node.hides_parents:
         source = node.data_source
         if source is None:
             return {id(node): TracedLeaf(None, node.length, node.label)}

@@ -30,7 +30,15 @@ from windrow.transforms.nodes import (
     origin,
     random_access_parts,
 )
-from windrow.transforms.row_blocks import Block, Blocks, Inputs, JointRows, KeptBlocks, Turns
+from windrow.transforms.row_blocks import (
+    Block,
+    Blocks,
+    Inputs,
+    JointRows,
+    KeptBlocks,
+    OwnStates,
+    Turns,
+)
 from windrow.transforms.tables import Columnar, Listed, Table
 
 IntArray = npt.NDArray[np.int64]
@@ -154,6 +162,9 @@ class _Inputs:
         parent = self.node.parents[number]
         chain = as_chain(parent)
         return self.chains[id(parent if chain is None else chain.parent)]
+
+    def own_states(self) -> OwnStates:
+        return OwnStates()
 
     def kept(self) -> KeptBlocks:
         return KeptBlocks()

@@ -18,7 +18,7 @@ from windrow.engine.executors import Executors
 from windrow.stats.profiler import Profiler
 from windrow.transforms.moves import Moved
 from windrow.transforms.nodes import Node, lane_share
-from windrow.transforms.row_blocks import Blocks
+from windrow.transforms.row_blocks import Blocks, OwnStates
 
 
 class _LaneRunsError(Exception):
@@ -86,16 +86,21 @@ class _EngineMoves:
         return count if self.of_lane is None else lane_share(count, *self.of_lane)
 
 
-def running(meter: Profiler) -> Run:
+def running(meter: Profiler, own_states: OwnStates) -> Run:
     """Makes the elements; `meter` counts what is read."""
-    return functools.partial(_run, meter)
+    return functools.partial(_run, meter, own_states)
 
 
 def _run(
-    meter: Profiler, node: Node, position: Sequence[int], count: int, unit: int | None
+    meter: Profiler,
+    own_states: OwnStates,
+    node: Node,
+    position: Sequence[int],
+    count: int,
+    unit: int | None,
 ) -> Moved:
     executors = Executors(node)
-    run = RunContext(node, executors, meter)
+    run = RunContext(node, executors, meter, own_states=own_states)
     rows = streams.blocks(node, position, run, unit)
     try:
         with run.maker.working():

@@ -34,6 +34,7 @@ from windrow.transforms.row_blocks import (
     IntArray,
     JointRows,
     KeptBlocks,
+    OwnStates,
     Turns,
     check_inside,
     groups,
@@ -133,6 +134,9 @@ class _ParentStreams:
     def kept(self) -> KeptBlocks:
         lane = 0 if self.lane is None else self.lane.number
         return self.run.kept.setdefault((id(self.node), lane), KeptBlocks())
+
+    def own_states(self) -> OwnStates:
+        return self.run.own_states
 
     def row_count(self) -> BlockSize:
         return block_size(self.run.options, 1, None)

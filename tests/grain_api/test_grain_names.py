@@ -24,9 +24,6 @@ INSTALLED = grain_names.walked()
 VERSION, NEWEST = grain_names.stored()
 # Signatures that differ, and why.
 OTHER_SIGNATURES = {
-    "DatasetIterator": "made by iter(dataset)",
-    "IterDataset": "made by to_iter_dataset()",
-    "MapDataset": "made by source() and range()",
     "ShapeDtypeStruct": "Grain's has the properties of its protocol as defaults",
 }
 

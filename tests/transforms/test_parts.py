@@ -205,7 +205,7 @@ def test_parts_of_streams(fields: str, data: st.DataObject) -> None:
 def test_a_map_that_breaks_its_promise_is_an_error(fields: str) -> None:
     source = MapDataset.source(source_of(fields, "rows"))
     half = Cells(0, 6, 12), whole(16)
-    boxes = {("x",): (whole(2), *half), ("m",): half}
+    boxes: Boxes = {("x",): (whole(2), *half), ("m",): half}
 
     def part(function: Callable[[Any], Any]) -> Any:
         return MapDataset[Any](narrowed(source.map(function, local="lat")._node, boxes))[0]
@@ -220,7 +220,7 @@ def test_a_map_that_breaks_its_promise_is_an_error(fields: str) -> None:
 
 def test_explain_says_where_whole_elements_are_cut(fields: str) -> None:
     half = Cells(0, 6, 12), whole(16)
-    boxes = {("x",): (whole(2), *half), ("m",): half}
+    boxes: Boxes = {("x",): (whole(2), *half), ("m",): half}
     source = MapDataset.source(source_of(fields, "rows"))
 
     def lines(dataset: Any) -> list[str]:
@@ -254,7 +254,9 @@ def bytes_of(read: Callable[[], Any]) -> int:
     return bytes_read() - before - noise
 
 
-def stored(folder: Path, shape: tuple[int, ...], chunks: tuple[int, ...], dims: Any) -> zarr.Array:
+def stored(
+    folder: Path, shape: tuple[int, ...], chunks: tuple[int, ...], dims: Any
+) -> zarr.Array[Any]:
     array = zarr.create_array(
         folder,
         shape=shape,

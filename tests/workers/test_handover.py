@@ -584,7 +584,7 @@ def test_an_error_is_raised_as_itself_with_its_traceback() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [StopIteration(3), SystemExit(2), KeyboardInterrupt(), MemoryError("x"), OSError(2, "a", "b")],
+    [StopIteration(3), KeyboardInterrupt(), MemoryError("x"), OSError(2, "a", "b")],
     ids=repr,
 )
 def test_builtin_errors_survive(error: BaseException) -> None:

@@ -63,6 +63,7 @@ from windrow.transforms.nodes.streams import (
     as_chain,
     chain_of_rows,
     chains_of,
+    has_own,
     lane_share,
     lanes_of,
     named_mixture,
@@ -86,6 +87,7 @@ from windrow.transforms.nodes.values import (
     locality_after,
 )
 from windrow.transforms.nodes.whole_chain import (
+    as_node,
     default_seed,
     described,
     earlier_source,
@@ -111,6 +113,13 @@ if TYPE_CHECKING:
     from windrow.transforms.nodes.interleave import StreamInterleaveNode
     from windrow.transforms.nodes.lengths import lengths_of, over_records
     from windrow.transforms.nodes.mixing import StreamMixNode, TokenMixNode, token_sizes
+    from windrow.transforms.nodes.own import (
+        OwnIndicesNode,
+        OwnMapNode,
+        OwnStreamNode,
+        own_numbers,
+        with_own_numbers,
+    )
     from windrow.transforms.nodes.packing import (
         BEST_FIT,
         PackNode,
@@ -132,6 +141,9 @@ _MODULE_OF: Final = {
     "FitPackNode": "stream_packing",
     "FlatMapNode": "flatten",
     "FlattenNode": "flatten",
+    "OwnIndicesNode": "own",
+    "OwnMapNode": "own",
+    "OwnStreamNode": "own",
     "PackNode": "packing",
     "PlannedNode": "planned",
     "SlotMapNode": "flatten",
@@ -147,8 +159,10 @@ _MODULE_OF: Final = {
     "lengths_of": "lengths",
     "narrowed": "parts",
     "over_records": "lengths",
+    "own_numbers": "own",
     "pack_node": "stream_packing",
     "token_sizes": "mixing",
+    "with_own_numbers": "own",
 }
 
 __all__ = [
@@ -181,6 +195,9 @@ __all__ = [
     "MixingNode",
     "Node",
     "OptionsNode",
+    "OwnIndicesNode",
+    "OwnMapNode",
+    "OwnStreamNode",
     "PackNode",
     "PieceNode",
     "PlannedNode",
@@ -225,6 +242,7 @@ __all__ = [
     "ZipNode",
     "as_batch",
     "as_chain",
+    "as_node",
     "batch_node",
     "chain_of_rows",
     "chains_of",
@@ -237,6 +255,7 @@ __all__ = [
     "fingerprint",
     "follows_batch",
     "function_names",
+    "has_own",
     "lane_share",
     "lanes_of",
     "lengths_of",
@@ -249,6 +268,7 @@ __all__ = [
     "options_of",
     "origin",
     "over_records",
+    "own_numbers",
     "pack_node",
     "random_access_parts",
     "seed_for",
@@ -259,6 +279,7 @@ __all__ = [
     "token_sizes",
     "topmost_batch",
     "undecided",
+    "with_own_numbers",
     "written_parents",
 ]
 

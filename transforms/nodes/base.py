@@ -71,8 +71,7 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.boxes import MadeOfBoxes
-from windrow.transforms.nodes.dealing import DealtToLanes
+from windrow.transforms.nodes.dealing import DealtToLanes, MadeOfBoxes
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -143,6 +142,10 @@ class Node(DealtToLanes, MadeOfBoxes, abc.ABC):
     """Whether it changes only how elements are made, and not which elements come."""
     is_half: ClassVar[bool] = False
     """Whether one method of a dataset makes it, and the node after it."""
+    hides_parents: ClassVar[bool] = False
+    """Whether its parents are not run as nodes, because a node of the user asks them itself."""
+    seed_depth: ClassVar[int] = 1
+    """How much deeper its parents are than it is, where the depth decides a derived seed."""
     packs: ClassVar[bool] = False
     """Whether a row is made of several elements one after the other; see `Block.made_of`."""
 

@@ -568,5 +568,12 @@ def undecided(node: Node) -> Node | None:
 def named_mixture(node: Node) -> MixingNode | None:
     """The mixture with named parents that a stream is made of, with no other mixture around it."""
     while node.length == STREAM and len(node.parents) == 1 and not isinstance(node, MixingNode):
+        if node.hides_parents:
+            return None
         node = node.parent
     return node if isinstance(node, MixingNode) and node.part_names is not None else None
+
+
+def has_own(node: Node) -> bool:
+    """Whether a stream has a user's own nodes whose states are JSON."""
+    return any(each.hides_parents and each.length == STREAM for each in node.walk())

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from windrow.errors import PlanError
 from windrow.transforms.nodes.base import STREAM, Node
@@ -31,11 +32,13 @@ class RowPosition(NamedTuple):
         rows: Rows that were given, of all lanes and shards.
         lanes: The position of each lane; None for one that this process does not run.
         after: Integers of nodes after the last batch.
+        own: States of the user's own nodes, by their numbers from "0" on, parents first.
     """
 
     rows: int
     lanes: list[list[int] | None]
     after: list[int]
+    own: Mapping[str, Any] = types.MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

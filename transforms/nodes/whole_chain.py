@@ -14,6 +14,11 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.nodes.base import STREAM, Node
 
 
+def as_node(value: object) -> Node | None:
+    """The value, if it is a node."""
+    return value if isinstance(value, Node) else None
+
+
 def seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
     """The seed of a node after `node`: the one given, in `[0, stop)`, or a derived one.
 
@@ -43,7 +48,7 @@ def default_seed(node: Node) -> int | None:
         if before.given_seed is not None:
             found.append((before.given_seed, depth))
         else:
-            queue.extend((parent, depth + 1) for parent in before.parents)
+            queue.extend((parent, depth + before.seed_depth) for parent in before.parents)
     return random.default_seed(found) if found else None
 
 

@@ -1,0 +1,144 @@
+"""A user's own subclasses of datasets and iterators: checks, nodes, and their part of a state."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from windrow.errors import ArgumentError, StateError
+from windrow.transforms import nodes
+from windrow.transforms.nodes import STREAM, Node, RowPosition, Tail
+from windrow.transforms.options import ReadOptions
+from windrow.transforms.row_blocks import OwnStates
+
+
+def parents_given(parents: Any, kind: type[Any], own: type[Any]) -> tuple[Any, ...]:
+    """The parents that a subclass gives to `super().__init__`.
+
+    Raises:
+        ArgumentError: If one is not of that kind.
+    """
+    several = isinstance(parents, Iterable) and not isinstance(parents, kind)
+    found = tuple(parents) if several else (parents,)
+    for each in found:
+        if not isinstance(each, kind):
+            raise ArgumentError(
+                f"{own.__name__}: super().__init__ takes parents, each a windrow"
+                f" {kind.__name__}, got {each!r}"
+            )
+    return found
+
+
+def check_methods(own: type[Any], base: type[Any], names: Iterable[str]) -> None:
+    """Check that a subclass has methods of its own.
+
+    Raises:
+        ArgumentError: If it has not; the message names them.
+    """
+    missing = [name for name in names if getattr(own, name, None) is getattr(base, name, None)]
+    if missing:
+        raise ArgumentError(
+            f"{own.__name__}: a subclass of windrow.{base.__name__} needs its own"
+            f" {' and '.join(missing)}; define {'it' if len(missing) == 1 else 'them'}, or use a"
+            " method of a dataset"
+        )
+    for name in names:
+        if inspect.isgeneratorfunction(getattr(own, name)):
+            raise ArgumentError(
+                f"{own.__name__}: {name} is a generator, which has no state; return an instance of a"
+                " subclass of windrow.DatasetIterator with __next__, get_state and set_state"
+            )
+
+
+def parent_of(own: object, parents: tuple[Any, ...]) -> Any:
+    """The only parent.
+
+    Raises:
+        ArgumentError: If it has no parent, or several.
+    """
+    if len(parents) != 1:
+        raise ArgumentError(
+            f"{type(own).__name__}: _parent is for one parent, and this has {len(parents)}; use _parents"
+        )
+    return parents[0]
+
+
+def map_node(dataset: Any, function: Callable[[int], Any]) -> Node:
+    """The node of an own `MapDataset`, whose elements `function` makes of indices.
+
+    Raises:
+        ArgumentError: If it has an `IterDataset` as a parent.
+    """
+    name, parents = _named(dataset)
+    streams = [each.label for each in parents if each.length == STREAM]
+    if streams:
+        raise ArgumentError(
+            f"{name}: parents of a MapDataset need random access, and {streams[0]} is a stream;"
+            " subclass windrow.IterDataset"
+        )
+    return nodes.OwnMapNode((nodes.OwnIndicesNode(parents, len(dataset)),), function, name)
+
+
+def stream_node(dataset: Any) -> Node:
+    """The node of an own `IterDataset`.
+
+    Raises:
+        PlanError: If a parent has several lanes.
+    """
+    name, parents = _named(dataset)
+    streams = tuple(
+        each if each.length == STREAM else nodes.ToStreamNode((each,), ReadOptions())
+        for each in parents or (nodes.RangeNode((), 0, 0, 1),)
+    )
+    return nodes.OwnStreamNode(streams, dataset, name)
+
+
+def _named(dataset: Any) -> tuple[str, tuple[Node, ...]]:
+    return type(dataset).__qualname__, tuple(parent._node for parent in dataset._parents)
+
+
+# --- states --------------------------------------------------------------------------------------
+
+
+def stored(tail: Tail, states: OwnStates, found: RowPosition) -> RowPosition:
+    """A position as a state holds it, with counts and JSON in place of numbers."""
+    (lane,) = found.lanes
+    if lane is None or not nodes.has_own(tail.row_node):
+        return found
+    numbers = nodes.own_numbers(tail.row_node, lane)
+    kept = [states.of(number) if number else None for number in numbers]
+    counts = iter([0 if each is None else each.elements for each in kept])
+    own = {str(k): each.value() for k, each in enumerate(kept) if each is not None}
+    counted = nodes.with_own_numbers(tail.row_node, lane, counts)
+    return found._replace(lanes=[counted], own=own)
+
+
+def taken(tail: Tail, states: OwnStates, found: RowPosition) -> RowPosition:
+    """A position as the iterator uses it, of one that a state holds.
+
+    Raises:
+        StateError: If the state of an own node is missing.
+    """
+    (lane,) = found.lanes
+    if lane is None or not nodes.has_own(tail.row_node):
+        return found
+    counts = nodes.own_numbers(tail.row_node, lane)
+    missing = [k for k, count in enumerate(counts) if count and str(k) not in found.own]
+    if missing:
+        raise StateError(
+            f"state has no own state of your node number {missing[0]}, which has given"
+            f" {counts[missing[0]]} elements. The state is damaged: restore another one."
+        )
+    numbers = iter(
+        [states.add(n, json.dumps(found.own[str(k)])) if n else 0 for k, n in enumerate(counts)]
+    )
+    return found._replace(lanes=[nodes.with_own_numbers(tail.row_node, lane, numbers)])
+
+
+def forget(tail: Tail, states: OwnStates, found: RowPosition) -> None:
+    """Drop states that no position from this one on needs."""
+    (lane,) = found.lanes
+    if lane is not None:
+        states.forget_before(nodes.own_numbers(tail.row_node, lane))

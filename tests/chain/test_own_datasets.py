@@ -1,0 +1,321 @@
+"""A user's own subclasses of datasets: the same elements as with Grain, and exact states."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grain
+import numpy as np
+import pytest
+
+import windrow
+from tests import own_datasets
+from windrow import IterDataset, MapDataset
+from windrow.errors import ArgumentError, ElementError, PlanError, StateError
+
+WINDROW, GRAIN = own_datasets.of(windrow), own_datasets.of(grain)
+Chain = Callable[[Any, Any], Any]
+
+
+def odd(number: int) -> bool:
+    return bool(number % 2)
+
+
+def plus(number: int) -> int:
+    return number + 100
+
+
+def _orders(lib: Any) -> Any:
+    return lib.MapDataset.range(11).seed(5).shuffle()
+
+
+CHAINS: dict[str, Chain] = {
+    "unbatch": lambda lib, own: own.Unbatch(_orders(lib).batch(4).to_iter_dataset()),
+    "unbatch, map, batch": lambda lib, own: (
+        own.Unbatch(_orders(lib).batch(4).to_iter_dataset()).map(plus).batch(3)
+    ),
+    "unbatch, filter": lambda lib, own: own.Unbatch(
+        _orders(lib).repeat(2).batch(4).to_iter_dataset()
+    ).filter(odd),
+    "unbatch, random_map": lambda lib, own: own.Unbatch(
+        _orders(lib).batch(4).to_iter_dataset()
+    ).random_map(lambda n, rng: int(n) + int(rng.integers(1000))),
+    "ramp": lambda lib, own: own.Ramp(_orders(lib).to_iter_dataset(), 4).map(np.sum),
+    "unbatch of ramp": lambda lib, own: own.Unbatch(
+        own.Ramp(_orders(lib).to_iter_dataset(), 4)
+    ).batch(2),
+    "padded": lambda lib, own: own.Padded(_orders(lib), 13).map(plus).batch(4).to_iter_dataset(),
+    "padded, shuffled, in epochs": lambda lib, own: (
+        own.Padded(_orders(lib), 13).shuffle().repeat(2).batch(4).to_iter_dataset()
+    ),
+    "doubled": lambda lib, own: own.Doubled(_orders(lib)).shuffle(seed=3).to_iter_dataset(),
+    "doubled, ramp": lambda lib, own: own.Ramp(own.Doubled(_orders(lib)).to_iter_dataset(), 5).map(
+        np.sum
+    ),
+    "doubled of none": lambda lib, own: own.Doubled(lib.MapDataset.range(0)).to_iter_dataset(),
+}
+# Grain deals elements to workers, and so to other batches; ours are the same for any number.
+IN_WORKERS = (
+    "unbatch, map, batch",
+    "unbatch of ramp",
+    "padded, shuffled, in epochs",
+    "doubled, ramp",
+)
+
+
+def plain(elements: Any) -> list[Any]:
+    return [np.asarray(element).tolist() for element in elements]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_elements_are_those_of_grain(name: str) -> None:
+    ours, theirs = CHAINS[name](windrow, WINDROW), CHAINS[name](grain, GRAIN)
+    assert plain(ours) == plain(theirs)
+
+
+def _restored_at_each_step(chain: Any) -> None:
+    whole, first = plain(chain), iter(chain)
+    for step in range(len(whole) + 1):
+        state = json.loads(json.dumps(first.get_state()))
+        other = iter(chain)
+        other.set_state(state)
+        assert other.get_state() == state
+        assert plain(other) == whole[step:]
+        if step < len(whole):
+            next(first)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_restored_iterator_yields_the_rest(name: str) -> None:
+    _restored_at_each_step(CHAINS[name](windrow, WINDROW))
+
+
+STREAMS: dict[str, Callable[[Any], Any]] = {
+    "window_shuffle": lambda ds: ds.window_shuffle(5, seed=1),
+    "repeat": lambda ds: ds.repeat(3),
+    "flat_map": lambda ds: ds.flat_map(lambda n: [n] * (n % 3)),
+    "mix with itself": lambda ds: IterDataset.mix([ds.repeat(2), ds.map(plus)], [2, 1]),
+    "interleave": lambda ds: IterDataset.interleave([ds, ds, ds.filter(odd)], 2),
+    "zip": lambda ds: IterDataset.zip([ds, ds.map(plus)]),
+    "limit, batch": lambda ds: ds.limit(7).batch(2),
+    "own after own": lambda ds: WINDROW.Ramp(ds.window_shuffle(3, seed=2), 3).map(np.sum),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_other_nodes_follow_with_exact_states(name: str) -> None:
+    own = WINDROW.Unbatch(_orders(windrow).batch(4).to_iter_dataset())
+    _restored_at_each_step(STREAMS[name](own))
+
+
+def test_states_that_are_not_needed_are_dropped() -> None:
+    own = WINDROW.Unbatch(MapDataset.range(4000).batch(4).to_iter_dataset()).window_shuffle(8, 1)
+    with iter(own.map(plus)) as iterator:
+        for _ in range(3999):
+            next(iterator)
+        assert len(iterator._own_states._kept) < 3000
+
+
+def test_an_iterator_is_pickled_skipped_and_sought() -> None:
+    chain = WINDROW.Unbatch(MapDataset.range(40).batch(4).to_iter_dataset()).map(plus)
+    iterator = iter(chain)
+    assert iterator.skip(9) == 9
+    assert next(iterator) == 109
+    iterator.seek(3)
+    assert [next(iterator) for _ in range(2)] == [103, 104]
+    state = iterator.get_state()
+    assert state["own"]["0"]["next"] == 1
+
+
+def test_what_an_own_iterator_has_not_is_said() -> None:
+    iterator = iter(WINDROW.Unbatch(MapDataset.range(4).batch(2).to_iter_dataset()))
+    assert next(iterator) == 0
+    with pytest.raises(PlanError, match="skip: UnbatchIterator is an iterator of your own"):
+        iterator.skip(1)
+    with pytest.raises(PlanError, match="stats: UnbatchIterator"):
+        iterator.stats()
+    following = iter(WINDROW.Unbatch(MapDataset.range(4).batch(2).to_iter_dataset()).map(plus))
+    next(following)
+    with pytest.raises(PlanError, match="does not say"):
+        following.records_of_last()
+
+
+def test_explain_and_repr_name_the_class() -> None:
+    own = WINDROW.Unbatch(WINDROW.Doubled(MapDataset.range(8)).batch(2).to_iter_dataset())
+    for shown in (repr(own.map(plus)), str(own.map(plus).explain())):
+        assert "Unbatch" in shown
+        assert "Doubled" in shown
+    assert "its own iterator" in str(own.explain())
+    assert "its own __getitem__" in str(own.explain())
+
+
+def test_parents_and_seeds_are_seen_through() -> None:
+    parent = MapDataset.range(8).seed(3)
+    own = WINDROW.Doubled(parent, MapDataset.range(2))
+    assert own.parents == own._parents
+    assert own._parents[0] is parent
+    assert own.map(plus).parents[0].parents
+    with pytest.raises(ArgumentError, match="_parent is for one parent, and this has 2"):
+        _ = own._parent
+    assert own.shuffle()._node.label == GRAIN_SEED_OF_DEPTH_2
+
+
+GRAIN_SEED_OF_DEPTH_2 = (
+    "shuffle(seed=" + str(int(np.random.SeedSequence([3, 2]).generate_state(1, np.uint32)[0])) + ")"
+)
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+class NoMethods(MapDataset[Any]):
+    pass
+
+
+class Generator(IterDataset[Any]):
+    def __iter__(self) -> Any:
+        yield from self._parent
+
+
+class Wrapped(IterDataset[Any]):
+    def __iter__(self) -> Any:
+        return map(plus, self._parent)
+
+
+class NoState(windrow.DatasetIterator[Any]):
+    def __next__(self) -> Any:
+        return next(self._parent)
+
+
+class Over(IterDataset[Any]):
+    def __init__(self, parents: Any, iterator: Any) -> None:
+        super().__init__(parents)
+        self._iterator = iterator
+
+    def __iter__(self) -> Any:
+        return self._iterator(iter(self._parent))
+
+
+class Forgot(IterDataset[Any]):
+    def __init__(self) -> None:
+        pass
+
+    def __iter__(self) -> Any:
+        return iter(MapDataset.range(3))
+
+
+class Arrays(NoState):
+    def get_state(self) -> Any:
+        return {"rows": np.arange(3)}
+
+    def set_state(self, state: Any) -> None:
+        raise AssertionError
+
+
+class Failing(NoState):
+    def __next__(self) -> Any:
+        found = next(self._parent)
+        if found == 2:
+            raise OSError("no such row")
+        return found
+
+    def get_state(self) -> Any:
+        return self._parent.get_state()
+
+    def set_state(self, state: Any) -> None:
+        self._parent.set_state(state)
+
+
+def _stream() -> Any:
+    return MapDataset.range(4).to_iter_dataset()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (
+            lambda: NoMethods(MapDataset.range(3)),
+            ArgumentError,
+            "needs its own __len__ and __getitem__",
+        ),
+        (
+            lambda: Generator(_stream()),
+            ArgumentError,
+            "__iter__ is a generator, which has no state",
+        ),
+        (lambda: Over([1], None), ArgumentError, "takes parents, each a windrow Dataset, got 1"),
+        (lambda: Over(3, None), ArgumentError, "takes parents, each a windrow Dataset, got 3"),
+        (lambda: Forgot().map(plus), ArgumentError, r"must call super\(\).__init__\(parents\)"),
+        (
+            lambda: next(iter(Over(_stream(), NoState))),
+            ArgumentError,
+            "its own get_state and set_state",
+        ),
+        (
+            lambda: list(Wrapped(_stream()).map(plus)),
+            ElementError,
+            "returned a map, which has no get_state",
+        ),
+        (
+            lambda: list(Over(_stream(), Arrays).map(plus)),
+            StateError,
+            "Over: get_state of Arrays must",
+        ),
+        (
+            lambda: WINDROW.Doubled(_stream()).map(plus),
+            ArgumentError,
+            "parents of a MapDataset need random",
+        ),
+        (
+            lambda: WINDROW.Ramp(MapDataset.range(8).to_iter_dataset(lanes=2), 3).map(plus),
+            PlanError,
+            "runs over one stream, and this one has lanes",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused(make: Callable[[], Any], error: Any, match: str) -> None:
+    with pytest.raises(error, match=match):
+        make()
+
+
+def test_an_error_names_the_node_and_comes_again() -> None:
+    iterator: Iterator[Any] = iter(Over(_stream(), Failing).map(plus))
+    assert [next(iterator), next(iterator)] == [100, 101]
+    for _ in range(2):
+        with pytest.raises(OSError, match="no such row") as caught:
+            next(iterator)
+        assert "raised in Over for its element 2" in caught.value.__notes__[0]
+
+
+def test_a_state_without_its_own_part_is_refused() -> None:
+    chain = Over(_stream(), Failing).map(plus)
+    iterator = iter(chain)
+    next(iterator)
+    state = iterator.get_state()
+    del state["own"]
+    with pytest.raises(StateError, match="no own state of your node number 0"):
+        iter(chain).set_state(state)
+
+
+def test_a_pickled_iterator_continues() -> None:
+    iterator = iter(Over(_stream(), Failing).map(plus))
+    assert next(iterator) == 100
+    assert next(pickle.loads(pickle.dumps(iterator))) == 101
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("name", IN_WORKERS)
+def test_workers_give_the_same(name: str) -> None:
+    chain = CHAINS[name](windrow, WINDROW)
+    whole = plain(chain)
+    options = windrow.MultiprocessingOptions(num_workers=2)
+    with iter(chain.mp_prefetch(options)) as iterator:
+        found = [next(iterator)]
+        state = json.loads(json.dumps(iterator.get_state()))
+        assert plain([*found, *iterator]) == whole
+    with iter(chain.mp_prefetch(options)) as other:
+        other.set_state(state)
+        assert plain(other) == whole[1:]

@@ -1,0 +1,1 @@
+from loader.base_iterator import *

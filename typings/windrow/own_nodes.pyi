@@ -1,0 +1,1 @@
+from loader.own_nodes import *

@@ -191,11 +191,16 @@ class Dataset(abc.ABC, Generic[T]):
             node = nodes.ToStreamNode((node,), default_options(node))
         return JaxDataset(node, sharding, prefetch, prefetch_bytes, host, _read_spec)
 
-    def explain(self) -> Explanation:
+    def explain(self, *, sharding: Any = None, host: Iterable[str] = ()) -> Explanation:
         """Describe the chain and its costs, before anything is read.
 
         Uses the lengths, layouts and metadata of the sources, and works out the orders. No
         function of the user's is called but selection maps and methods `output_spec`.
+
+        Args:
+            sharding: As for `to_jax`: the chain that this process runs for its devices is
+                described, with what it reads, decodes beyond what it delivers, and holds.
+            host: As for `to_jax`.
 
         Returns:
             The chain as written and as run, and for each source the chunks, reads and bytes of an
@@ -203,6 +208,7 @@ class Dataset(abc.ABC, Generic[T]):
 
         Raises:
             ReadError: If metadata that describe a layout cannot be read.
+            PlanError, ArgumentError: As `to_jax` raises them, with `sharding`.
 
         Example:
             >>> import numpy as np, windrow
@@ -211,6 +217,8 @@ class Dataset(abc.ABC, Generic[T]):
             >>> print(explanation.batches, "batches of", explanation.batch_bytes, "bytes")
             4 batches of 1,024 bytes
         """
+        if sharding is not None:
+            return self.to_jax(sharding, host=host).explain()
         # Few processes ask: a worker and a training loop do not load it.
         from windrow.explain.explained import explained
 

@@ -150,11 +150,20 @@ class IterDataset(Dataset[T]):
         """
         return IterDataset(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
 
-    def map(self, transform: Any, *, batched: bool = False) -> IterDataset[Any]:
-        """`transform` of each element; with `batched`, of the columns of many (see MapDataset)."""
+    def map(
+        self,
+        transform: Any,
+        *,
+        batched: bool = False,
+        local: str | Iterable[str] = (),
+        halo: Mapping[str, int] | None = None,
+        wrap: str | Iterable[str] = (),
+    ) -> IterDataset[Any]:
+        """`transform` of each element, with the arguments of `MapDataset.map`."""
         function = functions.as_function(transform, "Map")
         make = nodes.ColumnMapNode if batched else nodes.MapNode
-        return IterDataset(make((self._node,), function))
+        promise = nodes.locality_after(self._node, local, halo, wrap)
+        return IterDataset(make((self._node,), function, locality=promise))
 
     def map_with_index(self, transform: Any) -> IterDataset[Any]:
         """`transform(n, element)`, where `n` counts the elements of the stream from 0."""

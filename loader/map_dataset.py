@@ -245,7 +245,14 @@ class MapDataset(PlannedByLengths[T]):
     # --- values ----------------------------------------------------------------------------------
 
     def map(
-        self, transform: Any, *, batched: bool = False, keeps_length: bool = False
+        self,
+        transform: Any,
+        *,
+        batched: bool = False,
+        keeps_length: bool = False,
+        local: str | Iterable[str] = (),
+        halo: Mapping[str, int] | None = None,
+        wrap: str | Iterable[str] = (),
     ) -> MapDataset[Any]:
         """`transform` of each element.
 
@@ -257,13 +264,22 @@ class MapDataset(PlannedByLengths[T]):
                 called on the rows of the next batch in the chain, else on aligned blocks.
             keeps_length: The promise that a sequence is as long as the one it is made from, so
                 that what is planned from lengths works after it.
+            local: The promise that cells along these dimensions are treated independently, so that
+                parts of samples can be made of parts of records: see `to_jax`. The function
+                keeps the leaves and axes, unless it declares others by `output_spec`.
+            halo: By dimension of `local`, cells on each side that a cell depends on too.
+            wrap: Dimensions of `local` whose ends meet, such as longitude at the date line: the
+                function takes the cells around an end from the other end.
 
         Raises:
-            ArgumentError: If `transform` is neither a function nor a `transforms.Map`.
+            ArgumentError: If `transform` is neither a function nor a `transforms.Map`; if `local`
+                names a dimension that elements do not have, or a halo is larger than the axis.
+            PlanError: If a halo is negative.
         """
         function = functions.as_function(transform, "Map")
         make = nodes.ColumnMapNode if batched else nodes.MapNode
-        return MapDataset(make((self._node,), function, keeps_length))
+        promise = nodes.locality_after(self._node, local, halo, wrap)
+        return MapDataset(make((self._node,), function, keeps_length, promise))
 
     def map_with_index(self, transform: Any) -> MapDataset[Any]:
         """`transform(index, element)` of each element; indices continue over the epochs.

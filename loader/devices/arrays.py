@@ -5,8 +5,8 @@ addressable devices, and each piece goes to its device. Devices that hold the sa
 memory. JAX keeps a reference to memory until a transfer is done, or as long as an array is that
 memory, as on CPU devices where its address is a multiple of 64.
 
-Axes other than the first are cut here, of whole samples. A source that could read parts of samples would
-make smaller leaves, and `_DeviceCuts` would map global indices of those axes too.
+Along other axes than the first a leaf has the cells of its box, which all devices of the process share
+(`devices.boxes`), and the pieces are cut out of it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from windrow.devices.placement import (
 )
 from windrow.devices.trees import Path, shown
 from windrow.errors import ElementError, PlanError
+from windrow.sources.cells import Boxes, Cells
 from windrow.transforms import columns
 
 AnyArray = npt.NDArray[Any]
@@ -78,11 +79,13 @@ class GlobalArrays:
         placement: Where leaves go.
         parts: The rows of each batch that this process takes.
         narrowing: The warning, given once for a dataset.
+        boxes: The cells that leaves have of whole samples; others have all cells.
     """
 
     placement: Placement
     parts: RowParts
     narrowing: Narrowing
+    boxes: Boxes = dataclasses.field(default_factory=dict)
     _checked: dict[tuple[Path, tuple[int, ...]], Any] = dataclasses.field(default_factory=dict)
 
     def of(self, batch: Any, records: Records) -> Any:
@@ -118,7 +121,9 @@ class GlobalArrays:
                     f"to_jax: {shown(path)} has {shape[0]} rows in this process, which takes"
                     f" {len(parts.numbers)} equal parts of a batch"
                 )
-            shape = (each * parts.count, *shape[1:])
+            box = self.boxes.get(path)
+            others = shape[1:] if box is None else tuple(cells.size for cells in box[1:])
+            shape = (each * parts.count, *others)
         sharding = self._checked.get((path, shape))
         if sharding is None:
             sharding = self.placement.sharding_of(path)
@@ -127,7 +132,7 @@ class GlobalArrays:
             except PlanError as error:
                 raise ElementError(str(error)) from error
             self._checked[path, shape] = sharding
-        pieces = _DeviceCuts(path, array, parts, shape)
+        pieces = _DeviceCuts(path, array, parts, shape, self.boxes.get(path, ()))
         made: jax.Array = jax.make_array_from_callback(
             shape, sharding, pieces.at, dtype=array.dtype
         )
@@ -151,8 +156,14 @@ class _DeviceCuts:
     """The pieces of a leaf that devices hold, by their indices in the global array."""
 
     def __init__(
-        self, path: Path, array: AnyArray, parts: RowParts, shape: tuple[int, ...]
+        self,
+        path: Path,
+        array: AnyArray,
+        parts: RowParts,
+        shape: tuple[int, ...],
+        box: Sequence[Cells],
     ) -> None:
+        self._firsts = [cells.start for cells in box[1:]]
         self._path, self._array, self._cut = path, array, dict[Any, AnyArray]()
         self._each, self._last = (shape[0] // parts.count if shape else 1), parts.count - 1
         # The first row, in `array`, of each part.
@@ -170,6 +181,12 @@ class _DeviceCuts:
 
     def _local(self, index: tuple[slice, ...]) -> tuple[slice, ...]:
         rows, *others = index
+        if self._firsts:
+            sizes = self._array.shape[1:]
+            others = [
+                slice((each.start or 0) - first, size if each.stop is None else each.stop - first)
+                for each, first, size in zip(others, self._firsts, sizes, strict=True)
+            ]
         if not self._each:  # no rows
             return (slice(0, 0), *others)
         start, stop = rows.start or 0, rows.stop

@@ -3,9 +3,11 @@
 Rules:
 1. A sharding gets the shapes of whole global batches. If batches differ in rows, it gets all shapes
    that they may have.
-2. A shorter last batch is allowed if its rows are known and the sharding divides it, or if no sharding cuts
+2. Where other axes than rows are cut, the chain is narrowed to the boxes of the devices, before it is
+   shared by rows.
+3. A shorter last batch is allowed if its rows are known and the sharding divides it, or if no sharding cuts
    the batch axis. So the same chains run on any number of processes.
-3. Processes agree on the end only where metadata do not show it.
+4. Processes agree on the end only where metadata do not show it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from typing import Any
 
 from windrow.devices import trees
 from windrow.devices.agreement import Agreement, store_of_jax
-from windrow.devices.arrays import GlobalArrays, Narrowing, narrowed, narrowing_text
+from windrow.devices.arrays import GlobalArrays, Narrowing, narrowing_text
+from windrow.devices.arrays import narrowed as narrowed_dtype
+from windrow.devices.boxes import boxes_held, grid_of, placed
 from windrow.devices.extra import jax
 from windrow.devices.placement import (
     Placement,
@@ -29,7 +33,7 @@ from windrow.devices.placement import (
 )
 from windrow.errors import PlanError
 from windrow.sources.base import ArraySpec
-from windrow.transforms.nodes import BatchNode, BatchParts, Node, Tail, shared, tail_of
+from windrow.transforms.nodes import BatchNode, BatchParts, Node, Tail, narrowed, shared, tail_of
 from windrow.transforms.specs import Spec
 
 
@@ -74,6 +78,9 @@ def planned(node: Node, placement: Placement, first_spec: Callable[[Node], Spec]
     own, all_of_them = participants([sharding for _, _, sharding in found])
     sizes = _batch_rows(tail, batch)
     parts: RowParts | None = None
+    grid = grid_of(node)
+    if spec is None and grid is not None:  # shapes are checked, though dtypes are not known
+        found = [*placed(grid, placement)] or found
     for path, leaf, sharding in found:
         for rows in sizes or [batch.size]:
             shape = whole_shape(leaf, rows, sharding)
@@ -84,6 +91,8 @@ def planned(node: Node, placement: Placement, first_spec: Callable[[Node], Spec]
                 part = rows_of(shape, sharding)
                 parts = part if parts is None else parts.joined(part)
     parts = parts or RowParts()
+    boxes = {} if grid is None else boxes_held(grid, placement)
+    node = narrowed(node, boxes)
     agreement = None
     if _ends_unknown(tail, batch) and len(all_of_them) > 1:
         agreement = functools.partial(_begun, own, all_of_them, tail.fingerprint())
@@ -92,7 +101,7 @@ def planned(node: Node, placement: Placement, first_spec: Callable[[Node], Spec]
         share = BatchParts(parts.numbers, parts.count, agree, is_even=True, who="to_jax")
         node = shared(node, share)
     tail_of(node).run()  # checks that the shards can end together
-    return DevicePlan(node, GlobalArrays(placement, parts, Narrowing()), agreement)
+    return DevicePlan(node, GlobalArrays(placement, parts, Narrowing(), boxes), agreement)
 
 
 def _read_spec(tail: Tail, first_spec: Callable[[Node], Spec]) -> Spec:
@@ -153,7 +162,7 @@ def narrowed_leaves(spec: Any, placement: Placement) -> list[str]:
         narrowing_text(path, leaf.dtype)
         for path, leaf in trees.leaves(spec, is_spec=True)
         if isinstance(leaf, ArraySpec) and not placement.is_kept(path)
-        if narrowed(leaf.dtype).itemsize < leaf.dtype.itemsize
+        if narrowed_dtype(leaf.dtype).itemsize < leaf.dtype.itemsize
     ]
 
 
@@ -172,7 +181,7 @@ def device_spec(spec: Any, placement: Placement) -> Any:
                 f"element_spec: {trees.shown(path)} has shape {leaf.shape}, and a None there differs"
                 " between batches"
             )
-        dtype, sharding = narrowed(leaf.dtype), placement.sharding_of(path)
+        dtype, sharding = narrowed_dtype(leaf.dtype), placement.sharding_of(path)
         return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
 
     return trees.mapped(leaf_of, spec, is_spec=True)

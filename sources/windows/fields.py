@@ -19,6 +19,7 @@ import numpy as np
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.boxes import BoxField, Cut
+from windrow.sources.cells import Box, Cells
 from windrow.sources.windows.origins import Dim, Run
 
 _WHAT: Final = "WindowDataSource"
@@ -157,6 +158,18 @@ class Along:
         """Whether the field takes all cells of an axis of this length."""
         return not self.moves and not self.dropped and self.runs == ((0, cells),)
 
+    def within(self, cells: Cells) -> Along:
+        """Some of the cells, counted from the first cell of the first run."""
+        found: list[Run] = []
+        for start, stop in cells.slices:
+            before = 0
+            for first, end in self.runs:
+                low, high = max(start - before, 0), min(stop - before, end - first)
+                if low < high:
+                    found.append((first + low, first + high))
+                before += end - first
+        return dataclasses.replace(self, runs=tuple(found))
+
     def cells(self) -> IntArray:
         """All cells of the runs, `(length,)`."""
         return np.concatenate([np.arange(first, stop) for first, stop in self.runs])
@@ -200,6 +213,14 @@ class TakenField:
             for axis in self.along
         ]
         return f"{self.name}={self.number}({', '.join(axes)})"
+
+    def within(self, box: Box | None) -> TakenField:
+        """A box of the field, which counts axes and cells as delivered; None for all of it."""
+        if box is None:
+            return self
+        cells = iter(box)
+        along = [axis if axis.dropped else axis.within(next(cells)) for axis in self.along]
+        return dataclasses.replace(self, along=tuple(along))
 
     def box_field(self) -> BoxField:
         """The boxes that make up the field, with all axes of the array.

@@ -6,6 +6,7 @@ alone. Cells that may not be read are padded, or the record does not exist.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -20,6 +21,7 @@ from windrow.core.process import refuse_forked
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
 from windrow.sources.boxes import BoxPart, Padding
+from windrow.sources.cells import Boxes, numbered
 from windrow.sources.chunks import AnyArray, ArrayPart, Blocks, LaidOutSource
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.windows.cf import Decoding, decoding_of
@@ -171,7 +173,25 @@ class WindowDataSource(LaidOutSource):
             padded=pad is not None,
             own_name=self._tree.own_name,
         )
+        self._whole: WindowDataSource | None = None  # where this one reads parts of another
         self._forget()
+
+    def narrowed(self, boxes: Boxes) -> WindowDataSource:
+        """The source that reads only these boxes of the leaves of records."""
+        count, plan = len(self._plan.taken), self._plan
+        numbers = numbered(self._in_tree(list(range(count + len(self._coordinates)))))
+        by_number = {numbers[path]: box for path, box in boxes.items()}
+        made = copy.copy(self)
+        made._whole = self._whole or self
+        made._plan = dataclasses.replace(
+            plan, taken=tuple(f.within(by_number.get(k)) for k, f in enumerate(plan.taken))
+        )
+        made._coordinates = tuple(
+            coordinate.within(by_number.get(k))
+            for k, coordinate in enumerate(self._coordinates, count)
+        )
+        made._forget()
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         opened = ("_parts", "_still", "_lock")
@@ -225,6 +245,8 @@ class WindowDataSource(LaidOutSource):
     @property
     def fingerprint(self) -> str:
         """The cells of each record; names, dtypes, shapes and chunks of the arrays."""
+        if self._whole is not None:
+            return self._whole.fingerprint
         plan = self._plan
         cut = [plan.origins.label, *(field.label for field in plan.taken)]
         cut += [f"{dim} in [{r.start}, {r.stop})" for dim, r in plan.ranges.items()]
@@ -284,6 +306,8 @@ class WindowDataSource(LaidOutSource):
         the array's chunks, a block is several chunks: for 8 windows side by side, or up to 16 MiB
         of chunks, so that blocks share few of them.
         """
+        if self._whole is not None:  # orders stay as they are
+            return self._whole.blocks()
         found = blocks_of(self._laid_out(), self._plan)
         return found.bounds if found.records is None else found
 

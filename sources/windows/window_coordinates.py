@@ -14,6 +14,7 @@ import numpy as np
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import ArraySpec, IntArray
+from windrow.sources.cells import Box
 from windrow.sources.chunks import AnyArray
 from windrow.sources.windows.coordinates import Coordinates
 from windrow.sources.windows.fields import Along, TakenField
@@ -48,6 +49,12 @@ class WindowCoordinate:
         if self.along.dropped:
             return ArraySpec((), self._dtype, ())
         return ArraySpec((self.along.length,), self._dtype, (dim,))
+
+    def within(self, box: Box | None) -> WindowCoordinate:
+        """The coordinate of some cells; None for all."""
+        if box is None or self.along.dropped:
+            return self
+        return dataclasses.replace(self, along=self.along.within(box[0]))
 
     @property
     def label(self) -> str:

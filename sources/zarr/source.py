@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import tensorstore as ts
@@ -21,6 +21,10 @@ from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreArray, read_rows
 from windrow.sources.zarr.tree import LIBRARY, ArrayTree
+
+if TYPE_CHECKING:
+    from windrow.sources.cells import Boxes
+    from windrow.sources.zarr.part_source import ZarrPartSource
 
 _WHAT: Final = "ZarrDataSource"
 _SHOWN_ARRAYS: Final = 4
@@ -139,6 +143,16 @@ class ZarrDataSource(LaidOutSource):
     def fingerprint_of_first(self, records: int) -> str:
         """As `sources.base.KnowsEarlier`."""
         return f"zarr({self._tree.facts_of_first([records] * len(self._tree.open()))})"
+
+    def narrowed(self, boxes: Boxes) -> ZarrPartSource:
+        """The source that reads only these boxes of the rows."""
+        # Few chains are narrowed: others do not load it.
+        from windrow.sources.cells import numbered
+        from windrow.sources.zarr.part_source import ZarrPartSource
+
+        numbers = numbered(self._tree.assembled(list(range(len(self._tree.open())))))
+        by_number = {numbers[path]: box for path, box in boxes.items()}
+        return ZarrPartSource(self, self._tree, by_number)
 
     @property
     def parts(self) -> Sequence[ArrayPart]:

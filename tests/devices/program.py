@@ -92,6 +92,25 @@ def stored_chunks(mesh: Mesh) -> dict[str, Any]:
     return {"same": same, "chunks": costs.chunks.high, "bytes": costs.stored_bytes.high}
 
 
+def boxes(mesh: Mesh) -> dict[str, Any]:
+    """Parts of fields over latitude; each process has its own ones, and a halo around them."""
+
+    def smooth(field: Any) -> Any:
+        padded = np.pad(field, ((1, 1), (0, 0)), mode="edge")
+        return padded[:-2] + padded[2:]
+
+    fields = MapDataset.source(ZarrDataSource(FOLDER / "fields.zarr")).shuffle(seed=2)
+    sharding = NamedSharding(mesh, P(None, "data"))
+    plain = fields.batch(4)
+    with iter(plain.to_jax(sharding)) as batches:
+        same = all(map(are_same, batches, plain))
+        (costs,) = batches.stats().sources
+    (said,) = plain.explain(sharding=sharding).epoch
+    around = fields.map(smooth, local="lat", halo={"lat": 1}).batch(4)
+    same &= all(map(are_same, around.to_jax(sharding), around))
+    return {"same": same, "chunks": costs.chunks.high, "explained": said.chunks.high}
+
+
 def part_of_the_devices() -> str:
     """What a process says whose devices are not in the mesh."""
     mesh = Mesh(np.array(DEVICES[:HERE]).reshape(HERE, 1), ("data", "model"))
@@ -149,6 +168,7 @@ def main() -> None:
         ),
         "stream": finite_stream(data),
         "chunks": stored_chunks(data),
+        "boxes": boxes(data),
         "part": part_of_the_devices(),
         "checkpoint": checkpointed(data),
     }

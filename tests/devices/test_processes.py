@@ -54,12 +54,20 @@ def folder(tmp_path: Path) -> Path:
         tmp_path / "rows.zarr", shape=(CHUNKS * 4, 8), chunks=(4, 8), dtype="f4", compressors=None
     )
     array[:] = np.arange(CHUNKS * 4 * 8).reshape(-1, 8)
+    fields = zarr.create_array(
+        tmp_path / "fields.zarr",
+        shape=(8, 32, 6),
+        chunks=(1, 4, 6),
+        dtype="f4",
+        dimension_names=("time", "lat", "lon"),
+    )
+    fields[:] = np.random.default_rng(0).normal(size=(8, 32, 6))
     return tmp_path
 
 
 def check(folder: Path, count: int, devices: int, step: int) -> None:
     found, rows = run(folder, count, devices), list(range(64))
-    for name in ("rows", "permuted", "replicated", "another axis", "stream", "chunks"):
+    for name in ("rows", "permuted", "replicated", "another axis", "stream", "chunks", "boxes"):
         assert [each[name]["same"] for each in found] == [True] * count, name
     for name in ("rows", "permuted"):
         read = [each[name]["read"] for each in found]
@@ -67,6 +75,10 @@ def check(folder: Path, count: int, devices: int, step: int) -> None:
         assert sorted(n for own in read for n in own) == rows
     for name in ("replicated", "another axis"):  # once in each process, whatever its devices
         assert [each[name]["read"] for each in found] == [rows] * count
+    # 8 chunks of latitudes lie in each of 8 fields; whole fields are read as 8 rows.
+    expected = 64 // count if count > 1 else 8
+    assert [each["boxes"]["chunks"] for each in found] == [expected] * count
+    assert [each["boxes"]["explained"] for each in found] == [expected] * count
     check_streams(found, sum(path.stat().st_size for path in folder.glob("rows.zarr/c/*/*")))
     parts = [each["part"] for each in found]
     assert parts[0] == "True"

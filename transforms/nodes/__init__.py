@@ -84,6 +84,7 @@ from windrow.transforms.nodes.values import (
     RandomColumnMapNode,
     RandomMapNode,
     ValueNode,
+    locality_after,
 )
 from windrow.transforms.nodes.whole_chain import (
     as_node,
@@ -126,6 +127,7 @@ if TYPE_CHECKING:
         checked_sequences,
         checked_too_long,
     )
+    from windrow.transforms.nodes.parts import narrowed
     from windrow.transforms.nodes.pieces import ChunksNode
     from windrow.transforms.nodes.planned import PlannedNode
     from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
@@ -155,6 +157,7 @@ _MODULE_OF: Final = {
     "checked_sequences": "packing",
     "checked_too_long": "packing",
     "lengths_of": "lengths",
+    "narrowed": "parts",
     "over_records": "lengths",
     "own_numbers": "own",
     "pack_node": "stream_packing",
@@ -256,9 +259,11 @@ __all__ = [
     "lane_share",
     "lanes_of",
     "lengths_of",
+    "locality_after",
     "may_be_absent",
     "mix_proportions",
     "named_mixture",
+    "narrowed",
     "no_row",
     "options_of",
     "origin",

@@ -44,7 +44,9 @@ Contract of a node:
     The defaults are safe: they say that nothing is known. What a node says of itself is believed.
 11. `lengths_of(at, known)` says how long elements at positions are, or raises a PlanError. It reads
     nothing and calls no function. It checks that lengths are known for no positions, too.
-12. `functions` are the functions of the user that the node calls. A node that has some runs in the
+12. Boxes of elements: `boxes_of_parents(boxes)` says what boxes of the parents' elements make boxes of
+    the node's own; None where it takes whole elements. Boxes never change which elements come.
+13. `functions` are the functions of the user that the node calls. A node that has some runs in the
     worker processes of an `mp_prefetch` after it, so it must pickle.
 """
 
@@ -69,7 +71,7 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.dealing import DealtToLanes
+from windrow.transforms.nodes.dealing import DealtToLanes, MadeOfBoxes
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -108,7 +110,7 @@ class RowShare(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node(DealtToLanes, abc.ABC):
+class Node(DealtToLanes, MadeOfBoxes, abc.ABC):
     """A node of a chain. Immutable; `length` is the elements in one epoch, or `STREAM`."""
 
     parents: tuple[Node, ...]

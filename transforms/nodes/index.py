@@ -38,6 +38,7 @@ class IndexNode(Node):
     """One parent; element `i` of the node is some element of the parent."""
 
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
     chooses: ClassVar[bool] = True
 
     @abc.abstractmethod

@@ -39,6 +39,7 @@ class StreamInterleaveNode(StreamNode):
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
 
     def count(self) -> int:
         if not self.parents:

@@ -53,6 +53,7 @@ class RowsNode(StreamNode):
     counts_rows: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -79,6 +80,7 @@ class LaneRowsNode(StreamNode):
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
 
     @property
     def label(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from windrow.errors import PlanError
 from windrow.sources.base import Specified
@@ -19,6 +19,9 @@ from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import record_bytes
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Columnar, Table
+
+if TYPE_CHECKING:
+    from windrow.sources.cells import Boxes
 
 
 @runtime_checkable
@@ -65,6 +68,13 @@ class SourceNode(Node):
                 " read one with ds.read_spec()"
             )
         return specs.checked(declared, f"{name}.spec")
+
+    def with_boxes(self, boxes: Boxes) -> Node | None:
+        # Few chains are narrowed: others do not load it.
+        from windrow.sources.cells import Narrowable
+
+        found = self.source.narrowed(boxes) if isinstance(self.source, Narrowable) else None
+        return None if found is None else SourceNode((), found)
 
     def element_bytes(self) -> Amount | None:
         return record_bytes(self.source)

@@ -59,6 +59,7 @@ class StreamMixNode(MixingNode):
     position_width: ClassVar[int] = 1
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         if self.sizes is None and not self.drops_out:

@@ -48,6 +48,9 @@ from windrow.transforms.row_blocks import (
 from windrow.transforms.specs import DeclaresBatch, Spec
 from windrow.transforms.tables import Columnar, Listed, Table
 
+if TYPE_CHECKING:
+    from windrow.sources.cells import Boxes
+
 Remainder: TypeAlias = Literal["keep", "drop", "pad"]
 """What becomes of a last batch with too few elements."""
 
@@ -96,6 +99,10 @@ class ZipNode(JoinNode):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return tuple(parents)
+
+    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes]:
+        numbers = range(len(self.parents))
+        return [{p[1:]: box for p, box in boxes.items() if p[0] == n} for n in numbers], boxes
 
     def element_bytes(self) -> Amount | None:
         sizes = [parent.element_bytes() for parent in self.parents]
@@ -284,6 +291,12 @@ class BatchNode(RegroupNode):
             )
         declared = function.output_spec(parents[0], self.size, self.drop_remainder)
         return specs.checked(declared, f"output_spec of {name}")
+
+    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
+        is_plain = self.batch_fn is None and (self.padding is None or self.padding.lengths is None)
+        if not is_plain or not all(box[0].is_whole for box in boxes.values()):
+            return None
+        return [{path: box[1:] for path, box in boxes.items()}], boxes
 
     @property
     def fixed_rows(self) -> int | None:

@@ -35,6 +35,7 @@ class RoutingNode(Node):
     """Several parents; element `i` of the node is some element of one of them."""
 
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
     chooses: ClassVar[bool] = True
 
     @abc.abstractmethod

@@ -49,6 +49,7 @@ class UnseenNode(SameIndices):
     is_unseen: ClassVar[bool] = True
     keeps_epochs: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
 
     @property
     def follows_batch(self) -> bool:

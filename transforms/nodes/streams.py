@@ -75,6 +75,7 @@ class ToStreamNode(Node):
     position_width: ClassVar[int] = 1
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
 
     def with_random_access(self) -> Node:
         if self.parent.has_gaps:
@@ -214,6 +215,7 @@ class StreamWindowShuffleNode(StreamNode):
     needs_many: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return _TurnedWindowsNode(parents, self.window_size, self.seed)
@@ -277,6 +279,7 @@ class StreamRepeatNode(StreamNode):
     position_width: ClassVar[int] = 1
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         # The first pass never ends, even if a batch or a slice made its length smaller.
@@ -353,6 +356,7 @@ class StreamLimitNode(StreamNode):
     position_width: ClassVar[int] = 1
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return first_elements(parents[0], self.size)

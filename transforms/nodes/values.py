@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from windrow.transforms.random import IndexedRandom
 from windrow.transforms.row_blocks import BLOCK_ROWS, Step
 from windrow.transforms.specs import DeclaresOutput, Spec
 from windrow.transforms.tables import Listed, Table
+
+if TYPE_CHECKING:
+    from windrow.sources.cells import Boxes
+    from windrow.transforms.locality import Locality
 
 
 class ValueNode(SameIndices):
@@ -162,11 +166,51 @@ def declared_spec(
     return specs.checked(declaring.output_spec(parents[0]), f"output_spec of {name}")
 
 
+def locality_after(node: Node, local: Any, halo: Any, wrap: Any) -> Locality | None:
+    """The promise of a map of a node's elements: see `windrow.transforms.locality`.
+
+    Raises:
+        ArgumentError: If an argument is of a wrong kind, or does not fit the elements.
+        PlanError: If a halo is negative.
+    """
+    if not (local or halo or wrap):
+        return None
+    # Few maps promise something: others do not load it.
+    from windrow.transforms.locality import locality_of
+
+    try:
+        spec = node.grid_spec()
+    except PlanError:
+        spec = None
+    return locality_of(local, halo, wrap, spec)
+
+
+def grid_after(node: Node, locality: Locality | None) -> Spec:
+    """The spec of a map's elements; a local map that declares none keeps the tree and shapes."""
+    try:
+        return node.spec(specs.Lazy([node.parent.grid_spec]))
+    except PlanError:
+        if locality is None:
+            raise
+        return node.parent.grid_spec()
+
+
+def boxes_before(
+    node: Node, locality: Locality | None, boxes: Boxes
+) -> tuple[Sequence[Boxes], Boxes] | None:
+    """`Node.boxes_of_parents` of a map with a promise; None without one."""
+    if locality is None:
+        return None
+    asked, made = locality.of_parent(boxes, node.grid_spec(), node.parent.grid_spec())
+    return ([asked], made) if asked else None
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class MapNode(EachNode):
     """A function of one element."""
 
     keeps_length: bool = False
+    locality: Locality | None = None
 
     @property
     def follows_batch(self) -> bool:
@@ -184,6 +228,12 @@ class MapNode(EachNode):
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "Map", parents)
 
+    def grid_spec(self) -> Spec:
+        return grid_after(self, self.locality)
+
+    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
+        return boxes_before(self, self.locality, boxes)
+
     def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
         return map(self.function, values)
 
@@ -197,6 +247,7 @@ class ColumnMapNode(ValueNode):
 
     function: Callable[..., Any]
     keeps_length: bool = False
+    locality: Locality | None = None
 
     position_width: ClassVar[int] = 1
 
@@ -227,6 +278,12 @@ class ColumnMapNode(ValueNode):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "Map", parents)
+
+    def grid_spec(self) -> Spec:
+        return grid_after(self, self.locality)
+
+    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
+        return boxes_before(self, self.locality, boxes)
 
     def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
         who = f"map({name_of(self.function)}, batched=True)"

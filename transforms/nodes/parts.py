@@ -37,10 +37,10 @@ _PROMISE: Final = (
 
 def narrowed(node: Node, boxes: Boxes) -> Node:
     """The chain whose elements have only these boxes of their leaves."""
-    return _Narrowing().of(node, some_of(boxes))
+    return _BoxesOfParents().of(node, some_of(boxes))
 
 
-class _Narrowing:
+class _BoxesOfParents:
     """Narrows chains; what several nodes have in common stays common."""
 
     def __init__(self) -> None:

@@ -124,15 +124,15 @@ def taken(tail: Tail, states: OwnStates, found: RowPosition) -> RowPosition:
     (lane,) = found.lanes
     if lane is None or not nodes.has_own(tail.row_node):
         return found
-    counts = nodes.own_numbers(tail.row_node, lane)
-    missing = [k for k, count in enumerate(counts) if count and str(k) not in found.own]
+    counts, kept = nodes.own_numbers(tail.row_node, lane), found.own or {}
+    missing = [k for k, count in enumerate(counts) if count and str(k) not in kept]
     if missing:
         raise StateError(
             f"state has no own state of your node number {missing[0]}, which has given"
             f" {counts[missing[0]]} elements. The state is damaged: restore another one."
         )
     numbers = iter(
-        [states.add(n, json.dumps(found.own[str(k)])) if n else 0 for k, n in enumerate(counts)]
+        [states.add(n, json.dumps(kept[str(k)])) if n else 0 for k, n in enumerate(counts)]
     )
     return found._replace(lanes=[nodes.with_own_numbers(tail.row_node, lane, numbers)])
 

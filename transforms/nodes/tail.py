@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,13 +31,14 @@ class RowPosition(NamedTuple):
         rows: Rows that were given, of all lanes and shards.
         lanes: The position of each lane; None for one that this process does not run.
         after: Integers of nodes after the last batch.
-        own: States of the user's own nodes, by their numbers from "0" on, parents first.
+        own: States of the user's own nodes, by their numbers from "0" on, parents first; None
+            if there are none.
     """
 
     rows: int
     lanes: list[list[int] | None]
     after: list[int]
-    own: Mapping[str, Any] = types.MappingProxyType({})
+    own: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

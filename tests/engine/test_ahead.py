@@ -194,7 +194,8 @@ def test_a_stream_that_yields_nothing_can_be_ended(end: str) -> None:
 
 def test_a_consumer_that_waits_is_told_that_the_iterator_was_closed() -> None:
     stop = threading.Event()
-    iterator = iter(windrow.MapDataset.source([1, 2, 3]).repeat().filter(lambda x: stop.is_set()))
+    endless = windrow.MapDataset.source(np.arange(10**6)).repeat()
+    iterator = iter(endless.filter(lambda x: stop.is_set()))
     errors: list[Exception] = []
 
     def consume() -> None:

@@ -345,7 +345,7 @@ def test_any_thread_may_look_at_any_time(threads: int) -> None:
 
     def look() -> None:
         try:
-            while not ended.is_set():
+            while not ended.wait(0.001):
                 seen.append(iterator.stats())
         except BaseException as error:
             failures.append(error)

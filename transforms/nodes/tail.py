@@ -32,7 +32,7 @@ class RowPosition(NamedTuple):
         lanes: The position of each lane; None for one that this process does not run.
         after: Integers of nodes after the last batch.
         own: States of the user's own nodes, by their numbers from "0" on, parents first; None
-            if there are none.
+            without them.
     """
 
     rows: int

@@ -423,7 +423,8 @@ def failure_of(error: BaseException) -> Failure:
 
 def _exit_error(error: SystemExit) -> WorkerError:
     """The error for a function that wanted to end its worker: it must not end the program silently."""
-    code = error.code
+    # An error that was made without its `__init__` has arguments, and no code.
+    code = error.args[0] if error.code is None and len(error.args) == 1 else error.code
     status = code if isinstance(code, int) else int(code is not None)
     made = WorkerError(
         f"a function called sys.exit({'' if code is None else repr(code)}) in a worker process, which"

@@ -3,10 +3,9 @@
 Nothing here is experimental: a class has the elements, the states and the costs of its method.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from windrow.core.absent_names import absent
+from windrow.core.absent_names import found
 
 if TYPE_CHECKING:
     from windrow.grain_api.datasets import (
@@ -140,12 +139,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise absent(__name__, name)
-    module, _, other = _PLACES[name].partition(":")
-    found = getattr(importlib.import_module(module), other or name)
-    globals()[name] = found
-    return found
+    globals()[name] = value = found(__name__, _PLACES, name)
+    return value
 
 
 def __dir__() -> list[str]:

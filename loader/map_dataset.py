@@ -23,7 +23,15 @@ from windrow.iterator import DatasetIterator
 from windrow.planned_by_lengths import PlannedByLengths
 from windrow.sources.adapt import as_source
 from windrow.transforms import functions, nodes, tables
-from windrow.transforms.arguments import AT_END, AtEnd, checked_seed, integer, one_of, weights_given
+from windrow.transforms.arguments import (
+    AT_END,
+    AtEnd,
+    checked_seed,
+    indices_of,
+    integer,
+    one_of,
+    weights_given,
+)
 from windrow.transforms.mixtures import Schedule, scheduled
 from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
@@ -517,12 +525,7 @@ class MapDataset(PlannedByLengths[T]):
         return records_of_element(self._node, integer(index, "records_of: index"))
 
     def _table(self, indices: Any) -> tables.Table:
-        wanted = np.asarray(indices)
-        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
-            raise ArgumentError(
-                f"read: indices must be 64-bit integers in one dimension, got shape {wanted.shape}"
-                f" and dtype {wanted.dtype}"
-            )
+        wanted = indices_of(indices, "read")
         if not len(wanted):
             return tables.Listed([])
         length = self._node.length

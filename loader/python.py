@@ -15,7 +15,7 @@ from windrow.constants import (
     RECORD_KEY,
     SEED,
 )
-from windrow.core.absent_names import absent
+from windrow.core.absent_names import found
 
 if TYPE_CHECKING:
     from windrow import experimental
@@ -137,12 +137,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("windrow.experimental")
     if name.startswith(f"{_PREFIX}Checkpoint"):  # they need JAX and Orbax
         return getattr(importlib.import_module("windrow.checkpoint"), name.removeprefix(_PREFIX))
-    if name not in _PLACES:
-        raise absent(__name__, name)
-    module, _, other = _PLACES[name].partition(":")
-    found = getattr(importlib.import_module(module), other or name)
-    globals()[name] = found
-    return found
+    globals()[name] = value = found(__name__, _PLACES, name)
+    return value
 
 
 def __dir__() -> list[str]:

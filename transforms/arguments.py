@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from windrow.errors import ArgumentError, PlanError
 
@@ -41,6 +42,21 @@ def integer(value: Any, what: str) -> int:
         return operator.index(value)
     except TypeError:
         raise ArgumentError(f"{what} must be an integer, got {value!r}") from None
+
+
+def indices_of(value: Any, who: str) -> npt.NDArray[Any]:
+    """Indices that the method `who` was given, as an array `(n,)` of integers; empty ones of any dtype.
+
+    Raises:
+        ArgumentError: If they are not integers in one dimension.
+    """
+    indices = np.asarray(value)
+    if indices.ndim == 1 and (not indices.size or indices.dtype.kind in "iu"):
+        return indices
+    raise ArgumentError(
+        f"{who}: indices must be 64-bit integers in one dimension, got shape {indices.shape} and"
+        f" dtype {indices.dtype}"
+    )
 
 
 def at_least(least: int, value: Any, what: str) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+import importlib
+from collections.abc import Mapping
+from typing import Any, Final
 
 _SHARED = (
     "workers get arrays through shared memory already; pass a list or arrays to MapDataset.source:"
@@ -22,6 +24,23 @@ ABSENT: Final = {
     "proto": "nothing of Windrow needs it: results of explain() and stats() have to_json()",
 }
 """A sentence for each name, without the name."""
+
+
+def found(module: str, places: Mapping[str, str], name: str) -> Any:
+    """What a name of a module stands for, imported now.
+
+    Args:
+        module: The module that is asked.
+        places: For each of its names the module that has it, and after a colon its name there.
+        name: The name.
+
+    Raises:
+        AttributeError: If the module has no such name.
+    """
+    if name not in places:
+        raise absent(module, name)
+    place, _, other = places[name].partition(":")
+    return getattr(importlib.import_module(place), other or name)
 
 
 def absent(module: str, name: str) -> AttributeError:

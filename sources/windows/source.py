@@ -32,7 +32,7 @@ from windrow.sources.windows.plan import WindowRequest, planned
 from windrow.sources.windows.window_coordinates import window_coordinates
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray
+from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray, OverTree
 
 _WHAT: Final = "WindowDataSource"
 _PADS: Final = ("constant", "edge", "reflect")
@@ -40,7 +40,7 @@ _SHOWN_FIELDS: Final = 4
 _SHOWN_CHARACTERS: Final = 300
 
 
-class WindowDataSource(LaidOutSource):
+class WindowDataSource(OverTree, LaidOutSource):
     """Windows of one or several Zarr arrays: by grid, by offsets along an axis, or by location.
 
     Example:
@@ -232,15 +232,6 @@ class WindowDataSource(LaidOutSource):
             f"{_WHAT}({len(self):,} windows of {shown}{f', {left}' if left else ''}{padding}"
             f" in {self._tree.place})"
         )
-
-    @property
-    def is_remote_source(self) -> bool:
-        """Whether an array is read over a network."""
-        return self._tree.is_remote_source
-
-    def stats(self) -> dict[str, Any]:
-        """Network requests so far; see `ZarrDataSource.stats`."""
-        return self._tree.counts()
 
     @property
     def fingerprint(self) -> str:

@@ -17,7 +17,7 @@ from windrow.sources.boxes import BoxField, BoxPart, Cut
 from windrow.sources.cells import Box
 from windrow.sources.chunks import ArrayPart, Blocks, LaidOutSource
 from windrow.sources.zarr.in_flight import side_by_side
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray
+from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray, OverTree
 
 _WHAT: Final = "ZarrDataSource"
 
@@ -35,7 +35,7 @@ class _Whole(Protocol):
     def blocks(self) -> IntArray | Blocks: ...
 
 
-class ZarrPartSource(LaidOutSource):
+class ZarrPartSource(OverTree, LaidOutSource):
     """Records with some boxes of the rows of arrays."""
 
     def __init__(self, whole: _Whole, tree: ArrayTree, boxes: Mapping[int, Box]) -> None:
@@ -59,15 +59,6 @@ class ZarrPartSource(LaidOutSource):
             if number in self._boxes
         ]
         return f"{self._whole!r}, of each record {'; '.join(shown)}"
-
-    @property
-    def is_remote_source(self) -> bool:
-        """Whether an array is read over a network."""
-        return self._tree.is_remote_source
-
-    def stats(self) -> dict[str, Any]:
-        """Network requests so far; see `ZarrDataSource.stats`."""
-        return self._tree.counts()
 
     @property
     def fingerprint(self) -> str:

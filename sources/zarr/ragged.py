@@ -30,7 +30,7 @@ from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.local.metadata import held_records
 from windrow.sources.zarr.names import OFFSETS, VALUES, choose_rows
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray
+from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray, OverTree
 
 _WHAT: Final = "RaggedDataSource"
 _SHOWN_FIELDS: Final = 4
@@ -203,7 +203,7 @@ class _RaggedField:
         return f"{self.name}: {shown}" if self.name else shown
 
 
-class RaggedDataSource(LaidOutSource):
+class RaggedDataSource(OverTree, LaidOutSource):
     """Sequences of different lengths in Zarr, such as tokens of documents, as arrays or strings."""
 
     def __init__(
@@ -332,15 +332,6 @@ class RaggedDataSource(LaidOutSource):
         else:
             fields.append(_RaggedField(path, opened[tree]))
         return len(fields) - 1
-
-    @property
-    def is_remote_source(self) -> bool:
-        """Whether an array is read over a network."""
-        return self._tree.is_remote_source
-
-    def stats(self) -> dict[str, Any]:
-        """Counts of this process's requests to networks, as `ZarrDataSource.stats`."""
-        return self._tree.counts()
 
     @property
     def fingerprint(self) -> str:

@@ -20,7 +20,7 @@ from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreArray, read_rows
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree
+from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OverTree
 
 if TYPE_CHECKING:
     from windrow.sources.cells import Boxes
@@ -33,7 +33,7 @@ _MOST_ROW_BYTES: Final = 2**34
 _MOST_BLOCKS: Final = 2**27
 
 
-class ZarrDataSource(LaidOutSource):
+class ZarrDataSource(OverTree, LaidOutSource):
     """Rows of a Zarr array (v2 or v3, sharded too), or of the arrays of a group or dict."""
 
     def __init__(
@@ -119,21 +119,6 @@ class ZarrDataSource(LaidOutSource):
     def arrays(self) -> dict[str, ts.TensorStore]:
         """The open arrays by name; nested names are joined by `/`, a single array's name is ''."""
         return self._tree.stores
-
-    @property
-    def is_remote_source(self) -> bool:
-        """Whether an array is read over a network."""
-        return self._tree.is_remote_source
-
-    def stats(self) -> dict[str, Any]:
-        """Counts of this process's requests to networks: `requests`, `retries`, `bytes`, `faults`.
-
-        TensorStore does not report its requests. For an array that it reads, `requests` counts the
-        reads that were started, of a chunk or of adjacent chunks, `bytes` the bytes of the values,
-        and `faults` the reads that failed for good. TensorStore's own counts are for the whole
-        process: `tensorstore.experimental_collect_matching_metrics("/tensorstore/http/")`.
-        """
-        return self._tree.counts()
 
     @property
     def fingerprint(self) -> str:

@@ -545,3 +545,24 @@ def _shown(facts: Sequence[str], rows: Callable[[], int]) -> str:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{rows()} records, {len(facts)} arrays, sha256:{digest}"
+
+
+class OverTree:
+    """A source of the arrays of a tree: what it says of the reads of all of them."""
+
+    _tree: ArrayTree
+
+    @property
+    def is_remote_source(self) -> bool:
+        """Whether an array is read over a network."""
+        return self._tree.is_remote_source
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of this process's requests to networks: `requests`, `retries`, `bytes`, `faults`.
+
+        TensorStore does not report its requests. For an array that it reads, `requests` counts the
+        reads that were started, of a chunk or of adjacent chunks, `bytes` the bytes of the values,
+        and `faults` the reads that failed for good. TensorStore's own counts are for the whole
+        process: `tensorstore.experimental_collect_matching_metrics("/tensorstore/http/")`.
+        """
+        return self._tree.counts()

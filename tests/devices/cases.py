@@ -39,7 +39,7 @@ def records(indices: npt.NDArray[np.int64]) -> Any:
 
 
 def is_same(found: Any, expected: Any) -> bool:
-    """Whether the shards that this process has of a global array are those of a whole batch."""
+    """Whether this process's shards of a global array hold the same values as the whole batch."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return False
     return all(

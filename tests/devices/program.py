@@ -53,7 +53,7 @@ def stream(source: Any) -> Any:
 
 
 def compared(dataset: Any, plain: Any, sharding: Any, most: int | None = None) -> dict[str, Any]:
-    """Whether all batches are those of the plain iterator, and the records that were read for them."""
+    """Whether all batches equal those of the plain iterator, and which records were read for them."""
     iterator, source = dataset
     batches = list(itertools.islice(iterator.to_jax(sharding), most))
     expected = list(itertools.islice(plain, most))

@@ -115,6 +115,14 @@ def test_the_records_of_any_element_of_a_stream(stream: Any) -> None:
         stream.records_of(len(elements))
 
 
+def test_the_records_of_batches_of_unlike_batches() -> None:
+    parts = [M.source(np.arange(n) + 1000 * k).to_iter_dataset() for k, n in enumerate([3, 1, 2])]
+    rows = IterDataset.interleave(parts, cycle_length=1).batch(1).rebatch(1)
+    stream = rows.map(np.ndarray.item).batch(4, batch_fn=list).batch(2, batch_fn=list)
+    assert list(stream) == [[[0, 1, 2, 1000], [2000, 2001]]]
+    assert stream.records_of(0) == names(next(iter(stream)))
+
+
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=25), kind=st.sampled_from(PACKERS))
 def test_packed_rows_name_the_records_of_their_tokens(lengths: list[int], kind: Any) -> None:
     # The tokens of record `n` are `n + 1`.

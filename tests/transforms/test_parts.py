@@ -163,7 +163,8 @@ def test_parts_are_the_elements(fields: str, data: st.DataObject) -> None:
     if data.draw(st.booleans(), "block_shuffle"):
         dataset = dataset.block_shuffle(seed=3)
     for step in data.draw(st.lists(st.sampled_from(KINDS), max_size=4), "steps"):
-        dataset = steps(step, dataset)
+        # Slices take most of a dataset, and a mixture needs elements of all its parts.
+        dataset = steps(step, dataset) if len(dataset) > 2 else dataset.repeat(3)
     if data.draw(st.booleans(), "zip"):
         dataset = MapDataset.zip([dataset, dataset.map(smoothed, **AROUND)])
     if data.draw(st.booleans(), "batch"):

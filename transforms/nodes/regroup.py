@@ -208,6 +208,11 @@ class PieceNode(Node):
         """Make the elements at positions, of the parent's elements that `to_whole` asked for."""
 
 
+def _without_values(rows: Any) -> int:
+    """In place of a user's `batch_fn`: batches of these are alike, whatever their rows are."""
+    return 0
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchNode(RegroupNode):
     """Consecutive elements stacked; batches do not cross an epoch of a random-access parent."""
@@ -253,7 +258,9 @@ class BatchNode(RegroupNode):
 
     @property
     def unapplied(self) -> BatchNode:
-        return self if self.batch_fn is None else dataclasses.replace(self, batch_fn=None)
+        return (
+            self if self.batch_fn is None else dataclasses.replace(self, batch_fn=_without_values)
+        )
 
     @property
     def shards(self) -> int:

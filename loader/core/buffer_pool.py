@@ -94,15 +94,23 @@ def _wait(memory: Bytes) -> None:
 
 
 def _taken(size_bytes: int) -> Bytes | None:
-    """Take the newest waiting memory of this size: its pages are likely in the CPU caches."""
-    for _ in range(len(_waiting)):
-        try:
+    """Take the newest waiting memory of this size: its pages are likely in the CPU caches.
+
+    If there is none, the sizes in use have changed. Then as much of the oldest memory is given up as
+    the new array takes, so that the process does not grow by memory that nothing will take.
+    """
+    others: list[Bytes] = []
+    with contextlib.suppress(IndexError):  # none is left, or another thread took it
+        while True:
             memory = _waiting.pop()
-        except IndexError:  # another thread took it
-            return None
-        if memory.size == size_bytes:
-            return memory
-        _waiting.appendleft(memory)
+            if memory.size == size_bytes:
+                _waiting.extend(reversed(others))
+                return memory
+            others.append(memory)
+    given_up = 0
+    while others and given_up < size_bytes:
+        given_up += others.pop().size
+    _waiting.extend(reversed(others))
     return None
 
 

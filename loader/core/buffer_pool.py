@@ -13,6 +13,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
+import mmap
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -27,7 +29,9 @@ ALIGNMENT: Final = 64
 
 # A small array is copied faster than it is aligned.
 _ALIGNED_BYTES: Final = 1 << 12
-_LARGE_BYTES: Final = 1 << 20
+_LARGE_BYTES: Final = 1 << 19
+# From this size on NumPy, too, asks for large pages: they are cleared and found faster.
+_HUGE_BYTES: Final = 4 << 20
 # Sizes are rounded up, so that a shorter last batch finds memory too.
 _STEP_BYTES: Final = 1 << 20
 _LARGEST_BYTES: Final = 170 << 20
@@ -54,7 +58,7 @@ def empty(shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     rounded = -(-size // _STEP_BYTES) * _STEP_BYTES
     memory = _taken(rounded)
     if memory is None:
-        memory = _aligned(rounded)
+        memory = _mapped(rounded)
     return np.ndarray(shape, kind, lent(memory, _wait))
 
 
@@ -62,6 +66,28 @@ def _aligned(size_bytes: int) -> Bytes:
     memory = np.empty(size_bytes + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size_bytes]
+
+
+def returned(shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an uninitialized array, whose memory the system gets back once nothing refers to it.
+
+    malloc would keep the memory of up to 32 MiB that lies between other arrays.
+    """
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    if size < _LARGE_BYTES or kind.hasobject:
+        return np.empty(shape, kind)
+    return np.ndarray(shape, kind, _mapped(size))
+
+
+def _mapped(size_bytes: int) -> Bytes:
+    if sys.platform == "win32":
+        return _aligned(size_bytes)
+    found = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
+    if size_bytes >= _HUGE_BYTES and sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a system without large pages
+            found.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(found, np.uint8)
 
 
 def lent(memory: Bytes, back: Callable[[Bytes], object]) -> Bytes:

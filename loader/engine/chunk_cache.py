@@ -222,6 +222,9 @@ class ChunkCache(abc.ABC):
     def gather(self, count: int, fragments: Any, slots: IntArray) -> Any:
         """A new column of `count` records, made of all their fragments."""
 
+    def release(self) -> None:
+        """Give up the memory of the slots, which hold no chunk; it comes back when one is used."""
+
     @abc.abstractmethod
     def finished(self, out: Any, fragments: Any) -> Any:
         """Return the column `out` once all its `fragments` are there."""
@@ -231,9 +234,20 @@ class ArrayCache(ChunkCache):
     """Chunks of an array, as rows of one large array."""
 
     def __init__(self, part: ArrayPart, slots: int) -> None:
-        self._part = part
-        self._rows = np.empty((slots * part.chunk_rows, *part.row_shape), part.dtype)
-        self._runs = runs_of(self._rows, part.size or 1)
+        self._part, self._slots = part, slots
+
+    @functools.cached_property
+    def _rows(self) -> AnyArray:
+        part = self._part
+        return buffer_pool.returned((self._slots * part.chunk_rows, *part.row_shape), part.dtype)
+
+    @functools.cached_property
+    def _runs(self) -> AnyArray:
+        return runs_of(self._rows, self._part.size or 1)
+
+    def release(self) -> None:
+        for name in ("_rows", "_runs"):
+            self.__dict__.pop(name, None)
 
     def fragments(self, indices: IntArray) -> tuple[Fragments, WantedChunks]:
         return fragments_of(self._part, indices)

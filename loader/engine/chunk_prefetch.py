@@ -200,6 +200,8 @@ class ChunkPrefetcher:
         if self._hands_out:
             while self._idle:
                 self._forget(self._idle.popitem()[1])
+            if len(self._free) == self._slots:
+                self._cache.release()
             self._hand_out(2 * records)
         elif records:
             self._share = self._share_of(records)

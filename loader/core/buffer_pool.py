@@ -32,13 +32,13 @@ _ALIGNED_BYTES: Final = 1 << 12
 _LARGE_BYTES: Final = 1 << 19
 # From this size on NumPy, too, asks for large pages: they are cleared and found faster.
 _HUGE_BYTES: Final = 4 << 20
-# Sizes are rounded up, so that a shorter last batch finds memory too.
-_STEP_BYTES: Final = 1 << 20
+# Sizes are rounded up, so that arrays of about one size use the same memory.
+_STEP_BYTES: Final = 1 << 18
 _LARGEST_BYTES: Final = 170 << 20
 # More than a few arrays wait only if they are small.
 _MOST_WAITING: Final = 32
 _FEW: Final = 3
-_MOST_BYTES: Final = 128 << 20
+_MOST_BYTES: Final = 64 << 20
 
 # Filled by finalizers, in any thread: a deque needs no lock for that.
 _waiting: Final[collections.deque[Bytes]] = collections.deque(maxlen=_MOST_WAITING)

@@ -2,7 +2,7 @@
 
 A chunk cache has slots, each with room for one chunk. The slots of an array lie in one allocation,
 so one call gathers the records of a batch from any number of chunks. The memory is reserved as a
-whole, and the system provides the memory of a slot when the slot is first used.
+whole when a slot is first used, and the system provides that of a slot when the slot is first used.
 
 The native core finds the chunks of the records of a read batch in one call, and keeps the interpreter's
 lock meanwhile. Where there is no core, NumPy does so in many calls, which release it.
@@ -223,7 +223,8 @@ class ChunkCache(abc.ABC):
         """A new column of `count` records, made of all their fragments."""
 
     def release(self) -> None:
-        """Give up the memory of the slots, which hold no chunk; it comes back when one is used."""
+        """Give up the memory of the slots, none of which is in use, until one is used again."""
+        return
 
     @abc.abstractmethod
     def finished(self, out: Any, fragments: Any) -> Any:
@@ -246,8 +247,8 @@ class ArrayCache(ChunkCache):
         return runs_of(self._rows, self._part.size or 1)
 
     def release(self) -> None:
-        for name in ("_rows", "_runs"):
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("_rows", None)
+        self.__dict__.pop("_runs", None)
 
     def fragments(self, indices: IntArray) -> tuple[Fragments, WantedChunks]:
         return fragments_of(self._part, indices)

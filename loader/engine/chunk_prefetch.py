@@ -6,7 +6,8 @@ the chunk has a slot of the chunk cache, its records are gathered when their rea
 another chunk needs the slot, the records are copied to the columns of the planned read batches. If
 it is likely that no later read batch wants the chunk, it is read straight there and has no slot.
 Where the reader copies rows out of each chunk that it decodes, and the store does not fit, every
-chunk is read straight to the read batches that want it, once the horizon is full.
+chunk is read straight to the read batches that want it, once the horizon is full; the slots, which no
+chunk has then, give their memory back.
 
 Contract:
 1. A chunk is read at most once for the read batches that were planned when its read was started.
@@ -198,10 +199,7 @@ class ChunkPrefetcher:
         self._collect()
         records = sum(ticket.count for ticket in self._tickets.get(number, ()))
         if self._hands_out:
-            while self._idle:
-                self._forget(self._idle.popitem()[1])
-            if len(self._free) == self._slots:
-                self._cache.release()
+            self._give_up_slots()
             self._hand_out(2 * records)
         elif records:
             self._share = self._share_of(records)
@@ -395,6 +393,7 @@ class ChunkPrefetcher:
             if not self._reads:
                 raise RuntimeError("prefetcher: every slot is taken, and none by a chunk in use")
             self._collect(wait=True)
+        self.crowded_out += 1
         self._spill(chunk)
         return self._taken_from(chunk)
 
@@ -425,7 +424,6 @@ class ChunkPrefetcher:
     def _spill(self, chunk: PlannedChunk) -> None:
         """Copy a chunk's records to the read batches that want them, to free its slot."""
         del self._known[chunk.number]
-        self.crowded_out += 1
         for ticket, at in chunk.uses:
             self._give_column(ticket)
             mine = ticket.of_chunk(at)
@@ -530,6 +528,19 @@ class ChunkPrefetcher:
                 self._forget(chunk)
             else:
                 self._idle[chunk.number] = chunk
+
+    def _give_up_slots(self) -> None:
+        """Free the slots of all chunks that are there, since no later chunk is read to one."""
+        if len(self._free) == self._slots:
+            return
+        while self._idle:
+            self._forget(self._idle.popitem()[1])
+        while (chunk := self._farthest()) is not None:
+            self._handed_out[chunk.number] = chunk.uses[-1][0].place
+            self._spill(chunk)
+            self._release(chunk)
+        if len(self._free) == self._slots:
+            self._cache.release()
 
     def _forget(self, chunk: PlannedChunk) -> None:
         """Give up a chunk's slot: where chunks have no slots, copying from a few would cost more."""

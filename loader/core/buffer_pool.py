@@ -3,7 +3,8 @@
 malloc returns an array of more than 32 MiB to the system when it is freed, and mostly also an array of
 a few MiB that another thread than its maker frees. The system must clear the pages of the next array,
 which takes as long as filling it: batches of 25 MB were two to three times slower. Memory of such
-arrays waits here for the next array of its size.
+arrays waits here for the next array of its size. It is the system's own: what is given up goes back at
+once, where malloc would keep the holes between other arrays.
 
 Invariant: the pool keeps memory only once nothing refers to it, and keeps little at a time.
 """
@@ -122,7 +123,7 @@ def _wait(memory: Bytes) -> None:
 def _taken(size_bytes: int) -> Bytes | None:
     """Take the newest waiting memory of this size: its pages are likely in the CPU caches.
 
-    If there is none, the sizes in use have changed. Then as much of the oldest memory is given up as
+    Without one, the sizes in use have changed. Then as much of the oldest memory is given up as
     the new array takes, so that the process does not grow by memory that nothing will take.
     """
     others: list[Bytes] = []

@@ -2,7 +2,7 @@
 
 A chunk cache has slots, each with room for one chunk. The slots of an array lie in one allocation,
 so one call gathers the records of a batch from any number of chunks. The memory is reserved as a
-whole when a slot is first used, and the system provides that of a slot when the slot is first used.
+whole, and the system provides the memory of a slot when the slot is first used.
 
 The native core finds the chunks of the records of a read batch in one call, and keeps the interpreter's
 lock meanwhile. Where there is no core, NumPy does so in many calls, which release it.
@@ -223,7 +223,7 @@ class ChunkCache(abc.ABC):
         """A new column of `count` records, made of all their fragments."""
 
     def release(self) -> None:
-        """Give up the memory of the slots, none of which is in use, until one is used again."""
+        """Give up the memory of the slots until one is used again; none is in use now."""
         return
 
     @abc.abstractmethod

@@ -287,6 +287,8 @@ def _packed_ms(case: Case, process: int, store: Store) -> float:
 
 def sharing(case: Case) -> float:
     """How many processes read a chunk, on average: counted along the order, of chunks that it reads whole."""
+    if case.hosts == 1:
+        return 1.0
     size = ROWS * case.hosts
     if case.kind == "global shuffle":
         records = min(case.records, 10_000_000)  # it depends on the records of a chunk alone

@@ -84,6 +84,8 @@ class ChunkPrefetcher:
         self._known: dict[int, PlannedChunk] = {}
         # In the chunk cache, wanted by no planned read batch; oldest first.
         self._idle: dict[int, PlannedChunk] = {}
+        # By slot: few, where all that are planned may be many.
+        self._in_slots: dict[int, PlannedChunk] = {}
         # With a slot, by next use, when `_sorted_at` records were made.
         self._by_next_use: list[PlannedChunk] = []
         self._sorted_at = -1
@@ -239,6 +241,8 @@ class ChunkPrefetcher:
                 break
             chunk = self._next()
             chunk.slot, chunk.out = slot, out
+            if slot >= 0:
+                self._in_slots[slot] = chunk
             starting.append(chunk)
         self._started += len(starting)
         task_bytes = _REMOTE_TASK_BYTES if self._is_remote else _TASK_BYTES
@@ -400,6 +404,7 @@ class ChunkPrefetcher:
 
     def _taken_from(self, chunk: PlannedChunk) -> int:
         slot, chunk.slot = chunk.slot, -1
+        del self._in_slots[slot]
         return slot
 
     def _release(self, chunk: PlannedChunk) -> None:
@@ -411,7 +416,7 @@ class ChunkPrefetcher:
         for again in (False, True):
             if again or self._sorted_at != self._made:
                 self._sorted_at = self._made
-                held = [chunk for chunk in self._known.values() if chunk.slot >= 0 and chunk.uses]
+                held = [chunk for chunk in self._in_slots.values() if chunk.uses]
                 self._by_next_use = sorted(held, key=operator.attrgetter("next_use"))
             for place in range(len(self._by_next_use) - 1, -1, -1):
                 chunk = self._by_next_use[place]

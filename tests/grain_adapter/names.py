@@ -39,15 +39,6 @@ def _method(name: str) -> Callable[..., Any]:
     return made
 
 
-def _absent(name: str) -> type[Any]:
-    """A public name that Windrow answers with a sentence: see `docs/grain.md`."""
-
-    def __init__(self: object, *args: Any, **options: Any) -> None:
-        raise NotImplementedError(f"Windrow has no {name}")
-
-    return type(name, (), {"__init__": __init__})
-
-
 def _batch(parent: Any, batch_size: int, drop_remainder: bool = False, batch_fn: Any = None) -> Any:
     return parent.batch(batch_size, drop_remainder=drop_remainder, batch_fn=batch_fn)
 
@@ -111,12 +102,13 @@ _NAMES: Final[dict[str, dict[str, Any]]] = {
     f"{_PYTHON}data_sources": {
         "ArrayRecordDataSource": sources.ArrayRecordDataSource,
         "RangeDataSource": sources.RangeDataSource,
-        "SharedMemoryDataSource": _absent("SharedMemoryDataSource"),
+        "SharedMemoryDataSource": sources.SequenceDataSource,
     },
     f"{_PYTHON}dataset.base": {
         "DatasetOptions": DatasetOptions,
         "DatasetSelectionMap": transforms.DatasetSelectionMap,
         "ExecutionTrackingMode": ExecutionTrackingMode,
+        "MultiprocessingContext": object,
         "RandomAccessDataSource": sources.RandomAccessDataSource,
         "ShapeDtypeStruct": experimental.ShapeDtypeStruct,
         "ShapeDtypeStructProtocol": experimental.ShapeDtypeStructProtocol,
@@ -150,6 +142,7 @@ _NAMES: Final[dict[str, dict[str, Any]]] = {
         name: getattr(samplers, name) for name in ("IndexSampler", "Sampler", "SequentialSampler")
     },
     f"{_NODES}batch": {
+        "BatchFn": object,
         "BatchIterDataset": _batch,
         "BatchMapDataset": _batch,
         "batch_and_pad": experimental.batch_and_pad,
@@ -235,6 +228,8 @@ def modules() -> dict[str, types.ModuleType]:
 
     for name, names in _NAMES.items():
         vars(module(name)).update(names)
+    tree_lib = importlib.import_module("grain._src.core.tree_lib")
+    found[f"{_NODES}batch"].tree_lib = tree_lib  # type: ignore[attr-defined]
     for name in TOOLS:
         outer, _, inner = name.rpartition(".")
         found[name] = importlib.import_module(name)

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import builtins
 import functools
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Sequence
+import unittest
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+import cloudpickle
 
 from tests.grain_adapter import names
 
@@ -35,20 +39,42 @@ def file_of(name: str) -> Path:
     return Path(root) / "_src" / _FOLDERS.get(name, _NODES) / f"{name}.py"
 
 
-@functools.cache
-def _modules() -> dict[str, types.ModuleType]:
-    found = names.modules()
-    helpers = f"{_NODES}.testing_util".replace("/", ".")
-    found[f"grain._src.{helpers}"] = types.ModuleType("testing_util")
-    return found
+_modules = functools.cache(names.modules)
 
 
-def _import(name: str, namespace: Any = None, own: Any = None, wanted: Any = (), level: int = 0) -> Any:
+def _parameterized_class(values: Sequence[dict[str, Any]]) -> Callable[[type[Any]], type[Any]]:
+    """As in the package of that name: a subclass for each dict, in place of the class."""
+
+    def made(base: type[Any]) -> type[Any]:
+        for number, attributes in enumerate(values):
+            name = f"{base.__name__}_{number}"
+            made_class = type(base)(name, (base,), {**vars(base), **attributes})
+            setattr(sys.modules[base.__module__], name, made_class)
+        for name in [name for name in vars(base) if name.startswith("test")]:
+            delattr(base, name)
+        return base
+
+    return made
+
+
+# `reload` lets Grain's modules see whether JAX is there, which Windrow never asks.
+_OTHERS: Final = {
+    "importlib": types.SimpleNamespace(reload=lambda module: module),
+    "parameterized": types.SimpleNamespace(parameterized_class=_parameterized_class),
+}
+
+
+def _import(
+    name: str, namespace: Any = None, own: Any = None, wanted: Any = (), level: int = 0
+) -> Any:
     """`__import__` of a test module: of Grain what `names` has, of others the usual."""
+    if name in _OTHERS:
+        return _OTHERS[name]
     if name.partition(".")[0] != "grain":
         return builtins.__import__(name, namespace, own, wanted, level)
     if wanted and "testing_util" in wanted:
-        return importlib.import_module(__name__)
+        importlib.import_module(f"{__name__}.testing_util")
+        return sys.modules[__name__]
     found = _modules()
     if name not in found:
         raise ModuleNotFoundError(f"{name}: not among the names of the adapter", name=name)
@@ -58,7 +84,13 @@ def _import(name: str, namespace: Any = None, own: Any = None, wanted: Any = (),
 class _Loader(importlib.machinery.SourceFileLoader):
     def exec_module(self, module: types.ModuleType) -> None:
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import}
+        cloudpickle.register_pickle_by_value(module)
         super().exec_module(module)
+        # Grain's own build has the classes that are tested by a class which is only a base.
+        for name in [name for name in vars(module) if name.endswith("TestBase")]:
+            base = getattr(module, name)
+            own = {"__module__": module.__name__, "setUpClass": unittest.TestCase.setUpClass}
+            setattr(module, name[1:-4], type(base)(name[1:-4], (base,), own))
 
 
 class _Finder(importlib.abc.MetaPathFinder):

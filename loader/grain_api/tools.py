@@ -40,12 +40,20 @@ class ShapeDtypeStructProtocol(Protocol):
         ...
 
 
-@dataclasses.dataclass(slots=True, frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class ShapeDtypeStruct:
-    """A shape and a dtype. `element_spec` has `windrow.sources.ArraySpec` instead."""
+    """A shape and a dtype. It equals a `windrow.sources.ArraySpec` of this shape and dtype."""
 
     shape: tuple[int | None, ...]
     dtype: npt.DTypeLike
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (ShapeDtypeStruct, ArraySpec)):
+            return NotImplemented
+        return self.shape == other.shape and bool(self.dtype == other.dtype)
+
+    def __hash__(self) -> int:
+        return hash(self.shape)  # equal dtypes, such as np.int64 and its dtype, hash differently
 
 
 def get_element_spec(ds: Dataset[Any]) -> Any:

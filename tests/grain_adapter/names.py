@@ -236,5 +236,7 @@ def modules() -> dict[str, types.ModuleType]:
         setattr(module(outer), inner, found[name])
     # Grain's name of it that no program uses.
     windrow.MapDataset._getitems = windrow.MapDataset.__getitems__  # type: ignore[attr-defined]
+    for kind in (windrow.MapDataset, windrow.IterDataset):
+        kind._element_spec = property(experimental.get_element_spec)  # type: ignore[attr-defined]
     found["grain"].__file__ = importlib.import_module("grain").__file__
     return found

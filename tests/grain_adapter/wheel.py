@@ -89,7 +89,9 @@ class _Loader(importlib.machinery.SourceFileLoader):
         # Grain's own build has the classes that are tested by a class which is only a base.
         for name in [name for name in vars(module) if name.endswith("TestBase")]:
             base = getattr(module, name)
-            own = {"__module__": module.__name__, "setUpClass": unittest.TestCase.setUpClass}
+            base.__test__ = False
+            start = unittest.TestCase.setUpClass
+            own = {"__module__": module.__name__, "setUpClass": start, "__test__": True}
             setattr(module, name[1:-4], type(base)(name[1:-4], (base,), own))
 
 

@@ -35,6 +35,12 @@ def pytest_configure(config: pytest.Config) -> None:
     def literal(self: Any, error: Any, message: str, *args: Any, **options: Any) -> Any:
         return with_our_words(self, error, words.get(message, re.escape(message)), *args, **options)
 
+    searched = unittest.TestCase.assertRegex
+
+    def found(self: Any, text: Any, pattern: Any, *args: Any) -> None:
+        searched(self, text, words.get(pattern, pattern), *args)
+
+    unittest.TestCase.assertRegex = found  # type: ignore[method-assign]
     unittest.TestCase.assertRaisesRegex = with_our_words  # type: ignore[method-assign]
     absltest.TestCase.assertRaisesWithLiteralMatch = literal
 

@@ -13,12 +13,13 @@ _PLACE = Path(__file__).with_name("listed.toml")
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Cases of one file with one reason."""
+    """Cases of one file with one reason; some depend on the speed of the machine and may pass."""
 
     file: str
     internal: bool
     reason: str
     tests: tuple[str, ...]
+    varies: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +36,9 @@ class Listed:
     words: dict[str, str]
     groups: tuple[Group, ...]
 
-    def reasons(self) -> dict[tuple[str, str], str]:
-        """The reason of each case, by file and name."""
-        return {(g.file, test): g.reason for g in self.groups for test in g.tests}
+    def groups_of_cases(self) -> dict[tuple[str, str], Group]:
+        """The group of each case, by file and name."""
+        return {(group.file, test): group for group in self.groups for test in group.tests}
 
     def count(self, file: str, *, internal: bool) -> int:
         """The cases of a file that test an internal of Grain, or that fail for another reason."""
@@ -61,8 +62,5 @@ class Listed:
 def read() -> Listed:
     """The stored table."""
     found: dict[str, Any] = tomllib.loads(_PLACE.read_text(encoding="utf-8"))
-    groups = [
-        Group(each["file"], each["internal"], each["reason"], tuple(each["tests"]))
-        for each in found["listed"]
-    ]
+    groups = [Group(**{**each, "tests": tuple(each["tests"])}) for each in found["listed"]]
     return Listed(found["cases"], found["words"], tuple(groups))

@@ -16,7 +16,7 @@ import types
 import unittest
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import cloudpickle
 
@@ -48,7 +48,7 @@ def _parameterized_class(values: Sequence[dict[str, Any]]) -> Callable[[type[Any
     def made(base: type[Any]) -> type[Any]:
         for number, attributes in enumerate(values):
             name = f"{base.__name__}_{number}"
-            made_class = type(base)(name, (base,), {**vars(base), **attributes})
+            made_class = cast(Any, type(base))(name, (base,), {**vars(base), **attributes})
             setattr(sys.modules[base.__module__], name, made_class)
         for name in [name for name in vars(base) if name.startswith("test")]:
             delattr(base, name)

@@ -92,7 +92,7 @@ _NAMES: Final[dict[str, dict[str, Any]]] = {
         "even_split": shards.even_split,
     },
     "grain._src.core.transforms": {
-        **{name: getattr(transforms, name) for name in transforms.__all__ if name[0].isupper()},
+        **{name: getattr(transforms, name) for name in dir(transforms) if name[0].isupper()},
         "FlatMap": experimental.FlatMapTransform,
     },
     f"{_PYTHON}data_loader": {
@@ -237,6 +237,6 @@ def modules() -> dict[str, types.ModuleType]:
     # Grain's name of it that no program uses.
     windrow.MapDataset._getitems = windrow.MapDataset.__getitems__  # type: ignore[attr-defined]
     for kind in (windrow.MapDataset, windrow.IterDataset):
-        kind._element_spec = property(experimental.get_element_spec)  # type: ignore[attr-defined]
+        setattr(kind, "_element_spec", property(experimental.get_element_spec))  # noqa: B010
     found["grain"].__file__ = importlib.import_module("grain").__file__
     return found

@@ -97,6 +97,7 @@ class ChunkPrefetcher:
         self._fits = room.fits
         self._keeps = room.keeps
         self._entered_once = bytearray(part.chunk_count if self._fits and not self._keeps else 0)
+        self._comes_back = False  # whether a chunk that was given up was wanted again
         self._ended = False
         self._share = self._started = 0  # reads to start in this read batch, and started ones
         self._credit = 0.0
@@ -151,7 +152,7 @@ class ChunkPrefetcher:
     def _enter(self, chunk: int) -> None:
         """Note a chunk to read; if it was read before, chunks are kept from now on."""
         if self._entered_once[chunk]:
-            self._keeps, self._entered_once = True, bytearray()
+            self._keeps, self._comes_back, self._entered_once = True, True, bytearray()
         else:
             self._entered_once[chunk] = True
 
@@ -328,7 +329,7 @@ class ChunkPrefetcher:
     def _direct(self, chunk: PlannedChunk) -> list[Any] | None:
         """The places where read batches want a chunk, if it is read straight there."""
         cache = self._cache
-        if not chunk.uses:
+        if not chunk.uses or (self._comes_back and self._keeps):
             return None
         last = self._is_last(chunk)
         if not cache.may_skip(len(chunk.uses), last=last):

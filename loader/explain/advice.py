@@ -237,7 +237,7 @@ def _window(
 ) -> Advice:
     stream, part = crowded
     passes = read.passes * read.repeats
-    number = [source is read.source for source in node.sources()].index(True)
+    number = _number_of(read.source, list(node.sources()))
     held = _wanted_at_a_time(node, stream, part)
 
     def is_good(found: Prediction, other: ToStreamNode) -> bool:
@@ -280,7 +280,13 @@ def _on_room(
     again = [each for each in read if each.costs.reads.low > _OFTEN * each.chunks]
     if not again or _fit(rooms):
         return
-    enough = _room_for_stores(node, stream)
+    sources = list(node.sources())
+    numbered = [(each, _number_of(each.source, sources)) for each in again]
+
+    def is_good(found: Prediction) -> bool:
+        return all(found.epoch[own].reads.low <= _OFTEN * each.chunks for each, own in numbered)
+
+    enough = _room_for_stores(node, stream, is_good)
     if enough is None:
         return
     stored = sum(room.part.chunk_count * room.chunk_bytes for room in rooms)
@@ -293,6 +299,10 @@ def _on_room(
         f"give them room: {_with_room(enough)}",
         f"each is read {_are_read(max(each.passes for each in again))}, {in_bytes(once)} an epoch",
     )
+
+
+def _number_of(source: Any, sources: Sequence[Any]) -> int:
+    return next(number for number, each in enumerate(sources) if each is source)
 
 
 # --- how much room -------------------------------------------------------------------------------
@@ -327,10 +337,25 @@ def _wanted_at_a_time(node: Node, stream: ToStreamNode, part: PartRun) -> int:
     return max(found.held, part.room.places + 1)
 
 
-def _room_for_stores(node: Node, stream: ToStreamNode) -> int | None:
-    """The bytes that keep all chunks that a stream of a chain reads; None if they are too many."""
+def _room_for_stores(
+    node: Node, stream: ToStreamNode, is_good: Callable[[Prediction], bool]
+) -> int | None:
+    """The bytes that keep all chunks that a stream of a chain reads; None if they are too many.
+
+    Chunks of a store that hardly fits are kept once one of them is wanted again, so an epoch of few
+    passes needs more room than the store.
+
+    Args:
+        node: The chain.
+        stream: One of its streams.
+        is_good: Whether the costs of a chain with that room are as low as hoped.
+    """
     own_bytes = _stores_bytes(rooms_of(node, stream))
-    return _enough(node, stream, own_bytes, lambda top, other: _fit(rooms_of(top, other)))
+
+    def is_enough(top: Node, other: ToStreamNode) -> bool:
+        return _fit(rooms_of(top, other)) and is_good(predicted(top))
+
+    return _enough(node, stream, own_bytes, is_enough)
 
 
 def _room_for_chunks(
@@ -352,10 +377,12 @@ def _room_for_chunks(
     own_bytes = min(_stores_bytes(rooms), held * _bytes_together(rooms) / kept)
 
     def is_enough(top: Node, other: ToStreamNode) -> bool:
-        return _fit(rooms_of(top, other)) or is_good(predicted(top), other)
+        return is_good(predicted(top), other)
 
     found = _enough(node, stream, own_bytes, is_enough)
-    return _room_for_stores(node, stream) if found is None else found
+    if found is None:
+        found = _enough(node, stream, _stores_bytes(rooms), is_enough)
+    return found
 
 
 def _stores_bytes(rooms: Sequence[CacheRoom]) -> float:

@@ -160,6 +160,14 @@ def test_a_store_that_fits_is_read_once_for_all_epochs() -> None:
     assert sorted(source.started) == list(range(0, 1_000, 16))
 
 
+def test_a_store_that_hardly_fits_is_kept_once_a_chunk_comes_back() -> None:
+    source = pieced(1_600, 16)  # 100 chunks, and each batch is one of them
+    chain = MapDataset.source(source).repeat(5).batch(16)
+    for batch in chain.to_iter_dataset(budget(140 * 16, 4 * 16)):
+        assert len(batch)
+    assert len(source.started) <= 2.1 * 100
+
+
 def test_what_has_been_read_for_a_batch_is_not_read_for_the_next() -> None:
     source = pieced(400, 100)
     list(MapDataset.source(source).batch(10).to_iter_dataset(budget(1, 1)))

@@ -203,6 +203,22 @@ def test_who_follows_the_number_that_is_told_reads_less(name: str) -> None:
     assert counted(dataset) < counted(make(options))
 
 
+def test_two_passes_over_a_store_that_hardly_fits_need_more_room_than_the_store() -> None:
+    options = ReadOptions(prefetch_buffer_size=1, resident_bytes=100, in_flight_bytes=100)
+
+    def make(options: Sequence[ReadOptions]) -> IterDataset[Any]:
+        chain = MapDataset.source(group(20, x=1)).block_shuffle(seed=0, window_blocks=1)
+        return chain.repeat(2).batch(3).to_iter_dataset(options[0])
+
+    advice = told(make([options]), "resident-bytes")
+    dataset = followed(make, [options], advice, make([options]).explain())
+    assert dataset is not None
+    # The store has 640 bytes. All its 20 chunks have a slot with 860 bytes too, but most are kept
+    # in the second pass only.
+    assert counted(dataset) <= 30
+    assert counted(make([options])) == 40
+
+
 # --- each kind -----------------------------------------------------------------------------------
 
 

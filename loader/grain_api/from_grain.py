@@ -103,7 +103,9 @@ class Conversion:
             PlanError: If it has no counterpart, and the conversion is strict.
         """
         kind = grain_nodes.kind_of(node)
-        return self._once(node, lambda: self._other(node) if kind is None else self._known(node, kind))
+        return self._once(
+            node, lambda: self._other(node) if kind is None else self._known(node, kind)
+        )
 
     def parent(self, node: Any) -> Any:
         """The dataset of the one parent of a node."""

@@ -179,8 +179,7 @@ def _split_pack(to: Conversion, node: Any) -> IterDataset[Any]:
 
 def _interleaved(to: Conversion, node: Any) -> IterDataset[Any]:
     parts = interleaved_parts(node)
-    workers = [name_of(part) == "ProcessPrefetchIterDataset" for part in parts]
-    if parts and all(workers):
+    if are_workers(parts):
         return _in_workers(to, parts)
     inside = to.whole()
     streams = [inside.of(part) for part in parts[to.every()]]
@@ -198,6 +197,11 @@ def _in_workers(to: Conversion, parts: Sequence[Any]) -> IterDataset[Any]:
     return stream.mp_prefetch(
         MultiprocessingOptions(len(parts), parts[0]._buffer_size), _worker_init(parts[0])
     )
+
+
+def are_workers(parts: Sequence[Any]) -> bool:
+    """Whether an interleaving of these datasets is `mp_prefetch`."""
+    return bool(parts) and all(name_of(part) == "ProcessPrefetchIterDataset" for part in parts)
 
 
 def whole_of(part: Any) -> Any:
@@ -219,13 +223,21 @@ def _of_worker(to: Conversion, node: Any) -> IterDataset[Any]:
             "sequential_slice of mp_prefetch has no counterpart in Windrow: there, workers change no"
             " order; give 0 workers, or pass strict=False to run it as Grain's own node"
         )
-    sliced = node._slice
-    return to.sliced((sliced.start, sliced.step)).parent(node)
+    return inside(to, node).parent(node)
 
 
 def _in_process(to: Conversion, node: Any) -> IterDataset[Any]:
-    context = node._mp_context
-    return to.drawing((context.process_index, context.process_count)).parent(node)
+    return inside(to, node).parent(node)
+
+
+def inside(to: Conversion, node: Any) -> Conversion:
+    """The conversion of the parent of a node: what Grain's workers are is written in their nodes."""
+    match name_of(node):
+        case "_LazyWorkerSliceIterDataset":
+            return to.sliced((node._slice.start, node._slice.step))
+        case "_MpContextIterDataset":
+            return to.drawing((node._mp_context.process_index, node._mp_context.process_count))
+    return to
 
 
 def _options(to: Conversion, node: Any) -> IterDataset[Any]:
@@ -405,6 +417,7 @@ def kind_of(node: Any) -> str | None:
 
 
 def _slice_of(node: Any) -> slice:
+    if not node._length:
+        return slice(0, 0)
     # Of a step below 0, -1 stands for the place before the first element.
-    stop = None if node._step < 0 and node._stop < 0 else node._stop
-    return slice(node._start, stop, node._step)
+    return slice(node._start, None if node._stop < 0 else node._stop, node._step)

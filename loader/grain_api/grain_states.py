@@ -9,6 +9,7 @@ Invariant: where both directions exist, one undoes the other up to states that g
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,8 +17,6 @@ from windrow.errors import ArgumentError, StateError
 from windrow.grain_api import grain_nodes
 from windrow.grain_api.loader_state import in_place
 from windrow.iterator import DatasetIterator
-from windrow.map_dataset import MapDataset
-from windrow.state import check_reach
 
 if TYPE_CHECKING:
     from windrow.grain_api.from_grain import Conversion
@@ -32,7 +31,7 @@ def resumed(to: Conversion, iterator: Any) -> DatasetIterator[Any]:
     """
     stream = grain_nodes.with_options(to.of(iterator), iterator._ctx.dataset_options)
     found: DatasetIterator[Any] = iter(stream)
-    position = _integers(iterator, iterator.get_state())
+    position = position_of(to, iterator, iterator.get_state())
     if any(position):
         found.set_state(in_place(found, position))
     return found
@@ -68,27 +67,31 @@ def to_grain_state(iterator: DatasetIterator[Any], dataset: Any) -> Any:
         raise ArgumentError(
             f"to_grain_state: needs an iterator of Windrow, got a {type(iterator).__name__}"
         )
-    named = iterator._named()
-    made = Conversion(True, {}).of(dataset)
+    to = Conversion(True, {})
+    made, named = to.of(dataset), iterator._named()
     if iter(made)._named().fingerprint != named.fingerprint:
         raise ArgumentError(
             f"to_grain_state: the iterator is of another chain\n  iterator: {named.chain}\n  dataset:"
             f"  {made!r}\nGive the dataset of Grain that from_grain was called with."
         )
+    position = _position(iterator)
+    return _theirs(to, dataset, position)
+
+
+def _position(iterator: DatasetIterator[Any]) -> list[int]:
+    """The position of an iterator in its chain as the user wrote it."""
+    named = iterator._named()
     found = named.position(iterator.get_state())
-    check_reach(named.tail, found)
     position, lead = named.tail.position_of(found)
     if lead:
         raise StateError(
             "to_grain_state: the place is inside a batch, where Grain has no state; take it at the"
             " begin of a batch"
         )
+    if named.tail.is_indexed:
+        return position
     (lane,) = found.lanes
-    if not named.tail.is_indexed:
-        position = [*(lane or ()), *found.after]  # without the count of rows
-    if isinstance(made, MapDataset):
-        return {"next_index": position[0]}
-    return _theirs(dataset, position)
+    return [*(lane or ()), *found.after]  # without the count of rows
 
 
 # --- the states of nodes -------------------------------------------------------------------------
@@ -141,44 +144,79 @@ _RULES: Final[Mapping[str, _Rule]] = {
 }
 
 
-def _integers(node: Any, state: Any) -> list[int]:
+def position_of(to: Conversion, node: Any, state: Any) -> list[int]:
     """The position of Windrow at the place of a state of Grain.
 
     Raises:
         StateError: If there is none.
     """
-    kind = grain_nodes.kind_of(node)
+    kind = _kind(node)
     if kind in _SEVERAL:
-        return _SEVERAL[kind].integers(node, state)
+        return _SEVERAL[kind].integers(to, node, state)
     if kind is None or kind in _SOURCES:
         raise StateError(f"from_grain: a state of {node} has no counterpart in Windrow")
-    rule = _rule_of(kind)
-    own = rule.integers(state)
-    return [*_integers(grain_nodes.parent_of(node), rule.parent(state)), *own]
+    rule, inside = _rule_of(kind), grain_nodes.inside(to, node)
+    position = position_of(inside, grain_nodes.parent_of(node), rule.parent(state))
+    position += rule.integers(state)
+    if kind in _GROUPS:
+        return _in_group(to, node, position, keeps=rule.own - 1)
+    return position
 
 
-def _theirs(node: Any, position: Sequence[int]) -> Any:
+_GROUPS: Final = ("RebatchIterDataset", "FlatMapIterDataset", "WindowShuffleIterDataset")
+"""Nodes that give out groups, whose last integer is what they have given of one."""
+
+
+def _in_group(to: Conversion, node: Any, position: list[int], keeps: int = 0) -> list[int]:
+    """The position after so many elements of a group as its last integer says.
+
+    Grain keeps the begin of a group until the next one begins. Windrow does not, and only the group
+    itself shows whether it has been given out. The `keeps` integers before the last one are right.
+    """
+    *before, given = position
+    if not given:
+        return position
+    is_rebatch = _kind(node) == "RebatchIterDataset"
+    stream = to.parent(node).rebatch(1) if is_rebatch else to.of(node)
+    with iter(stream) as iterator:
+        iterator.set_state(in_place(iterator, [*before, 0]))
+        for _ in itertools.islice(iterator, given):
+            pass
+        found = _position(iterator)
+    own = len(found) - 1 - keeps
+    return [*found[:own], *before[own:], found[-1]]
+
+
+def _theirs(to: Conversion, node: Any, position: Sequence[int]) -> Any:
     """Grain's state at the place of a position of Windrow.
 
     Raises:
         StateError: If there is none.
     """
-    kind = grain_nodes.kind_of(node)
+    kind = _kind(node)
     if kind in _SEVERAL:
-        return _SEVERAL[kind].state(node, list(position))
-    if kind is None or kind in _SOURCES or kind == "CacheIterDataset":
+        return _SEVERAL[kind].state(to, node, list(position))
+    if kind is None or kind in _SOURCES:
         raise StateError(f"to_grain_state: this place of {node} has no state of Grain")
     rule = _rule_of(kind)
     split = len(position) - rule.own
-    return rule.state(_theirs(grain_nodes.parent_of(node), position[:split]), position[split:])
+    inner = _theirs(grain_nodes.inside(to, node), grain_nodes.parent_of(node), position[:split])
+    return rule.state(inner, position[split:])
 
 
-def _width(node: Any) -> int:
+def _width(to: Conversion, node: Any) -> int:
     """The integers that a position of Windrow has for a stream of Grain."""
-    kind = grain_nodes.kind_of(node)
+    kind = _kind(node)
     if kind in _SEVERAL:
-        return _SEVERAL[kind].width(node)
-    return _rule_of(str(kind)).own + _width(grain_nodes.parent_of(node))
+        return _SEVERAL[kind].width(to, node)
+    inner = _width(grain_nodes.inside(to, node), grain_nodes.parent_of(node))
+    return _rule_of(str(kind)).own + inner
+
+
+def _kind(node: Any) -> str | None:
+    """The row of the table; what has random access is a stream where a stream is made of it."""
+    kind = grain_nodes.kind_of(node)
+    return "PrefetchIterDataset" if str(kind).endswith("MapDataset") else kind
 
 
 def _rule_of(kind: str) -> _Rule:
@@ -196,45 +234,45 @@ _SOURCES: Final = ("ParquetIterDataset", "TFRecordIterDataset")
 class _NodeRule:
     """How the whole state of a kind of node relates to the whole position."""
 
-    width: Callable[[Any], int]
-    integers: Callable[[Any, Any], list[int]]
-    state: Callable[[Any, list[int]], Any]
+    width: Callable[[Conversion, Any], int]
+    integers: Callable[[Conversion, Any, Any], list[int]]
+    state: Callable[[Conversion, Any, list[int]], Any]
 
 
-def _split(parts: Sequence[Any], position: Sequence[int]) -> list[Any]:
+def _joined(to: Conversion, parts: Sequence[Any], states: Sequence[Any]) -> list[int]:
+    """The positions of parents."""
+    return [
+        n for part, state in zip(parts, states, strict=True) for n in position_of(to, part, state)
+    ]
+
+
+def _split(to: Conversion, parts: Sequence[Any], position: Sequence[int]) -> list[Any]:
     """The states of parents, whose positions come first in a position."""
     found, start = [], 0
     for part in parts:
-        stop = start + _width(part)
-        found.append(_theirs(part, position[start:stop]))
+        stop = start + _width(to, part)
+        found.append(_theirs(to, part, position[start:stop]))
         start = stop
     return found
 
 
-def _joined(parts: Sequence[Any], states: Sequence[Any]) -> list[int]:
-    return [n for part, state in zip(parts, states, strict=True) for n in _integers(part, state)]
+def _widths(to: Conversion, parts: Sequence[Any]) -> int:
+    return sum(_width(to, part) for part in parts)
 
 
-def _mix_integers(node: Any, state: Any) -> list[int]:
+def _mix_integers(to: Conversion, node: Any, state: Any) -> list[int]:
     parents = state["parents"]
     if isinstance(node._parents_structure, Mapping):
         parents = [parents[name] for name in grain_nodes.part_names(node)]
     # A mixture that has ended has counted the element that it lacks.
-    return [*_joined(node._parents, parents), state["index"] - bool(state["stop"])]
+    return [*_joined(to, node._parents, parents), state["index"] - bool(state["stop"])]
 
 
-def _mix_state(node: Any, position: list[int]) -> Any:
-    parents: Any = _split(node._parents, position)
+def _mix_state(to: Conversion, node: Any, position: list[int]) -> Any:
+    parents: Any = _split(to, node._parents, position)
     if isinstance(node._parents_structure, Mapping):
         parents = dict(zip(grain_nodes.part_names(node), parents, strict=True))
     return {"parents": parents, "index": position[-1], "stop": False}
-
-
-def _cut_integers(node: Any, state: Any) -> list[int]:
-    slices = state["remainder_slices"]
-    begins = [slices[name][0] for name in _cut_features(node)]
-    own = [*begins, state["elements_from_buffer_after_checkpoint"]]
-    return [*_integers(grain_nodes.parent_of(node), state["parent_state"]), *own]
 
 
 def _cut_features(node: Any) -> list[str]:
@@ -242,85 +280,117 @@ def _cut_features(node: Any) -> list[str]:
     return [name for name in config.length_struct if name not in config.meta_features]
 
 
-def _cut_state(node: Any, position: list[int]) -> Any:
-    if any(position[-1 - len(_cut_features(node)) : -1]):
+def _cut_width(to: Conversion, node: Any) -> int:
+    return _width(to, grain_nodes.parent_of(node)) + len(_cut_features(node)) + 1
+
+
+def _cut_integers(to: Conversion, node: Any, state: Any) -> list[int]:
+    slices = state["remainder_slices"]
+    begins = [max(0, slices[name][0]) for name in _cut_features(node)]  # -1 for none
+    inner = position_of(to, grain_nodes.parent_of(node), state["parent_state"])
+    given = state["elements_from_buffer_after_checkpoint"]
+    return _in_group(to, node, [*inner, *begins, given])
+
+
+def _cut_state(to: Conversion, node: Any, position: list[int]) -> Any:
+    split = len(position) - len(_cut_features(node)) - 1
+    if any(position[split:-1]):
         raise StateError(
             "to_grain_state: the place is inside a sequence, and where that ends is not known before"
             " it is read"
         )
-    inner = _theirs(grain_nodes.parent_of(node), position[: -1 - len(_cut_features(node))])
     return {
-        "parent_state": inner,
-        "remainder_slices": dict.fromkeys(_cut_features(node), (0, 0)),
+        "parent_state": _theirs(to, grain_nodes.parent_of(node), position[:split]),
+        "remainder_slices": dict.fromkeys(_cut_features(node), (-1, -1)),
         "elements_from_buffer_after_checkpoint": position[-1],
     }
 
 
-# --- interleaving, and workers -----------------------------------------------------------------------
+def _cached_integers(to: Conversion, node: Any, state: Any) -> list[int]:
+    if state["cache_filled"]:
+        raise StateError(
+            "from_grain: the cache of this iterator is filled, and its state does not say where in"
+            " the parent it is; take over a state of the first epoch"
+        )
+    return position_of(to, grain_nodes.parent_of(node), state["parent"])
 
 
-def _alike(parts: Sequence[Any]) -> Any:
-    """The dataset of which workers have parts, if its order does not depend on them; else None."""
-    if not parts or any(grain_nodes.name_of(p) != "ProcessPrefetchIterDataset" for p in parts):
-        return None
+def _cached_state(to: Conversion, node: Any, position: list[int]) -> Any:
+    if any(position):
+        raise StateError(
+            f"to_grain_state: a place of {node} has no state of Grain without its elements"
+        )
+    inner = _theirs(to, grain_nodes.parent_of(node), position)
+    return {"parent": inner, "position": 0, "cache_filled": False}
+
+
+# --- interleaving, and workers -------------------------------------------------------------------
+
+
+def _turn_parts(to: Conversion, node: Any) -> tuple[list[Any], Any, Conversion]:
+    """The datasets in turn, or the one that workers share if its order does not depend on them."""
+    parts = grain_nodes.interleaved_parts(node)
+    if not grain_nodes.are_workers(parts):
+        return parts[to.every()], None, to.whole()
     whole = grain_nodes.whole_of(parts[0])
-    return whole if len(parts) == 1 or grain_nodes.is_alike(whole) else None
+    is_one = len(parts) == 1 or grain_nodes.is_alike(whole)
+    return parts, whole if is_one else None, to
 
 
-def _turn_width(node: Any) -> int:
-    parts = grain_nodes.interleaved_parts(node)
-    whole = _alike(parts)
+def _turn_width(to: Conversion, node: Any) -> int:
+    parts, whole, inside = _turn_parts(to, node)
     if whole is not None:
-        return _width(whole)
-    return sum(map(_width, parts)) + min(node._cycle_length, len(parts)) + 2
+        return _width(inside, whole)
+    return _widths(inside, parts) + min(node._cycle_length, len(parts)) + 2
 
 
-def _turn_integers(node: Any, state: Any) -> list[int]:
-    parts = grain_nodes.interleaved_parts(node)
+def _turn_integers(to: Conversion, node: Any, state: Any) -> list[int]:
+    parts, whole, inside = _turn_parts(to, node)
     if state.get("future_states"):
         raise StateError("from_grain: Grain has changed the shards of this state; restore it there")
-    streams, states = state["iterators_in_use_indices"], state["iterators_in_use_states"]
-    whole = _alike(parts)
-    if whole is not None:
-        taken = [[0] * _width(whole)] * len(parts)
-        for stream, inner in zip(streams, states, strict=True):
-            taken[stream] = taken[stream] if inner is None else _integers(whole, inner)
-        return taken[0] if len(parts) == 1 else [sum(each) for each in zip(*taken, strict=True)]
-    begun, places = [[0] * _width(part) for part in parts], []
-    for stream, inner, over in zip(streams, states, state["exhausted"], strict=True):
+    begun = [[0] * _width(inside, whole if whole is not None else part) for part in parts]
+    places = []
+    for stream, inner, over in zip(
+        state["iterators_in_use_indices"],
+        state["iterators_in_use_states"],
+        state["exhausted"],
+        strict=True,
+    ):
         is_open = inner is not None and not over
         places.append(stream + 1 if is_open else 0)
-        if is_open:
-            begun[stream] = _integers(parts[stream], inner)
+        if whole is not None and inner is not None:
+            begun[stream] = position_of(inside, whole, inner)
+        elif is_open:
+            begun[stream] = position_of(inside, parts[stream], inner)
+    if whole is not None:
+        return begun[0] if len(parts) == 1 else [sum(each) for each in zip(*begun, strict=True)]
     own = [state["next_index_in_cycle"], state["next_index_in_datasets"], *places]
     return [*(n for each in begun for n in each), *own]
 
 
-def _turn_state(node: Any, position: list[int]) -> Any:
-    parts = grain_nodes.interleaved_parts(node)
-    whole, places = _alike(parts), min(node._cycle_length, len(parts))
+def _turn_state(to: Conversion, node: Any, position: list[int]) -> Any:
+    parts, whole, inside = _turn_parts(to, node)
+    count = len(parts)
     if whole is not None:
-        count = len(parts)
+        # Each worker has taken every nth element: all integers count elements.
         shares = [[-(-(n - worker) // count) for n in position] for worker in range(count)]
-        return _turn(
-            position[0] % count if count > 1 else 0,
-            count,
-            list(range(count)),
-            [_theirs(whole, share) for share in shares],
-        )
-    states = _split(parts, position)
-    next_place, begun, *streams = position[-places - 2 :]
+        states = [_theirs(inside, whole, share) for share in shares]
+        turn = position[0] % count if count > 1 else 0
+        return _turn(turn, count, list(range(count)), states)
+    places = min(node._cycle_length, count)
+    states = _split(inside, parts, position)
+    turn, begun, *streams = position[-places - 2 :]
     return _turn(
-        next_place,
+        turn,
         begun,
         [max(0, stream - 1) for stream in streams],
         [states[stream - 1] if stream else None for stream in streams],
     )
 
 
-def _turn(place: int, begun: int, streams: list[int], states: list[Any]) -> dict[str, Any]:
+def _turn(turn: int, begun: int, streams: list[int], states: list[Any]) -> dict[str, Any]:
     return {
-        "next_index_in_cycle": place,
+        "next_index_in_cycle": turn,
         "next_index_in_datasets": begun,
         "iterators_in_use_indices": streams,
         "iterators_in_use_states": states,
@@ -329,42 +399,23 @@ def _turn(place: int, begun: int, streams: list[int], states: list[Any]) -> dict
     }
 
 
-def _cached_integers(node: Any, state: Any) -> list[int]:
-    if state["cache_filled"]:
-        raise StateError(
-            "from_grain: the cache of this iterator is filled, and its state does not say where in"
-            " the parent it is; take over a state of the first epoch"
-        )
-    return _integers(grain_nodes.parent_of(node), state["parent"])
-
-
 _SEVERAL: Final[Mapping[str | None, _NodeRule]] = {
     "PrefetchIterDataset": _NodeRule(
-        lambda node: 1,
-        lambda node, state: [state["next_index"]],
-        lambda node, position: {"next_index": position[0]},
+        lambda to, node: 1,
+        lambda to, node, state: [state["next_index"]],
+        lambda to, node, position: {"next_index": position[0]},
     ),
     "ZipIterDataset": _NodeRule(
-        lambda node: sum(map(_width, node._parents)),
-        lambda node, state: _joined(node._parents, state["parents"]),
-        lambda node, position: {"parents": _split(node._parents, position)},
+        lambda to, node: _widths(to, node._parents),
+        lambda to, node, state: _joined(to, node._parents, state["parents"]),
+        lambda to, node, position: {"parents": _split(to, node._parents, position)},
     ),
     "MixedIterDataset": _NodeRule(
-        lambda node: sum(map(_width, node._parents)) + 1, _mix_integers, _mix_state
+        lambda to, node: _widths(to, node._parents) + 1, _mix_integers, _mix_state
     ),
     "InterleaveIterDataset": _NodeRule(_turn_width, _turn_integers, _turn_state),
-    "ConcatThenSplitIterDataset": _NodeRule(
-        lambda node: _width(grain_nodes.parent_of(node)) + len(_cut_features(node)) + 1,
-        _cut_integers,
-        _cut_state,
-    ),
+    "ConcatThenSplitIterDataset": _NodeRule(_cut_width, _cut_integers, _cut_state),
     "CacheIterDataset": _NodeRule(
-        lambda node: _width(grain_nodes.parent_of(node)),
-        _cached_integers,
-        lambda node, position: _no_cache(node),
+        lambda to, node: _width(to, grain_nodes.parent_of(node)), _cached_integers, _cached_state
     ),
 }
-
-
-def _no_cache(node: Any) -> Any:
-    raise StateError(f"to_grain_state: a place of {node} has no state of Grain without its elements")

@@ -52,7 +52,9 @@ class GrainStreamNode(IterDataset[Any]):
         iterator = iter(dataset)
         index, count = self._process
         if count > 1:
-            iterator._ctx.mp_context = base.MultiprocessingContext(index, count)
+            iterator._ctx.mp_context = base.MultiprocessingContext(
+                process_index=index, process_count=count
+            )
         return _Iterator(iterator)
 
 

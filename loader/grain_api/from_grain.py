@@ -28,8 +28,8 @@ from windrow.transforms.options import as_multiprocessing_options
 def from_grain(dataset: Any, strict: bool = True) -> Any:
     """A dataset of Grain as Windrow's: same elements, order and random values, with planned reads.
 
-    Nothing is read. Of an iterator, the iterator that is made continues after the element given last;
-    use one of the two only.
+    Nothing is read. An iterator gives an iterator, which continues after the element given last; use one
+    of the two only.
 
     With several workers, Grain's order can depend on their number, where a batch, filter or packer is in a
     stream. The result has that order, and does not change with other workers.

@@ -10,6 +10,7 @@ Invariant: the dataset that a function makes has the elements, order and random 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -28,7 +29,7 @@ Build: TypeAlias = "Callable[[Conversion, Any], Any]"
 
 
 def name_of(node: Any) -> str | None:
-    """The name of Grain's own class of a node; None for a class that somebody else wrote."""
+    """The name of Grain's own class of a node; None for a class of a user."""
     kind = type(node)
     return kind.__name__ if kind.__module__.partition(".")[0] == "grain" else None
 
@@ -64,7 +65,7 @@ def batch_fn_of(node: Any) -> Callable[..., Any] | None:
 # --- sources -------------------------------------------------------------------------------------
 
 
-def _source(to: Conversion, node: Any) -> MapDataset[Any]:
+def _source(to: Conversion, node: Any) -> Any:
     from grain import MapDataset as GrainMapDataset
 
     if isinstance(node._source, GrainMapDataset):  # which counts as one epoch
@@ -72,11 +73,11 @@ def _source(to: Conversion, node: Any) -> MapDataset[Any]:
     return MapDataset.source(to.source(node._source))
 
 
-def _parquet(to: Conversion, node: Any) -> IterDataset[Any]:
+def _parquet(to: Conversion, node: Any) -> Any:
     return files.ParquetIterDataset(node._paths[to.every()], **node._read_kwargs)
 
 
-def _tfrecord(to: Conversion, node: Any) -> IterDataset[Any]:
+def _tfrecord(to: Conversion, node: Any) -> Any:
     if to.part is not None:
         raise PlanError("Grain cannot share a TFRecord file among workers")
     return files.TFRecordIterDataset(node._path)
@@ -85,11 +86,11 @@ def _tfrecord(to: Conversion, node: Any) -> IterDataset[Any]:
 # --- with random access --------------------------------------------------------------------------
 
 
-def _random_map(to: Conversion, node: Any) -> MapDataset[Any]:
+def _random_map(to: Conversion, node: Any) -> Any:
     return to.parent(node).random_map(function_of(node), seed=node._rng_pool._seed)
 
 
-def _mixed(to: Conversion, node: Any) -> MapDataset[Any]:
+def _mixed(to: Conversion, node: Any) -> Any:
     parents = [to.of(parent) for parent in node._parents]
     rule = node._selection_map
     match name_of(rule):
@@ -101,7 +102,7 @@ def _mixed(to: Conversion, node: Any) -> MapDataset[Any]:
 
 
 def _weights(proportions: Sequence[int]) -> list[float]:
-    """Weights from which `mix` computes these integers.
+    """Weights that `mix` turns into these integers.
 
     It makes 100 of the smallest weight and cuts off what follows the point, so Grain's smallest integer
     is 100, or 99 where that product was rounded down.
@@ -112,7 +113,9 @@ def _weights(proportions: Sequence[int]) -> list[float]:
     if least == 100:
         return [float(each) for each in proportions]
     if least != 99:
-        raise PlanError(f"a mixture has the integers {tuple(proportions)}, of which none is 100")
+        raise PlanError(
+            f"the least weight of a mixture is {least}, and Grain makes 100 or 99 of it"
+        )
     small = next(w for n in range(1, 1000) if int((w := n / 7) * (100 / w)) == 99)
     return [small if each == 99 else (each + 0.5) * small / 100 for each in proportions]
 
@@ -120,13 +123,13 @@ def _weights(proportions: Sequence[int]) -> list[float]:
 # --- streams -------------------------------------------------------------------------------------
 
 
-def _to_stream(to: Conversion, node: Any) -> IterDataset[Any]:
+def _to_stream(to: Conversion, node: Any) -> Any:
     dataset = to.whole().of(parent_of(node))
     dataset = dataset if to.part is None else dataset[to.every()]
     return dataset.to_iter_dataset(node._read_options, allow_nones=node._allow_nones)
 
 
-def _stream_random_map(to: Conversion, node: Any) -> IterDataset[Any]:
+def _stream_random_map(to: Conversion, node: Any) -> Any:
     (index, count), function = to.process, function_of(node)
     if count == 1:
         return to.parent(node).random_map(function, seed=node._seed)
@@ -145,7 +148,7 @@ class _InProcess:
         return self._function(element, random.generator_at(self._seed, place))
 
 
-def _stream_mixed(to: Conversion, node: Any) -> IterDataset[Any]:
+def _stream_mixed(to: Conversion, node: Any) -> Any:
     streams = [to.of(parent) for parent in node._parents]
     weights = _weights(node._proportions)
     if not isinstance(node._parents_structure, Mapping):
@@ -164,20 +167,20 @@ def part_names(node: Any) -> list[str]:
     return [str(name) for name in tree_lib.flatten({name: name for name in named})]
 
 
-def _fit_pack(to: Conversion, node: Any) -> IterDataset[Any]:
+def _fit_pack(to: Conversion, node: Any) -> Any:
     best = node._packer_cls.__name__.startswith("Best")
-    names = ("num_packing_bins", "seed", "shuffle_bins", "shuffle_bins_group_by_feature")
-    names += ("meta_features", "pack_alignment_struct", "padding_struct", "max_sequences_per_bin")
+    names = ["num_packing_bins", "seed", "shuffle_bins", "shuffle_bins_group_by_feature"]
+    names += ["meta_features", "pack_alignment_struct", "padding_struct", "max_sequences_per_bin"]
     options = {name: getattr(node, f"_{name}") for name in names}
     return to.parent(node).pack(node._length_struct, "best_fit" if best else "first_fit", **options)
 
 
-def _split_pack(to: Conversion, node: Any) -> IterDataset[Any]:
+def _split_pack(to: Conversion, node: Any) -> Any:
     given = vars(node._config)
     return datasets.ConcatThenSplitIterDataset(to.parent(node), **given)
 
 
-def _interleaved(to: Conversion, node: Any) -> IterDataset[Any]:
+def _interleaved(to: Conversion, node: Any) -> Any:
     parts = interleaved_parts(node)
     if are_workers(parts):
         return _in_workers(to, parts)
@@ -187,7 +190,7 @@ def _interleaved(to: Conversion, node: Any) -> IterDataset[Any]:
     return IterDataset.interleave(streams, node._cycle_length)
 
 
-def _in_workers(to: Conversion, parts: Sequence[Any]) -> IterDataset[Any]:
+def _in_workers(to: Conversion, parts: Sequence[Any]) -> Any:
     """The stream of `mp_prefetch`, where each worker has a part of the data."""
     whole = whole_of(parts[0])
     if len(parts) == 1 or is_alike(whole):
@@ -205,7 +208,7 @@ def are_workers(parts: Sequence[Any]) -> bool:
 
 
 def whole_of(part: Any) -> Any:
-    """The dataset of which a worker has a part."""
+    """The dataset that workers share."""
     while name_of(part) in _WORKER_NODES:
         part = part._parents[0]
     return part
@@ -213,11 +216,11 @@ def whole_of(part: Any) -> Any:
 
 def _worker_init(part: Any) -> Callable[[int, int], None] | None:
     """The function of the user that begins each worker, if there is one."""
-    given = getattr(part._worker_init_fn, "args", ((),))[0]
-    return given[1].func if len(given) > 1 else None
+    given: Any = getattr(part._worker_init_fn, "args", ())
+    return given[0][1].func if given and len(given[0]) > 1 else None
 
 
-def _of_worker(to: Conversion, node: Any) -> IterDataset[Any]:
+def _of_worker(to: Conversion, node: Any) -> Any:
     if node._sequential_slice:
         raise PlanError(
             "sequential_slice of mp_prefetch has no counterpart in Windrow: there, workers change no"
@@ -226,7 +229,7 @@ def _of_worker(to: Conversion, node: Any) -> IterDataset[Any]:
     return inside(to, node).parent(node)
 
 
-def _in_process(to: Conversion, node: Any) -> IterDataset[Any]:
+def _in_process(to: Conversion, node: Any) -> Any:
     return inside(to, node).parent(node)
 
 
@@ -240,11 +243,11 @@ def inside(to: Conversion, node: Any) -> Conversion:
     return to
 
 
-def _options(to: Conversion, node: Any) -> IterDataset[Any]:
+def _options(to: Conversion, node: Any) -> Any:
     return with_options(to.parent(node), node.options)
 
 
-def with_options(stream: IterDataset[Any], options: Any) -> IterDataset[Any]:
+def with_options(stream: Any, options: Any) -> Any:
     """The stream with the options of Grain that matter here: the limits of filters."""
     names = ("filter_warn_threshold_ratio", "filter_raise_threshold_ratio")
     given = {name: getattr(options, name) for name in names if name in options._user_set_fields}
@@ -301,12 +304,29 @@ def _batch(to: Conversion, node: Any) -> Any:
     )
 
 
-def _zip(to: Conversion, node: Any) -> IterDataset[Any]:
+def _zip(to: Conversion, node: Any) -> Any:
     parents = [to.of(parent) for parent in node._parents]
     return IterDataset.zip(parents, strict=node._strict)
 
 
+def _shuffle(to: Conversion, node: Any) -> Any:
+    last = len(node) - 1
+    if last >= 1 << 16 and last.bit_count() == 1 and last.bit_length() % 2:
+        _warn_of_loss("a shuffle of this length", len(node))
+    return to.parent(node).shuffle(node._seed)
+
+
+def _warn_of_loss(what: str, length: int) -> None:
+    warnings.warn(
+        f"from_grain: Grain gives some elements of {length:,} twice and others never, after {what};"
+        " here each comes once, in another order",
+        stacklevel=2,
+    )
+
+
 def _window_shuffle(to: Conversion, node: Any) -> Any:
+    if hasattr(node, "__len__") and len(node) % node._window_size:
+        _warn_of_loss("a window that does not divide the length", len(node))
     seed = node._global_seed if "_global_seed" in node.__dict__ else node._seed
     return to.parent(node).window_shuffle(node._window_size, seed)
 
@@ -344,7 +364,7 @@ NODES: Final[Mapping[str, Build]] = {
     "MapWithIndexMapDataset": _map_with_index,
     "FilterMapDataset": _filter,
     "FlatMapMapDataset": _flat_map,
-    "ShuffleMapDataset": lambda to, node: to.parent(node).shuffle(node._seed),
+    "ShuffleMapDataset": _shuffle,
     "WindowShuffleMapDataset": _window_shuffle,
     "SliceMapDataset": lambda to, node: to.parent(node).slice(_slice_of(node)),
     "RepeatMapDataset": lambda to, node: to.parent(node).repeat(
@@ -410,7 +430,7 @@ MAKER_OF: Final[Mapping[str, str]] = {
 
 
 def kind_of(node: Any) -> str | None:
-    """The row of the table for a dataset or an iterator; None if there is none."""
+    """The row of the table for a dataset or an iterator; None for another class."""
     name = name_of(node)
     name = name if name is None else MAKER_OF.get(name, name)
     return name if name in NODES else None
@@ -419,5 +439,5 @@ def kind_of(node: Any) -> str | None:
 def _slice_of(node: Any) -> slice:
     if not node._length:
         return slice(0, 0)
-    # Of a step below 0, -1 stands for the place before the first element.
+    # With a step below 0, -1 stands for the place before the first element.
     return slice(node._start, None if node._stop < 0 else node._stop, node._step)

@@ -1,7 +1,7 @@
 """Places in a stream: between Grain's nested states and the integers of Windrow's positions.
 
 Both libraries keep the same facts, in another order: Grain's state of a node holds the states of its
-parents, and Windrow's position of a node follows those of its parents.
+parents, and Windrow's position of a node follows the positions of its parents.
 
 Invariant: where both directions exist, one undoes the other up to states that give the same rest.
 """
@@ -148,7 +148,7 @@ def position_of(to: Conversion, node: Any, state: Any) -> list[int]:
     """The position of Windrow at the place of a state of Grain.
 
     Raises:
-        StateError: If there is none.
+        StateError: If it has no counterpart.
     """
     kind = _kind(node)
     if kind in _SEVERAL:
@@ -168,7 +168,7 @@ _GROUPS: Final = ("RebatchIterDataset", "FlatMapIterDataset", "WindowShuffleIter
 
 
 def _in_group(to: Conversion, node: Any, position: list[int], keeps: int = 0) -> list[int]:
-    """The position after so many elements of a group as its last integer says.
+    """The position after the elements of a group that its last integer counts.
 
     Grain keeps the begin of a group until the next one begins. Windrow does not, and only the group
     itself shows whether it has been given out. The `keeps` integers before the last one are right.
@@ -191,7 +191,7 @@ def _theirs(to: Conversion, node: Any, position: Sequence[int]) -> Any:
     """Grain's state at the place of a position of Windrow.
 
     Raises:
-        StateError: If there is none.
+        StateError: If it has no counterpart.
     """
     kind = _kind(node)
     if kind in _SEVERAL:
@@ -341,7 +341,8 @@ def _turn_width(to: Conversion, node: Any) -> int:
     parts, whole, inside = _turn_parts(to, node)
     if whole is not None:
         return _width(inside, whole)
-    return _widths(inside, parts) + min(node._cycle_length, len(parts)) + 2
+    places: int = min(node._cycle_length, len(parts))
+    return _widths(inside, parts) + places + 2
 
 
 def _turn_integers(to: Conversion, node: Any, state: Any) -> list[int]:

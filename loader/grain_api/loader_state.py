@@ -56,8 +56,8 @@ def elements_before(
         return {"next_index": _records_taken(taken)}
     if len(taken) != parts:
         raise StateError(
-            f"state was taken with {len(taken)} workers of Grain, and the order of this loader is that"
-            f" of {parts}: give it worker_count={len(taken)}"
+            f"state was taken with {len(taken)} workers of Grain, and this loader has the order of"
+            f" {parts}: give it worker_count={len(taken)}"
         )
     turn = (state["last_worker_index"] + 1) % parts
     return {"position": [*taken, turn, parts, *range(1, parts + 1)]}

@@ -103,7 +103,7 @@ def _fed(parent: Any) -> Any:
     return _FedMapDataset(parent) if isinstance(parent, MapDataset) else _FedIterDataset(parent)
 
 
-class _FedMapDataset(grain.MapDataset):  # type: ignore[type-arg]
+class _FedMapDataset(grain.MapDataset):  # type: ignore[misc]
     def __init__(self, ours: MapDataset[Any]) -> None:
         super().__init__()
         self._ours = ours
@@ -115,7 +115,7 @@ class _FedMapDataset(grain.MapDataset):  # type: ignore[type-arg]
         return self.slice(index) if isinstance(index, slice) else self._ours[index]
 
 
-class _FedIterDataset(grain.IterDataset):  # type: ignore[type-arg]
+class _FedIterDataset(grain.IterDataset):  # type: ignore[misc]
     def __init__(self, ours: IterDataset[Any]) -> None:
         super().__init__()
         self._ours = ours
@@ -124,7 +124,7 @@ class _FedIterDataset(grain.IterDataset):  # type: ignore[type-arg]
         return _FedIterator(iter(self._ours))
 
 
-class _FedIterator(grain.DatasetIterator):  # type: ignore[type-arg]
+class _FedIterator(grain.DatasetIterator):  # type: ignore[misc]
     def __init__(self, ours: DatasetIterator[Any]) -> None:
         super().__init__()
         self._ours = ours

@@ -350,7 +350,9 @@ def test_order_of_workers_is_grains(name: str, count: int) -> None:
     expected = in_turn(WORKED[name](), count)
     ours = windrow.from_grain(with_workers(WORKED[name](), count))
     assert ours._node.workers.options.num_workers == count
-    with_none = windrow.IterDataset(ours._node.parent)  # the order does not depend on our workers
+    with_none: Any = windrow.IterDataset(
+        ours._node.parent
+    )  # the order does not depend on our workers
     assert same_elements(with_none, expected)
 
 
@@ -418,7 +420,7 @@ def test_parts_of_the_data_in_one_piece_are_refused() -> None:
 # --- what has no counterpart -------------------------------------------------------------------------
 
 
-class Doubled(grain.MapDataset):  # type: ignore[type-arg]
+class Doubled(grain.MapDataset):  # type: ignore[misc]
     def __len__(self) -> int:
         return 2 * len(self._parent)
 
@@ -426,7 +428,7 @@ class Doubled(grain.MapDataset):  # type: ignore[type-arg]
         return self.slice(index) if isinstance(index, slice) else self._parent[index // 2]
 
 
-class PairsIterator(grain.DatasetIterator):  # type: ignore[type-arg]
+class PairsIterator(grain.DatasetIterator):  # type: ignore[misc]
     def __next__(self) -> tuple[Any, Any]:
         return next(self._parent), next(self._parent)
 
@@ -437,7 +439,7 @@ class PairsIterator(grain.DatasetIterator):  # type: ignore[type-arg]
         self._parent.set_state(state["inside"])
 
 
-class Pairs(grain.IterDataset):  # type: ignore[type-arg]
+class Pairs(grain.IterDataset):  # type: ignore[misc]
     def __iter__(self) -> PairsIterator:
         return PairsIterator(iter(self._parent))
 
@@ -467,7 +469,21 @@ def test_node_without_counterpart_runs_as_it_is() -> None:
 def test_node_without_counterpart_runs_in_the_order_of_workers() -> None:
     expected = [each.tolist() for each in in_turn(own_nodes(), 2)]
     ours = windrow.from_grain(with_workers(own_nodes(), 2), strict=False)
-    assert [each.tolist() for each in windrow.IterDataset(ours._node.parent)] == expected
+    alone: Any = windrow.IterDataset(ours._node.parent)
+    assert [each.tolist() for each in alone] == expected
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        grain.MapDataset.range(65537).shuffle(seed=7),
+        more.WindowShuffleMapDataset(grain.MapDataset.range(10), window_size=4, seed=0),
+    ],
+)
+def test_elements_that_grain_loses_are_there_with_a_warning(theirs: Any) -> None:
+    with pytest.warns(UserWarning, match="twice and others never.*here each comes once"):
+        ours = windrow.from_grain(theirs)
+    assert sorted(ours.read(range(len(ours)))) == list(range(len(theirs)))
 
 
 def test_what_is_not_of_grain_is_refused() -> None:

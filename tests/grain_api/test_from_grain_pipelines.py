@@ -160,12 +160,12 @@ def test_pipeline_is_grains_in_both_directions_of_a_checkpoint(name: str, tmp_pa
         if "concat" not in name:  # which, in Grain, does not survive JSON
             assert [plain(each) for each in windrow.from_grain(restored)] == expected[at:]
         assert [plain(each) for each in windrow.from_grain(saved)] == expected[at:]
-        again = iter(theirs)
-        try:
-            again.set_state(windrow.to_grain_state(mine, theirs))
-        except StateError as error:
-            assert "inside a sequence" in str(error)
+        if "concat" in name and at < len(expected):
+            with pytest.raises(StateError, match="inside a sequence"):
+                windrow.to_grain_state(mine, theirs)
             continue
+        again = iter(theirs)
+        again.set_state(windrow.to_grain_state(mine, theirs))
         assert [plain(each) for each in again] == expected[at:]
 
 
@@ -215,7 +215,7 @@ def test_loader_is_grains(workers: int, kinds: list[str], shuffle: bool, shards:
     operations: list[Any] = [Noisy()] if "noise" in kinds else []
     operations += [NotThird()] if "filter" in kinds else []
     operations += [grain.transforms.Batch(3)] if "batch" in kinds else []
-    given = {"operations": operations, "shuffle": shuffle, "shards": shards}
+    given: dict[str, Any] = {"operations": operations, "shuffle": shuffle, "shards": shards}
     expected = in_turn(workers, **given)
     ours = windrow.from_grain(loader(workers, **given))
     assert isinstance(ours, windrow.DataLoader)
@@ -228,7 +228,7 @@ def test_loader_is_grains(workers: int, kinds: list[str], shuffle: bool, shards:
 
 @pytest.mark.parametrize("taken", [0, 1, 3, 8])
 def test_loader_continues_where_grains_is(taken: int) -> None:
-    given = {"operations": [Noisy(), grain.transforms.Batch(3)], "shuffle": True}
+    given: dict[str, Any] = {"operations": [Noisy(), grain.transforms.Batch(3)], "shuffle": True}
     theirs = iter(loader(0, **given))
     for _ in range(taken):
         next(theirs)
@@ -246,7 +246,7 @@ def state_of_workers(workers: int, rows: list[int], last: int) -> bytes:
 
 
 def test_loader_takes_the_place_of_each_worker() -> None:
-    given = {"operations": [grain.transforms.Batch(3)], "shuffle": True}
+    given: dict[str, Any] = {"operations": [grain.transforms.Batch(3)], "shuffle": True}
     expected = in_turn(2, **given)
     ours = windrow.from_grain(loader(2, **given))
     iterator = windrow.DataLoaderIterator(
@@ -255,9 +255,7 @@ def test_loader_takes_the_place_of_each_worker() -> None:
     iterator._iterator = iter(windrow.IterDataset(ours.dataset._node.parent))
     iterator.set_state(state_of_workers(2, [6, 3], 0))
     assert [plain(each) for each in iterator] == expected[3:]
-    with pytest.raises(
-        StateError, match="order of this loader is that of 2: give it worker_count=3"
-    ):
+    with pytest.raises(StateError, match="this loader has the order of 2: give it worker_count=3"):
         iterator.set_state(state_of_workers(3, [1, 1, 1], 2))
 
 

@@ -23,7 +23,7 @@ from windrow.transforms import random
 from windrow.transforms.options import DatasetOptions, MultiprocessingOptions
 
 if TYPE_CHECKING:
-    from windrow.grain_api.from_grain import Conversion
+    from windrow.grain_api.conversion import Conversion
 
 Build: TypeAlias = "Callable[[Conversion, Any], Any]"
 
@@ -183,6 +183,8 @@ def _split_pack(to: Conversion, node: Any) -> Any:
 def _interleaved(to: Conversion, node: Any) -> Any:
     parts = interleaved_parts(node)
     if are_workers(parts):
+        if len(parts) > 1 and _is_sequential(parts[0]):
+            return to.other(node, "mp_prefetch(sequential_slice=True) with several workers")
         return _in_workers(to, parts)
     inside = to.whole()
     streams = [inside.of(part) for part in parts[to.every()]]
@@ -220,16 +222,14 @@ def _worker_init(part: Any) -> Callable[[int, int], None] | None:
     return given[0][1].func if given and len(given[0]) > 1 else None
 
 
-def _of_worker(to: Conversion, node: Any) -> Any:
-    if node._sequential_slice:
-        raise PlanError(
-            "sequential_slice of mp_prefetch has no counterpart in Windrow: there, workers change no"
-            " order; give 0 workers, or pass strict=False to run it as Grain's own node"
-        )
-    return inside(to, node).parent(node)
+def _is_sequential(part: Any) -> bool:
+    """Whether a worker has a part of each source in one piece."""
+    while name_of(part) != "_LazyWorkerSliceIterDataset":
+        part = part._parents[0]
+    return bool(part._sequential_slice)
 
 
-def _in_process(to: Conversion, node: Any) -> Any:
+def _inside(to: Conversion, node: Any) -> Any:
     return inside(to, node).parent(node)
 
 
@@ -254,7 +254,7 @@ def with_options(stream: Any, options: Any) -> Any:
     return WithOptionsIterDataset(stream, DatasetOptions(**given)) if given else stream
 
 
-# --- is the order that of the whole? -------------------------------------------------------------
+# --- does the order depend on workers? -----------------------------------------------------------
 
 _WORKER_NODES: Final = frozenset(
     {"ProcessPrefetchIterDataset", "_MpContextIterDataset", "_LazyWorkerSliceIterDataset"}
@@ -401,8 +401,8 @@ NODES: Final[Mapping[str, Build]] = {
     "ThreadPrefetchIterDataset": _same,
     # What mp_prefetch and multithread_prefetch are made of.
     "ProcessPrefetchIterDataset": _same,
-    "_MpContextIterDataset": _in_process,
-    "_LazyWorkerSliceIterDataset": _of_worker,
+    "_MpContextIterDataset": _inside,
+    "_LazyWorkerSliceIterDataset": _inside,
 }
 
 MAKER_OF: Final[Mapping[str, str]] = {

@@ -11,15 +11,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from windrow.errors import ArgumentError, StateError
 from windrow.grain_api import grain_nodes
+from windrow.grain_api.conversion import Conversion
 from windrow.grain_api.loader_state import in_place
 from windrow.iterator import DatasetIterator
-
-if TYPE_CHECKING:
-    from windrow.grain_api.from_grain import Conversion
 
 
 def resumed(to: Conversion, iterator: Any) -> DatasetIterator[Any]:
@@ -61,8 +59,6 @@ def to_grain_state(iterator: DatasetIterator[Any], dataset: Any) -> Any:
         >>> next(again).tolist() == next(ours).tolist()
         True
     """
-    from windrow.grain_api.from_grain import Conversion
-
     if not isinstance(iterator, DatasetIterator):
         raise ArgumentError(
             f"to_grain_state: needs an iterator of Windrow, got a {type(iterator).__name__}"

@@ -16,7 +16,7 @@ from windrow.iterator import DatasetIterator
 from windrow.map_dataset import MapDataset
 
 if TYPE_CHECKING:
-    from windrow.grain_api.from_grain import Conversion
+    from windrow.grain_api.conversion import Conversion
 
 
 class GrainMapNode(MapDataset[Any]):

@@ -1,6 +1,6 @@
 """A conversion walks Grain's nodes from the last one to the sources.
 
-`grain_nodes.NODES` says what each becomes. A node that is not there is named in an error, or runs as it
+A table says what each becomes (`grain_nodes.NODES`). A node that is not there is named in an error, or runs as it
 is.
 
 Invariant: a node and a source that are in several places of a chain are made once.
@@ -11,12 +11,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from windrow import sources
 from windrow.errors import PlanError, WindrowError
-from windrow.grain_api import grain_nodes
+from windrow.grain_api import grain_attributes
 from windrow.sources.foreign import ForeignDataSource
+
+Build: TypeAlias = "Callable[[Conversion, Any], Any]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class Conversion:
     """Makes Windrow's datasets of Grain's.
 
     Args:
+        table: What a node of each kind becomes.
         strict: See `from_grain`.
         made: What was made already, by the identity of what it was made of, and that itself.
         part: The part of the data that a worker of Grain has: elements `part[0]`, `part[0] + part[1]`, ...
@@ -31,6 +34,7 @@ class Conversion:
         process: The number of the worker whose random values are drawn, and the number of workers.
     """
 
+    table: Mapping[str, Build]
     strict: bool
     made: dict[Any, tuple[Any, Any]]
     part: tuple[int, int] | None = None
@@ -42,14 +46,15 @@ class Conversion:
         Raises:
             PlanError: If it has no counterpart, and the conversion is strict.
         """
-        kind = grain_nodes.kind_of(node)
+        kind = grain_attributes.kind_of(node)
+        kind = kind if kind in self.table else None
         return self._once(
             node, lambda: self.other(node) if kind is None else self._known(node, kind)
         )
 
     def parent(self, node: Any) -> Any:
         """The dataset of the one parent of a node."""
-        return self.of(grain_nodes.parent_of(node))
+        return self.of(grain_attributes.parent_of(node))
 
     def source(self, source: Any) -> Any:
         """What Windrow reads in place of a source: one of its own where it knows the source."""
@@ -58,6 +63,16 @@ class Conversion:
     def whole(self) -> Conversion:
         """This conversion, where the data are not shared among workers."""
         return dataclasses.replace(self, part=None)
+
+    def inside(self, node: Any) -> Conversion:
+        """This conversion for the parent of a node: what a worker of Grain takes is in its nodes."""
+        match grain_attributes.name_of(node):
+            case "_LazyWorkerSliceIterDataset":
+                return self.sliced((node._slice.start, node._slice.step))
+            case "_MpContextIterDataset":
+                context = node._mp_context
+                return self.drawing((context.process_index, context.process_count))
+        return self
 
     def sliced(self, part: tuple[int, int]) -> Conversion:
         """This conversion for a part of the data."""
@@ -79,7 +94,7 @@ class Conversion:
 
     def _known(self, node: Any, kind: str) -> Any:
         try:
-            return grain_nodes.NODES[kind](self, node)
+            return self.table[kind](self, node)
         except WindrowError as error:
             if not getattr(error, "__notes__", ()):
                 error.add_note(f"windrow: from_grain makes {kind} of Grain here")
@@ -100,7 +115,12 @@ class Conversion:
 
         if isinstance(node, grain.MapDataset):
             return own_grain_nodes.GrainMapNode(node)
-        return own_grain_nodes.GrainStreamNode(self, node)
+        return own_grain_nodes.GrainStreamNode(
+            node,
+            [self.of(parent) for parent in getattr(node, "_parents", ())],
+            self.part,
+            self.process,
+        )
 
 
 # --- sources -------------------------------------------------------------------------------------
@@ -115,7 +135,7 @@ def _source(source: Any) -> Any:
         ("grain.", "array_record.")
     ):
         return _array_record(source)
-    if grain_nodes.name_of(source) == "RangeDataSource":
+    if grain_attributes.name_of(source) == "RangeDataSource":
         return sources.RangeDataSource(source._start, source._stop, source._step)
     return ForeignDataSource(source) if isinstance(source, _READ_BY_INDEX) else source
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from windrow.errors import ArgumentError
-from windrow.grain_api import grain_nodes, grain_states
+from windrow.grain_api import grain_attributes, grain_nodes, grain_states
 from windrow.grain_api.conversion import Conversion
 from windrow.grain_api.data_loader import DataLoader, DataLoaderIterator
 from windrow.grain_api.elastic import ElasticIterator
@@ -53,8 +53,8 @@ def from_grain(dataset: Any, strict: bool = True) -> Any:
     """
     import grain
 
-    to = Conversion(strict, {})
-    name = grain_nodes.name_of(dataset)
+    to = grain_nodes.conversion(strict=strict)
+    name = grain_attributes.name_of(dataset)
     if name == "DataLoader":
         return _loader(to, dataset)
     if name == "DataLoaderIterator":
@@ -88,7 +88,7 @@ def _loader(to: Conversion, loader: Any) -> DataLoader:
 
 
 def _sampler(sampler: Any) -> Any:
-    name = grain_nodes.name_of(sampler)
+    name = grain_attributes.name_of(sampler)
     if name not in ("IndexSampler", "SequentialSampler"):
         return sampler
     shard = sampler._shard_options

@@ -1,66 +1,25 @@
 """What each class of node of Grain becomes here: a table from its name to a small function.
 
-The functions read attributes of Grain 0.2, most of them private, so this is the one place that knows
-them. Iterators of Grain have the same attributes as the datasets that make them, and are in the table
-under the same functions.
+The functions read attributes of Grain's nodes: see `grain_attributes` too. An iterator is converted as
+the dataset that makes it.
 
 Invariant: the dataset that a function makes has the elements, order and random values of the node.
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final
 
 from windrow.errors import PlanError
-from windrow.grain_api import datasets, files
+from windrow.grain_api import datasets, files, grain_attributes
+from windrow.grain_api.conversion import Build, Conversion
 from windrow.grain_api.options import WithOptionsIterDataset
 from windrow.iter_dataset import IterDataset
 from windrow.map_dataset import MapDataset
 from windrow.transforms import random
 from windrow.transforms.options import DatasetOptions, MultiprocessingOptions
-
-if TYPE_CHECKING:
-    from windrow.grain_api.conversion import Conversion
-
-Build: TypeAlias = "Callable[[Conversion, Any], Any]"
-
-
-def name_of(node: Any) -> str | None:
-    """The name of Grain's own class of a node; None for a class of a user."""
-    kind = type(node)
-    return kind.__name__ if kind.__module__.partition(".")[0] == "grain" else None
-
-
-def parent_of(node: Any) -> Any:
-    """The one parent of a dataset or an iterator of Grain."""
-    for name in ("_map_parent", "_maybe_nonnative_parent", "_iter_parent"):
-        if name in node.__dict__:
-            return node.__dict__[name]
-    return node._parents[0]
-
-
-def interleaved_parts(node: Any) -> list[Any]:
-    """The datasets that an interleaving reads; they may be elements of a dataset."""
-    return [node._datasets[index] for index in range(len(node._datasets))]
-
-
-def function_of(node: Any) -> Any:
-    """The function of a node, as an object of a transform where the node keeps it."""
-    return node._transform if "_transform" in node.__dict__ else node._map_fn
-
-
-def batch_fn_of(node: Any) -> Callable[..., Any] | None:
-    """The function that makes batches; None for Grain's own."""
-    from grain._src.python.dataset.transformations import batch
-
-    function = node._batch_fn
-    inner = function.func if isinstance(function, functools.partial) else function
-    own = getattr(batch, "_MakeBatchParallel", ())
-    return None if inner is batch.make_batch or isinstance(inner, own) else function
-
 
 # --- sources -------------------------------------------------------------------------------------
 
@@ -87,13 +46,13 @@ def _tfrecord(to: Conversion, node: Any) -> Any:
 
 
 def _random_map(to: Conversion, node: Any) -> Any:
-    return to.parent(node).random_map(function_of(node), seed=node._rng_pool._seed)
+    return to.parent(node).random_map(grain_attributes.function_of(node), seed=node._rng_pool._seed)
 
 
 def _mixed(to: Conversion, node: Any) -> Any:
     parents = [to.of(parent) for parent in node._parents]
     rule = node._selection_map
-    match name_of(rule):
+    match grain_attributes.name_of(rule):
         case "SelectionWithProportionsMap":
             return MapDataset.mix(parents, _weights(rule._proportions))
         case "_ConcatSelectionMap":
@@ -124,13 +83,13 @@ def _weights(proportions: Sequence[int]) -> list[float]:
 
 
 def _to_stream(to: Conversion, node: Any) -> Any:
-    dataset = to.whole().of(parent_of(node))
+    dataset = to.whole().of(grain_attributes.parent_of(node))
     dataset = dataset if to.part is None else dataset[to.every()]
     return dataset.to_iter_dataset(node._read_options, allow_nones=node._allow_nones)
 
 
 def _stream_random_map(to: Conversion, node: Any) -> Any:
-    (index, count), function = to.process, function_of(node)
+    (index, count), function = to.process, grain_attributes.function_of(node)
     if count == 1:
         return to.parent(node).random_map(function, seed=node._seed)
     draws = getattr(function, "random_map", function)
@@ -153,18 +112,10 @@ def _stream_mixed(to: Conversion, node: Any) -> Any:
     weights = _weights(node._proportions)
     if not isinstance(node._parents_structure, Mapping):
         return IterDataset.mix(streams, weights)
-    names = part_names(node)
+    names = grain_attributes.part_names(node)
     return IterDataset.mix(
         dict(zip(names, streams, strict=True)), dict(zip(names, weights, strict=True))
     )
-
-
-def part_names(node: Any) -> list[str]:
-    """The names of the parts of a mixture, in Grain's order: sorted, where JAX is installed."""
-    from grain._src.core import tree_lib
-
-    named = node._parents_structure
-    return [str(name) for name in tree_lib.flatten({name: name for name in named})]
 
 
 def _fit_pack(to: Conversion, node: Any) -> Any:
@@ -181,9 +132,9 @@ def _split_pack(to: Conversion, node: Any) -> Any:
 
 
 def _interleaved(to: Conversion, node: Any) -> Any:
-    parts = interleaved_parts(node)
-    if are_workers(parts):
-        if len(parts) > 1 and _is_sequential(parts[0]):
+    parts = grain_attributes.interleaved_parts(node)
+    if grain_attributes.are_workers(parts):
+        if len(parts) > 1 and grain_attributes.is_sequential(parts[0]):
             return to.other(node, "mp_prefetch(sequential_slice=True) with several workers")
         return _in_workers(to, parts)
     inside = to.whole()
@@ -194,53 +145,19 @@ def _interleaved(to: Conversion, node: Any) -> Any:
 
 def _in_workers(to: Conversion, parts: Sequence[Any]) -> Any:
     """The stream of `mp_prefetch`, where each worker has a part of the data."""
-    whole = whole_of(parts[0])
-    if len(parts) == 1 or is_alike(whole):
+    whole = grain_attributes.whole_of(parts[0])
+    if len(parts) == 1 or grain_attributes.is_alike(whole):
         stream = to.of(whole)
     else:
         stream = IterDataset.interleave([to.of(part) for part in parts], len(parts))
     return stream.mp_prefetch(
-        MultiprocessingOptions(len(parts), parts[0]._buffer_size), _worker_init(parts[0])
+        MultiprocessingOptions(len(parts), parts[0]._buffer_size),
+        grain_attributes.worker_init(parts[0]),
     )
 
 
-def are_workers(parts: Sequence[Any]) -> bool:
-    """Whether an interleaving of these datasets is `mp_prefetch`."""
-    return bool(parts) and all(name_of(part) == "ProcessPrefetchIterDataset" for part in parts)
-
-
-def whole_of(part: Any) -> Any:
-    """The dataset that workers share."""
-    while name_of(part) in _WORKER_NODES:
-        part = part._parents[0]
-    return part
-
-
-def _worker_init(part: Any) -> Callable[[int, int], None] | None:
-    """The function of the user that begins each worker, if there is one."""
-    given: Any = getattr(part._worker_init_fn, "args", ())
-    return given[0][1].func if given and len(given[0]) > 1 else None
-
-
-def _is_sequential(part: Any) -> bool:
-    """Whether a worker has a part of each source in one piece."""
-    while name_of(part) != "_LazyWorkerSliceIterDataset":
-        part = part._parents[0]
-    return bool(part._sequential_slice)
-
-
 def _inside(to: Conversion, node: Any) -> Any:
-    return inside(to, node).parent(node)
-
-
-def inside(to: Conversion, node: Any) -> Conversion:
-    """The conversion of the parent of a node: what Grain's workers are is written in their nodes."""
-    match name_of(node):
-        case "_LazyWorkerSliceIterDataset":
-            return to.sliced((node._slice.start, node._slice.step))
-        case "_MpContextIterDataset":
-            return to.drawing((node._mp_context.process_index, node._mp_context.process_count))
-    return to
+    return to.inside(node).parent(node)
 
 
 def _options(to: Conversion, node: Any) -> Any:
@@ -254,43 +171,6 @@ def with_options(stream: Any, options: Any) -> Any:
     return WithOptionsIterDataset(stream, DatasetOptions(**given)) if given else stream
 
 
-# --- does the order depend on workers? -----------------------------------------------------------
-
-_WORKER_NODES: Final = frozenset(
-    {"ProcessPrefetchIterDataset", "_MpContextIterDataset", "_LazyWorkerSliceIterDataset"}
-)
-_EACH_ALONE: Final = frozenset(
-    {"MapIterDataset", "RandomMapIterDataset", "WithOptionsIterDataset", "_WithSeedIterDataset"}
-)
-_NEVER_ABSENT: Final = frozenset({"RangeMapDataset", "SourceMapDataset", "ZipMapDataset"})
-_ORDERS: Final = frozenset(
-    {"ShuffleMapDataset", "WindowShuffleMapDataset", "SliceMapDataset", "RepeatMapDataset"}
-    | {"_WithSeedMapDataset", "MixedMapDataset", "ConcatenateMapDataset"}
-)
-
-
-def is_alike(node: Any) -> bool:
-    """Whether a stream has one order for any number of workers of Grain.
-
-    Each worker takes every nth element of the chain with random access, and what they make is given in
-    turn. So a node that puts elements together, or an element that may be absent, changes the order.
-    """
-    while name_of(node) in _EACH_ALONE:
-        node = parent_of(node)
-    if name_of(node) != "PrefetchIterDataset":
-        return False
-    return bool(node._allow_nones) or _is_always_there(parent_of(node))
-
-
-def _is_always_there(node: Any) -> bool:
-    name = name_of(node)
-    if name == "BatchMapDataset":
-        return batch_fn_of(node) is None
-    if name in _ORDERS:
-        return all(map(_is_always_there, node._parents))
-    return name in _NEVER_ABSENT  # a function may return None
-
-
 # --- the table -----------------------------------------------------------------------------------
 
 
@@ -300,7 +180,9 @@ def _same(to: Conversion, node: Any) -> Any:
 
 def _batch(to: Conversion, node: Any) -> Any:
     return to.parent(node).batch(
-        node._batch_size, drop_remainder=node._drop_remainder, batch_fn=batch_fn_of(node)
+        node._batch_size,
+        drop_remainder=node._drop_remainder,
+        batch_fn=grain_attributes.batch_fn_of(node),
     )
 
 
@@ -332,11 +214,11 @@ def _window_shuffle(to: Conversion, node: Any) -> Any:
 
 
 def _map(to: Conversion, node: Any) -> Any:
-    return to.parent(node).map(function_of(node))
+    return to.parent(node).map(grain_attributes.function_of(node))
 
 
 def _map_with_index(to: Conversion, node: Any) -> Any:
-    return to.parent(node).map_with_index(function_of(node))
+    return to.parent(node).map_with_index(grain_attributes.function_of(node))
 
 
 def _filter(to: Conversion, node: Any) -> Any:
@@ -405,39 +287,14 @@ NODES: Final[Mapping[str, Build]] = {
     "_LazyWorkerSliceIterDataset": _inside,
 }
 
-MAKER_OF: Final[Mapping[str, str]] = {
-    "PrefetchDatasetIterator": "PrefetchIterDataset",
-    "_MapDatasetIterator": "MapIterDataset",
-    "_RandomMapDatasetIterator": "RandomMapIterDataset",
-    "_MapWithIndexDatasetIterator": "MapWithIndexIterDataset",
-    "_FilterDatasetIterator": "FilterIterDataset",
-    "_FlatMapDatasetIterator": "FlatMapIterDataset",
-    "_WindowShuffleDatasetIterator": "WindowShuffleIterDataset",
-    "_RepeatDatasetIterator": "RepeatIterDataset",
-    "_LimitDatasetIterator": "LimitIterDataset",
-    "_InMemoryCacheDatasetIterator": "CacheIterDataset",
-    "_BatchDatasetIterator": "BatchIterDataset",
-    "_RebatchDatasetIterator": "RebatchIterDataset",
-    "_ZipDatasetIterator": "ZipIterDataset",
-    "_MixedDatasetIterator": "MixedIterDataset",
-    "InterleaveDatasetIterator": "InterleaveIterDataset",
-    "PackingDatasetIterator": "FirstFitPackIterDataset",
-    "_ConcatThenSplitDatasetIterator": "ConcatThenSplitIterDataset",
-    "ThreadPrefetchDatasetIterator": "ThreadPrefetchIterDataset",
-    "ProcessPrefetchDatasetIterator": "ProcessPrefetchIterDataset",
-}
-"""The class of dataset that makes iterators of a class."""
-
-
-def kind_of(node: Any) -> str | None:
-    """The row of the table for a dataset or an iterator; None for another class."""
-    name = name_of(node)
-    name = name if name is None else MAKER_OF.get(name, name)
-    return name if name in NODES else None
-
 
 def _slice_of(node: Any) -> slice:
     if not node._length:
         return slice(0, 0)
     # With a step below 0, -1 stands for the place before the first element.
     return slice(node._start, None if node._stop < 0 else node._stop, node._step)
+
+
+def conversion(*, strict: bool) -> Conversion:
+    """A conversion by the table, of nothing yet."""
+    return Conversion(NODES, strict, {})

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from windrow.errors import ArgumentError, StateError
-from windrow.grain_api import grain_nodes
+from windrow.grain_api import grain_attributes, grain_nodes
 from windrow.grain_api.conversion import Conversion
 from windrow.grain_api.loader_state import in_place
 from windrow.iterator import DatasetIterator
@@ -63,7 +63,7 @@ def to_grain_state(iterator: DatasetIterator[Any], dataset: Any) -> Any:
         raise ArgumentError(
             f"to_grain_state: needs an iterator of Windrow, got a {type(iterator).__name__}"
         )
-    to = Conversion(True, {})
+    to = grain_nodes.conversion(strict=True)
     made, named = to.of(dataset), iterator._named()
     if iter(made)._named().fingerprint != named.fingerprint:
         raise ArgumentError(
@@ -151,8 +151,8 @@ def position_of(to: Conversion, node: Any, state: Any) -> list[int]:
         return _SEVERAL[kind].integers(to, node, state)
     if kind is None or kind in _SOURCES:
         raise StateError(f"from_grain: a state of {node} has no counterpart in Windrow")
-    rule, inside = _rule_of(kind), grain_nodes.inside(to, node)
-    position = position_of(inside, grain_nodes.parent_of(node), rule.parent(state))
+    rule, inside = _rule_of(kind), to.inside(node)
+    position = position_of(inside, grain_attributes.parent_of(node), rule.parent(state))
     position += rule.integers(state)
     if kind in _GROUPS:
         return _in_group(to, node, position, keeps=rule.own - 1)
@@ -196,7 +196,7 @@ def _theirs(to: Conversion, node: Any, position: Sequence[int]) -> Any:
         raise StateError(f"to_grain_state: this place of {node} has no state of Grain")
     rule = _rule_of(kind)
     split = len(position) - rule.own
-    inner = _theirs(grain_nodes.inside(to, node), grain_nodes.parent_of(node), position[:split])
+    inner = _theirs(to.inside(node), grain_attributes.parent_of(node), position[:split])
     return rule.state(inner, position[split:])
 
 
@@ -205,13 +205,13 @@ def _width(to: Conversion, node: Any) -> int:
     kind = _kind(node)
     if kind in _SEVERAL:
         return _SEVERAL[kind].width(to, node)
-    inner = _width(grain_nodes.inside(to, node), grain_nodes.parent_of(node))
+    inner = _width(to.inside(node), grain_attributes.parent_of(node))
     return _rule_of(str(kind)).own + inner
 
 
 def _kind(node: Any) -> str | None:
     """The row of the table; what has random access is a stream where a stream is made of it."""
-    kind = grain_nodes.kind_of(node)
+    kind = grain_attributes.kind_of(node)
     return "PrefetchIterDataset" if str(kind).endswith("MapDataset") else kind
 
 
@@ -259,7 +259,7 @@ def _widths(to: Conversion, parts: Sequence[Any]) -> int:
 def _mix_integers(to: Conversion, node: Any, state: Any) -> list[int]:
     parents = state["parents"]
     if isinstance(node._parents_structure, Mapping):
-        parents = [parents[name] for name in grain_nodes.part_names(node)]
+        parents = [parents[name] for name in grain_attributes.part_names(node)]
     # A mixture that has ended has counted the element that it lacks.
     return [*_joined(to, node._parents, parents), state["index"] - bool(state["stop"])]
 
@@ -267,7 +267,7 @@ def _mix_integers(to: Conversion, node: Any, state: Any) -> list[int]:
 def _mix_state(to: Conversion, node: Any, position: list[int]) -> Any:
     parents: Any = _split(to, node._parents, position)
     if isinstance(node._parents_structure, Mapping):
-        parents = dict(zip(grain_nodes.part_names(node), parents, strict=True))
+        parents = dict(zip(grain_attributes.part_names(node), parents, strict=True))
     return {"parents": parents, "index": position[-1], "stop": False}
 
 
@@ -277,13 +277,13 @@ def _cut_features(node: Any) -> list[str]:
 
 
 def _cut_width(to: Conversion, node: Any) -> int:
-    return _width(to, grain_nodes.parent_of(node)) + len(_cut_features(node)) + 1
+    return _width(to, grain_attributes.parent_of(node)) + len(_cut_features(node)) + 1
 
 
 def _cut_integers(to: Conversion, node: Any, state: Any) -> list[int]:
     slices = state["remainder_slices"]
     begins = [max(0, slices[name][0]) for name in _cut_features(node)]  # -1 for none
-    inner = position_of(to, grain_nodes.parent_of(node), state["parent_state"])
+    inner = position_of(to, grain_attributes.parent_of(node), state["parent_state"])
     given = state["elements_from_buffer_after_checkpoint"]
     return _in_group(to, node, [*inner, *begins, given])
 
@@ -296,7 +296,7 @@ def _cut_state(to: Conversion, node: Any, position: list[int]) -> Any:
             " it is read"
         )
     return {
-        "parent_state": _theirs(to, grain_nodes.parent_of(node), position[:split]),
+        "parent_state": _theirs(to, grain_attributes.parent_of(node), position[:split]),
         "remainder_slices": dict.fromkeys(_cut_features(node), (-1, -1)),
         "elements_from_buffer_after_checkpoint": position[-1],
     }
@@ -308,7 +308,7 @@ def _cached_integers(to: Conversion, node: Any, state: Any) -> list[int]:
             "from_grain: the cache of this iterator is filled, and its state does not say where in"
             " the parent it is; take over a state of the first epoch"
         )
-    return position_of(to, grain_nodes.parent_of(node), state["parent"])
+    return position_of(to, grain_attributes.parent_of(node), state["parent"])
 
 
 def _cached_state(to: Conversion, node: Any, position: list[int]) -> Any:
@@ -316,7 +316,7 @@ def _cached_state(to: Conversion, node: Any, position: list[int]) -> Any:
         raise StateError(
             f"to_grain_state: a place of {node} has no state of Grain without its elements"
         )
-    inner = _theirs(to, grain_nodes.parent_of(node), position)
+    inner = _theirs(to, grain_attributes.parent_of(node), position)
     return {"parent": inner, "position": 0, "cache_filled": False}
 
 
@@ -325,11 +325,11 @@ def _cached_state(to: Conversion, node: Any, position: list[int]) -> Any:
 
 def _turn_parts(to: Conversion, node: Any) -> tuple[list[Any], Any, Conversion]:
     """The datasets in turn, or the one that workers share if its order does not depend on them."""
-    parts = grain_nodes.interleaved_parts(node)
-    if not grain_nodes.are_workers(parts):
+    parts = grain_attributes.interleaved_parts(node)
+    if not grain_attributes.are_workers(parts):
         return parts[to.every()], None, to.whole()
-    whole = grain_nodes.whole_of(parts[0])
-    is_one = len(parts) == 1 or grain_nodes.is_alike(whole)
+    whole = grain_attributes.whole_of(parts[0])
+    is_one = len(parts) == 1 or grain_attributes.is_alike(whole)
     return parts, whole if is_one else None, to
 
 
@@ -413,6 +413,8 @@ _SEVERAL: Final[Mapping[str | None, _NodeRule]] = {
     "InterleaveIterDataset": _NodeRule(_turn_width, _turn_integers, _turn_state),
     "ConcatThenSplitIterDataset": _NodeRule(_cut_width, _cut_integers, _cut_state),
     "CacheIterDataset": _NodeRule(
-        lambda to, node: _width(to, grain_nodes.parent_of(node)), _cached_integers, _cached_state
+        lambda to, node: _width(to, grain_attributes.parent_of(node)),
+        _cached_integers,
+        _cached_state,
     ),
 }

@@ -6,7 +6,8 @@ Invariant: a stream's own iterator runs as Grain wrote it, over parents that Win
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import grain
 import numpy as np
@@ -14,9 +15,6 @@ import numpy as np
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
 from windrow.map_dataset import MapDataset
-
-if TYPE_CHECKING:
-    from windrow.grain_api.conversion import Conversion
 
 
 class GrainMapNode(MapDataset[Any]):
@@ -36,12 +34,17 @@ class GrainMapNode(MapDataset[Any]):
 class GrainStreamNode(IterDataset[Any]):
     """An `IterDataset` of Grain over parents of Windrow."""
 
-    def __init__(self, to: Conversion, dataset: Any) -> None:
-        parents = getattr(dataset, "_parents", ())  # which a class of a user may not set
-        super().__init__([to.of(parent) for parent in parents])
-        self._dataset, self._process = dataset, to.process
-        if to.part is not None and (callable(getattr(dataset, "set_slice", None)) or not parents):
-            self._dataset = _sliced(dataset, to.part)
+    def __init__(
+        self,
+        dataset: Any,
+        parents: Sequence[Any],
+        part: tuple[int, int] | None,
+        process: tuple[int, int],
+    ) -> None:
+        super().__init__(parents)
+        self._dataset, self._process = dataset, process
+        if part is not None and (callable(getattr(dataset, "set_slice", None)) or not parents):
+            self._dataset = _sliced(dataset, part)
 
     def __iter__(self) -> Any:
         from grain._src.python.dataset import base

@@ -26,7 +26,6 @@ from tests.hypothesis_profiles import examples
 from tests.strategies import Drawn
 from windrow.errors import ArgumentError, PlanError, StateError
 from windrow.grain_api import grain_nodes, grain_states
-from windrow.grain_api.conversion import Conversion
 from windrow.grain_api.loader_state import in_place
 
 MOST = 2000
@@ -374,7 +373,9 @@ def test_places_among_workers_go_both_ways(name: str, count: int) -> None:
         state = moved(threads, at).get_state()
         again = iter(ours)
         again.set_state(
-            in_place(again, grain_states.position_of(Conversion(True, {}), theirs, state))
+            in_place(
+                again, grain_states.position_of(grain_nodes.conversion(strict=True), theirs, state)
+            )
         )
         assert same_elements(again, expected[at:]), at
         other = iter(threads)

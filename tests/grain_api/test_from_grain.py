@@ -32,6 +32,23 @@ MOST = 2000
 NOT_BELOW_ZERO = {"random_map", "window_shuffle"}
 
 
+_OPEN: list[Any] = []
+
+
+def begun(dataset: Any) -> Any:
+    """An iterator that is closed after the test: Grain's threads keep a process alive."""
+    _OPEN.append(iter(dataset))
+    return _OPEN[-1]
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Close what a test has begun."""
+    yield
+    while _OPEN:
+        _OPEN.pop().close()
+
+
 # --- random graphs -------------------------------------------------------------------------------
 
 
@@ -62,14 +79,14 @@ def test_streams_are_grains_and_places_go_both_ways(drawn: Drawn, taken: int) ->
 
 def check_places(theirs: Any, expected: list[Any], at: int) -> None:
     """Both libraries continue at a place of the other, through JSON."""
-    iterator = iter(theirs)
+    iterator = begun(theirs)
     for _ in range(at):
         next(iterator)
     assert make.differences(windrow.from_grain(iterator), expected[at:]) == []
     ours = iter(windrow.from_grain(theirs))
     for _ in range(at):
         next(ours)
-    again = iter(theirs)
+    again = begun(theirs)
     again.set_state(json.loads(json.dumps(windrow.to_grain_state(ours, theirs))))
     assert make.differences(again, expected[at:]) == []
 
@@ -164,11 +181,11 @@ CUT_OPEN = ("concat", "concat, meta", "concat, first tokens")
 @pytest.mark.parametrize("name", [*STREAMS])
 def test_each_node_is_grains_at_each_step(name: str) -> None:
     theirs = STREAMS[name]()
-    expected = list(theirs)
+    expected = list(begun(theirs))
     assert len(expected) > 4
     assert same_elements(windrow.from_grain(theirs), expected)
     for at in some_of(expected):
-        iterator = iter(theirs)
+        iterator = begun(theirs)
         for _ in range(at):
             next(iterator)
         assert same_elements(windrow.from_grain(iterator), expected[at:])
@@ -177,10 +194,10 @@ def test_each_node_is_grains_at_each_step(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in STREAMS if name not in CUT_OPEN])
 def test_grain_continues_where_ours_is(name: str) -> None:
     theirs = STREAMS[name]()
-    expected = list(theirs)
+    expected = list(begun(theirs))
     ours = windrow.from_grain(theirs)
     for at in some_of(expected):
-        again = iter(theirs)
+        again = begun(theirs)
         again.set_state(windrow.to_grain_state(moved(ours, at), theirs))
         assert same_elements(again, expected[at:]), at
 
@@ -192,7 +209,7 @@ def some_of(expected: list[Any]) -> list[int]:
 
 
 def moved(dataset: Any, at: int) -> Any:
-    iterator = iter(dataset)
+    iterator = begun(dataset)
     for _ in range(at):
         next(iterator)
     return iterator
@@ -323,7 +340,7 @@ def with_workers(dataset: Any, count: int) -> Any:
 
 def in_turn(dataset: Any, count: int) -> Any:
     """The elements that Grain's workers give, made in this process."""
-    return list(more.multithread_prefetch(dataset, count, 1)) if count > 1 else list(dataset)
+    return list(begun(more.multithread_prefetch(dataset, count, 1)) if count > 1 else dataset)
 
 
 WORKED: dict[str, Callable[[], Any]] = {
@@ -378,7 +395,7 @@ def test_places_among_workers_go_both_ways(name: str, count: int) -> None:
             )
         )
         assert same_elements(again, expected[at:]), at
-        other = iter(threads)
+        other = begun(threads)
         other.set_state(windrow.to_grain_state(moved(ours, at), theirs))
         assert same_elements(other, expected[at:]), at
 
@@ -390,11 +407,11 @@ def test_places_of_processes_go_both_ways(name: str) -> None:
     theirs = with_workers(WORKED[name](), 2)
     expected = list(theirs)
     assert same_elements(windrow.from_grain(theirs), expected)
-    iterator = iter(theirs)
+    iterator = begun(theirs)
     next(iterator)
     with windrow.from_grain(iterator) as ours:
         assert plain(next(ours)) == plain(expected[1])
-        again = iter(theirs)
+        again = begun(theirs)
         again.set_state(windrow.to_grain_state(ours, theirs))
     assert same_elements(again, expected[2:])
 

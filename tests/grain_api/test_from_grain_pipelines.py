@@ -201,7 +201,10 @@ def loader(workers: int, *, operations: list[Any], shuffle: bool, shards: int = 
 def in_turn(workers: int, **given: Any) -> list[Any]:
     """What Grain's loader gives in workers, made in threads of this process."""
     chain = loader(0, **given)._dataset._parent._parent
-    return [plain(np.asarray(each)) for each in more.multithread_prefetch(chain, workers, 1)]
+    iterator = iter(more.multithread_prefetch(chain, workers, 1))
+    found = [plain(np.asarray(each)) for each in iterator]
+    iterator.close()  # Grain's threads keep a process alive
+    return found
 
 
 @given(

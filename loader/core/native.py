@@ -16,7 +16,6 @@ import warnings
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import numpy.typing as npt
 
 CRATE: Final = Path(__file__).with_suffix("")

@@ -91,7 +91,7 @@ def test_what_the_core_refuses_once_is_copied_from_the_second_look(
     path = tmp_path / "volume" / "c" / "1" / "2"
     stored, again = path.read_bytes(), SecondLook.boxes
     path.write_bytes(b"damaged")
-    looks = []
+    looks: list[Any] = []
 
     def repaired(self: SecondLook, boxes: Sequence[Any]) -> None:
         looks.extend(boxes)
@@ -124,8 +124,8 @@ def test_the_core_plans_and_copies_as_numpy_does(data: st.DataObject) -> None:
     # Two cuts tile the only field along its last axis.
     split = data.draw(st.integers(0, size[-1]), "split")
     none, rest = (0,) * (rank - 1), size[:-1]
-    cuts = (Cut((*none, 0), (*none, 0), (*rest, split)),)
-    cuts += (Cut((*none, split), (*none, split), (*rest, size[-1] - split)),)
+    one, other = (*rest, split), (*rest, size[-1] - split)
+    cuts = Cut((*none, 0), (*none, 0), one), Cut((*none, split), (*none, split), other)
     places = st.tuples(*(st.integers(0, n - k) for n, k in zip(shape, size, strict=True)))
     origins = np.array(data.draw(st.lists(places, max_size=5)), np.int64).reshape(-1, rank)
     dtype = np.dtype(data.draw(st.sampled_from(["u1", "M8[s]", "f4", "V3"])))
@@ -136,8 +136,9 @@ def test_the_core_plans_and_copies_as_numpy_does(data: st.DataObject) -> None:
     low = origins
     high = low + np.array(size)
     table = part._table
-    for one, other in zip(table.cut(low, high), table.cut_in_numpy(low, high), strict=True):
-        assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
+    planned = zip(table.cut(low, high), table.cut_in_numpy(low, high), strict=True)
+    for mine, its in planned:
+        assert (mine.dtype, mine.tolist()) == (its.dtype, its.tolist())
     cache = BoxCache(part, part.chunk_count)
     cache._memory.view("u1")[...] = np.arange(cache._memory.nbytes).reshape(
         *cache._memory.shape[:-1], -1

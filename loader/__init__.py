@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         python,
         samplers,
         sharding,
+        sinks,
         sources,
         transforms,
     )
@@ -84,6 +85,7 @@ _MODULES = (
     "python",
     "samplers",
     "sharding",
+    "sinks",
     "sources",
     "transforms",
 )
@@ -123,6 +125,7 @@ __all__ = [
     "samplers",
     "sharding",
     "shuffle_quality",
+    "sinks",
     "sources",
     "transforms",
     "verify",

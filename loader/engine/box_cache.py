@@ -19,6 +19,7 @@ import numpy.typing as npt
 from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedChunks, WantedRecords
 from windrow.sources.boxes import BoxFragments, BoxPart, Cut, Fields
 from windrow.sources.chunks import Box
+from windrow.sources.ragged_column import Places
 
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
@@ -39,7 +40,9 @@ class BoxCache(ChunkCache):
         self._memory = np.empty((slots, *chunk), part.dtype)
         self._strides = np.array(self._memory.strides, np.int64) // max(1, part.dtype.itemsize)
 
-    def fragments(self, indices: IntArray) -> tuple[BoxFragments, WantedChunks]:
+    def fragments(
+        self, indices: IntArray, places: Places | None = None
+    ) -> tuple[BoxFragments, WantedChunks]:
         found = self._part.fragments(indices)
         return found, WantedChunks.of(found.chunks, self._part.chunk_count)
 

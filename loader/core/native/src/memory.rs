@@ -240,7 +240,9 @@ pub fn stream(out: &mut [i32], first: i32, step: i32) {
     let out = if size_of_val(out) < STREAMED_BYTES {
         out
     } else {
-        use std::arch::x86_64::{__m128i, _mm_add_epi32, _mm_set_epi32, _mm_set1_epi32, _mm_stream_si128};
+        use std::arch::x86_64::{
+            __m128i, _mm_add_epi32, _mm_set_epi32, _mm_set1_epi32, _mm_stream_si128,
+        };
         let (before, rest) = out.split_at_mut(out.as_ptr().align_offset(64).min(out.len()));
         for place in before {
             *place = number;

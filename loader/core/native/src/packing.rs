@@ -352,7 +352,7 @@ fn clear_gaps(
         let (to, counts) = (Memory::readable(to)?, Memory::readable(counts)?);
         let target = Memory::writable(out)?;
         let runs = Runs { from: int64(&to)?, to: int64(&to)?, counts: int64(&counts)? };
-        let items = if item > 0 { target.bytes() / item } else { 0 };
+        let items = target.bytes().checked_div(item).unwrap_or(0);
         if item == 0 || !target.is_contiguous() || !runs.lie_inside(items, items) {
             return Err(PyValueError::new_err("a run does not lie inside the array"));
         }

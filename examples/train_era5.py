@@ -51,8 +51,8 @@ Array = npt.NDArray[Any]
 # --- 1. the data -------------------------------------------------------------------------------------
 
 
-def windows(store: str | pathlib.Path, days: slice, **area: slice) -> Any:
-    """A record for each hour t of `days` whose whole window lies in them, of all places or of an area.
+def windows(store: str | pathlib.Path, days: slice) -> Any:
+    """A record for each hour t of `days` whose whole window lies in them.
 
     `x` is float32 `(3, latitude, longitude)`, `day_before` `(7, ...)` and `y` `(6, ...)`, in kelvin;
     `x_time`, `day_before_time` and `y_time` say which hours these are, `latitude` and `longitude`
@@ -63,7 +63,7 @@ def windows(store: str | pathlib.Path, days: slice, **area: slice) -> Any:
         "day_before": Field("t2m", {"time": DAY_BEFORE}),
         "y": Field("t2m", {"time": AHEAD}),
     }
-    return WindowDataSource(store, fields=fields, select={"time": days, **area}, coordinates=True)
+    return WindowDataSource(store, fields=fields, select={"time": days}, coordinates=True)
 
 
 def normalised(record: dict[str, Array]) -> dict[str, Array]:

@@ -1,14 +1,14 @@
 """Train on a mesh of four devices, be killed twice, and resume on other numbers of processes.
 
-    python examples/train_sharded.py
+    python -m examples.train_sharded
 
 1. A model of the month of ERA5 of train_era5.py, on a mesh of data and latitude: each process reads
    only the rows and the latitudes that its devices hold.
 2. The transformer of train_tokens.py, on a mesh of data and sequence.
 
-Each is trained once on one process with four devices without a stop, and once on two processes with
-two devices each that are killed, then on one with four that is killed, then on four with one each.
-Both trainings must have the same global batches, and the same loss within float tolerance.
+Each is trained once on one process with four devices without a stop. The first is trained again on two
+processes with two devices each that are killed, then on one with four that is killed, then on four
+with one each; the second on two that are killed, then on one. Both trainings must have the same global batches, and the same loss within float tolerance.
 
 Parameters are sharded too. They and the iterator are saved in one step of Orbax, in the background, so
 a process may be killed while it saves: then the step before is the newest one.
@@ -21,6 +21,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import pathlib
 import socket
@@ -36,23 +37,24 @@ import windrow
 from windrow import converters, transforms
 from windrow.sources import ArraySpec
 
-try:  # as a program and as a part of this repository's tests
-    import train_era5
-    import train_tokens
-except ImportError:
-    from examples import train_era5, train_tokens
+try:
+    import jax
+    import jax.numpy as jnp
+    import orbax.checkpoint as ocp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+except ImportError as error:
+    raise windrow.errors.missing_extra("examples/train_sharded.py", "examples") from error
 
-import jax
-import jax.numpy as jnp
-import orbax.checkpoint as ocp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
+from examples import train_era5, train_tokens
 from windrow.checkpoint import CheckpointRestore, CheckpointSave
 
 # A step takes less time than its compilation, which all processes do.
 jax.config.update("jax_disable_most_optimizations", True)  # type: ignore[no-untyped-call]
 
 DEVICES, MESH = 4, (2, 2)
+# Steps, and for each run the processes, and the share of the steps after which they are killed, or done.
+STEPS = {"era5": 12, "tokens": 6}
+RUNS = {"era5": train_tokens.RUNS, "tokens": ((2, 0.5), (1, 1))}
 SAVE_EVERY = 2  # steps
 SEED = 0
 
@@ -148,8 +150,11 @@ def write_era5(folder: pathlib.Path) -> None:
 
 
 def mesh_of(case: Case) -> Mesh:
-    """All devices. Those of one process are neighbours along the first axis: it has all rows, if it
-    has two devices, and half of the latitudes or of the sequence."""
+    """All devices.
+
+    The devices of one process are neighbours along the first axis: a process that has two of them has all
+    rows, and half of the latitudes or of the sequence.
+    """
     return Mesh(np.array(jax.devices()).reshape(MESH).T, case.axes)
 
 
@@ -192,9 +197,16 @@ def checksums(batch: Any) -> dict[str, int]:
 
 
 def train_part(
-    link: Connection, index: int, count: int, name: str, folder: pathlib.Path, run: str, port: int
+    link: Connection,
+    index: int,
+    count: int,
+    name: str,
+    folder: pathlib.Path,
+    saved_in: str,
+    stop: int,
+    port: int,
 ) -> None:
-    """Train as process `index` of `count`, from the newest step that was saved until the link is closed.
+    """Train as process `index` of `count`, from the newest step that was saved to step `stop`.
 
     First it sends the number of that step. In each step it sends the checksums of its parts of the
     batch, the loss, and the chunks that it has read, and waits for a reply.
@@ -213,7 +225,7 @@ def train_part(
     options = ocp.CheckpointManagerOptions(save_interval_steps=SAVE_EVERY, max_to_keep=2)
     with (
         iter(dataset.to_jax(sharding)) as batches,
-        ocp.CheckpointManager(folder / run, options=options) as manager,
+        ocp.CheckpointManager(folder / saved_in, options=options) as manager,
     ):
         if (saved := manager.latest_step()) is not None:
             target = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
@@ -221,17 +233,17 @@ def train_part(
                 state=ocp.args.StandardRestore(target), data=CheckpointRestore(batches)
             )
             state = manager.restore(saved, args=args)["state"]
-        link.send(int(state["step"]))
-        with contextlib.suppress(EOFError):
-            for batch in batches:
-                state, loss = step(state, batch)
-                chunks = sum(int(cost.chunks.high) for cost in batches.stats().sources)
-                link.send((checksums(batch), float(loss), chunks))
-                link.recv()
-                args = ocp.args.Composite(
-                    state=ocp.args.StandardSave(state), data=CheckpointSave(batches)
-                )
-                manager.save(int(state["step"]), args=args)
+        first = int(state["step"])
+        link.send(first)
+        for batch in itertools.islice(batches, stop - first):
+            state, loss = step(state, batch)
+            chunks = sum(int(cost.chunks.high) for cost in batches.stats().sources)
+            link.send((checksums(batch), float(loss), chunks))
+            link.recv()
+            args = ocp.args.Composite(
+                state=ocp.args.StandardSave(state), data=CheckpointSave(batches)
+            )
+            manager.save(int(state["step"]), args=args)
     if count > 1:
         jax.distributed.shutdown()
 
@@ -244,7 +256,7 @@ def train(
 ) -> list[train_tokens.Step]:
     """Train on `count` processes up to step `stop`; with `kill` they are killed in that step."""
     steps = []
-    arguments = (name, folder, f"{name}-{run}", free_port())
+    arguments = (name, folder, f"{name}-{run}", stop, free_port())
     with train_tokens.processes(count, train_part, *arguments) as (links, started):
         first, *_ = [link.recv() for link in links]
         for number in range(first, stop):
@@ -256,7 +268,9 @@ def train(
             for link in links:
                 link.send(None)
     devices = f"{count} x {DEVICES // count} devices"
-    print(f"{run:>10}: {devices}, steps {first} to {stop - 1}, chunks read by each process {chunks}")
+    print(
+        f"{run:>10}: {devices}, steps {first} to {stop - 1}, chunks read by each process {chunks}"
+    )
     return steps
 
 
@@ -277,18 +291,16 @@ def free_port() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--steps", type=int, default=20, help="steps of ERA5; half for tokens [20]")
-    arguments = parser.parse_args()
-    if arguments.steps < 12:
-        parser.error("--steps must be at least 12, so that each run saves something")
+    argparse.ArgumentParser(description=str(__doc__).splitlines()[0]).parse_args()
     with tempfile.TemporaryDirectory() as root:
         folder = pathlib.Path(root)
         write_era5(folder)
         train_tokens.write_tokens(folder)
-        for name, steps in (("era5", arguments.steps), ("tokens", arguments.steps // 2)):
-            print(f"{name}, on a mesh of {MESH[0]} x {MESH[1]} over {' and '.join(CASES[name].axes)}")
-            train_tokens.train_twice(functools.partial(train, name, folder), steps)
+        for name, case in CASES.items():
+            print(f"{name}, on a mesh of {MESH[0]} x {MESH[1]} over {' and '.join(case.axes)}")
+            train_tokens.train_twice(
+                functools.partial(train, name, folder), STEPS[name], RUNS[name]
+            )
 
 
 if __name__ == "__main__":

@@ -335,24 +335,29 @@ def train(
 
 
 def kill_all(started: Sequence[BaseProcess]) -> None:
-    """Kill processes, which cannot do anything about it."""
-    for process in started:
+    """Kill processes, the first one last: without it, the others of jax.distributed end themselves."""
+    for process in reversed(started):
         process.kill()
+    for process in started:
         process.join()
     if any(process.exitcode != -signal.SIGKILL for process in started):
         raise SystemExit("a process that was to be killed had ended")
 
 
-def train_twice(train: Callable[..., list[Step]], steps: int) -> None:
+def train_twice(
+    train: Callable[..., list[Step]], steps: int, runs: Sequence[tuple[int, float]] = RUNS
+) -> None:
     """Train without a stop, and killed twice; print and compare the steps.
 
     Args:
         train: `train(name, count, stop=..., kill=...)` trains, and saves under that name.
         steps: The steps of either training.
+        runs: The processes of each run of the training that is killed, and the share of the steps
+            after which they are killed, or done.
     """
     whole = train("whole", 1, stop=steps)
     killed: list[Step] = []
-    for count, share in RUNS:
+    for count, share in runs:
         stop = math.ceil(share * steps)
         killed += train("killed", count, stop=stop, kill=stop < steps)
     print("           without a stop    killed and resumed")

@@ -350,16 +350,21 @@ def test_one_source_serves_what_parts_share(fields: str) -> None:
 
 
 def test_packed_rows_are_cut_after_they_are_made() -> None:
-    class Document:
-        def __call__(self, n: int) -> Any:
+    class Documents:
+        fingerprint, spec = "documents", ArraySpec((None,), np.dtype("i4"))
+
+        def __len__(self) -> int:
+            return 60
+
+        def __getitem__(self, n: int) -> Any:
             return np.arange(n % 7 + 1, dtype=np.int32) + n
 
-        def output_spec(self, spec: Any) -> Any:
-            return ArraySpec((None,), np.dtype("i4"))
-
-    documents = MapDataset.range(60).map(Document()).shuffle(seed=1).repeat()
+    documents = MapDataset.source(Documents()).shuffle(seed=1).repeat()
     packed = documents.pack(8, names="maxtext", lengths=np.arange(60) % 7 + 1).batch(4)
-    boxes: Boxes = {("inputs",): (whole(4), Cells(2, 6, 8)), ("targets",): (whole(4), Cells(2, 6, 8))}
+    boxes: Boxes = {
+        ("inputs",): (whole(4), Cells(2, 6, 8)),
+        ("targets",): (whole(4), Cells(2, 6, 8)),
+    }
     part: Any = IterDataset(narrowed(packed._node, boxes))
     for found, batch in itertools.islice(zip(part, packed, strict=False), 6):
         for name, leaf in batch.items():

@@ -23,8 +23,10 @@ import dataclasses
 import functools
 import itertools
 import json
+import os
 import pathlib
 import socket
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -47,9 +49,6 @@ except ImportError as error:
 
 from examples import train_era5, train_tokens
 from windrow.checkpoint import CheckpointRestore, CheckpointSave
-
-# A step takes less time than its compilation, which all processes do.
-jax.config.update("jax_disable_most_optimizations", True)  # type: ignore[no-untyped-call]
 
 DEVICES, MESH = 4, (2, 2)
 # Steps, and for each run the processes, and the share of the steps after which they are killed, or done.
@@ -74,7 +73,7 @@ class Case:
         placed: How a leaf of a batch lies on the mesh, by its path.
         initial: Initial parameters.
         loss_of: The loss of a batch, from parameters and the batch.
-        rate: Of Adam.
+        rate: The learning rate.
     """
 
     axes: tuple[str, str]
@@ -211,7 +210,11 @@ def train_part(
     First it sends the number of that step. In each step it sends the checksums of its parts of the
     batch, the loss, and the chunks that it has read, and waits for a reply.
     """
+    # Gloo, which moves values between processes on CPUs, prints its connections there.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     jax.config.update("jax_num_cpu_devices", DEVICES // count)  # type: ignore[no-untyped-call]
+    # A step takes less time than its compilation, which all processes do.
+    jax.config.update("jax_disable_most_optimizations", True)  # type: ignore[no-untyped-call]
     if count > 1:
         jax.distributed.initialize(f"localhost:{port}", count, index)
     case = CASES[name]
@@ -275,7 +278,7 @@ def train(
 
 
 def joined(parts: tuple[dict[str, int], ...]) -> int:
-    """A checksum of a global batch, from those of its parts, whichever process has them."""
+    """A checksum of a global batch, from the checksums of its parts, whichever process has them."""
     found: dict[str, int] = {}
     for each in parts:
         for place, checksum in each.items():

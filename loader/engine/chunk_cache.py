@@ -177,8 +177,10 @@ def _with_chunks(
     low, stop = np.maximum(low, first), np.minimum(low + lengths, first + places.lengths[records])
     some = low < stop
     targets = low - first + places.targets[records]
-    runs = [each[some] for each in (records, low - begin, targets, stop - low)]
-    return Fragments(*runs, places=places), chunks[some]
+    found = Fragments(
+        records[some], (low - begin)[some], targets[some], (stop - low)[some], places=places
+    )
+    return found, chunks[some]
 
 
 @dataclasses.dataclass(slots=True, eq=False)

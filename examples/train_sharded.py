@@ -248,7 +248,7 @@ def train_part(
             )
             manager.save(int(state["step"]), args=args)
     if count > 1:
-        jax.distributed.shutdown()
+        jax.distributed.shutdown()  # type: ignore[no-untyped-call]
 
 
 # --- 3. several runs -----------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from windrow.explain.explanation import Advice, Explanation
     from windrow.formats.inspect import inspect
     from windrow.grain_api.data_loader import DataLoader, DataLoaderIterator, load
+    from windrow.grain_api.from_grain import from_grain
+    from windrow.grain_api.grain_states import to_grain_state
     from windrow.grain_api.records import Record, RecordMetadata
     from windrow.iter_dataset import IterDataset
     from windrow.iterator import DatasetIterator
@@ -66,12 +68,14 @@ _MODULE_OF = {
     "ShuffleQuality": "windrow.quality.shuffle_quality",
     "Stats": "windrow.stats.stats",
     "WindrowError": "windrow.errors",
+    "from_grain": "windrow.grain_api.from_grain",
     "inspect": "windrow.formats.inspect",
     "lengths": "windrow.record_lengths",
     "load": "windrow.grain_api.data_loader",
     "merge_states": "windrow.state",
     "report": "windrow.reporting.page",
     "shuffle_quality": "windrow.order_quality",
+    "to_grain_state": "windrow.grain_api.grain_states",
     "verify": "windrow.verification.verify",
 }
 _MODULES = (
@@ -113,6 +117,7 @@ __all__ = [
     "converters",
     "errors",
     "experimental",
+    "from_grain",
     "inspect",
     "lengths",
     "load",
@@ -124,6 +129,7 @@ __all__ = [
     "sharding",
     "shuffle_quality",
     "sources",
+    "to_grain_state",
     "transforms",
     "verify",
 ]

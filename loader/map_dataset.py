@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from windrow.base import applied, nodes_of
 from windrow.engine import execute
-from windrow.engine.defaults import default_options, reads_records_alone
+from windrow.engine.defaults import default_options
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
@@ -34,7 +33,6 @@ from windrow.transforms.arguments import (
 )
 from windrow.transforms.mixtures import Schedule, scheduled
 from windrow.transforms.options import ReadOptions, as_read_options
-from windrow.transforms.positions import positions
 
 if TYPE_CHECKING:
     from windrow.engine.record_names import RecordOf
@@ -526,21 +524,11 @@ class MapDataset(PlannedByLengths[T]):
 
     def _table(self, indices: Any) -> tables.Table:
         wanted = indices_of(indices, "read")
-        if not len(wanted):
-            return tables.Listed([])
-        length = self._node.length
-        if length == 0:
+        if len(wanted) and self._node.length == 0:
             raise RecordIndexError(
                 f"the dataset is empty, so it has no element {wanted[0]}: {self!r}"
             )
-        if wanted.dtype.kind == "u" and wanted.max() > np.iinfo(np.int64).max:
-            raise RecordIndexError(f"index {wanted.max()} is too large; choose one below 2**63")
-        at = positions(wanted.astype(np.int64), length)
-        if not reads_records_alone(self._node, len(wanted)):
-            return execute.start(self._node, at, [0, len(at)], execute.Reader())()
-        threads = ReadOptions().num_threads
-        with ThreadPoolExecutor(threads, "windrow-read") as pool:
-            return execute.start(self._node, at, [0, len(at)], execute.Reader(pool, threads))()
+        return execute.read_now(self._node, wanted)
 
     @overload
     def __getitem__(self, index: int) -> T | None: ...

@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 
 from windrow.core import buffer_pool
+from windrow.core.native import native
 from windrow.core.threads import InlineExecutor, shared_pool
 from windrow.errors import SourceError
 from windrow.sources.base import IntArray
@@ -148,9 +149,39 @@ class _CutTable:
         weights = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
         self.weights = np.array([min(weight, _MOST_CHUNKS) for weight in weights], np.int64)
         self.field_of = [number for number, _ in cuts]
+        self.fields = np.array(self.field_of, np.int64)
         self.offsets = np.array([cut.offset for _, cut in cuts], np.int64).reshape(rows)
         self.targets = np.array([cut.target for _, cut in cuts], np.int64).reshape(rows)
         self.sizes = np.array([cut.shape for _, cut in cuts], np.int64).reshape(rows)
+
+    def cut(self, low: IntArray, high: IntArray) -> tuple[IntArray, ...]:
+        """Cuts boxes with the cells `[low, high)`, `(boxes, rank)`, where chunks begin.
+
+        Returns:
+            For each fragment its box and chunk, `(k,)`, and its first cell, that cell's place in the
+            box and its lengths, `(k, rank)`.
+        """
+        core = native()
+        rank = low.shape[1]
+        if core is not None:
+            ends = np.ascontiguousarray(low), np.ascontiguousarray(high)
+            found = core.plan_boxes(*ends, self.chunk, self.shift, self.weights)
+            if found is not None:
+                boxes, chunks, *cells = (np.frombuffer(column, np.int64) for column in found)
+                return boxes, chunks, *(column.reshape(-1, rank) for column in cells)
+        return self.cut_in_numpy(low, high)
+
+    def cut_in_numpy(self, low: IntArray, high: IntArray) -> tuple[IntArray, ...]:
+        """What `cut` returns where there is no core."""
+        begin = (low + self.shift) // self.chunk
+        counts = np.maximum((high + self.shift - 1) // self.chunk - begin + 1, 0)
+        counts[(high <= low).any(axis=1)] = 0
+        boxes, coords = _spread(begin, counts, counts.prod(axis=1))
+        low, high = low[boxes], high[boxes]
+        corner = coords * self.chunk - self.shift
+        start = np.maximum(low, corner)
+        stop = np.minimum(high, corner + self.chunk)
+        return boxes, coords @ self.weights, start, start - low, stop - start
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -220,6 +251,13 @@ class BoxPart(Part):
         return sum(math.prod(field.shape) for field in self.fields) * self.dtype.itemsize
 
     @property
+    def usual_chunks(self) -> float:
+        """The number of chunks that a record lies in, on average over all places."""
+        table = self._table
+        along = np.where(table.sizes > 0, (table.sizes - 1) / table.chunk + 1, 0)
+        return float(np.minimum(along, table.grid).prod(axis=1).sum())
+
+    @property
     def alone(self) -> bool:
         return False
 
@@ -270,28 +308,12 @@ class BoxPart(Part):
             first.shape
         )
         low, high, places, pads = self._cores(first, sizes)
-        begin = (low + table.shift) // table.chunk
-        counts = np.maximum((high + table.shift - 1) // table.chunk - begin + 1, 0)
-        counts[(high <= low).any(axis=1)] = 0
-        per_box = counts.prod(axis=1)
-        if (per_box == 1).all():
-            boxes: IntArray = np.arange(len(first))
-            coords = begin
-        else:
-            boxes, coords = _spread(begin, counts, per_box)
-            low, high, places = low[boxes], high[boxes], places[boxes]
+        boxes, chunks, start, within, lengths = table.cut(low, high)
         records, cuts = np.divmod(boxes, max(1, count))
-        corner = coords * table.chunk - table.shift
-        start = np.maximum(low, corner)
-        return BoxFragments(
-            records,
-            cuts,
-            coords @ table.weights,
-            start,
-            start - low + places + table.targets[cuts],
-            np.minimum(high, corner + table.chunk) - start,
-            pads,
-        )
+        targets = within + table.targets[cuts]
+        if pads is not None:
+            targets += places[boxes]
+        return BoxFragments(records, cuts, chunks, start, targets, lengths, pads)
 
     def _cores(
         self, first: IntArray, sizes: IntArray
@@ -345,6 +367,17 @@ class BoxPart(Part):
             out[field_of[cut]][(record, *map(slice, first, stop))]
             for record, cut, first, stop in found
         ]
+
+    def columns(self, fragments: BoxFragments) -> tuple[IntArray, ...]:
+        """What the core takes of fragments, and first the field of each cut."""
+        return (
+            self._table.fields,
+            fragments.records,
+            fragments.cuts,
+            fragments.first,
+            fragments.targets,
+            fragments.lengths,
+        )
 
     def boxes(self, out: Fields, fragments: BoxFragments) -> list[Box]:
         """The boxes to read so that fragments fill their places in the column `out`."""

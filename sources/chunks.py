@@ -120,12 +120,12 @@ class RunReader(RowReader, Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Scattered:
-    """A request to read rows of one chunk straight to where several outputs want them.
+    """A request to read rows, or cells, of one chunk straight to where several outputs want them.
 
     Args:
         chunk: Number of the chunk.
         outputs: What `ScatterReader.output` returned, each with the chunk's number there.
-        put: Copies the rows out of all rows of the chunk, for a reader that has them.
+        put: Copies them out of the whole chunk, for a reader that has it.
     """
 
     chunk: int
@@ -187,6 +187,27 @@ class BoxReader(Protocol):
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in storage, by number in C order; an estimate if it is known only after reading."""
+        ...
+
+
+@runtime_checkable
+class BoxScatterReader(BoxReader, Protocol):
+    """Reads boxes of chunks to several outputs, without a chunk in memory between."""
+
+    def output(
+        self, out: Sequence[AnyArray], chunks: int, which: IntArray, *columns: IntArray
+    ) -> Any:
+        """Describes an output: where cells of `chunks` chunks go in the fields `out`.
+
+        Fragment `k` of the `columns` of a `BoxPart` lies in the chunk with number `which[k]`.
+        """
+        ...
+
+    def start_scattered(self, wanted: Sequence[Box | Scattered]) -> Future[None]:
+        """Starts reading, each chunk once; done when all is where it belongs.
+
+        The future has a ReadError if a chunk cannot be read.
+        """
         ...
 
 

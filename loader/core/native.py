@@ -16,6 +16,8 @@ import warnings
 from pathlib import Path
 from typing import Any, Final
 
+import numpy.typing as npt
+
 CRATE: Final = Path(__file__).with_suffix("")
 _MODULE: Final = "windrow.core._native"
 _FNV_START: Final = 0xCBF2_9CE4_8422_2325
@@ -38,6 +40,13 @@ def native() -> Any | None:
             stacklevel=2,
         )
         return None
+
+
+def buffer_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same memory with a dtype that has a buffer, which dates and small floats have not."""
+    if array.dtype.isbuiltin == 1 and array.dtype.kind not in "mM":
+        return array
+    return array.view(f"V{array.dtype.itemsize}")
 
 
 def sources_hash(crate: Path = CRATE) -> str:

@@ -1,14 +1,14 @@
 """A chunk cache for chunks that boxes of any rank are cut out of.
 
-Slots lie in one allocation, each with room for a whole chunk in C order, so that boxes which lie in
-one chunk are gathered in one call from whatever slots they are in.
+Slots lie in one allocation, each with room for a whole chunk in C order, so that the native core gathers
+the boxes of a read batch in one call. Without the core NumPy copies them one by one.
 
 Invariant: as for every chunk cache, what `gather` returns or fills is never memory of the chunk cache.
 """
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -16,17 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.native import buffer_of, native
 from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedChunks, WantedRecords
-from windrow.sources.boxes import BoxFragments, BoxPart, Cut, Fields
-from windrow.sources.chunks import Box
+from windrow.sources.boxes import BoxFragments, BoxPart, Fields
+from windrow.sources.chunks import Box, BoxScatterReader, Scattered
 from windrow.sources.ragged_column import Places
 
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
-
-# If boxes do not fill a whole column, taking them by an index costs one more copy than taking them
-# one by one. For boxes below this size the copy costs less than the calls.
-_SMALL_BYTES = 16 << 10
 
 
 class BoxCache(ChunkCache):
@@ -38,7 +35,6 @@ class BoxCache(ChunkCache):
         self._chunk = np.array(part.chunk_shape, np.int64)
         self._shift = np.array(part.shift, np.int64)
         self._memory = np.empty((slots, *chunk), part.dtype)
-        self._strides = np.array(self._memory.strides, np.int64) // max(1, part.dtype.itemsize)
 
     def fragments(
         self, indices: IntArray, places: Places | None = None
@@ -89,80 +85,32 @@ class BoxCache(ChunkCache):
         self._part.pad(out, fragments)
         return out
 
+    def gather(self, count: int, fragments: BoxFragments, slots: IntArray) -> Fields:
+        out = self._part.empty(count)
+        self.fill(out, fragments, slots)
+        return out
+
     def fill(self, out: Fields, fragments: BoxFragments, slots: IntArray) -> None:
+        core = native() if self._part.dtype.itemsize else None
+        if core is None:
+            self._fill_in_numpy(out, fragments, self._memory, slots)
+        elif len(fragments):
+            outputs = [buffer_of(field) for field in out]
+            boxes = core.Boxes(outputs, *self._part.columns(fragments), np.zeros_like(slots), 1)
+            memory = buffer_of(self._memory)
+            boxes.gather(memory, self._part.chunk_shape, self._part.shift, slots)
+
+    def _fill_in_numpy(
+        self, out: Fields, fragments: BoxFragments, memory: Any, slots: IntArray
+    ) -> None:
+        """Copy fragments one by one, each out of the chunk `memory[slots[k]]`."""
         begin = self._begin(fragments)
         stops = (begin + fragments.lengths).tolist()
         views = self._part.views(out, fragments)
         for slot, view, first, stop in zip(
             slots.tolist(), views, begin.tolist(), stops, strict=True
         ):
-            view[...] = self._memory[slot][tuple(map(slice, first, stop))]
-
-    def gather(self, count: int, fragments: BoxFragments, slots: IntArray) -> Fields:
-        fields: list[AnyArray] = []
-        left = np.ones(len(fragments), np.bool_)
-        number = 0  # of the cut
-        for at, field in enumerate(self._part.fields):
-            many = [
-                self._whole(fragments, number + k, cut, count) for k, cut in enumerate(field.cuts)
-            ]
-            first = many[0]
-            if len(field.cuts) == 1 and first is not None:
-                fields.append(self._taken(field.shape, count, fragments.taken(first), slots[first]))
-            else:
-                fields.append(self._part.empty_field(at, count))
-                for cut, whole in zip(field.cuts, many, strict=True):
-                    if whole is not None:
-                        self._put(fields[-1], cut, fragments.taken(whole), slots[whole])
-            for whole in many:
-                if whole is not None:
-                    left[whole] = False
-            number += len(field.cuts)
-        out = tuple(fields)
-        rest = np.flatnonzero(left)
-        if len(rest):
-            self.fill(out, fragments.taken(rest), slots[rest])
-        return out
-
-    def _whole(self, fragments: BoxFragments, number: int, cut: Cut, count: int) -> IntArray | None:
-        """The fragments of a cut in one chunk, if one call for all of them is worthwhile."""
-        if math.prod(cut.shape) * self._part.dtype.itemsize > _SMALL_BYTES:
-            return None
-        mine = np.flatnonzero(fragments.cuts == number)
-        whole: IntArray = mine[(fragments.lengths[mine] == cut.shape).all(axis=1)]
-        return whole if len(whole) and 2 * len(whole) >= count else None
-
-    def _taken(
-        self, shape: tuple[int, ...], count: int, whole: BoxFragments, slots: IntArray
-    ) -> AnyArray:
-        """A field, copied by one call; records that are not `whole` have arbitrary values."""
-        runs, at = self._runs(shape, whole, slots)
-        every = np.full(count, at[0])
-        every[whole.records] = at
-        return np.ascontiguousarray(runs[every])
-
-    def _put(self, out: AnyArray, cut: Cut, whole: BoxFragments, slots: IntArray) -> None:
-        """The boxes of one cut in one call."""
-        runs, at = self._runs(cut.shape, whole, slots)
-        stops = (t + n for t, n in zip(cut.target, cut.shape, strict=True))
-        out[(slice(None), *map(slice, cut.target, stops))][whole.records] = runs[at]
-
-    def _runs(
-        self, shape: tuple[int, ...], whole: BoxFragments, slots: IntArray
-    ) -> tuple[AnyArray, IntArray]:
-        """A view of the boxes that begin at every cell of the chunk cache, and the places of boxes.
-
-        The view overlaps itself. A box that reaches out of its slot has arbitrary values there.
-        """
-        strides = self._strides[1:]
-        extent = 1 + int(((np.array(shape) - 1) * strides).sum())
-        runs = np.lib.stride_tricks.as_strided(
-            self._memory,
-            (self._memory.size - extent + 1, *shape),
-            (self._memory.itemsize, *self._memory.strides[1:]),
-            writeable=False,
-        )
-        return runs, slots * self._strides[0] + self._begin(whole) @ strides
+            view[...] = memory[slot][tuple(map(slice, first, stop))]
 
     def _begin(self, fragments: BoxFragments) -> IntArray:
         """Where fragments begin in their slots. A slot's first cell is its chunk's first cell."""
@@ -170,3 +118,39 @@ class BoxCache(ChunkCache):
         if self._shift.any():
             begin -= np.where(fragments.first < self._chunk - self._shift, self._shift, 0)
         return begin
+
+
+class ScatteredBoxCache(BoxCache):
+    """Chunks whose reader copies boxes straight to the columns of read batches.
+
+    The boxes are copied while the decoded chunk is in the processor's cache, and have no slot.
+    """
+
+    def __init__(self, part: BoxPart, reader: BoxScatterReader, slots: int) -> None:
+        super().__init__(part, slots)
+        self._reader = reader
+
+    def targets(self, wanted: WantedRecords) -> Any:
+        columns = self._part.columns(wanted.fragments)
+        return self._reader.output(wanted.out, wanted.chunk_count, wanted.which, *columns)
+
+    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
+        return [(wanted, wanted.targets, at)]
+
+    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
+        return self._reader.start_scattered(list(map(self._wanted, places)))
+
+    def _wanted(self, place: ChunkPlace) -> Box | Scattered:
+        if place.out is None:
+            first, stop = self._part.bounds(place.number)
+            return Box(first, self._slot(place.slot, first, stop))
+        uses = place.out
+        outputs = [(output, at) for _, output, at in uses]
+        return Scattered(place.number, outputs, functools.partial(self._put, uses))
+
+    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
+        """Copy the boxes of one chunk to their targets."""
+        for wanted, _, at in uses:
+            fragments = wanted.fragments.taken(wanted.of_chunk(at))
+            slots = np.zeros(len(fragments), np.int64)
+            self._fill_in_numpy(wanted.out, fragments, [chunk], slots)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from windrow.core.machine import machine_bytes
 from windrow.sources.boxes import BoxPart
-from windrow.sources.chunks import ArrayPart, LaidOutSource, Part, ScatterReader
+from windrow.sources.chunks import ArrayPart, BoxScatterReader, LaidOutSource, Part, ScatterReader
 from windrow.sources.part_sizes import bytes_per_record, largest_bytes
 from windrow.sources.remote.options import is_remote_source
 from windrow.transforms.options import MIB, ReadOptions
@@ -31,6 +31,8 @@ USUAL_KEPT = 0.25
 # The length of the horizon in chunks, where chunks need no slots. An order in windows of at most
 # half that length reads each chunk once.
 _LEAST_CHUNKS = 8
+# How many parts of boxes need as much memory as a chunk at least, if chunks are to have no slots.
+_BOXES_PER_CHUNK = 4
 # The largest share of a budget for chunks, if the store fits into it.
 MOST_KEPT = 0.75
 
@@ -99,6 +101,11 @@ class CacheBudget:
 
 def is_scattered(part: Part) -> bool:
     """Whether chunks of a part can go straight to all the read batches that want them."""
+    if isinstance(part, BoxPart):
+        # A planned box must take much less memory than the chunk that it saves to decode again.
+        fragment_bytes = part.record_bytes / max(1, part.usual_chunks)
+        is_small = _BOXES_PER_CHUNK * fragment_bytes <= part.chunk_bytes
+        return is_small and isinstance(part.reader, BoxScatterReader)
     return isinstance(part, ArrayPart) and isinstance(part.reader, ScatterReader)
 
 

@@ -51,8 +51,8 @@ class Fragments:
 
     Fragment `k` is rows `[sources[k], sources[k] + lengths[k])` of its chunk and goes to rows
     `[targets[k], ...)` of record `records[k]`; without `targets` it is one row, the whole record.
-    With `bounds`, the bounds of a `RaggedColumn`, or `places`, those of a `PlacedColumn`, `targets` are
-    rows of its `values`.
+    With `bounds`, the bounds of a `RaggedColumn`, or with `places`, the places of a `PlacedColumn`,
+    `targets` are rows of its `values`.
     """
 
     records: IntArray
@@ -268,6 +268,10 @@ class ChunkCache(abc.ABC):
     def gather(self, count: int, fragments: Any, slots: IntArray) -> Any:
         """A new column of `count` records, made of all their fragments."""
 
+    def release(self) -> None:
+        """Give up the memory of the slots until one is used again; none is in use now."""
+        return
+
     @abc.abstractmethod
     def finished(self, out: Any, fragments: Any) -> Any:
         """Return the column `out` once all its `fragments` are there."""
@@ -277,9 +281,20 @@ class ArrayCache(ChunkCache):
     """Chunks of an array, as rows of one large array."""
 
     def __init__(self, part: ArrayPart, slots: int) -> None:
-        self._part = part
-        self._rows = np.empty((slots * part.chunk_rows, *part.row_shape), part.dtype)
-        self._runs = runs_of(self._rows, part.size or 1)
+        self._part, self._slots = part, slots
+
+    @functools.cached_property
+    def _rows(self) -> AnyArray:
+        part = self._part
+        return buffer_pool.returned((self._slots * part.chunk_rows, *part.row_shape), part.dtype)
+
+    @functools.cached_property
+    def _runs(self) -> AnyArray:
+        return runs_of(self._rows, self._part.size or 1)
+
+    def release(self) -> None:
+        self.__dict__.pop("_rows", None)
+        self.__dict__.pop("_runs", None)
 
     def fragments(
         self, indices: IntArray, places: Places | None = None

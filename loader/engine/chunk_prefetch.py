@@ -6,7 +6,8 @@ the chunk has a slot of the chunk cache, its records are gathered when their rea
 another chunk needs the slot, the records are copied to the columns of the planned read batches. If
 it is likely that no later read batch wants the chunk, it is read straight there and has no slot.
 Where the reader copies rows out of each chunk that it decodes, and the store does not fit, every
-chunk is read straight to the read batches that want it, once the horizon is full.
+chunk is read straight to the read batches that want it, once the horizon is full; the slots, which no
+chunk has then, give their memory back.
 
 Contract:
 1. A chunk is read at most once for the read batches that were planned when its read was started.
@@ -84,6 +85,8 @@ class ChunkPrefetcher:
         self._known: dict[int, PlannedChunk] = {}
         # In the chunk cache, wanted by no planned read batch; oldest first.
         self._idle: dict[int, PlannedChunk] = {}
+        # By slot: few, where all that are planned may be many.
+        self._in_slots: dict[int, PlannedChunk] = {}
         # With a slot, by next use, when `_sorted_at` records were made.
         self._by_next_use: list[PlannedChunk] = []
         self._sorted_at = -1
@@ -205,8 +208,7 @@ class ChunkPrefetcher:
         self._collect()
         records = sum(ticket.count for ticket in self._tickets.get(number, ()))
         if self._hands_out:
-            while self._idle:
-                self._forget(self._idle.popitem()[1])
+            self._give_up_slots()
             self._hand_out(2 * records)
         elif records:
             self._share = self._share_of(records)
@@ -245,6 +247,8 @@ class ChunkPrefetcher:
                 break
             chunk = self._next()
             chunk.slot, chunk.out = slot, out
+            if slot >= 0:
+                self._in_slots[slot] = chunk
             starting.append(chunk)
         self._started += len(starting)
         task_bytes = _REMOTE_TASK_BYTES if self._is_remote else _TASK_BYTES
@@ -276,7 +280,7 @@ class ChunkPrefetcher:
 
     def _rows_of(self, chunk: PlannedChunk) -> int:
         if not isinstance(self._part, ArrayPart):
-            raise TypeError(f"prefetcher: {type(self._part).__name__} has chunks without rows")
+            return 1  # more than is counted: the wanted cells of boxes may overlap
         first, stop = self._part.bounds(chunk.number)
         return stop - first
 
@@ -400,11 +404,13 @@ class ChunkPrefetcher:
             if not self._reads:
                 raise RuntimeError("prefetcher: every slot is taken, and none by a chunk in use")
             self._collect(wait=True)
+        self.crowded_out += 1
         self._spill(chunk)
         return self._taken_from(chunk)
 
     def _taken_from(self, chunk: PlannedChunk) -> int:
         slot, chunk.slot = chunk.slot, -1
+        del self._in_slots[slot]
         return slot
 
     def _release(self, chunk: PlannedChunk) -> None:
@@ -416,7 +422,7 @@ class ChunkPrefetcher:
         for again in (False, True):
             if again or self._sorted_at != self._made:
                 self._sorted_at = self._made
-                held = [chunk for chunk in self._known.values() if chunk.slot >= 0 and chunk.uses]
+                held = [chunk for chunk in self._in_slots.values() if chunk.uses]
                 self._by_next_use = sorted(held, key=operator.attrgetter("next_use"))
             for place in range(len(self._by_next_use) - 1, -1, -1):
                 chunk = self._by_next_use[place]
@@ -430,7 +436,6 @@ class ChunkPrefetcher:
     def _spill(self, chunk: PlannedChunk) -> None:
         """Copy a chunk's records to the read batches that want them, to free its slot."""
         del self._known[chunk.number]
-        self.crowded_out += 1
         for ticket, at in chunk.uses:
             self._give_column(ticket)
             mine = ticket.of_chunk(at)
@@ -535,6 +540,19 @@ class ChunkPrefetcher:
                 self._forget(chunk)
             else:
                 self._idle[chunk.number] = chunk
+
+    def _give_up_slots(self) -> None:
+        """Free the slots of all chunks that are there, since no later chunk is read to one."""
+        if len(self._free) == self._slots:
+            return
+        while self._idle:
+            self._forget(self._idle.popitem()[1])
+        while (chunk := self._farthest()) is not None:
+            self._handed_out[chunk.number] = chunk.uses[-1][0].place
+            self._spill(chunk)
+            self._release(chunk)
+        if len(self._free) == self._slots:
+            self._cache.release()
 
     def _forget(self, chunk: PlannedChunk) -> None:
         """Give up a chunk's slot: where chunks have no slots, copying from a few would cost more."""

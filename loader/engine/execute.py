@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from windrow.engine.index_walk import start as start
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.record_trace import OWN_CHAIN, origins
 from windrow.engine.thread_map import ThreadMap
-from windrow.errors import ElementError, WindrowError
+from windrow.errors import ElementError, RecordIndexError, WindrowError
 from windrow.sources.chunks import ArrayPart, LaidOutSource, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.ragged_column import Places
@@ -43,7 +43,8 @@ from windrow.transforms.nodes import (
     ValueNode,
 )
 from windrow.transforms.nodes.split import GivenNode, Halves
-from windrow.transforms.positions import Positions
+from windrow.transforms.options import ReadOptions
+from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import place_text
 from windrow.transforms.tables import Table
 
@@ -398,3 +399,29 @@ def apply_each(
     if error is not None:
         raise error
     return node.made(table, out)
+
+
+def read_now(node: Node, indices: npt.NDArray[Any]) -> Table:
+    """The elements of a chain at any indices, read while the caller waits.
+
+    Raises:
+        RecordIndexError: If an index does not fit into 64 bits.
+    """
+    if not len(indices):
+        return tables.Listed([])
+    if indices.dtype.kind == "u" and indices.max() > np.iinfo(np.int64).max:
+        raise RecordIndexError(f"index {indices.max()} is too large; choose one below 2**63")
+    at = positions(indices.astype(np.int64), node.length)
+    if not _reads_records_alone(node, len(at)):
+        return start(node, at, [0, len(at)], Reader())()
+    threads = ReadOptions().num_threads
+    with ThreadPoolExecutor(threads, "windrow-read") as pool:
+        return start(node, at, [0, len(at)], Reader(pool, threads))()
+
+
+def _reads_records_alone(node: Node, elements: int) -> bool:
+    """Whether making `elements` elements reads several records one by one, so that threads help."""
+    several = elements > 1 or any(each.group_size is not None for each in node.walk())
+    return several and any(
+        isinstance(source, ForeignDataSource) and not source.batched for source in node.sources()
+    )

@@ -15,6 +15,7 @@ from windrow.engine.chunk_prefetch import ChunkPrefetcher
 from windrow.sources.boxes import BoxPart
 from windrow.sources.chunks import (
     ArrayPart,
+    BoxScatterReader,
     LaidOutSource,
     ListPart,
     Part,
@@ -39,9 +40,11 @@ def cache_of(room: CacheRoom) -> ChunkCache:
         case ArrayPart() as part:
             return ArrayCache(part, room.slots)
         case BoxPart() as part:
-            from windrow.engine.box_cache import BoxCache  # few chains read boxes
+            from windrow.engine import box_cache  # few chains read boxes
 
-            return BoxCache(part, room.slots)
+            if room.scatters and isinstance(part.reader, BoxScatterReader):
+                return box_cache.ScatteredBoxCache(part, part.reader, room.slots)
+            return box_cache.BoxCache(part, room.slots)
         case ListPart() as part:
             return ListCache(part)
         case part:

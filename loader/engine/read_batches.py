@@ -62,8 +62,9 @@ _LONGER = 8
 # Rows of all shards that are planned for one read batch of a shard, unless one batch has more.
 _MOST_SHARED = 1 << 12
 
-# The most read batches planned ahead.
+# The most read batches planned ahead, and the rows of all shards in them where each shard plans all.
 MOST_READ_BATCHES = 512
+_MOST_SHARED_AHEAD = 1 << 17
 
 
 class BlockSize:
@@ -235,6 +236,10 @@ class ReadBatches(Iterator["ReadBatch"]):
         self._size = block_size(
             self._options, unit or rows, self._prefetcher, calls=calls, longer=longer
         )
+        self._most_planned = MOST_READ_BATCHES
+        if node.share is not None:
+            rows_of_all = max(node.share.size, _MOST_SHARED)
+            self._most_planned = max(2, min(MOST_READ_BATCHES, _MOST_SHARED_AHEAD // rows_of_all))
         # The queue counts elements, if no batch above puts them together.
         self._most_rows = self._options.prefetch_buffer_size if unit is None else sys.maxsize
         self._chain = _Chain(node, stage, *self._executor.part_of(stage), rows, first)
@@ -303,7 +308,8 @@ class ReadBatches(Iterator["ReadBatch"]):
     def _plan(self) -> None:
         prefetcher, waiting = self._prefetcher, self._waiting
         while not self._order.is_over and (
-            len(waiting) < _planned_read_batches(self._options, prefetcher, self._made)
+            len(waiting)
+            < min(self._most_planned, _planned_read_batches(self._options, prefetcher, self._made))
         ):
             elements = self._order.take(self._size.next_rows())
             if not len(elements):

@@ -8,6 +8,7 @@ through the chain as a `Record`, whose generator the transforms share.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from windrow import state_files
 from windrow.core.process import cores
 from windrow.errors import ArgumentError, PlanError
-from windrow.grain_api.loader_state import elements_before
+from windrow.grain_api.loader_state import elements_before, in_place
 from windrow.grain_api.operations import BatchOperation
 from windrow.grain_api.records import Record, RecordMetadata
 from windrow.grain_api.samplers import IndexSampler, Sampler, SequentialSampler, length_of
@@ -91,17 +92,39 @@ class DataLoader:
         self.data_source, self.sampler = data_source, sampler
         self.shard_options = _shard(sampler) if shard_options is None else shard_options
         given = [op.as_batch() if isinstance(op, BatchOperation) else op for op in operations]
-        kinds = [_kind(operation) for operation in given]
-        elements = _sampled(data_source, sampler, self.shard_options)
-        if any(kind in _RANDOM for kind in kinds):
-            recorded = elements.map_with_index(_AsRecord(sampler, self.shard_options))
-            stream = recorded.to_iter_dataset(read_options)
-            for kind, operation in zip(kinds, given, strict=True):
-                stream = _apply_to_records(stream, kind, operation)
-            stream = stream.map(_data_of)
-        else:
-            stream = elements.to_iter_dataset(read_options).apply(given)
+        self._operations = [(_kind(operation), operation) for operation in given]
+        self._read_options, self._parts = read_options, 1
+        stream = self._stream()
         self._dataset: IterDataset[Any] = stream.mp_prefetch(self._options) if workers else stream
+
+    def _stream(self, part: slice | None = None) -> IterDataset[Any]:
+        """The elements without workers, of all records of the shard or of a part of them."""
+        elements: Any = _sampled(self.data_source, self.sampler, self.shard_options)
+        is_random = any(kind in _RANDOM for kind, _ in self._operations)
+        if is_random:
+            elements = elements.map_with_index(_AsRecord(self.sampler, self.shard_options))
+        if part is not None:
+            elements = elements[part]
+        stream: IterDataset[Any] = elements.to_iter_dataset(self._read_options)
+        if not is_random:
+            return stream.apply([operation for _, operation in self._operations])
+        for kind, operation in self._operations:
+            stream = _apply_to_records(stream, kind, operation)
+        return stream.map(_data_of)
+
+    def in_workers_of_grain(self, options: MultiprocessingOptions) -> DataLoader:
+        """This loader with the elements that Grain's loader gives in workers.
+
+        There, each worker takes every nth record and has filters and batches of its own.
+        """
+        found, count = copy.copy(self), options.num_workers
+        found._options = options
+        if count > 1 and any(kind not in ("Map", *_RANDOM) for kind, _ in self._operations):
+            parts = [self._stream(slice(worker, None, count)) for worker in range(count)]
+            found._dataset, found._parts = IterDataset.interleave(parts, count), count
+        if count:
+            found._dataset = found._dataset.mp_prefetch(options)
+        return found
 
     @property
     def dataset(self) -> IterDataset[Any]:
@@ -164,7 +187,10 @@ class DataLoaderIterator(Iterator[Any]):
             loader.data_source,
             (loader.shard_options.shard_index, loader.shard_options.shard_count),
             validate=self._validates,
+            parts=loader._parts,
         )
+        if set(found) == {"position"}:
+            found = in_place(self._iterator, found["position"])
         self._iterator.set_state(found)
 
     def start_prefetch(self) -> None:

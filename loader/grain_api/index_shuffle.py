@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 
-from windrow.errors import PlanError, RecordIndexError
+from windrow.errors import PlanError
 from windrow.transforms.arguments import at_least, checked_seed
 
 _WORD = 2**32
@@ -27,8 +27,7 @@ def index_shuffle(index: int, max_index: int, seed: int, rounds: int = 4) -> int
 
     Raises:
         ArgumentError: If a number is not an integer.
-        PlanError: If another number is out of range.
-        RecordIndexError: If `index` is out of range.
+        PlanError: If a number is out of range.
 
     Example:
         >>> import windrow
@@ -41,7 +40,7 @@ def index_shuffle(index: int, max_index: int, seed: int, rounds: int = 4) -> int
         )
     length = at_least(0, max_index, "index_shuffle: max_index") + 1
     if not 0 <= at_least(0, index, "index_shuffle: index") < length:
-        raise RecordIndexError(f"index_shuffle: index {index} is outside [0, {max_index}]")
+        raise PlanError(f"index_shuffle: index {index} is outside [0, {max_index}]")
     keys = _keys(checked_seed(seed, "index_shuffle", _WORD), rounds)
     if length == 1:
         return 0

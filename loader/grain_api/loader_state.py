@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from windrow.errors import StateError
+from windrow.transforms.nodes import fingerprint
+
+if TYPE_CHECKING:
+    from windrow.iterator import DatasetIterator
 
 _KEYS: Final = {"last_seen_indices", "last_worker_index", "worker_count", "sampler", "data_source"}
 
 
 def elements_before(
-    state: Any, sampler: Any, source: Any, shard: tuple[int, int], *, validate: bool
+    state: Any, sampler: Any, source: Any, shard: tuple[int, int], *, validate: bool, parts: int
 ) -> Any:
     """A state for `DatasetIterator.set_state`: the given one, or what a state of Grain says.
+
+    A loader with `parts` of its records, which take turns, has a place in each: see `in_place`.
 
     Args:
         state: A state, usually bytes.
@@ -24,6 +31,7 @@ def elements_before(
         source: The source of the loader.
         shard: The number of the shard, and of shards.
         validate: Whether a state of Grain must name an equal sampler.
+        parts: The workers of Grain whose order the loader has; 1 for that without workers.
 
     Raises:
         StateError: If it is not JSON, or is a state of Grain of another sampler, or of a step that
@@ -43,7 +51,27 @@ def elements_before(
         )
     if validate:
         _check_same(state, sampler, source)
-    return {"next_index": _records_taken(state, shard)}
+    taken = _taken_by_workers(state, shard)
+    if parts == 1:
+        return {"next_index": _records_taken(taken)}
+    if len(taken) != parts:
+        raise StateError(
+            f"state was taken with {len(taken)} workers of Grain, and this loader has the order of"
+            f" {parts}: give it worker_count={len(taken)}"
+        )
+    turn = (state["last_worker_index"] + 1) % parts
+    return {"position": [*taken, turn, parts, *range(1, parts + 1)]}
+
+
+def in_place(iterator: DatasetIterator[Any], position: Sequence[int]) -> dict[str, Any]:
+    """The state of an iterator at a position of its chain."""
+    named = iterator._named()
+    return {
+        "version": 1,  # the version that has positions alone
+        "position": list(position),
+        "fingerprint": fingerprint(named.tail.node),
+        "functions": named.functions,
+    }
 
 
 def _check_same(state: dict[str, Any], sampler: Any, source: Any) -> None:
@@ -64,8 +92,8 @@ def _check_same(state: dict[str, Any], sampler: Any, source: Any) -> None:
         )
 
 
-def _records_taken(state: dict[str, Any], shard: tuple[int, int]) -> int:
-    """The records of the shard that Grain's workers have taken, if those are the first ones.
+def _taken_by_workers(state: dict[str, Any], shard: tuple[int, int]) -> list[int]:
+    """The records of the shard that each of Grain's workers has taken.
 
     Worker `w` of `n` takes the records `w, w + n, ...` of the shard, and the state has the last of
     them, as a number among the records of all shards.
@@ -84,9 +112,14 @@ def _records_taken(state: dict[str, Any], shard: tuple[int, int]) -> int:
                 f" {worker} has last seen element {seen}"
             )
         rows.append(taken + 1)
-    taken = sum(rows)
+    return rows
+
+
+def _records_taken(rows: Sequence[int]) -> int:
+    """The records that all workers have taken, if those are the first ones."""
+    taken, workers = sum(rows), len(rows)
     whole, more = divmod(taken, workers)
-    if rows != [whole + (worker < more) for worker in range(workers)]:
+    if list(rows) != [whole + (worker < more) for worker in range(workers)]:
         raise StateError(
             f"state was taken between the batches of {workers} workers of Grain, which have taken"
             f" {', '.join(map(str, rows))} records: these are not consecutive. Restore a step whose"

@@ -16,7 +16,8 @@ from windrow.core.optional_imports import optional
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
-from windrow.transforms import columns
+from windrow.sources.base import ArraySpec
+from windrow.transforms import columns, specs
 from windrow.transforms.arguments import at_least, checked_seed
 from windrow.transforms.nodes import chains_of
 from windrow.transforms.random import philox_key
@@ -39,17 +40,31 @@ class ShapeDtypeStructProtocol(Protocol):
         ...
 
 
-@dataclasses.dataclass(slots=True, frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class ShapeDtypeStruct:
-    """A shape and a dtype. `element_spec` has `windrow.sources.ArraySpec` instead."""
+    """A shape and a dtype. It equals a `windrow.sources.ArraySpec` of this shape and dtype."""
 
     shape: tuple[int | None, ...]
     dtype: npt.DTypeLike
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (ShapeDtypeStruct, ArraySpec)):
+            return NotImplemented
+        return self.shape == other.shape and bool(self.dtype == other.dtype)
+
+    def __hash__(self) -> int:
+        return hash(self.shape)  # equal dtypes, such as np.int64 and its dtype, hash differently
+
 
 def get_element_spec(ds: Dataset[Any]) -> Any:
-    """`ds.element_spec`, without reading."""
-    return ds.element_spec
+    """`ds.element_spec` with a `ShapeDtypeStruct` for each array, number, str or bytes; reads nothing."""
+    return specs.mapped(_as_struct, ds.element_spec)
+
+
+def _as_struct(leaf: Any) -> Any:
+    if leaf in (str, bytes):
+        return ShapeDtypeStruct((), leaf)
+    return ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, ArraySpec) else leaf
 
 
 def apply_transformations(ds: D, transformations: Any) -> D:

@@ -239,7 +239,7 @@ def _sources(found: BatchSample) -> Iterator[SourceQuality]:
     for number in range(1, len(found.batches)):
         population = found.population[number]
         if found.batches[number].counts and population.counts:
-            records = population.rows / found.population[0].rows * found.records
+            records = population.rows * found.records / found.population[0].rows
             name = found.leaves[number - 1].text
             yield SourceQuality(name, round(records), *_figures(found, number, records))
 

@@ -424,16 +424,34 @@ class NativeBoxReader:
 
     def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
         """Start reading boxes on the core's threads; the future has a ReadError if one fails."""
-        wanted = [box for box in boxes if box.out.size]
+        return self._started(boxes, inline=isinstance(pool, InlineExecutor))
+
+    def output(
+        self, out: Sequence[AnyArray], chunks: int, which: IntArray, *columns: IntArray
+    ) -> Any:
+        """Describe where cells of chunks go in `out`; see `BoxScatterReader`."""
+        return self._chunks.output_of_boxes(out, chunks, which, *columns)
+
+    def start_scattered(self, wanted: Sequence[Box | Scattered]) -> Future[None]:
+        """Start reading on the core's threads; the future has a ReadError if a chunk fails."""
+        return self._started(wanted, inline=False)
+
+    def _started(self, wanted: Sequence[Box | Scattered], *, inline: bool) -> Future[None]:
+        items = [item for item in wanted if isinstance(item, Scattered) or item.out.size]
 
         def finish(failed: Failures, missing: bool) -> None:
             if failed:
-                self._second.boxes(wanted)
-            else:
-                check_presence(self._plain, missing)
+                self._second.boxes([item for item in items if isinstance(item, Box)])
+            for number in failed:
+                item = items[number]
+                if isinstance(item, Scattered):
+                    at = np.unravel_index(item.chunk, self._plain.grid)
+                    whole = whole_chunk(self._plain, tuple(map(int, at)))
+                    self._second.boxes([whole])
+                    item.put(whole.out)
+            check_presence(self._plain, missing)
 
-        inline = isinstance(pool, InlineExecutor)
-        return native_read(self._chunks.start_boxes(wanted, inline=inline), finish, inline=inline)
+        return native_read(self._chunks.start_boxes(items, inline=inline), finish, inline=inline)
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in storage, estimated from the first stored object."""

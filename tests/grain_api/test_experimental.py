@@ -379,7 +379,7 @@ def test_index_shuffle_equals_grains(
 
 
 def test_index_shuffle_refuses_what_is_out_of_range() -> None:
-    with pytest.raises(RecordIndexError, match=r"index 5 is outside \[0, 4\]"):
+    with pytest.raises(PlanError, match=r"index 5 is outside \[0, 4\]"):
         ours.index_shuffle(5, 4, 1, 4)
     for rounds in (2, 5, 1026):
         with pytest.raises(PlanError, match=f"even integer between 4 and 1024, got {rounds}"):

@@ -85,6 +85,13 @@ def test_any_order_is_what_counting_by_hand_gives(
             assert known(one.variance_ratio).low == pytest.approx(ratio, abs=1e-9)
 
 
+def test_a_batch_that_has_all_records_of_a_source_has_no_ratio() -> None:
+    both = MapDataset.concatenate([MapDataset.range(14), MapDataset.range(11)])
+    found = own(both.batch(14), block=1)
+    assert [one.records for one in found] == [14, 11]
+    assert [one.variance_ratio for one in found] == [None, None]
+
+
 # --- closed forms --------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from windrow.core.native import native
+from windrow.core.native import buffer_of, native
 from windrow.core.native_read import NativeRead
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, Scattered, Span
@@ -65,7 +65,7 @@ class NativeChunks:
         """Start reading rows, each span in one row of chunks."""
         return self._array.start(
             [
-                (item.first, item.stop, _memory(item.out))
+                (item.first, item.stop, buffer_of(item.out))
                 if isinstance(item, Span)
                 else (item.chunk, item.outputs)
                 for item in wanted
@@ -74,15 +74,24 @@ class NativeChunks:
 
     def output(self, out: AnyArray, *where: Any) -> Any:
         """As for `ScatterReader.output`."""
-        return self._core.Batch(_memory(out), *where)
+        return self._core.Batch(buffer_of(out), *where)
 
-    def start_boxes(self, boxes: Sequence[Box], *, inline: bool) -> Any:
+    def start_boxes(self, boxes: Sequence[Box | Scattered], *, inline: bool = False) -> Any:
         """Start reading boxes, each in one chunk; neighbours in the list share its decoding.
 
         With `inline` the thread that waits reads them.
         """
-        wanted = [(box.first, _memory(box.out)) for box in boxes]
+        wanted = [
+            (box.first, buffer_of(box.out)) if isinstance(box, Box) else (box.chunk, box.outputs)
+            for box in boxes
+        ]
         return self._array.start_boxes(wanted, inline=inline)
+
+    def output_of_boxes(
+        self, out: Sequence[AnyArray], chunks: int, which: IntArray, *columns: IntArray
+    ) -> Any:
+        """As for `BoxScatterReader.output`."""
+        return self._core.Boxes([buffer_of(field) for field in out], *columns, which, chunks)
 
     def read_boxes(self, boxes: Sequence[Box]) -> tuple[list[str], bool]:
         """Read boxes, each in one chunk. Waits.
@@ -99,15 +108,10 @@ class NativeChunks:
         Returns whether all could be read, and whether some chunk is not stored.
         """
         reading = self._array.start_gather(
-            np.ascontiguousarray(first, np.int64), size, _memory(out)
+            np.ascontiguousarray(first, np.int64), size, buffer_of(out)
         )
         reading.wait(help=True)
         return not reading.failures(), reading.missing()
-
-
-def _memory(out: AnyArray) -> AnyArray:
-    """The same memory with a dtype that has a buffer, which dtypes of small floats have not."""
-    return out if out.dtype.isbuiltin == 1 else out.view(f"V{out.dtype.itemsize}")
 
 
 def native_chunks(plain: PlainArray) -> NativeChunks | None:

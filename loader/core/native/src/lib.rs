@@ -6,6 +6,7 @@
 use pyo3::prelude::*;
 
 mod array_record;
+mod boxes;
 mod codecs;
 mod encoders;
 mod guard;
@@ -29,6 +30,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     parsers::register(module)?;
     pool::register(module)?;
     array_record::register(module)?;
+    boxes::register(module)?;
     orders::register(module)?;
     packing::register(module)?;
     planning::register(module)?;

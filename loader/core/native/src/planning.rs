@@ -152,7 +152,8 @@ impl Fragments {
     }
 }
 
-fn bytes<'py>(py: Python<'py>, numbers: &[i64]) -> Bound<'py, PyBytes> {
+/// The bytes of numbers.
+pub fn bytes<'py>(py: Python<'py>, numbers: &[i64]) -> Bound<'py, PyBytes> {
     // SAFETY: the numbers lie in a row, and any byte of them may be read.
     let bytes = unsafe { slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) };
     PyBytes::new(py, bytes)

@@ -6,6 +6,8 @@ mod open_files;
 mod reading;
 mod scatter;
 
+pub use array::Piece;
+
 use pyo3::prelude::*;
 
 /// Registers the classes of this module.

@@ -10,6 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::boxes::{Boxes, Placed};
 use crate::codecs::{Chain, Codec};
 use crate::guard::guarded;
 use crate::memory::{Memory, fence};
@@ -84,6 +85,8 @@ enum Targets {
     Pieces(Vec<Piece>),
     /// To outputs, each with the number of the chunk there.
     Scattered(Vec<(Arc<Scattering>, usize)>),
+    /// The same, of boxes.
+    Boxes(Vec<(Arc<Placed>, usize)>),
 }
 
 struct Task {
@@ -108,6 +111,16 @@ impl Tasks for ChunkTasks {
         let Task { at, targets, .. } = &self.tasks[task];
         match targets {
             Targets::Pieces(pieces) => self.pieces(at, pieces, scratch),
+            Targets::Boxes(outputs) => {
+                let axes = 0..at.len();
+                let shape: Vec<usize> = axes.clone().map(|k| self.array.cells(k, at[k])).collect();
+                let corner: Vec<usize> = axes.map(|k| at[k] * self.array.chunk[k]).collect();
+                let mut pieces = Vec::new();
+                for (placed, chunk) in outputs {
+                    pieces.extend(placed.pieces(*chunk, &corner, &shape)?);
+                }
+                self.pieces(at, &pieces, scratch)
+            }
             Targets::Scattered(outputs) => {
                 let parts = self.parts(outputs)?;
                 let found = self.array.decode(at, &parts, None, scratch)?;
@@ -248,13 +261,19 @@ impl ZarrArray {
     }
 
     /// Starts reading boxes: of each `(first, out)` the cells from `first` on, which lie in one chunk,
-    /// into `out`. Neighbours in the list that lie in one chunk are read together. With `inline` the thread
-    /// that waits reads them.
+    /// into `out`. Neighbours in the list that lie in one chunk are read together. Of each `(number,
+    /// [(boxes, chunk), ...])` the cells of the chunk with this number go where `boxes` have those of
+    /// their chunk number `chunk`. With `inline` the thread that waits reads them.
     #[pyo3(signature = (boxes, *, inline=false))]
     fn start_boxes(&self, boxes: &Bound<'_, PyList>, inline: bool) -> PyResult<Reading> {
         guarded(|| {
             let mut reads = Reads::of(&self.array);
             for (item, cells) in boxes.iter().enumerate() {
+                if let Ok((number, outputs)) = cells.extract::<(usize, Vec<(Py<Boxes>, usize)>)>() {
+                    reads.boxes(item, number, &outputs).map_err(refused)?;
+                    reads.placed.extend(outputs.into_iter().map(|(boxes, _)| boxes));
+                    continue;
+                }
                 let (first, out) = cells.extract::<(Vec<usize>, Bound<'_, PyAny>)>()?;
                 reads.cells(item, &first, Memory::writable(&out)?).map_err(refused)?;
             }
@@ -287,12 +306,14 @@ struct Reads {
     tasks: Vec<Task>,
     memory: Vec<Memory>,
     batches: Vec<Py<Batch>>,
+    placed: Vec<Py<Boxes>>,
 }
 
 impl Reads {
     fn of(array: &Arc<Array>) -> Reads {
         let array = Arc::clone(array);
-        Reads { array, tasks: Vec::new(), memory: Vec::new(), batches: Vec::new() }
+        let (tasks, memory) = (Vec::new(), Vec::new());
+        Reads { array, tasks, memory, batches: Vec::new(), placed: Vec::new() }
     }
 
     fn rows(&mut self, item: usize, first: usize, stop: usize, out: Memory) -> Result<(), String> {
@@ -341,6 +362,33 @@ impl Reads {
             }
             _ => self.tasks.push(Task { at, item, targets: Targets::Pieces(vec![piece]) }),
         }
+        Ok(())
+    }
+
+    fn boxes(
+        &mut self,
+        item: usize,
+        number: usize,
+        outputs: &[(Py<Boxes>, usize)],
+    ) -> Result<(), String> {
+        let (array, rank) = (&*self.array, self.array.shape.len());
+        let (mut at, mut rest) = (vec![0; rank], number);
+        for axis in (0..rank).rev() {
+            let count = array.count(axis).max(1);
+            (at[axis], rest) = (rest % count, rest / count);
+        }
+        if rest > 0 || array.shape.contains(&0) {
+            return Err(format!("there is no chunk {number}"));
+        }
+        let mut targets = Vec::new();
+        for (boxes, chunk) in outputs {
+            let placed = &boxes.get().placed;
+            if !placed.fits(array.itemsize, rank) {
+                return Err("an output has other axes or values than the array".to_owned());
+            }
+            targets.push((Arc::clone(placed), *chunk));
+        }
+        self.tasks.push(Task { at, item, targets: Targets::Boxes(targets) });
         Ok(())
     }
 
@@ -448,7 +496,8 @@ impl Reads {
         let (count, step) = (self.tasks.len(), STEP_BYTES / self.array.chunk_bytes);
         let tasks = ChunkTasks { array: self.array, tasks: self.tasks };
         let work = Arc::new(Work::new(Box::new(tasks), count, step));
-        Reading { work, items, _memory: self.memory, _batches: self.batches }
+        let (_memory, _batches, _placed) = (self.memory, self.batches, self.placed);
+        Reading { work, items, _memory, _batches, _placed }
     }
 }
 
@@ -478,6 +527,7 @@ pub struct Reading {
     items: Vec<usize>,
     _memory: Vec<Memory>,
     _batches: Vec<Py<Batch>>,
+    _placed: Vec<Py<Boxes>>,
 }
 
 #[pymethods]

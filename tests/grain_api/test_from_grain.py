@@ -1,0 +1,552 @@
+"""`from_grain`: what Grain built gives the same elements here, and places in it can be exchanged."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grain
+import numpy as np
+import numpy.typing as npt
+import pytest
+from absl import flags
+from grain import experimental as more
+from grain._src.python.dataset.transformations import process_prefetch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import windrow
+from tests import strategies as make
+from tests.array_record_bytes import written
+from tests.hypothesis_profiles import examples
+from tests.strategies import Drawn
+from windrow.errors import ArgumentError, PlanError, StateError
+from windrow.grain_api import grain_nodes, grain_states
+from windrow.grain_api.loader_state import in_place
+
+MOST = 2000
+NOT_BELOW_ZERO = {"random_map", "window_shuffle"}
+
+
+_OPEN: list[Any] = []
+
+
+def begun(dataset: Any) -> Any:
+    """An iterator that is closed after the test: Grain's threads keep a process alive."""
+    _OPEN.append(iter(dataset))
+    return _OPEN[-1]
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Close what a test has begun."""
+    yield
+    while _OPEN:
+        _OPEN.pop().close()
+
+
+# --- random graphs -------------------------------------------------------------------------------
+
+
+@given(drawn=make.chains(), data=st.data())
+@settings(max_examples=examples(40))
+def test_random_access_is_grains(drawn: Drawn, data: st.DataObject) -> None:
+    assume("window_shuffle" not in make.names_of(drawn.recipe) or not make.is_endless(drawn.recipe))
+    theirs = make.build(drawn.recipe, "grain")
+    ours = windrow.from_grain(theirs)
+    assert isinstance(ours, windrow.MapDataset)
+    assert len(ours) == len(theirs)
+    if not len(ours):
+        return
+    negative = not make.names_of(drawn.recipe) & NOT_BELOW_ZERO
+    places = make.places(drawn, negative=negative, epochs=not make.is_endless(drawn.recipe))
+    indices = [*data.draw(places), 0, min(len(ours), 10**9) - 1]
+    assert make.differences(ours.__getitems__(indices), [theirs[i] for i in indices]) == []
+
+
+@given(drawn=make.streams(), taken=st.integers(0, 30))
+@settings(max_examples=examples(40))
+def test_streams_are_grains_and_places_go_both_ways(drawn: Drawn, taken: int) -> None:
+    theirs = make.build(drawn.recipe, "grain")
+    expected = list(itertools.islice(theirs, MOST))
+    assert make.differences(windrow.from_grain(theirs), expected) == []
+    check_places(theirs, expected, min(taken, len(expected)))
+
+
+def check_places(theirs: Any, expected: list[Any], at: int) -> None:
+    """Both libraries continue at a place of the other, through JSON."""
+    iterator = begun(theirs)
+    for _ in range(at):
+        next(iterator)
+    assert make.differences(windrow.from_grain(iterator), expected[at:]) == []
+    ours = iter(windrow.from_grain(theirs))
+    for _ in range(at):
+        next(ours)
+    again = begun(theirs)
+    again.set_state(json.loads(json.dumps(windrow.to_grain_state(ours, theirs))))
+    assert make.differences(again, expected[at:]) == []
+
+
+# --- every other node ----------------------------------------------------------------------------
+
+
+class Spread(grain.experimental.FlatMapTransform):  # type: ignore[misc]
+    max_fan_out = 3
+
+    def flat_map(self, element: int) -> list[int]:
+        return [element * 10 + each for each in range(element % 4)]
+
+
+def numbers(count: int = 17) -> Any:
+    return grain.MapDataset.range(count).shuffle(seed=3)
+
+
+def sequence(number: int) -> dict[str, npt.NDArray[np.int64]]:
+    size = 1 + number * 5 % 7
+    return {"tokens": np.arange(1, 1 + size), "kind": np.full(size, number)}
+
+
+def sequences(count: int = 23) -> Any:
+    return numbers(count).map(sequence).to_iter_dataset()
+
+
+def by_name(count: int = 12) -> dict[str, Any]:
+    return {"z": numbers(count).to_iter_dataset(), "a": numbers(count + 5).to_iter_dataset()}
+
+
+def packed(kind: str, **options: Any) -> Callable[[], Any]:
+    maker = {"first": more.FirstFitPackIterDataset, "best": more.BestFitPackIterDataset}[kind]
+    return lambda: maker(sequences(), length_struct={"tokens": 9}, num_packing_bins=3, **options)
+
+
+def cut(**options: Any) -> Callable[[], Any]:
+    struct = {"tokens": 5, "kind": 5 if options.get("meta_features") is None else 7}
+    return lambda: more.ConcatThenSplitIterDataset(sequences(), length_struct=struct, **options)
+
+
+def in_threads(dataset: Any, count: int = 3) -> Any:
+    return more.multithread_prefetch(dataset, count, 2)
+
+
+STREAMS: dict[str, Callable[[], Any]] = {
+    "flat map": lambda: more.FlatMapIterDataset(numbers(7).to_iter_dataset(), Spread()),
+    "flat map with random access": lambda: more.FlatMapMapDataset(
+        numbers(7).map(lambda n: n % 4), Spread()
+    ).to_iter_dataset(),
+    "rebatch": lambda: more.RebatchIterDataset(numbers().batch(5).to_iter_dataset(), 3),
+    "rebatch, whole": lambda: more.RebatchIterDataset(
+        numbers(31).batch(2).to_iter_dataset(), 5, drop_remainder=True
+    ),
+    "interleave": lambda: more.InterleaveIterDataset(
+        [numbers(n).map(make.Bump(n)).to_iter_dataset() for n in (2, 5, 1, 4)], cycle_length=2
+    ),
+    "interleave of datasets with random access": lambda: more.InterleaveIterDataset(
+        grain.MapDataset.source([3, 1, 4, 5]).map(numbers), cycle_length=5
+    ).batch(2),
+    "mixture by name": lambda: grain.IterDataset.mix(by_name(), {"z": 0.25, "a": 0.75}),
+    "mixture of one element": lambda: grain.IterDataset.mix([numbers().to_iter_dataset()], [3]),
+    "first fit": packed("first"),
+    "first fit, not shuffled": packed("first", shuffle_bins=False, max_sequences_per_bin=2),
+    "best fit": packed("best", seed=5, meta_features=("kind",)),
+    "best fit, padded": packed("best", padding_struct={"tokens": -1}),
+    "concat": cut(),
+    "concat, meta": cut(meta_features=("kind",), split_full_length_features=False),
+    "concat, first tokens": cut(
+        bos_handling=more.BOSHandling.REPLACE_FIRST_TOKEN_WITH_BOS,
+        bos_features=("tokens",),
+        bos_token_id=99,
+    ),
+    "options": lambda: more.WithOptionsIterDataset(
+        numbers().to_iter_dataset().filter(lambda n: n % 2),
+        more.DatasetOptions(filter_raise_threshold_ratio=0.99),
+    ),
+    "prefetch in a thread": lambda: more.ThreadPrefetchIterDataset(
+        numbers().to_iter_dataset().map(make.Bump(1)), prefetch_buffer_size=2
+    ),
+    "strict zip": lambda: more.ZipIterDataset([numbers().to_iter_dataset()] * 2),
+    "in threads": lambda: in_threads(
+        numbers().to_iter_dataset().filter(lambda n: n % 5).random_map(make.add_noise, seed=1)
+    ),
+    "absent elements in threads": lambda: in_threads(
+        numbers().map(lambda n: n if n % 3 else None).to_iter_dataset().batch(2)
+    ),
+}
+CUT_OPEN = ("concat", "concat, meta", "concat, first tokens")
+
+
+@pytest.mark.parametrize("name", [*STREAMS])
+def test_each_node_is_grains_at_each_step(name: str) -> None:
+    theirs = STREAMS[name]()
+    expected = list(begun(theirs))
+    assert len(expected) > 4
+    assert same_elements(windrow.from_grain(theirs), expected)
+    for at in some_of(expected):
+        iterator = begun(theirs)
+        for _ in range(at):
+            next(iterator)
+        assert same_elements(windrow.from_grain(iterator), expected[at:])
+
+
+@pytest.mark.parametrize("name", [name for name in STREAMS if name not in CUT_OPEN])
+def test_grain_continues_where_ours_is(name: str) -> None:
+    theirs = STREAMS[name]()
+    expected = list(begun(theirs))
+    ours = windrow.from_grain(theirs)
+    for at in some_of(expected):
+        again = begun(theirs)
+        again.set_state(windrow.to_grain_state(moved(ours, at), theirs))
+        assert same_elements(again, expected[at:]), at
+
+
+def some_of(expected: list[Any]) -> list[int]:
+    """Steps at which a run is left: the first ones, the last ones, and some between."""
+    count = len(expected)
+    return sorted({0, 1, 2, 3, count // 2, count - 1, count})
+
+
+def moved(dataset: Any, at: int) -> Any:
+    iterator = begun(dataset)
+    for _ in range(at):
+        next(iterator)
+    return iterator
+
+
+def same_elements(ours: Any, theirs: Any) -> bool:
+    """Equal values; a packer of Grain's may give other keys order and scalars."""
+    mine, others = [plain(each) for each in ours], [plain(each) for each in theirs]
+    return mine == others
+
+
+def plain(element: Any) -> Any:
+    if isinstance(element, dict):
+        return {key: plain(element[key]) for key in sorted(element)}
+    if isinstance(element, (list, tuple)):
+        return [plain(each) for each in element]
+    return element.tolist() if isinstance(element, (np.ndarray, np.generic)) else element
+
+
+def test_all_of_grains_nodes_are_in_the_table_or_named_here() -> None:
+    # What a user cannot hold: markers of a loader's own chain, and what Grain puts around a chain.
+    inner = {"_DataLoaderPipelineMarkerIterDataset", "_DataLoaderStateIterDataset"}
+    inner |= {
+        "_OutputIterDataset",
+        "_OperationIterDataset",
+        "_SamplerMapDataset",
+        "PackIterDataset",
+    }
+    inner |= {"_ShardMapDataset", "_ElementSpecFromTransformMapDatasetMixin"}
+    inner |= {"_ElementSpecFromTransformIterDatasetMixin"}
+    found = {each.__name__ for each in [*kinds_of(grain.MapDataset), *kinds_of(grain.IterDataset)]}
+    missing = found - set(grain_nodes.NODES) - inner
+    assert missing == {"ElasticIterator"}
+
+
+def kinds_of(kind: type[Any]) -> Iterator[type[Any]]:
+    for each in kind.__subclasses__():
+        if each.__module__.startswith("grain."):
+            yield each
+        yield from kinds_of(each)
+
+
+# --- mixtures whose integers Grain rounds ---------------------------------------------------------
+
+
+@given(weights=st.lists(st.floats(0.001, 5), min_size=2, max_size=4))
+@settings(max_examples=examples(40))
+def test_mixtures_of_any_weights_are_grains(weights: list[float]) -> None:
+    theirs = grain.MapDataset.mix(
+        [grain.MapDataset.range(n * 1000, n * 1000 + 50) for n in range(len(weights))], weights
+    )
+    assert list(windrow.from_grain(theirs)) == list(theirs)
+
+
+def test_weights_whose_least_integer_is_99() -> None:
+    weights = next([w, 3 * w] for n in range(1, 1000) if int((w := n / 10) * (100 / w)) == 99)
+    parts = [grain.MapDataset.range(100), grain.MapDataset.range(1000, 1300)]
+    theirs = grain.MapDataset.mix(parts, weights)
+    assert theirs._selection_map._proportions[0] == 99
+    assert list(windrow.from_grain(theirs)) == list(theirs)
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+
+def test_array_records_are_read_by_windrow(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{n}.array_record" for n in range(2)]
+    for number, path in enumerate(paths):
+        written(path, [f"{number}:{n}".encode() for n in range(9)], "group_size:2")
+    for files in (paths, [f"{paths[0]}[0:4]", f"{paths[1]}[3:9]"]):
+        theirs = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(files))
+        ours = windrow.from_grain(theirs)
+        assert list(ours) == list(theirs)
+        assert "array_record" in repr(ours)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        [3, None, 5],
+        np.arange(6).reshape(3, 2),
+        {0: "a", 1: "b"},
+        "word",
+        range(3, 9, 2),
+        grain.sources.RangeDataSource(2, 9, 3),
+        make.Squares(4),
+        grain.MapDataset.range(5).seed(1).shuffle(),
+        windrow.sources.RangeDataSource(0, 4, 1),
+    ],
+)
+def test_sources_are_grains_in_two_epochs(source: Any) -> None:
+    theirs = grain.MapDataset.source(source).repeat(2)
+    assert plain(list(windrow.from_grain(theirs))) == plain(list(theirs))
+
+
+def test_a_batched_source_is_read_in_batches() -> None:
+    class Batched(make.Squares):
+        calls = 0
+
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            Batched.calls += 1
+            return [int(i) ** 2 for i in indices]
+
+    theirs = grain.MapDataset.source(Batched(500)).shuffle(seed=1)
+    ours = list(windrow.from_grain(theirs))
+    assert 0 < Batched.calls < 20
+    assert ours == [theirs[i] for i in range(500)]
+
+
+def test_one_source_in_two_places_is_one_source(tmp_path: Path) -> None:
+    path = tmp_path / "a.array_record"
+    written(path, [b"1", b"2", b"3"], "group_size:1")
+    source = grain.sources.ArrayRecordDataSource(path)
+    both = [grain.MapDataset.source(source).shuffle(seed=n) for n in (1, 2)]
+    theirs = grain.MapDataset.concatenate(both)
+    ours = windrow.from_grain(theirs)
+    first, second = (next(iter(part._node.parents_first())) for part in ours.parents)
+    assert first.source is second.source
+    assert list(ours) == list(theirs)
+
+
+# --- workers -------------------------------------------------------------------------------------
+
+
+def with_workers(dataset: Any, count: int) -> Any:
+    return dataset.mp_prefetch(grain.MultiprocessingOptions(count))
+
+
+def in_turn(dataset: Any, count: int) -> Any:
+    """The elements that Grain's workers give, made in this process."""
+    return list(begun(more.multithread_prefetch(dataset, count, 1)) if count > 1 else dataset)
+
+
+WORKED: dict[str, Callable[[], Any]] = {
+    "batch of a stream": lambda: numbers().to_iter_dataset().batch(3),
+    "filter": lambda: numbers().filter(lambda n: n % 3).to_iter_dataset(),
+    "random": lambda: numbers().to_iter_dataset().random_map(make.add_noise, seed=4),
+    "random after filter": lambda: (
+        numbers().to_iter_dataset().filter(lambda n: n % 4).random_map(make.add_noise, seed=4)
+    ),
+    "counted": lambda: numbers().to_iter_dataset().map_with_index(make.add_index),
+    "batch with random access": lambda: numbers().batch(3).to_iter_dataset(),
+    "interleave": lambda: more.InterleaveIterDataset(
+        [numbers(n).to_iter_dataset() for n in (4, 6, 5, 2, 3)], cycle_length=2
+    ),
+    "packed": packed("best"),
+    "mixed": lambda: grain.IterDataset.mix(by_name()).batch(2),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("name", [*WORKED])
+def test_order_of_workers_is_grains(name: str, count: int) -> None:
+    expected = in_turn(WORKED[name](), count)
+    ours = windrow.from_grain(with_workers(WORKED[name](), count))
+    assert ours._node.workers.options.num_workers == count
+    with_none: Any = windrow.IterDataset(
+        ours._node.parent
+    )  # the order does not depend on our workers
+    assert same_elements(with_none, expected)
+
+
+def test_a_chain_whose_order_does_not_depend_on_workers_is_read_once() -> None:
+    batches = numbers().map(make.Bump(1)).batch(3).to_iter_dataset().map(make.Bump(2))
+    assert "interleave" not in repr(windrow.from_grain(with_workers(batches, 2)))
+    other = numbers().map(make.Bump(1)).to_iter_dataset()
+    assert "interleave" in repr(windrow.from_grain(with_workers(other, 2)))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("name", [*WORKED])
+def test_places_among_workers_go_both_ways(name: str, count: int) -> None:
+    # Threads of Grain have the states of its workers, and start at once.
+    theirs, threads = with_workers(WORKED[name](), count), in_threads(WORKED[name](), count)
+    expected = in_turn(WORKED[name](), count)
+    ours: Any = windrow.IterDataset(windrow.from_grain(theirs)._node.parent)
+    for at in some_of(expected)[1::2]:
+        state = moved(threads, at).get_state()
+        again = iter(ours)
+        again.set_state(
+            in_place(
+                again, grain_states.position_of(grain_nodes.conversion(strict=True), theirs, state)
+            )
+        )
+        assert same_elements(again, expected[at:]), at
+        other = begun(threads)
+        other.set_state(windrow.to_grain_state(moved(ours, at), theirs))
+        assert same_elements(other, expected[at:]), at
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("name", ["batch of a stream", "batch with random access"])
+def test_places_of_processes_go_both_ways(name: str) -> None:
+    flags.FLAGS(["test"])  # Grain's workers ask for them
+    theirs = with_workers(WORKED[name](), 2)
+    expected = list(theirs)
+    assert same_elements(windrow.from_grain(theirs), expected)
+    iterator = begun(theirs)
+    next(iterator)
+    with windrow.from_grain(iterator) as ours:
+        assert plain(next(ours)) == plain(expected[1])
+        again = begun(theirs)
+        again.set_state(windrow.to_grain_state(ours, theirs))
+    assert same_elements(again, expected[2:])
+
+
+def begin_worker(index: int, count: int) -> None:
+    """What a user gives to `mp_prefetch`."""
+
+
+def test_function_that_begins_workers_is_kept() -> None:
+    theirs = numbers().batch(2).to_iter_dataset()
+    theirs = theirs.mp_prefetch(grain.MultiprocessingOptions(2, 3), begin_worker)
+    node = windrow.from_grain(theirs)._node
+    assert node.init is begin_worker
+    assert node.options.per_worker_buffer_size == 3
+
+
+def test_parts_of_the_data_in_one_piece_are_refused() -> None:
+    theirs = numbers().to_iter_dataset().batch(2)
+    theirs = process_prefetch.multiprocess_prefetch(theirs, 2, sequential_slice=True)
+    with pytest.raises(
+        PlanError, match=r"mp_prefetch\(sequential_slice=True\).* has no counterpart"
+    ):
+        windrow.from_grain(theirs)
+
+
+# --- what has no counterpart -------------------------------------------------------------------------
+
+
+class Doubled(grain.MapDataset):  # type: ignore[misc]
+    def __len__(self) -> int:
+        return 2 * len(self._parent)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.slice(index) if isinstance(index, slice) else self._parent[index // 2]
+
+
+class PairsIterator(grain.DatasetIterator):  # type: ignore[misc]
+    def __next__(self) -> tuple[Any, Any]:
+        return next(self._parent), next(self._parent)
+
+    def get_state(self) -> Any:
+        return {"inside": self._parent.get_state()}
+
+    def set_state(self, state: Any) -> None:
+        self._parent.set_state(state["inside"])
+
+
+class Pairs(grain.IterDataset):  # type: ignore[misc]
+    def __iter__(self) -> PairsIterator:
+        return PairsIterator(iter(self._parent))
+
+
+def own_nodes() -> Any:
+    doubled = Doubled(numbers(9)).map(make.Bump(1)).to_iter_dataset()
+    return Pairs(doubled.filter(lambda n: n % 7)).map(sum).batch(2)
+
+
+def test_node_without_counterpart_is_named() -> None:
+    with pytest.raises(PlanError, match=r"test_from_grain.Pairs has no counterpart.*strict=False"):
+        windrow.from_grain(own_nodes())
+
+
+def test_node_without_counterpart_runs_as_it_is() -> None:
+    expected = [each.tolist() for each in own_nodes()]
+    ours = windrow.from_grain(own_nodes(), strict=False)
+    assert "GrainStreamNode" in repr(ours)
+    for at in range(len(expected) + 1):
+        iterator = iter(ours)
+        taken = [next(iterator).tolist() for _ in range(at)]
+        again = iter(ours)
+        again.set_state(json.loads(json.dumps(iterator.get_state())))
+        assert taken + [each.tolist() for each in again] == expected
+
+
+def test_node_without_counterpart_runs_in_the_order_of_workers() -> None:
+    expected = [each.tolist() for each in in_turn(own_nodes(), 2)]
+    ours = windrow.from_grain(with_workers(own_nodes(), 2), strict=False)
+    alone: Any = windrow.IterDataset(ours._node.parent)
+    assert [each.tolist() for each in alone] == expected
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        grain.MapDataset.range(65537).shuffle(seed=7),
+        more.WindowShuffleMapDataset(grain.MapDataset.range(10), window_size=4, seed=0),
+    ],
+)
+def test_elements_that_grain_loses_are_there_with_a_warning(theirs: Any) -> None:
+    with pytest.warns(UserWarning, match="twice and others never.*here each comes once"):
+        ours = windrow.from_grain(theirs)
+    assert sorted(ours.read(range(len(ours)))) == list(range(len(theirs)))
+
+
+def test_what_is_not_of_grain_is_refused() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"needs a MapDataset, IterDataset.* got a builtins.list"
+    ):
+        windrow.from_grain([1, 2])
+    with pytest.raises(ArgumentError, match=r"got a windrow.map_dataset.MapDataset"):
+        windrow.from_grain(windrow.MapDataset.range(3))
+
+
+def test_places_that_have_no_counterpart_are_refused() -> None:
+    cached = more.RepeatIterDataset(more.CacheIterDataset(numbers(4).to_iter_dataset()), 2)
+    iterator = iter(cached)
+    for _ in range(6):
+        next(iterator)
+    with pytest.raises(StateError, match="cache of this iterator is filled"):
+        windrow.from_grain(iterator)
+    ours = iter(windrow.from_grain(cached))
+    next(ours)
+    with pytest.raises(StateError, match="no state of Grain without its elements"):
+        windrow.to_grain_state(ours, cached)
+    pieces = cut()()
+    ours = iter(windrow.from_grain(pieces))
+    next(ours)
+    with pytest.raises(StateError, match="inside a sequence"):
+        windrow.to_grain_state(ours, pieces)
+
+
+def test_state_for_another_dataset_is_refused() -> None:
+    ours = iter(windrow.from_grain(numbers()))
+    with pytest.raises(ArgumentError, match="the iterator is of another chain"):
+        windrow.to_grain_state(ours, numbers(5))
+    with pytest.raises(ArgumentError, match="needs an iterator of Windrow, got a list"):
+        windrow.to_grain_state([], numbers())  # type: ignore[arg-type]
+
+
+def test_converted_chain_pickles() -> None:
+    theirs = with_workers(
+        numbers().to_iter_dataset().random_map(make.add_noise, seed=2).batch(2), 2
+    )
+    ours = windrow.from_grain(theirs)
+    again = pickle.loads(pickle.dumps(windrow.IterDataset(ours._node.parent)))
+    assert same_elements(
+        again, in_turn(numbers().to_iter_dataset().random_map(make.add_noise, seed=2).batch(2), 2)
+    )

@@ -1,0 +1,1 @@
+from loader.grain_api.grain_attributes import *

@@ -196,7 +196,7 @@ def _conversion(
 
 
 def _noted(tokens: Tokens | None) -> dict[str, dict[str, Any]]:
-    """What the array of tokens says of its tokenizer, as `Described.arrays`; it tells states apart."""
+    """What the array of tokens says of its tokenizer, as `Described.arrays`: a state has it too."""
     if tokens is None:
         return {}
     attributes = {TOKENIZER: {"sha256": tokens.sha256, "end_token": tokens.end}}

@@ -51,8 +51,8 @@ class Fragments:
 
     Fragment `k` is rows `[sources[k], sources[k] + lengths[k])` of its chunk and goes to rows
     `[targets[k], ...)` of record `records[k]`; without `targets` it is one row, the whole record.
-    With `bounds`, the bounds of a `RaggedColumn`, or `places`, those of a `PlacedColumn`, `targets` are
-    rows of its `values`.
+    With `bounds`, the bounds of a `RaggedColumn`, or with `places`, the places of a `PlacedColumn`,
+    `targets` are rows of its `values`.
     """
 
     records: IntArray
@@ -138,9 +138,10 @@ def fragments_of(
         return in_numpy(part, indices, places)
     numbers, rows, columns = planned
     which, sources, *runs = (np.frombuffer(column, np.int64) for column in columns)
-    records, targets, lengths = runs or (np.arange(len(first)), None, None)
-    found = Fragments(records, sources, targets, lengths, bounds, places)
-    return found, WantedChunks(numbers, which, rows)
+    wanted = WantedChunks(numbers, which, rows)
+    if not runs:
+        return Fragments(np.arange(len(first)), sources), wanted
+    return Fragments(runs[0], sources, runs[1], runs[2], bounds, places), wanted
 
 
 def in_numpy(
@@ -175,12 +176,10 @@ def _with_chunks(
         return Fragments(records, low - begin, targets, lengths, bounds), chunks
     first = first + places.starts[records]
     low, stop = np.maximum(low, first), np.minimum(low + lengths, first + places.lengths[records])
-    some = low < stop
+    some = np.flatnonzero(low < stop)
     targets = low - first + places.targets[records]
-    found = Fragments(
-        records[some], (low - begin)[some], targets[some], (stop - low)[some], places=places
-    )
-    return found, chunks[some]
+    found = Fragments(records, low - begin, targets, stop - low, places=places)
+    return found.taken(some), chunks[some]
 
 
 @dataclasses.dataclass(slots=True, eq=False)

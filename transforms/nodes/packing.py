@@ -193,7 +193,7 @@ class PackNode(PlannedNode):
         pieces = self.pieces_of(at)
         rows = self.rows_of(pieces)
         if self.lengths is not None or self.sequences is not None or native.native() is None:
-            return rows, pieces.bounds, None  # lengths, or features, may not be those of the source
+            return rows, pieces.bounds, None  # lengths may be others than in the source
         row_of = np.repeat(np.arange(len(at)), np.diff(pieces.bounds))
         targets = pieces.of("places") + row_of * self.row_length
         cells = len(at) * self.row_length

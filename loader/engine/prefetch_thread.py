@@ -46,6 +46,9 @@ atexit.register(_join_all)
 # The size of the block, in bytes, whose release makes glibc keep freed memory.
 _LESSON_BYTES = (32 << 20) - (64 << 10)
 
+# A queue of so few blocks is filled at once, however much it may hold.
+_FEW_BLOCKS = 2
+
 
 @functools.cache
 def _teach_malloc() -> None:
@@ -160,9 +163,20 @@ class ReadyQueue:
         )
 
     def wait_for_room(self, rows: int, size_bytes: int) -> None:
-        """Wait until it fits, or no more are wanted."""
+        """Wait until it fits into a queue that is half empty, or no more are wanted.
+
+        Each time that this thread wakes, a loop of pure Python stops for it. So it makes several
+        blocks then, and not one after each that is taken.
+        """
         with self._room:
-            self._room.wait_for(lambda: self.has_room(rows, size_bytes))
+            self._room.wait_for(lambda: self._is_low and self.has_room(rows, size_bytes))
+
+    @property
+    def _is_low(self) -> bool:
+        """Whether the other thread should make more blocks."""
+        if self._count <= _FEW_BLOCKS or self._stopped.is_set():
+            return True
+        return 2 * self._rows <= self._most_rows and 2 * self.size_bytes <= self._most_bytes
 
     def put(self, ready: ReadyBlock) -> bool:
         """Hand a block over; False when the consumer has stopped."""
@@ -196,7 +210,8 @@ class ReadyQueue:
             self._count -= 1
             self._rows -= len(found.block)
             self.size_bytes -= found.size_bytes
-            self._room.notify_all()
+            if self._is_low:
+                self._room.notify_all()
         return found
 
     def stop(self) -> None:

@@ -110,7 +110,7 @@ class RaggedColumn(Sequence[AnyArray]):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class PiecePlaces:
     """Where parts of rows go, among cells that lie end to end.
 
     Items `[starts[k], starts[k] + lengths[k])` of row `k` go to the cells from `targets[k]` on; no two
@@ -128,7 +128,7 @@ class PlacedColumn:
     """Parts of rows in their places: `values` is `(cells, ...)`, and arbitrary between the parts."""
 
     values: AnyArray
-    places: Places
+    places: PiecePlaces
 
     @property
     def nbytes(self) -> int:

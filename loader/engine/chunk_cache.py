@@ -34,8 +34,8 @@ from windrow.sources.chunks import (
     runs_of,
 )
 from windrow.sources.ragged_column import (
+    PiecePlaces,
     PlacedColumn,
-    Places,
     RaggedColumn,
     bounds_of,
     copy_runs,
@@ -60,7 +60,7 @@ class Fragments:
     targets: IntArray | None = None
     lengths: IntArray | None = None
     bounds: IntArray | None = None
-    places: Places | None = None
+    places: PiecePlaces | None = None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -112,7 +112,7 @@ class WantedChunks:
 
 
 def fragments_of(
-    part: ArrayPart, indices: IntArray, places: Places | None = None
+    part: ArrayPart, indices: IntArray, places: PiecePlaces | None = None
 ) -> tuple[Fragments, WantedChunks]:
     """The fragments of the records at `indices`, and the chunks that they lie in.
 
@@ -145,7 +145,7 @@ def fragments_of(
 
 
 def in_numpy(
-    part: ArrayPart, indices: IntArray, places: Places | None = None
+    part: ArrayPart, indices: IntArray, places: PiecePlaces | None = None
 ) -> tuple[Fragments, WantedChunks]:
     """What `fragments_of` returns where there is no core, or numbers are absurd."""
     found, chunks = _with_chunks(part, indices, places)
@@ -155,7 +155,7 @@ def in_numpy(
 
 
 def _with_chunks(
-    part: ArrayPart, indices: IntArray, places: Places | None
+    part: ArrayPart, indices: IntArray, places: PiecePlaces | None
 ) -> tuple[Fragments, IntArray]:
     """The fragments of records, and the chunk of each."""
     needs = part.needs(indices)
@@ -220,7 +220,7 @@ class ChunkCache(abc.ABC):
 
     @abc.abstractmethod
     def fragments(
-        self, indices: IntArray, places: Places | None = None
+        self, indices: IntArray, places: PiecePlaces | None = None
     ) -> tuple[Any, WantedChunks]:
         """The fragments of the records at `indices`, and the chunks that they lie in.
 
@@ -297,7 +297,7 @@ class ArrayCache(ChunkCache):
         self.__dict__.pop("_runs", None)
 
     def fragments(
-        self, indices: IntArray, places: Places | None = None
+        self, indices: IntArray, places: PiecePlaces | None = None
     ) -> tuple[Fragments, WantedChunks]:
         return fragments_of(self._part, indices, places)
 
@@ -463,7 +463,7 @@ class ListCache(ChunkCache):
         self._chunks: list[Sequence[Any]] = []  # by slot, up to the highest one in use
 
     def fragments(
-        self, indices: IntArray, places: Places | None = None
+        self, indices: IntArray, places: PiecePlaces | None = None
     ) -> tuple[Fragments, WantedChunks]:
         needs = self._part.needs(indices)
         chunks = WantedChunks.of(needs.chunks, self._part.chunk_count)

@@ -38,7 +38,7 @@ from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache
 from windrow.engine.tickets import ChunkRead, PlannedChunk, Ticket
 from windrow.sources.chunks import ArrayPart, reads_without_lock
-from windrow.sources.ragged_column import Places
+from windrow.sources.ragged_column import PiecePlaces
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.read_counters import PartCounters
 
@@ -122,7 +122,7 @@ class ChunkPrefetcher:
     # --- planning --------------------------------------------------------------------------------
 
     def plan(
-        self, number: int, indices: IntArray, places: Places | None = None
+        self, number: int, indices: IntArray, places: PiecePlaces | None = None
     ) -> Callable[[], Any]:
         """Plan the records of a read batch; the function waits and returns their column, once.
 

@@ -25,7 +25,7 @@ from windrow.engine.thread_map import ThreadMap
 from windrow.errors import ElementError, RecordIndexError, WindrowError
 from windrow.sources.chunks import ArrayPart, LaidOutSource, Part
 from windrow.sources.foreign import ForeignDataSource
-from windrow.sources.ragged_column import Places
+from windrow.sources.ragged_column import PiecePlaces
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.profiler import READING, calling, doing
 from windrow.stats.read_counters import ReadCounters
@@ -144,7 +144,7 @@ class Reader(Values):
             return 0
         return sum(self.read_counters.expected_bytes(*read) for read in self._begun)
 
-    def start(self, source: Any, records: IntArray, places: Places | None = None) -> Finish:
+    def start(self, source: Any, records: IntArray, places: PiecePlaces | None = None) -> Finish:
         """Start, or plan, reading records of a source, or the parts of them with `places`."""
         if not self._takes(source, places):
             places = None
@@ -170,7 +170,7 @@ class Reader(Values):
         """Nothing is given to a whole chain."""
         raise TypeError(f"{node.label} cannot be read as part of a whole chain")
 
-    def _takes(self, source: Any, places: Places | None) -> bool:
+    def _takes(self, source: Any, places: PiecePlaces | None) -> bool:
         """Whether parts of the records of a source can be read to their places."""
         ahead = self.prefetcher
         if places is None or ahead is None or not isinstance(source, LaidOutSource):
@@ -183,7 +183,7 @@ class Reader(Values):
         )
 
     def _started(
-        self, source: Any, records: IntArray, places: Places | None
+        self, source: Any, records: IntArray, places: PiecePlaces | None
     ) -> tuple[Callable[[], Any], Sequence[Part]]:
         """The function that waits for records, and the parts that it reads without a plan."""
         if len(records) == 0:
@@ -206,7 +206,9 @@ class Reader(Values):
     def _assembled(self, source: LaidOutSource, columns: list[Any], records: IntArray) -> Any:
         return source.assembled(columns, records)
 
-    def _table(self, source: Any, found: Any, records: IntArray, places: Places | None) -> Table:
+    def _table(
+        self, source: Any, found: Any, records: IntArray, places: PiecePlaces | None
+    ) -> Table:
         if places is not None:
             return tables.Columnar(found, len(records))
         return tables.from_source(found, len(records), type(source).__name__)
@@ -262,7 +264,7 @@ class LowerReader(Values):
     halves: Halves
     started: list[Finish]
 
-    def start(self, source: Any, records: IntArray, places: Places | None = None) -> Finish:
+    def start(self, source: Any, records: IntArray, places: PiecePlaces | None = None) -> Finish:
         """Do nothing: another process reads this source."""
         return _elsewhere
 
@@ -279,7 +281,7 @@ class UpperReader(Values):
         self._tables = iter(given)
         self.reader = Reader(read_counters=read_counters)
 
-    def start(self, source: Any, records: IntArray, places: Places | None = None) -> Finish:
+    def start(self, source: Any, records: IntArray, places: PiecePlaces | None = None) -> Finish:
         """Read a source here."""
         return self.reader.start(source, records, places)
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windrow.sources.ragged_column import Places
+from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms.nodes import (
     IndexNode,
     JoinNode,
@@ -42,7 +42,7 @@ class Maker(Protocol[Made]):
     """
 
     def start(
-        self, source: Any, records: IntArray, places: Places | None = None
+        self, source: Any, records: IntArray, places: PiecePlaces | None = None
     ) -> Callable[[], Made]:
         """Start, or plan, reading records of a source; where it can, the parts of them with `places`."""
         ...
@@ -81,7 +81,7 @@ def start(
     at: Positions,
     cuts: Sequence[int],
     maker: Maker[Made],
-    places: Places | None = None,
+    places: PiecePlaces | None = None,
 ) -> Callable[[], Made]:
     """Start making the elements of `node` at positions `at`.
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from windrow.engine.index_walk import start
 from windrow.errors import PlanError
-from windrow.sources.ragged_column import Places
+from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms.nodes import JoinNode, LeafNode, Node, PieceNode, RegroupNode, ValueNode
 from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions, positions
@@ -120,7 +120,7 @@ class _Recorder:
         self.unknown: Unknown = []
 
     def start(
-        self, source: Any, records: IntArray, places: Places | None = None
+        self, source: Any, records: IntArray, places: PiecePlaces | None = None
     ) -> Callable[[], Trace]:
         """Note records of a source."""
         self.started.append((source, records))

@@ -27,7 +27,7 @@ from windrow.engine.prefetch import cache_of
 from windrow.engine.stages import ChainStage, Result, WorkItem
 from windrow.sources.chunks import LaidOutSource, Part
 from windrow.sources.part_sizes import ragged_bytes
-from windrow.sources.ragged_column import Places
+from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms.columns import SizedColumn
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
@@ -91,7 +91,7 @@ class NullCache(ChunkCache):
         self._part, self._run = room.part, run
 
     def fragments(
-        self, indices: IntArray, places: Places | None = None
+        self, indices: IntArray, places: PiecePlaces | None = None
     ) -> tuple[Any, WantedChunks]:
         found, chunks = self._cache.fragments(indices, places)
         self._run.planned(self._part, chunks.numbers)
@@ -136,7 +136,7 @@ class NullReader(Reader):
     run: Observer | None = None
     finishes: list[Finish] = dataclasses.field(default_factory=list)
 
-    def start(self, source: Any, records: IntArray, places: Places | None = None) -> Finish:
+    def start(self, source: Any, records: IntArray, places: PiecePlaces | None = None) -> Finish:
         """Plan reading records of a source, or parts of them."""
         if self.run is not None:
             self.run.asked(len(records))
@@ -147,7 +147,9 @@ class NullReader(Reader):
     def _assembled(self, source: LaidOutSource, columns: list[Any], records: IntArray) -> Any:
         return ()
 
-    def _table(self, source: Any, found: Any, records: IntArray, places: Places | None) -> Table:
+    def _table(
+        self, source: Any, found: Any, records: IntArray, places: PiecePlaces | None
+    ) -> Table:
         if self.run is None:
             raise TypeError("a dry run has no run")
         self.run.arrived(source, self._unplanned(source), records)

@@ -15,7 +15,7 @@ from tests.laid_out import CountingRows
 from windrow.core import native
 from windrow.engine.chunk_cache import Fragments, WantedChunks, fragments_of, in_numpy
 from windrow.sources.chunks import ArrayPart
-from windrow.sources.ragged_column import Places, bounds_of
+from windrow.sources.ragged_column import PiecePlaces, bounds_of
 
 ROWS = 60
 needs_core = pytest.mark.skipif(native.native() is None, reason="compares the core with NumPy")
@@ -75,7 +75,7 @@ def test_the_core_plans_runs_as_numpy_does(data: st.DataObject) -> None:
     starts = np.array([data.draw(st.integers(0, n)) for n in lengths[indices].tolist()], np.int64)
     left = (lengths[indices] - starts).tolist()
     some = np.array([data.draw(st.integers(0, n)) for n in left], np.int64)
-    places = Places(starts, some, bounds_of(some + 1)[:-1], int((some + 1).sum()))
+    places = PiecePlaces(starts, some, bounds_of(some + 1)[:-1], int((some + 1).sum()))
     found = listed(fragments_of(part, indices, places))
     assert found == listed(in_numpy(part, indices, places))
     assert sum(found[1]) == some.sum()

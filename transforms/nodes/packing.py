@@ -16,7 +16,7 @@ import numpy as np
 from windrow.core import native
 from windrow.errors import ArgumentError, PlanError
 from windrow.sources.base import ArraySpec
-from windrow.sources.ragged_column import PlacedColumn, Places
+from windrow.sources.ragged_column import PiecePlaces, PlacedColumn
 from windrow.transforms import packed_values
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes.base import IntArray, Where
@@ -189,7 +189,7 @@ class PackNode(PlannedNode):
 
     # --- values ----------------------------------------------------------------------------------
 
-    def to_parts(self, at: Positions) -> tuple[Positions, IntArray, Places | None]:
+    def to_parts(self, at: Positions) -> tuple[Positions, IntArray, PiecePlaces | None]:
         pieces = self.pieces_of(at)
         rows = self.rows_of(pieces)
         if self.lengths is not None or self.sequences is not None or native.native() is None:
@@ -197,7 +197,7 @@ class PackNode(PlannedNode):
         row_of = np.repeat(np.arange(len(at)), np.diff(pieces.bounds))
         targets = pieces.of("places") + row_of * self.row_length
         cells = len(at) * self.row_length
-        places = Places(pieces.of("starts"), pieces.of("lengths"), targets, cells)
+        places = PiecePlaces(pieces.of("starts"), pieces.of("lengths"), targets, cells)
         return rows, pieces.bounds, places
 
     def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:

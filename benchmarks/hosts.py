@@ -379,7 +379,7 @@ def tables(found: Sequence[Found]) -> str:
     )
     return "\n\n".join(
         [
-            "Measured, of one process:",
+            "Measured (memory is of the sampled processes together):",
             report.table(heads, measured_rows, left=1),
             "Simulated, at one step a second:",
             report.table(other, simulated, left=1),

@@ -24,7 +24,7 @@ help:
 	@echo "make convert   TFRecord to ArrayRecord to Zarr, killed in the middle and gone on with, trained on"
 	@echo "make tokens    speeches to tokens to packed rows to a model; killed on 2 processes, then on 1 and 4"
 	@echo "make tfds      a dataset built with Zarr beside it, the Grain guide's programs on it, in JAX"
-	@echo "make sharded   global arrays of JAX in 1, 2 and 4 processes: what each reads, checkpoints in between"
+	@echo "make sharded   train on a mesh of devices in 2 processes, killed, then in 1 and 4; what each reads"
 	@echo "make test      all tests but those of the targets listed next, with the same examples every time"
 	@echo "make test-plain the tests of readers and engine without the native core"
 	@echo "make test-native the tests and the checks of the native core's own code, with cargo"
@@ -83,8 +83,9 @@ tokens: $(READY)
 tfds: $(TFDS_READY)
 	@$(TFDS_PY) examples/train_tfds.py
 
-# Four processes of JAX at once.
+# Four processes of JAX at once. The program imports other examples.
 sharded: $(READY)
+	@$(PY) -m examples.train_sharded
 	@$(PY) -m pytest -q -m jobs tests/devices
 
 test: $(READY)

@@ -133,16 +133,24 @@ def forecast(params: Any, batch: Any) -> Any:
     return now + said[:, 0] + sum(said[:, k + 1] * change for k, change in enumerate(changes))
 
 
+def loss_of(params: Any, batch: Any) -> Any:
+    """The mean square error of the forecasts of a batch."""
+    return jnp.mean((forecast(params, batch) - batch["y"]) ** 2)
+
+
 @jax.jit
 def update(
     params: Any, mean: Any, square: Any, step: Any, rate: Any, batch: Any
 ) -> tuple[Any, Any, Any, Any]:
-    """One step of Adam, with decoupled weight decay; parameters, its two averages, and the loss."""
+    """One step of training: parameters, the two averages of Adam, and the loss."""
+    loss, slope = jax.value_and_grad(loss_of)(params, batch)
+    return *adam(params, mean, square, step, rate, slope), loss
 
-    def loss_of(params: Any) -> Any:
-        return jnp.mean((forecast(params, batch) - batch["y"]) ** 2)
 
-    loss, slope = jax.value_and_grad(loss_of)(params)
+def adam(
+    params: Any, mean: Any, square: Any, step: Any, rate: Any, slope: Any
+) -> tuple[Any, Any, Any]:
+    """One step of Adam, with decoupled weight decay; parameters, and its two averages."""
     mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, mean, slope)
     square = jax.tree.map(lambda s, g: 0.99 * s + 0.01 * g * g, square, slope)
     first, second = 1 - 0.9 ** (step + 1), 1 - 0.99 ** (step + 1)
@@ -152,7 +160,7 @@ def update(
         mean,
         square,
     )
-    return params, mean, square, loss
+    return params, mean, square
 
 
 def train(source: Any, *, steps: int, batch: int, seed: int) -> Any:

@@ -18,6 +18,7 @@ this machine, which exchange gradients through the program that started them.
 import argparse
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -312,10 +313,11 @@ class Step:
 
 
 def train(
-    tokens: pathlib.Path, saved_at: pathlib.Path, count: int, *, stop: int, kill: bool = False
+    tokens: pathlib.Path, name: str, count: int, *, stop: int, kill: bool = False
 ) -> list[Step]:
     """Train on `count` processes up to step `stop`; with `kill` they are killed in that step."""
     steps = []
+    saved_at = tokens.parents[1] / f"{name}.npz"
     first = Saved.load(saved_at).step
     with processes(count, train_shard, tokens, saved_at, stop) as (links, started):
         for number in range(first, stop):
@@ -324,25 +326,40 @@ def train(
             loss = sum(losses) / sum(targets)
             steps.append(Step(number, count, zlib.crc32(everything.tobytes()), loss))
             if kill and number == stop - 1:
-                for process in started:
-                    process.kill()
+                kill_all(started)
                 break
             slope = np.sum(slopes, axis=0) / np.float32(sum(targets))
             for link in links:
                 link.send(slope)
-    if kill and any(process.exitcode != -signal.SIGKILL for process in started):
-        raise SystemExit("a process that was to be killed had ended")
     return steps
 
 
-def train_twice(tokens: pathlib.Path, folder: pathlib.Path, steps: int) -> pathlib.Path:
-    """Train without a stop, and killed twice; print and compare the steps. Returns what was saved."""
-    whole = train(tokens, folder / "whole.npz", 1, stop=steps)
-    saved_at = folder / "killed.npz"
+def kill_all(started: Sequence[BaseProcess]) -> None:
+    """Kill processes, the first one last: without it, the others of jax.distributed end themselves."""
+    for process in reversed(started):
+        process.kill()
+    for process in started:
+        process.join()
+    if any(process.exitcode != -signal.SIGKILL for process in started):
+        raise SystemExit("a process that was to be killed had ended")
+
+
+def train_twice(
+    train: Callable[..., list[Step]], steps: int, runs: Sequence[tuple[int, float]] = RUNS
+) -> None:
+    """Train without a stop, and killed twice; print and compare the steps.
+
+    Args:
+        train: `train(name, count, stop=..., kill=...)` trains, and saves under that name.
+        steps: The steps of either training.
+        runs: The processes of each run of the training that is killed, and the share of the steps
+            after which they are killed, or done.
+    """
+    whole = train("whole", 1, stop=steps)
     killed: list[Step] = []
-    for count, share in RUNS:
+    for count, share in runs:
         stop = math.ceil(share * steps)
-        killed += train(tokens, saved_at, count, stop=stop, kill=stop < steps)
+        killed += train("killed", count, stop=stop, kill=stop < steps)
     print("           without a stop    killed and resumed")
     print("    step   batch    loss     batch    loss     processes")
     for step in killed:
@@ -352,7 +369,6 @@ def train_twice(tokens: pathlib.Path, folder: pathlib.Path, steps: int) -> pathl
             f" {step.loss:6.4f}   {step.count}"
         )
     compare(whole, killed)
-    return saved_at
 
 
 def compare(whole: Sequence[Step], killed: Sequence[Step]) -> None:
@@ -437,8 +453,8 @@ def main() -> None:
             print(f"real tokens per cell, rows of {row_tokens:,}:")
             for packer, fill in fills(tokens, row_tokens).items():
                 print(f"{packer:>36} {fill:7.2%}")
-        saved_at = train_twice(tokens, folder, arguments.steps)
-        evaluate(tokens, saved_at)
+        train_twice(functools.partial(train, tokens), arguments.steps)
+        evaluate(tokens, folder / "killed.npz")
 
 
 if __name__ == "__main__":

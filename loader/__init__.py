@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         python,
         samplers,
         sharding,
+        sinks,
         sources,
         transforms,
     )
@@ -88,6 +89,7 @@ _MODULES = (
     "python",
     "samplers",
     "sharding",
+    "sinks",
     "sources",
     "transforms",
 )
@@ -128,6 +130,7 @@ __all__ = [
     "samplers",
     "sharding",
     "shuffle_quality",
+    "sinks",
     "sources",
     "to_grain_state",
     "transforms",

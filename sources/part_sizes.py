@@ -43,13 +43,16 @@ def bytes_per_record(part: Part, records: int) -> int:
     return int(_sampled_bytes(part).mean() * part.chunk_count / max(1, records))
 
 
-def ragged_bytes(source: Any, records: IntArray) -> int | None:
-    """Bytes in memory of these records, whose lengths are known; None if all have one size."""
+def ragged_bytes(source: Any, records: IntArray, sizes: IntArray | None = None) -> int | None:
+    """Bytes in memory of these records, whose lengths are known; None if all have one size.
+
+    With `sizes`, of as many items of each record.
+    """
     parts = source.parts if isinstance(source, LaidOutSource) else ()
     if not any(isinstance(part, ArrayPart) and part.lengths is not None for part in parts):
         return None
     return sum(
-        int(part.sizes(records).sum()) * part.row_bytes
+        int((part.sizes(records) if sizes is None else sizes).sum()) * part.row_bytes
         if isinstance(part, ArrayPart)
         else bytes_per_record(part, len(source)) * len(records)
         for part in parts

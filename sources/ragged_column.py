@@ -9,6 +9,7 @@ with the length of `values`.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, overload
@@ -106,6 +107,34 @@ class RaggedColumn(Sequence[AnyArray]):
         if not rows or (self.lengths != size).any():
             return None
         return self.values.reshape(rows, size, *self.values.shape[1:])
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class PiecePlaces:
+    """Where parts of rows go, among cells that lie end to end.
+
+    Items `[starts[k], starts[k] + lengths[k])` of row `k` go to the cells from `targets[k]` on; no two
+    parts share a cell.
+    """
+
+    starts: IntArray
+    lengths: IntArray
+    targets: IntArray
+    cells: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class PlacedColumn:
+    """Parts of rows in their places: `values` is `(cells, ...)`, and arbitrary between the parts."""
+
+    values: AnyArray
+    places: PiecePlaces
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        each = self.values.nbytes // max(1, len(self.values))
+        return int(self.places.lengths.sum()) * each
 
 
 def bounds_of(lengths: IntArray) -> IntArray:

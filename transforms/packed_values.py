@@ -87,6 +87,13 @@ class Runs:
             core.copy_runs(given, item_bytes, self.starts, self.places, self.lengths, written, True)
         return out
 
+    def clear_others(self, out: Array) -> None:
+        """Write 0 to the cells of `out` that no run goes to. For the native core."""
+        item_bytes = out.nbytes // max(1, self.shape[0] * self.shape[1])
+        core = native.native()
+        if core is not None and item_bytes:
+            core.clear_gaps(self.places, self.lengths, item_bytes, out.reshape(-1).view(np.uint8))
+
     def numbered(self, numbers: IntArray, memory: RowMemory) -> tuple[Array, Array]:
         """For each cell the number of its run, and its place in it; both are 0 where no run lies.
 

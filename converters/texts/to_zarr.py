@@ -5,6 +5,7 @@ Invariant: row `i` of every array is record `i` of all inputs, not counting bad 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from windrow.converters.texts.tokens import Tokens, refuse_no_tokens
 from windrow.converters.zarr.from_records import MEMORY_BYTES
 from windrow.converters.zarr.records_work import finish
 from windrow.converters.zarr.rows import Described, Features, Storage
-from windrow.sources.zarr.names import OFFSETS, VALUES
+from windrow.sources.zarr.names import OFFSETS, TOKENIZER, VALUES
 
 
 @declared
@@ -171,7 +172,12 @@ def _conversion(
 ) -> Conversion:
     check_integer("memory_bytes", memory_bytes)
     known = Described(texts.decoder.features)
-    work = texts.counting(known, storage, max_bad_records, memory_bytes)
+    work = texts.counting(
+        dataclasses.replace(known, arrays=_noted(texts.tokens)),
+        storage,
+        max_bad_records,
+        memory_bytes,
+    )
     # The plan does not have `max_bad_records`: what is finished stays as it is.
     settings = {
         "conversion": name,
@@ -187,6 +193,15 @@ def _conversion(
         finish=functools.partial(_finish, plan, known, texts.tokens),
         expected=work.expected(),
     )
+
+
+def _noted(tokens: Tokens | None) -> dict[str, dict[str, Any]]:
+    """What the array of tokens says of its tokenizer, as `Described.arrays`: a state has it too."""
+    if tokens is None:
+        return {}
+    attributes = {TOKENIZER: {"sha256": tokens.sha256, "end_token": tokens.end}}
+    settings = {"attributes": attributes, "dimension_names": None, "fill_value": None}
+    return {f"{TOKENS}/{VALUES}": settings}
 
 
 def _finish(

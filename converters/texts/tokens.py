@@ -59,8 +59,12 @@ class Tokens:
 
     def to_json(self) -> dict[str, Any]:
         """The settings of a plan: another tokenizer gives others, also under the same name."""
-        digest = hashlib.sha256(self.data).hexdigest()
-        return {"tokenizer": {"name": self.name, "sha256": digest}, "end_token": self.end}
+        return {"tokenizer": {"name": self.name, "sha256": self.sha256}, "end_token": self.end}
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the tokenizer."""
+        return hashlib.sha256(self.data).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> Ragged:
         """Return the tokens of documents.

@@ -20,6 +20,7 @@ from windrow.core.native import buffer_of, native
 from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedChunks, WantedRecords
 from windrow.sources.boxes import BoxFragments, BoxPart, Fields
 from windrow.sources.chunks import Box, BoxScatterReader, Scattered
+from windrow.sources.ragged_column import PiecePlaces
 
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
@@ -35,7 +36,9 @@ class BoxCache(ChunkCache):
         self._shift = np.array(part.shift, np.int64)
         self._memory = np.empty((slots, *chunk), part.dtype)
 
-    def fragments(self, indices: IntArray) -> tuple[BoxFragments, WantedChunks]:
+    def fragments(
+        self, indices: IntArray, places: PiecePlaces | None = None
+    ) -> tuple[BoxFragments, WantedChunks]:
         found = self._part.fragments(indices)
         return found, WantedChunks.of(found.chunks, self._part.chunk_count)
 

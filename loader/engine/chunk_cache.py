@@ -33,7 +33,13 @@ from windrow.sources.chunks import (
     Span,
     runs_of,
 )
-from windrow.sources.ragged_column import RaggedColumn, bounds_of, copy_runs
+from windrow.sources.ragged_column import (
+    PiecePlaces,
+    PlacedColumn,
+    RaggedColumn,
+    bounds_of,
+    copy_runs,
+)
 
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
@@ -45,7 +51,8 @@ class Fragments:
 
     Fragment `k` is rows `[sources[k], sources[k] + lengths[k])` of its chunk and goes to rows
     `[targets[k], ...)` of record `records[k]`; without `targets` it is one row, the whole record.
-    With `bounds`, the bounds of a `RaggedColumn`, `targets` are rows of its `values`.
+    With `bounds`, the bounds of a `RaggedColumn`, or with `places`, the places of a `PlacedColumn`,
+    `targets` are rows of its `values`.
     """
 
     records: IntArray
@@ -53,6 +60,7 @@ class Fragments:
     targets: IntArray | None = None
     lengths: IntArray | None = None
     bounds: IntArray | None = None
+    places: PiecePlaces | None = None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -68,8 +76,12 @@ class Fragments:
         """The fragments at `at`."""
         if self.targets is None or self.lengths is None:
             return Fragments(self.records[at], self.sources[at])
-        return Fragments(
-            self.records[at], self.sources[at], self.targets[at], self.lengths[at], self.bounds
+        return dataclasses.replace(
+            self,
+            records=self.records[at],
+            sources=self.sources[at],
+            targets=self.targets[at],
+            lengths=self.lengths[at],
         )
 
 
@@ -99,30 +111,52 @@ class WantedChunks:
         return cls(distinct.tolist(), which)
 
 
-def fragments_of(part: ArrayPart, indices: IntArray) -> tuple[Fragments, WantedChunks]:
-    """The fragments of the records at `indices`, and the chunks that they lie in."""
-    core = native() if part.lengths is None else None
+def fragments_of(
+    part: ArrayPart, indices: IntArray, places: PiecePlaces | None = None
+) -> tuple[Fragments, WantedChunks]:
+    """The fragments of the records at `indices`, and the chunks that they lie in.
+
+    With `places` of parts of the records, of a part whose records differ in length, the fragments of
+    these.
+    """
+    core = native()
     if core is None:
-        return in_numpy(part, indices)
+        return in_numpy(part, indices, places)
     first = np.ascontiguousarray(part.first_rows(indices) + part.shift, np.int64)
-    planned = core.plan_rows(first, part.size, part.chunk_rows)
+    bounds = None
+    if part.lengths is None:
+        planned = core.plan_rows(first, part.size, part.chunk_rows)
+    else:
+        if places is None:
+            sizes = np.ascontiguousarray(part.lengths(indices), np.int64)
+            bounds = bounds_of(sizes)
+            targets = bounds[:-1]
+        else:
+            first, sizes, targets = first + places.starts, places.lengths, places.targets
+        planned = core.plan_runs(first, sizes, targets, part.chunk_rows)
     if planned is None:
-        return in_numpy(part, indices)
+        return in_numpy(part, indices, places)
     numbers, rows, columns = planned
     which, sources, *runs = (np.frombuffer(column, np.int64) for column in columns)
-    records, targets, lengths = runs or (np.arange(len(first)), None, None)
-    return Fragments(records, sources, targets, lengths), WantedChunks(numbers, which, rows)
+    wanted = WantedChunks(numbers, which, rows)
+    if not runs:
+        return Fragments(np.arange(len(first)), sources), wanted
+    return Fragments(runs[0], sources, runs[1], runs[2], bounds, places), wanted
 
 
-def in_numpy(part: ArrayPart, indices: IntArray) -> tuple[Fragments, WantedChunks]:
-    """What `fragments_of` returns where there is no core, or records have lengths of their own."""
-    found, chunks = _with_chunks(part, indices)
+def in_numpy(
+    part: ArrayPart, indices: IntArray, places: PiecePlaces | None = None
+) -> tuple[Fragments, WantedChunks]:
+    """What `fragments_of` returns where there is no core, or numbers are absurd."""
+    found, chunks = _with_chunks(part, indices, places)
     wanted = WantedChunks.of(chunks, part.chunk_count)
     rows = np.bincount(wanted.which, found.lengths, minlength=len(wanted.numbers))
     return found, dataclasses.replace(wanted, rows=rows.astype(np.int64).tolist())
 
 
-def _with_chunks(part: ArrayPart, indices: IntArray) -> tuple[Fragments, IntArray]:
+def _with_chunks(
+    part: ArrayPart, indices: IntArray, places: PiecePlaces | None
+) -> tuple[Fragments, IntArray]:
     """The fragments of records, and the chunk of each."""
     needs = part.needs(indices)
     records, chunks = needs.records, needs.chunks
@@ -136,9 +170,16 @@ def _with_chunks(part: ArrayPart, indices: IntArray) -> tuple[Fragments, IntArra
     lengths = np.minimum(stop, begin + part.chunk_rows) - low
     if part.lengths is None:
         return Fragments(records, low - begin, low - first, lengths), chunks
-    bounds = bounds_of(sizes)
-    targets = low - first + bounds[records]
-    return Fragments(records, low - begin, targets, lengths, bounds), chunks
+    if places is None:
+        bounds = bounds_of(sizes)
+        targets = low - first + bounds[records]
+        return Fragments(records, low - begin, targets, lengths, bounds), chunks
+    first = first + places.starts[records]
+    low, stop = np.maximum(low, first), np.minimum(low + lengths, first + places.lengths[records])
+    some = np.flatnonzero(low < stop)
+    targets = low - first + places.targets[records]
+    found = Fragments(records, low - begin, targets, stop - low, places=places)
+    return found.taken(some), chunks[some]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -178,8 +219,13 @@ class ChunkCache(abc.ABC):
     """Slots for chunks of one part. All fragments of a chunk cache are of one kind."""
 
     @abc.abstractmethod
-    def fragments(self, indices: IntArray) -> tuple[Any, WantedChunks]:
-        """The fragments of the records at `indices`, and the chunks that they lie in."""
+    def fragments(
+        self, indices: IntArray, places: PiecePlaces | None = None
+    ) -> tuple[Any, WantedChunks]:
+        """The fragments of the records at `indices`, and the chunks that they lie in.
+
+        With `places`, of parts of the records; only records that differ in length can have some.
+        """
 
     @abc.abstractmethod
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
@@ -250,8 +296,10 @@ class ArrayCache(ChunkCache):
         self.__dict__.pop("_rows", None)
         self.__dict__.pop("_runs", None)
 
-    def fragments(self, indices: IntArray) -> tuple[Fragments, WantedChunks]:
-        return fragments_of(self._part, indices)
+    def fragments(
+        self, indices: IntArray, places: PiecePlaces | None = None
+    ) -> tuple[Fragments, WantedChunks]:
+        return fragments_of(self._part, indices, places)
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
         return self._part.reader.start(list(map(self._span, places)), pool)
@@ -296,6 +344,9 @@ class ArrayCache(ChunkCache):
 
     def empty(self, count: int, fragments: Fragments) -> Any:
         part = self._part
+        if fragments.places is not None:
+            cells = buffer_pool.empty((fragments.places.cells, *part.row_shape), part.dtype)
+            return PlacedColumn(cells, fragments.places)
         if fragments.bounds is None:
             return buffer_pool.empty((count, *part.record_shape), part.dtype)
         values = buffer_pool.empty((int(fragments.bounds[-1]), *part.row_shape), part.dtype)
@@ -303,7 +354,7 @@ class ArrayCache(ChunkCache):
 
     def fill(self, out: Any, fragments: Fragments, slots: IntArray) -> None:
         at = slots * self._part.chunk_rows + fragments.sources
-        if isinstance(out, RaggedColumn):
+        if isinstance(out, (RaggedColumn, PlacedColumn)):
             copy_runs(self._rows, at, out.values, *fragments.runs)
             return
         if fragments.targets is None or fragments.lengths is None:
@@ -326,7 +377,7 @@ class ArrayCache(ChunkCache):
             out[record, target : target + length] = self._rows[row : row + length]
 
     def gather(self, count: int, fragments: Fragments, slots: IntArray) -> Any:
-        if fragments.bounds is not None:
+        if fragments.bounds is not None or fragments.places is not None:
             out = self.empty(count, fragments)
             self.fill(out, fragments, slots)
             return out
@@ -366,7 +417,7 @@ class ScatteredCache(ArrayCache):
     def targets(self, wanted: WantedRecords) -> Any:
         fragments: Fragments = wanted.fragments
         out, targets = wanted.out, fragments.records
-        if isinstance(out, RaggedColumn):
+        if isinstance(out, (RaggedColumn, PlacedColumn)):
             out, (targets, _) = out.values, fragments.runs
         elif fragments.targets is not None and self._part.size is not None:
             out = out.reshape(len(out) * self._part.size, *self._part.row_shape)
@@ -392,7 +443,7 @@ class ScatteredCache(ArrayCache):
         """Copy the rows of one chunk to their targets."""
         for wanted, _, at in uses:
             fragments = wanted.fragments.taken(wanted.of_chunk(at))
-            if isinstance(wanted.out, RaggedColumn):
+            if isinstance(wanted.out, (RaggedColumn, PlacedColumn)):
                 copy_runs(rows, fragments.sources, wanted.out.values, *fragments.runs)
                 continue
             for k in range(len(fragments)):
@@ -411,7 +462,9 @@ class ListCache(ChunkCache):
         self._part = part
         self._chunks: list[Sequence[Any]] = []  # by slot, up to the highest one in use
 
-    def fragments(self, indices: IntArray) -> tuple[Fragments, WantedChunks]:
+    def fragments(
+        self, indices: IntArray, places: PiecePlaces | None = None
+    ) -> tuple[Fragments, WantedChunks]:
         needs = self._part.needs(indices)
         chunks = WantedChunks.of(needs.chunks, self._part.chunk_count)
         return Fragments(needs.records, self._part.places(indices)), chunks

@@ -38,6 +38,7 @@ from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache
 from windrow.engine.tickets import ChunkRead, PlannedChunk, Ticket
 from windrow.sources.chunks import ArrayPart, reads_without_lock
+from windrow.sources.ragged_column import PiecePlaces
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.read_counters import PartCounters
 
@@ -120,9 +121,14 @@ class ChunkPrefetcher:
 
     # --- planning --------------------------------------------------------------------------------
 
-    def plan(self, number: int, indices: IntArray) -> Callable[[], Any]:
-        """Plan the records of a read batch; the function waits and returns their column, once."""
-        fragments, wanted = self._cache.fragments(indices)
+    def plan(
+        self, number: int, indices: IntArray, places: PiecePlaces | None = None
+    ) -> Callable[[], Any]:
+        """Plan the records of a read batch; the function waits and returns their column, once.
+
+        With `places` it is a column of parts of records: see `ChunkCache.fragments`.
+        """
+        fragments, wanted = self._cache.fragments(indices, places)
         if number not in self._tickets:
             self._tickets[number] = []
             self._place = self.planned

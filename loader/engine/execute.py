@@ -23,8 +23,9 @@ from windrow.engine.prefetch import Prefetcher
 from windrow.engine.record_trace import OWN_CHAIN, origins
 from windrow.engine.thread_map import ThreadMap
 from windrow.errors import ElementError, RecordIndexError, WindrowError
-from windrow.sources.chunks import LaidOutSource, Part
+from windrow.sources.chunks import ArrayPart, LaidOutSource, Part
 from windrow.sources.foreign import ForeignDataSource
+from windrow.sources.ragged_column import PiecePlaces
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.profiler import READING, calling, doing
 from windrow.stats.read_counters import ReadCounters
@@ -143,9 +144,11 @@ class Reader(Values):
             return 0
         return sum(self.read_counters.expected_bytes(*read) for read in self._begun)
 
-    def start(self, source: Any, records: IntArray) -> Finish:
-        """Start, or plan, reading records of a source."""
-        wait, alone = self._started(source, records)
+    def start(self, source: Any, records: IntArray, places: PiecePlaces | None = None) -> Finish:
+        """Start, or plan, reading records of a source, or the parts of them with `places`."""
+        if not self._takes(source, places):
+            places = None
+        wait, alone = self._started(source, records, places)
         remote = is_remote_source(source)
 
         def finish() -> Table:
@@ -154,7 +157,7 @@ class Reader(Values):
                 found = wait()
                 if remote:
                     self.waited_s += time.perf_counter() - began
-                table = self._table(source, found, records)
+                table = self._table(source, found, records, places)
                 size_bytes = tables.nbytes(table)
                 self.bytes_read += size_bytes
                 if self.read_counters is not None:
@@ -167,7 +170,21 @@ class Reader(Values):
         """Nothing is given to a whole chain."""
         raise TypeError(f"{node.label} cannot be read as part of a whole chain")
 
-    def _started(self, source: Any, records: IntArray) -> tuple[Callable[[], Any], Sequence[Part]]:
+    def _takes(self, source: Any, places: PiecePlaces | None) -> bool:
+        """Whether parts of the records of a source can be read to their places."""
+        ahead = self.prefetcher
+        if places is None or ahead is None or not isinstance(source, LaidOutSource):
+            return False
+        return all(
+            isinstance(part, ArrayPart)
+            and part.lengths is not None
+            and ahead.of(source, part) is not None
+            for part in source.parts
+        )
+
+    def _started(
+        self, source: Any, records: IntArray, places: PiecePlaces | None
+    ) -> tuple[Callable[[], Any], Sequence[Part]]:
         """The function that waits for records, and the parts that it reads without a plan."""
         if len(records) == 0:
             return list, ()
@@ -183,13 +200,17 @@ class Reader(Values):
                 waits.append(self._bulk(source, (part,), part.read, records))
                 alone.append(part)
             else:
-                waits.append(planned.plan(self.read_batch, records))
+                waits.append(planned.plan(self.read_batch, records, places))
         return lambda: self._assembled(source, [wait() for wait in waits], records), alone
 
     def _assembled(self, source: LaidOutSource, columns: list[Any], records: IntArray) -> Any:
         return source.assembled(columns, records)
 
-    def _table(self, source: Any, found: Any, records: IntArray) -> Table:
+    def _table(
+        self, source: Any, found: Any, records: IntArray, places: PiecePlaces | None
+    ) -> Table:
+        if places is not None:
+            return tables.Columnar(found, len(records))
         return tables.from_source(found, len(records), type(source).__name__)
 
     def _bulk(
@@ -243,7 +264,7 @@ class LowerReader(Values):
     halves: Halves
     started: list[Finish]
 
-    def start(self, source: Any, records: IntArray) -> Finish:
+    def start(self, source: Any, records: IntArray, places: PiecePlaces | None = None) -> Finish:
         """Do nothing: another process reads this source."""
         return _elsewhere
 
@@ -260,9 +281,9 @@ class UpperReader(Values):
         self._tables = iter(given)
         self.reader = Reader(read_counters=read_counters)
 
-    def start(self, source: Any, records: IntArray) -> Finish:
+    def start(self, source: Any, records: IntArray, places: PiecePlaces | None = None) -> Finish:
         """Read a source here."""
-        return self.reader.start(source, records)
+        return self.reader.start(source, records, places)
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
         """The next table."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms.nodes import (
     IndexNode,
     JoinNode,
@@ -40,8 +41,10 @@ class Maker(Protocol[Made]):
     Each method but the first three gets the results of the node's parents.
     """
 
-    def start(self, source: Any, records: IntArray) -> Callable[[], Made]:
-        """Start, or plan, reading records of a source."""
+    def start(
+        self, source: Any, records: IntArray, places: PiecePlaces | None = None
+    ) -> Callable[[], Made]:
+        """Start, or plan, reading records of a source; where it can, the parts of them with `places`."""
         ...
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Callable[[], Made]:
@@ -73,7 +76,13 @@ class Maker(Protocol[Made]):
         ...
 
 
-def start(node: Node, at: Positions, cuts: Sequence[int], maker: Maker[Made]) -> Callable[[], Made]:
+def start(
+    node: Node,
+    at: Positions,
+    cuts: Sequence[int],
+    maker: Maker[Made],
+    places: PiecePlaces | None = None,
+) -> Callable[[], Made]:
     """Start making the elements of `node` at positions `at`.
 
     Args:
@@ -81,28 +90,29 @@ def start(node: Node, at: Positions, cuts: Sequence[int], maker: Maker[Made]) ->
         at: Positions in it.
         cuts: Bounds in `at` of the rows that a batched function gets in one call.
         maker: Reads the sources, and makes the result.
+        places: Where parts of the elements go, if the node above them takes a `PlacedColumn`.
 
     Returns:
         A function that waits and returns what was made, to be called once.
     """
     match node:
         case SourceNode():
-            return maker.start(node.source, at.offsets)
+            return maker.start(node.source, at.offsets, places)
         case GivenNode():
             return maker.given(node, at, cuts)
         case LeafNode():
             return maker.leaf(node, at)
         case IndexNode():
-            return start(node.parent, node.to_parent(at), cuts, maker)
+            return start(node.parent, node.to_parent(at), cuts, maker, places)
         case RoutingNode():
             return _start_routed(node, at, cuts, maker)
         case JoinNode():
             finishes = [start(parent, at, cuts, maker) for parent in node.parents]
             return lambda: maker.joined(node, [finish() for finish in finishes])
         case RegroupNode():
-            rows, bounds = node.to_rows(at)
+            rows, bounds, wanted = node.to_parts(at)
             inner = bounds.tolist()
-            before = start(node.parent, rows, inner, maker)
+            before = start(node.parent, rows, inner, maker, wanted)
             return lambda: maker.gathered(node, before(), inner, at)
         case PieceNode():
             wholes, which = node.to_whole(at)

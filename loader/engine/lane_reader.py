@@ -127,7 +127,7 @@ class LaneReader:
         }
         self._open: set[int] = set()  # lanes whose rows a node takes
         self._most_without_row = most_without_row(stage) if run.has_values else math.inf
-        batches = ReadBatches(chain, stage, run, self._order, unit=len(starts))
+        batches = ReadBatches(chain, stage, run, self._order, unit=len(starts), longer=True)
         self._blocks = batches.whole_blocks()
         self._has_failed = False
 
@@ -269,7 +269,8 @@ def turn_rows(
 ) -> Turns:
     """The rows `slots` of whole turns, read in their order: see `Inputs.turns`."""
     order = _TurnOrder(chain, starts, rows, slots)
-    for block, elements in ReadBatches(chain, stage, run, order, unit=len(slots)).whole_blocks():
+    batches = ReadBatches(chain, stage, run, order, unit=len(slots), longer=True)
+    for block, elements in batches.whole_blocks():
         ends = order.ends.popleft()
         if not len(block) == elements == len(ends) * len(slots):
             return  # an element is absent, or a row after these raised

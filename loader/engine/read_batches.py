@@ -96,20 +96,36 @@ class BlockSize:
 
 
 def block_size(
-    options: ReadOptions, unit: int, prefetcher: Prefetcher | None, *, calls: bool = False
+    options: ReadOptions,
+    unit: int,
+    prefetcher: Prefetcher | None,
+    *,
+    calls: bool = False,
+    longer: bool = False,
 ) -> BlockSize:
-    """The size of read batches with these options; `calls` says whether functions are called."""
+    """The size of read batches with these options.
+
+    Args:
+        options: The options of the stream.
+        unit: Elements that are wanted together.
+        prefetcher: Plans the reads, if there are some to plan.
+        calls: Whether functions are called.
+        longer: Whether a read batch costs much, however few elements it has.
+    """
+    times = _LONGER if longer else 1
     if prefetcher:
         # Read batches much shorter than the horizon: reads are planned from one to the next.
         # They are half as long as others, since chunks take room in the processor's cache as well.
         ahead = FEW_READ_BATCHES_AHEAD if prefetcher.prefers_long else READ_BATCHES_AHEAD
         goal_bytes = min(options.block_bytes // 2, prefetcher.horizon_bytes // ahead)
-        longer = prefetcher.prefers_long and not (prefetcher.scatters and calls)
-        most = options.prefetch_buffer_size * (_LONGER if longer else 1)
+        if prefetcher.prefers_long and not (prefetcher.scatters and calls):
+            times = _LONGER
+        most = options.prefetch_buffer_size * times
         return BlockSize(max(1, goal_bytes), unit, most)
     # One read for several batches costs less per record than one for each.
     units = 4 if unit > 1 and options.prefetch_buffer_size else 1
-    return BlockSize(options.block_bytes, unit, max(options.prefetch_buffer_size, units * unit))
+    most = max(options.prefetch_buffer_size * times, units * unit)
+    return BlockSize(options.block_bytes, unit, most)
 
 
 def random_access(
@@ -198,6 +214,8 @@ class ReadBatches(Iterator["ReadBatch"]):
         unit: int | None,
         rows: int = 1,
         first: int = 0,
+        *,
+        longer: bool = False,
     ) -> None:
         """Begin read batches.
 
@@ -209,12 +227,15 @@ class ReadBatches(Iterator["ReadBatch"]):
             unit: Rows that the next batch takes, if it takes a fixed number.
             rows: Read batches are split at multiples of this number of elements.
             first: The first element that is wanted; those before it only go through functions.
+            longer: As in `block_size`.
         """
         self._run, self._order, self._executor = run, order, run.executor_of(stage)
         self._options = self._executor.bounded(run.options_of(node))
         self._prefetcher = run.prefetcher(node)
         calls = any(each.functions for each in (*node.walk(), *stage.steps))
-        self._size = block_size(self._options, unit or rows, self._prefetcher, calls=calls)
+        self._size = block_size(
+            self._options, unit or rows, self._prefetcher, calls=calls, longer=longer
+        )
         self._most_planned = MOST_READ_BATCHES
         if node.share is not None:
             rows_of_all = max(node.share.size, _MOST_SHARED)

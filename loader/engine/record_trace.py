@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from windrow.engine.index_walk import start
 from windrow.errors import PlanError
+from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms.nodes import JoinNode, LeafNode, Node, PieceNode, RegroupNode, ValueNode
 from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions, positions
@@ -118,7 +119,9 @@ class _Recorder:
         self.started: list[tuple[Any, IntArray]] = []
         self.unknown: Unknown = []
 
-    def start(self, source: Any, records: IntArray) -> Callable[[], Trace]:
+    def start(
+        self, source: Any, records: IntArray, places: PiecePlaces | None = None
+    ) -> Callable[[], Trace]:
         """Note records of a source."""
         self.started.append((source, records))
         return lambda: _of_leaf(source, records)

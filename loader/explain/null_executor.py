@@ -27,6 +27,7 @@ from windrow.engine.prefetch import cache_of
 from windrow.engine.stages import ChainStage, Result, WorkItem
 from windrow.sources.chunks import LaidOutSource, Part
 from windrow.sources.part_sizes import ragged_bytes
+from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms.columns import SizedColumn
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
@@ -89,8 +90,10 @@ class NullCache(ChunkCache):
         self._cache = cache_of(dataclasses.replace(room, slots=0))
         self._part, self._run = room.part, run
 
-    def fragments(self, indices: IntArray) -> tuple[Any, WantedChunks]:
-        found, chunks = self._cache.fragments(indices)
+    def fragments(
+        self, indices: IntArray, places: PiecePlaces | None = None
+    ) -> tuple[Any, WantedChunks]:
+        found, chunks = self._cache.fragments(indices, places)
         self._run.planned(self._part, chunks.numbers)
         return found, chunks
 
@@ -133,22 +136,24 @@ class NullReader(Reader):
     run: Observer | None = None
     finishes: list[Finish] = dataclasses.field(default_factory=list)
 
-    def start(self, source: Any, records: IntArray) -> Finish:
-        """Plan reading records of a source."""
+    def start(self, source: Any, records: IntArray, places: PiecePlaces | None = None) -> Finish:
+        """Plan reading records of a source, or parts of them."""
         if self.run is not None:
             self.run.asked(len(records))
-        finish = super(NullReader, self).start(source, records)
+        finish = super(NullReader, self).start(source, records, places)
         self.finishes.append(finish)
         return finish
 
     def _assembled(self, source: LaidOutSource, columns: list[Any], records: IntArray) -> Any:
         return ()
 
-    def _table(self, source: Any, found: Any, records: IntArray) -> Table:
+    def _table(
+        self, source: Any, found: Any, records: IntArray, places: PiecePlaces | None
+    ) -> Table:
         if self.run is None:
             raise TypeError("a dry run has no run")
         self.run.arrived(source, self._unplanned(source), records)
-        size = ragged_bytes(source, records)
+        size = ragged_bytes(source, records, None if places is None else places.lengths)
         each = self.run.record_bytes(source) if size is None else size / max(1, len(records))
         return Columnar(SizedColumn(len(records), each), len(records))
 

@@ -18,11 +18,11 @@ from windrow.errors import PlanError, WindrowError
 from windrow.grain_api import grain_attributes
 from windrow.sources.foreign import ForeignDataSource
 
-Build: TypeAlias = "Callable[[Conversion, Any], Any]"
+Build: TypeAlias = "Callable[[GraphConversion, Any], Any]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Conversion:
+class GraphConversion:
     """Makes Windrow's datasets of Grain's.
 
     Args:
@@ -60,11 +60,11 @@ class Conversion:
         """What Windrow reads in place of a source: one of its own where it knows the source."""
         return self._once(source, lambda: _source(source))
 
-    def whole(self) -> Conversion:
+    def whole(self) -> GraphConversion:
         """This conversion, where the data are not shared among workers."""
         return dataclasses.replace(self, part=None)
 
-    def inside(self, node: Any) -> Conversion:
+    def inside(self, node: Any) -> GraphConversion:
         """This conversion for the parent of a node: what a worker of Grain takes is in its nodes."""
         match grain_attributes.name_of(node):
             case "_LazyWorkerSliceIterDataset":
@@ -74,11 +74,11 @@ class Conversion:
                 return self.drawing((context.process_index, context.process_count))
         return self
 
-    def sliced(self, part: tuple[int, int]) -> Conversion:
+    def sliced(self, part: tuple[int, int]) -> GraphConversion:
         """This conversion for a part of the data."""
         return dataclasses.replace(self, part=part)
 
-    def drawing(self, process: tuple[int, int]) -> Conversion:
+    def drawing(self, process: tuple[int, int]) -> GraphConversion:
         """This conversion for a worker that draws."""
         return dataclasses.replace(self, process=process)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from windrow.errors import ArgumentError
 from windrow.grain_api import grain_attributes, grain_nodes, grain_states
-from windrow.grain_api.conversion import Conversion
+from windrow.grain_api.conversion import GraphConversion
 from windrow.grain_api.data_loader import DataLoader, DataLoaderIterator
 from windrow.grain_api.elastic import ElasticIterator
 from windrow.grain_api.samplers import IndexSampler, SequentialSampler
@@ -75,7 +75,7 @@ def from_grain(dataset: Any, strict: bool = True) -> Any:
 # --- loaders -------------------------------------------------------------------------------------
 
 
-def _loader(to: Conversion, loader: Any) -> DataLoader:
+def _loader(to: GraphConversion, loader: Any) -> DataLoader:
     shard, workers = loader._shard_options, loader._multiprocessing_options
     given = {
         "data_source": to.source(loader._data_source),
@@ -100,7 +100,7 @@ def _sampler(sampler: Any) -> Any:
     )
 
 
-def _elastic(to: Conversion, iterator: Any) -> ElasticIterator:
+def _elastic(to: GraphConversion, iterator: Any) -> ElasticIterator:
     shard = iterator._shard_options
     found = ElasticIterator(
         to.of(iterator._ds),

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from windrow.errors import PlanError
 from windrow.grain_api import datasets, files, grain_attributes
-from windrow.grain_api.conversion import Build, Conversion
+from windrow.grain_api.conversion import Build, GraphConversion
 from windrow.grain_api.options import WithOptionsIterDataset
 from windrow.iter_dataset import IterDataset
 from windrow.map_dataset import MapDataset
@@ -24,7 +24,7 @@ from windrow.transforms.options import DatasetOptions, MultiprocessingOptions
 # --- sources -------------------------------------------------------------------------------------
 
 
-def _source(to: Conversion, node: Any) -> Any:
+def _source(to: GraphConversion, node: Any) -> Any:
     from grain import MapDataset as GrainMapDataset
 
     if isinstance(node._source, GrainMapDataset):  # which counts as one epoch
@@ -32,11 +32,11 @@ def _source(to: Conversion, node: Any) -> Any:
     return MapDataset.source(to.source(node._source))
 
 
-def _parquet(to: Conversion, node: Any) -> Any:
+def _parquet(to: GraphConversion, node: Any) -> Any:
     return files.ParquetIterDataset(node._paths[to.every()], **node._read_kwargs)
 
 
-def _tfrecord(to: Conversion, node: Any) -> Any:
+def _tfrecord(to: GraphConversion, node: Any) -> Any:
     if to.part is not None:
         raise PlanError("Grain cannot share a TFRecord file among workers")
     return files.TFRecordIterDataset(node._path)
@@ -45,11 +45,11 @@ def _tfrecord(to: Conversion, node: Any) -> Any:
 # --- with random access --------------------------------------------------------------------------
 
 
-def _random_map(to: Conversion, node: Any) -> Any:
+def _random_map(to: GraphConversion, node: Any) -> Any:
     return to.parent(node).random_map(grain_attributes.function_of(node), seed=node._rng_pool._seed)
 
 
-def _mixed(to: Conversion, node: Any) -> Any:
+def _mixed(to: GraphConversion, node: Any) -> Any:
     parents = [to.of(parent) for parent in node._parents]
     rule = node._selection_map
     match grain_attributes.name_of(rule):
@@ -82,13 +82,13 @@ def _weights(proportions: Sequence[int]) -> list[float]:
 # --- streams -------------------------------------------------------------------------------------
 
 
-def _to_stream(to: Conversion, node: Any) -> Any:
+def _to_stream(to: GraphConversion, node: Any) -> Any:
     dataset = to.whole().of(grain_attributes.parent_of(node))
     dataset = dataset if to.part is None else dataset[to.every()]
     return dataset.to_iter_dataset(node._read_options, allow_nones=node._allow_nones)
 
 
-def _stream_random_map(to: Conversion, node: Any) -> Any:
+def _stream_random_map(to: GraphConversion, node: Any) -> Any:
     (index, count), function = to.process, grain_attributes.function_of(node)
     if count == 1:
         return to.parent(node).random_map(function, seed=node._seed)
@@ -107,7 +107,7 @@ class _InProcess:
         return self._function(element, random.generator_at(self._seed, place))
 
 
-def _stream_mixed(to: Conversion, node: Any) -> Any:
+def _stream_mixed(to: GraphConversion, node: Any) -> Any:
     streams = [to.of(parent) for parent in node._parents]
     weights = _weights(node._proportions)
     if not isinstance(node._parents_structure, Mapping):
@@ -118,7 +118,7 @@ def _stream_mixed(to: Conversion, node: Any) -> Any:
     )
 
 
-def _fit_pack(to: Conversion, node: Any) -> Any:
+def _fit_pack(to: GraphConversion, node: Any) -> Any:
     best = node._packer_cls.__name__.startswith("Best")
     names = ["num_packing_bins", "seed", "shuffle_bins", "shuffle_bins_group_by_feature"]
     names += ["meta_features", "pack_alignment_struct", "padding_struct", "max_sequences_per_bin"]
@@ -126,12 +126,12 @@ def _fit_pack(to: Conversion, node: Any) -> Any:
     return to.parent(node).pack(node._length_struct, "best_fit" if best else "first_fit", **options)
 
 
-def _split_pack(to: Conversion, node: Any) -> Any:
+def _split_pack(to: GraphConversion, node: Any) -> Any:
     given = vars(node._config)
     return datasets.ConcatThenSplitIterDataset(to.parent(node), **given)
 
 
-def _interleaved(to: Conversion, node: Any) -> Any:
+def _interleaved(to: GraphConversion, node: Any) -> Any:
     parts = grain_attributes.interleaved_parts(node)
     if grain_attributes.are_workers(parts):
         if len(parts) > 1 and grain_attributes.is_sequential(parts[0]):
@@ -143,7 +143,7 @@ def _interleaved(to: Conversion, node: Any) -> Any:
     return IterDataset.interleave(streams, node._cycle_length)
 
 
-def _in_workers(to: Conversion, parts: Sequence[Any]) -> Any:
+def _in_workers(to: GraphConversion, parts: Sequence[Any]) -> Any:
     """The stream of `mp_prefetch`, where each worker has a part of the data."""
     whole = grain_attributes.whole_of(parts[0])
     if len(parts) == 1 or grain_attributes.is_alike(whole):
@@ -156,11 +156,11 @@ def _in_workers(to: Conversion, parts: Sequence[Any]) -> Any:
     )
 
 
-def _inside(to: Conversion, node: Any) -> Any:
+def _inside(to: GraphConversion, node: Any) -> Any:
     return to.inside(node).parent(node)
 
 
-def _options(to: Conversion, node: Any) -> Any:
+def _options(to: GraphConversion, node: Any) -> Any:
     return with_options(to.parent(node), node.options)
 
 
@@ -174,11 +174,11 @@ def with_options(stream: Any, options: Any) -> Any:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _same(to: Conversion, node: Any) -> Any:
+def _same(to: GraphConversion, node: Any) -> Any:
     return to.parent(node)
 
 
-def _batch(to: Conversion, node: Any) -> Any:
+def _batch(to: GraphConversion, node: Any) -> Any:
     return to.parent(node).batch(
         node._batch_size,
         drop_remainder=node._drop_remainder,
@@ -186,12 +186,12 @@ def _batch(to: Conversion, node: Any) -> Any:
     )
 
 
-def _zip(to: Conversion, node: Any) -> Any:
+def _zip(to: GraphConversion, node: Any) -> Any:
     parents = [to.of(parent) for parent in node._parents]
     return IterDataset.zip(parents, strict=node._strict)
 
 
-def _shuffle(to: Conversion, node: Any) -> Any:
+def _shuffle(to: GraphConversion, node: Any) -> Any:
     last = len(node) - 1
     if last >= 1 << 16 and last.bit_count() == 1 and last.bit_length() % 2:
         _warn_of_loss("a shuffle of this length", len(node))
@@ -206,31 +206,31 @@ def _warn_of_loss(what: str, length: int) -> None:
     )
 
 
-def _window_shuffle(to: Conversion, node: Any) -> Any:
+def _window_shuffle(to: GraphConversion, node: Any) -> Any:
     if hasattr(node, "__len__") and len(node) % node._window_size:
         _warn_of_loss("a window that does not divide the length", len(node))
     seed = node._global_seed if "_global_seed" in node.__dict__ else node._seed
     return to.parent(node).window_shuffle(node._window_size, seed)
 
 
-def _map(to: Conversion, node: Any) -> Any:
+def _map(to: GraphConversion, node: Any) -> Any:
     return to.parent(node).map(grain_attributes.function_of(node))
 
 
-def _map_with_index(to: Conversion, node: Any) -> Any:
+def _map_with_index(to: GraphConversion, node: Any) -> Any:
     return to.parent(node).map_with_index(grain_attributes.function_of(node))
 
 
-def _filter(to: Conversion, node: Any) -> Any:
+def _filter(to: GraphConversion, node: Any) -> Any:
     return to.parent(node).filter(node._filter_fn)
 
 
-def _flat_map(to: Conversion, node: Any) -> Any:
+def _flat_map(to: GraphConversion, node: Any) -> Any:
     function = node._transform if "_transform" in node.__dict__ else node._flat_map
     return to.parent(node).flat_map(function)
 
 
-def _seed(to: Conversion, node: Any) -> Any:
+def _seed(to: GraphConversion, node: Any) -> Any:
     return to.parent(node).seed(node._seed_rng_seed)
 
 
@@ -295,6 +295,6 @@ def _slice_of(node: Any) -> slice:
     return slice(node._start, None if node._stop < 0 else node._stop, node._step)
 
 
-def conversion(*, strict: bool) -> Conversion:
+def conversion(*, strict: bool) -> GraphConversion:
     """A conversion by the table, of nothing yet."""
-    return Conversion(NODES, strict, {})
+    return GraphConversion(NODES, strict, {})

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from windrow.errors import ArgumentError, StateError
 from windrow.grain_api import grain_attributes, grain_nodes
-from windrow.grain_api.conversion import Conversion
+from windrow.grain_api.conversion import GraphConversion
 from windrow.grain_api.loader_state import in_place
 from windrow.iterator import DatasetIterator
 
 
-def resumed(to: Conversion, iterator: Any) -> DatasetIterator[Any]:
+def resumed(to: GraphConversion, iterator: Any) -> DatasetIterator[Any]:
     """Windrow's iterator at the place of an iterator of Grain.
 
     Raises:
@@ -140,7 +140,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
 }
 
 
-def position_of(to: Conversion, node: Any, state: Any) -> list[int]:
+def position_of(to: GraphConversion, node: Any, state: Any) -> list[int]:
     """The position of Windrow at the place of a state of Grain.
 
     Raises:
@@ -163,7 +163,7 @@ _GROUPS: Final = ("RebatchIterDataset", "FlatMapIterDataset", "WindowShuffleIter
 """Nodes that give out groups, whose last integer is what they have given of one."""
 
 
-def _in_group(to: Conversion, node: Any, position: list[int], keeps: int = 0) -> list[int]:
+def _in_group(to: GraphConversion, node: Any, position: list[int], keeps: int = 0) -> list[int]:
     """The position after the elements of a group that its last integer counts.
 
     Grain keeps the begin of a group until the next one begins. Windrow does not, and only the group
@@ -183,7 +183,7 @@ def _in_group(to: Conversion, node: Any, position: list[int], keeps: int = 0) ->
     return [*found[:own], *before[own:], found[-1]]
 
 
-def _theirs(to: Conversion, node: Any, position: Sequence[int]) -> Any:
+def _theirs(to: GraphConversion, node: Any, position: Sequence[int]) -> Any:
     """Grain's state at the place of a position of Windrow.
 
     Raises:
@@ -200,7 +200,7 @@ def _theirs(to: Conversion, node: Any, position: Sequence[int]) -> Any:
     return rule.state(inner, position[split:])
 
 
-def _width(to: Conversion, node: Any) -> int:
+def _width(to: GraphConversion, node: Any) -> int:
     """The integers that a position of Windrow has for a stream of Grain."""
     kind = _kind(node)
     if kind in _SEVERAL:
@@ -230,19 +230,19 @@ _SOURCES: Final = ("ParquetIterDataset", "TFRecordIterDataset")
 class _NodeRule:
     """How the whole state of a kind of node relates to the whole position."""
 
-    width: Callable[[Conversion, Any], int]
-    integers: Callable[[Conversion, Any, Any], list[int]]
-    state: Callable[[Conversion, Any, list[int]], Any]
+    width: Callable[[GraphConversion, Any], int]
+    integers: Callable[[GraphConversion, Any, Any], list[int]]
+    state: Callable[[GraphConversion, Any, list[int]], Any]
 
 
-def _joined(to: Conversion, parts: Sequence[Any], states: Sequence[Any]) -> list[int]:
+def _joined(to: GraphConversion, parts: Sequence[Any], states: Sequence[Any]) -> list[int]:
     """The positions of parents."""
     return [
         n for part, state in zip(parts, states, strict=True) for n in position_of(to, part, state)
     ]
 
 
-def _split(to: Conversion, parts: Sequence[Any], position: Sequence[int]) -> list[Any]:
+def _split(to: GraphConversion, parts: Sequence[Any], position: Sequence[int]) -> list[Any]:
     """The states of parents, whose positions come first in a position."""
     found, start = [], 0
     for part in parts:
@@ -252,11 +252,11 @@ def _split(to: Conversion, parts: Sequence[Any], position: Sequence[int]) -> lis
     return found
 
 
-def _widths(to: Conversion, parts: Sequence[Any]) -> int:
+def _widths(to: GraphConversion, parts: Sequence[Any]) -> int:
     return sum(_width(to, part) for part in parts)
 
 
-def _mix_integers(to: Conversion, node: Any, state: Any) -> list[int]:
+def _mix_integers(to: GraphConversion, node: Any, state: Any) -> list[int]:
     parents = state["parents"]
     if isinstance(node._parents_structure, Mapping):
         parents = [parents[name] for name in grain_attributes.part_names(node)]
@@ -264,7 +264,7 @@ def _mix_integers(to: Conversion, node: Any, state: Any) -> list[int]:
     return [*_joined(to, node._parents, parents), state["index"] - bool(state["stop"])]
 
 
-def _mix_state(to: Conversion, node: Any, position: list[int]) -> Any:
+def _mix_state(to: GraphConversion, node: Any, position: list[int]) -> Any:
     parents: Any = _split(to, node._parents, position)
     if isinstance(node._parents_structure, Mapping):
         parents = dict(zip(grain_attributes.part_names(node), parents, strict=True))
@@ -276,11 +276,11 @@ def _cut_features(node: Any) -> list[str]:
     return [name for name in config.length_struct if name not in config.meta_features]
 
 
-def _cut_width(to: Conversion, node: Any) -> int:
+def _cut_width(to: GraphConversion, node: Any) -> int:
     return _width(to, grain_attributes.parent_of(node)) + len(_cut_features(node)) + 1
 
 
-def _cut_integers(to: Conversion, node: Any, state: Any) -> list[int]:
+def _cut_integers(to: GraphConversion, node: Any, state: Any) -> list[int]:
     slices = state["remainder_slices"]
     begins = [max(0, slices[name][0]) for name in _cut_features(node)]  # -1 for none
     inner = position_of(to, grain_attributes.parent_of(node), state["parent_state"])
@@ -288,7 +288,7 @@ def _cut_integers(to: Conversion, node: Any, state: Any) -> list[int]:
     return _in_group(to, node, [*inner, *begins, given])
 
 
-def _cut_state(to: Conversion, node: Any, position: list[int]) -> Any:
+def _cut_state(to: GraphConversion, node: Any, position: list[int]) -> Any:
     split = len(position) - len(_cut_features(node)) - 1
     if any(position[split:-1]):
         raise StateError(
@@ -302,7 +302,7 @@ def _cut_state(to: Conversion, node: Any, position: list[int]) -> Any:
     }
 
 
-def _cached_integers(to: Conversion, node: Any, state: Any) -> list[int]:
+def _cached_integers(to: GraphConversion, node: Any, state: Any) -> list[int]:
     if state["cache_filled"]:
         raise StateError(
             "from_grain: the cache of this iterator is filled, and its state does not say where in"
@@ -311,7 +311,7 @@ def _cached_integers(to: Conversion, node: Any, state: Any) -> list[int]:
     return position_of(to, grain_attributes.parent_of(node), state["parent"])
 
 
-def _cached_state(to: Conversion, node: Any, position: list[int]) -> Any:
+def _cached_state(to: GraphConversion, node: Any, position: list[int]) -> Any:
     if any(position):
         raise StateError(
             f"to_grain_state: a place of {node} has no state of Grain without its elements"
@@ -323,7 +323,7 @@ def _cached_state(to: Conversion, node: Any, position: list[int]) -> Any:
 # --- interleaving, and workers -------------------------------------------------------------------
 
 
-def _turn_parts(to: Conversion, node: Any) -> tuple[list[Any], Any, Conversion]:
+def _turn_parts(to: GraphConversion, node: Any) -> tuple[list[Any], Any, GraphConversion]:
     """The datasets in turn, or the one that workers share if its order does not depend on them."""
     parts = grain_attributes.interleaved_parts(node)
     if not grain_attributes.are_workers(parts):
@@ -333,7 +333,7 @@ def _turn_parts(to: Conversion, node: Any) -> tuple[list[Any], Any, Conversion]:
     return parts, whole if is_one else None, to
 
 
-def _turn_width(to: Conversion, node: Any) -> int:
+def _turn_width(to: GraphConversion, node: Any) -> int:
     parts, whole, inside = _turn_parts(to, node)
     if whole is not None:
         return _width(inside, whole)
@@ -341,7 +341,7 @@ def _turn_width(to: Conversion, node: Any) -> int:
     return _widths(inside, parts) + places + 2
 
 
-def _turn_integers(to: Conversion, node: Any, state: Any) -> list[int]:
+def _turn_integers(to: GraphConversion, node: Any, state: Any) -> list[int]:
     parts, whole, inside = _turn_parts(to, node)
     if state.get("future_states"):
         raise StateError("from_grain: Grain has changed the shards of this state; restore it there")
@@ -365,7 +365,7 @@ def _turn_integers(to: Conversion, node: Any, state: Any) -> list[int]:
     return [*(n for each in begun for n in each), *own]
 
 
-def _turn_state(to: Conversion, node: Any, position: list[int]) -> Any:
+def _turn_state(to: GraphConversion, node: Any, position: list[int]) -> Any:
     parts, whole, inside = _turn_parts(to, node)
     count = len(parts)
     if whole is not None:

@@ -23,6 +23,8 @@ _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
 # An attribute of a group: the keys of its object name the inner groups whose arrays are the values
 # and offsets of rows that differ in length. Such arrays do not hold one record per row.
 RAGGED: Final = "windrow_ragged"
+# An attribute of the values of tokens: what made them, as `sha256` of the tokenizer and `end_token`.
+TOKENIZER: Final = "windrow_tokenizer"
 # The two arrays of such an inner group.
 VALUES: Final = "values"
 OFFSETS: Final = "offsets"

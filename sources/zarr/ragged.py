@@ -28,7 +28,7 @@ from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.find import noted_in_parent
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.local.metadata import held_records
-from windrow.sources.zarr.names import OFFSETS, VALUES, choose_rows
+from windrow.sources.zarr.names import OFFSETS, TOKENIZER, VALUES, choose_rows
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray, OverTree
 
@@ -126,6 +126,15 @@ class _RaggedField:
     def records(self) -> int:
         """The number of records."""
         return self.array.part.rows if self.offsets is None else self.offsets.rows
+
+    @property
+    def tokenizer(self) -> str | None:
+        """What made its tokens, if a conversion noted that."""
+        noted = self.array.attributes.get(TOKENIZER)
+        if not isinstance(noted, dict):
+            return None
+        end = noted.get("end_token")
+        return f"tokenizer {noted.get('sha256', ''):.16}" + ("" if end is None else f", end {end}")
 
     def part(self) -> ArrayPart:
         """How records lie in chunks."""
@@ -335,7 +344,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
 
     @property
     def fingerprint(self) -> str:
-        """Names, dtypes, shapes and chunks of the arrays, and which rows are strings."""
+        """Names, dtypes, shapes and chunks of the arrays, which rows are strings, and tokenizers."""
         return self._named(self._tree.facts)
 
     def fingerprint_of_first(self, records: int) -> str:
@@ -350,6 +359,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
 
     def _named(self, facts: str) -> str:
         kinds = [f"{field.name}={field.kind}" for field in self._fields if field.kind]
+        kinds += [f"{field.name}={field.tokenizer}" for field in self._fields if field.tokenizer]
         more = f"; {', '.join(kinds)}" if kinds else ""
         return f"ragged({facts}{more})"
 

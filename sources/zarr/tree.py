@@ -33,13 +33,12 @@ from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
 from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, choose
 from windrow.sources.zarr.plain import (
-    PlainStore,
     PlainStoreReader,
-    box_chunk,
     is_read_by_row,
     plain_box_reader,
     row_reader,
 )
+from windrow.sources.zarr.plain_store import PlainStore, box_chunk
 from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_array

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -67,6 +68,61 @@ def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 few_lengths = st.lists(st.integers(0, 30), max_size=40)
+
+
+# --- from ragged arrays ----
+
+
+@given(
+    lengths=st.lists(st.integers(0, 30), min_size=1, max_size=40),
+    row_length=st.integers(1, 25),
+    chunk=st.integers(1, 40),
+    too_long=st.sampled_from(["split", "truncate", "drop"]),
+    resident=st.sampled_from([1, 200, 1 << 20]),
+    item=st.sampled_from([(), (2,)]),
+    data=st.data(),
+)
+@settings(max_examples=15, deadline=None)
+def test_pieces_of_ragged_arrays_are_read_to_their_places(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int],
+    row_length: int,
+    chunk: int,
+    too_long: str,
+    resident: int,
+    item: tuple[int, ...],
+    data: st.DataObject,
+) -> None:
+    path = tmp_path_factory.mktemp("ragged")
+    group, total = zarr.create_group(path), sum(lengths)
+    values = np.arange(1, total * math.prod(item) + 1, dtype=np.uint16).reshape(total, *item)
+    group.create_array("values", data=values, chunks=(chunk, *item))
+    group.create_array("offsets", data=np.cumsum([0, *lengths]))
+    options = windrow.ReadOptions(resident_bytes=resident)
+    window = data.draw(st.integers(1, 50))
+
+    def packed(**given: Any) -> list[Any]:
+        chain = M.source(RaggedDataSource(path)).shuffle(seed=3).repeat(2)
+        chosen: Any = too_long
+        rows = chain.pack(row_length, window=window, too_long=chosen, read_options=options, **given)
+        return list(rows)
+
+    # Where lengths are given, whole documents are read, so that these can be compared.
+    assert same(packed(), packed(lengths=np.array(lengths)))
+
+
+def test_of_documents_that_are_split_only_the_pieces_are_read(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path)
+    group.create_array("values", data=np.arange(100, dtype=np.uint16), chunks=(16,))
+    group.create_array("offsets", data=np.array([0, 90, 100]))
+    dataset = M.source(RaggedDataSource(tmp_path)).pack(10)
+    iterator: Any = iter(dataset)
+    assert sorted(np.concatenate([row["tokens"] for row in iterator])) == list(range(100))
+    whole = 200 if native.native() is not None else 9 * 180 + 20
+    (costs,) = iterator.stats().sources
+    assert costs.delivered_bytes.low == costs.delivered_bytes.high == whole
+    (line,) = [each for each in str(dataset.explain()).splitlines() if "  delivered " in each]
+    assert line.split()[1:3] == (["200", "bytes"] if whole == 200 else ["1.64", "KB"])
 
 
 # --- what rows hold ------------------------------------------------------------------------------
@@ -372,6 +428,26 @@ def test_a_state_of_another_tokenizers_data_is_refused(tmp_path: Path) -> None:
     state = iter(tokens("bpe", [3, 5, 2])).get_state()
     with pytest.raises(StateError, match=r"state: .*uint16 \[10\].*\n.*this run: .*uint16 \[12\]"):
         iter(tokens("words", [4, 5, 3])).set_state(state)
+
+
+def test_a_state_of_a_tokenizer_with_as_many_tokens_is_refused(tmp_path: Path) -> None:
+    def state_of(name: str, noted: dict[str, Any]) -> Any:
+        group = zarr.create_group(tmp_path / name)
+        group.create_array("values", data=np.zeros(10, np.uint16), attributes=noted)
+        group.create_array("offsets", data=np.array([0, 3, 10]))
+        return iter(M.source(RaggedDataSource(tmp_path / name)).pack(8))
+
+    def by(sha256: str, end: int | None) -> dict[str, Any]:
+        return {"windrow_tokenizer": {"sha256": sha256, "end_token": end}}
+
+    state = state_of("bpe", by("ab" * 32, None)).get_state()
+    state_of("copy", by("ab" * 32, None)).set_state(state)
+    with pytest.raises(StateError, match=r"tokenizer (ab){8}\).*\n.*tokenizer (cd){8}\)"):
+        state_of("words", by("cd" * 32, None)).set_state(state)
+    with pytest.raises(StateError, match=r"tokenizer (ab){8}\).*\n.*tokenizer (ab){8}, end 5\)"):
+        state_of("ended", by("ab" * 32, 5)).set_state(state)
+    with pytest.raises(StateError, match=r"tokenizer (ab){8}\).*\n.*this run: "):
+        state_of("plain", {}).set_state(state)
 
 
 def test_a_state_of_other_lengths_is_refused() -> None:

@@ -6,12 +6,14 @@ import functools
 import gc
 import itertools
 import json
+import os
 import threading
 import warnings
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +30,7 @@ from windrow.errors import ArgumentError, ClosedError, ElementError, PlanError
 P: Any = PartitionSpec
 JAX: Any = jax  # some of its functions have no types
 DEVICES = jax.devices()
+REBUILDS = int(os.environ.get("WINDROW_REBUILDS", "20"))
 SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
 X = np.arange(64 * 24, dtype=np.float32).reshape(64, 4, 6)
 
@@ -268,8 +271,9 @@ def test_few_batches_are_on_their_way() -> None:
 
 def test_nothing_remains_of_many_iterators() -> None:
     meshes = [mesh(2, 2), mesh(4, 1), mesh(1, 2), mesh(2, 1, devices=DEVICES[::-1])]
-    dataset = MapDataset.source(Noting(64)).to_iter_dataset(lanes=4).filter(lambda r: r["n"] % 5)
-    stream = dataset.repeat().batch(8)
+    source = {"x": X, "n": np.arange(64, dtype=np.int32)}
+    stream = MapDataset.source(source).to_iter_dataset(lanes=4).filter(lambda r: r["n"] % 5)
+    stream = stream.repeat().batch(8)
     state: Any = None
 
     def rebuilt(number: int) -> Any:
@@ -279,20 +283,27 @@ def test_nothing_remains_of_many_iterators() -> None:
         next(iterator)
         return iterator
 
-    with rebuilt(0) as iterator:
-        state = iterator.get_state()
-    gc.collect()
+    def rebuild(numbers: range) -> None:
+        nonlocal state
+        for number in numbers:
+            iterator = rebuilt(number)
+            state = iterator.get_state()
+            if number % 2:  # or it is only forgotten
+                iterator.close()
+            del iterator
+        gc.collect()
+
+    first = 4 + REBUILDS // 10  # what is made once: meshes, caches, memory that is used again
+    rebuild(range(first))
     before, arrays = left(), len(JAX.live_arrays())
-    for number in range(50):
-        iterator = rebuilt(number)
-        state = iterator.get_state()
-        if number % 2:  # or it is only forgotten
-            iterator.close()
-        del iterator
-    gc.collect()
+    memory = psutil.Process().memory_info().rss
+    rebuild(range(first, first + REBUILDS))
     assert until(lambda: not is_left(before))
     assert until(lambda: len(JAX.live_arrays()) <= arrays)
-    assert state["rows"] == 51 * 8
+    assert state["rows"] == (first + REBUILDS) * 8
+    grown = psutil.Process().memory_info().rss - memory
+    print(f"{REBUILDS} rebuilds: {grown / 2**20:.2f} MiB more")
+    assert grown < 4 << 20  # an iterator has more than 4 KiB
 
 
 # --- moves, errors, the end ------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """One of several processes that share devices: what it gets and reads, as JSON.
 
-`python -m tests.devices.program FOLDER INDEX COUNT DEVICES PORT`: process INDEX of COUNT, each with
+`python -m tests.devices.program FOLDER INDEX COUNT DEVICES PORT WHAT`: process INDEX of COUNT, each with
 DEVICES virtual CPU devices. It restores the newest checkpoint in FOLDER, if there is one, and saves another.
+WHAT is "all", "checkpoint" for that alone, or "death": then the last process dies while it saves.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 FOLDER, INDEX, COUNT, HERE, PORT = Path(sys.argv[1]), *map(int, sys.argv[2:6])
+WHAT = sys.argv[6]
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={HERE}"
 
@@ -120,6 +123,19 @@ def part_of_the_devices() -> str:
         return str(error)
 
 
+class Dying:
+    """An iterator that ends this process when its state is saved."""
+
+    def get_state(self) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def set_state(self, state: Any) -> None:
+        raise NotImplementedError
+
+    def start_prefetch(self) -> None:
+        raise NotImplementedError
+
+
 def checkpointed(mesh: Mesh) -> dict[str, Any]:
     """Restores parameters and the iterator, compares two batches, saves after the first of them."""
     plain, dataset = (stream(Noting(ROWS)).repeat().batch(16) for _ in range(2))
@@ -145,8 +161,10 @@ def checkpointed(mesh: Mesh) -> dict[str, Any]:
             expected.seek(step)
             found["same"] = are_same(next(iterator), next(expected))
             params = {"weights": jax.jit(lambda w: w + 1)(params["weights"])}
+            is_dying = WHAT == "death" and INDEX == COUNT - 1
             args = ocp.args.Composite(
-                params=ocp.args.StandardSave(params), data=CheckpointSave(iterator)
+                params=ocp.args.StandardSave(params),
+                data=CheckpointSave(Dying() if is_dying else iterator),
             )
             manager.save(step + 1, args=args)
             found["same"] &= are_same(next(iterator), next(expected))
@@ -157,8 +175,18 @@ def checkpointed(mesh: Mesh) -> dict[str, Any]:
 
 def main() -> None:
     data = Mesh(np.array(DEVICES).reshape(-1, 1), ("data", "model"))
+    found = {"checkpoint": checkpointed(data)} if WHAT != "all" else everything(data)
+    with contextlib.suppress(FileExistsError):
+        name = FOLDER / f"{INDEX}-of-{COUNT}.json"
+        with tempfile.NamedTemporaryFile("w", dir=FOLDER, delete=False) as file:
+            json.dump(found, file)
+        os.replace(file.name, name)
+
+
+def everything(data: Mesh) -> dict[str, Any]:
+    """What is asked of all processes, case by case; `data` has all devices along one axis."""
     rows = np.array(DEVICES).reshape(COUNT, HERE)
-    found: dict[str, Any] = {
+    return {
         "rows": random_access(data, TREE),
         # Neighbouring rows are of different processes.
         "permuted": random_access(Mesh(rows.T.reshape(-1, 1), ("data", "model")), TREE),
@@ -172,11 +200,6 @@ def main() -> None:
         "part": part_of_the_devices(),
         "checkpoint": checkpointed(data),
     }
-    with contextlib.suppress(FileExistsError):
-        name = FOLDER / f"{INDEX}-of-{COUNT}.json"
-        with tempfile.NamedTemporaryFile("w", dir=FOLDER, delete=False) as file:
-            json.dump(found, file)
-        os.replace(file.name, name)
 
 
 if __name__ == "__main__":

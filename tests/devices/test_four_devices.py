@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
 
@@ -32,20 +34,25 @@ def test_a_program_ends_while_batches_are_on_their_way() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "96\n", "")
 
 
-def test_all_that_needs_four_devices() -> None:
+def run_on_four_devices(*options: str, **environment: str) -> str:
+    """What pytest says about the tests of several devices."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "tests/devices/on_four_devices.py",
-        ],
+        [*command, "tests/devices/on_four_devices.py", *options],
         cwd=ROOT,
-        env={**os.environ, **FOUR},
+        env={**os.environ, **FOUR, **environment},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_all_that_needs_four_devices() -> None:
+    run_on_four_devices()
+
+
+@pytest.mark.jobs
+def test_nothing_remains_of_a_thousand_iterators() -> None:
+    said = run_on_four_devices("-s", "-k", "nothing_remains", WINDROW_REBUILDS="1000")
+    assert "1000 rebuilds" in said

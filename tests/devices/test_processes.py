@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,16 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def run(folder: Path, count: int, devices: int) -> list[dict[str, Any]]:
-    """What `count` processes of some devices each have found."""
+@contextlib.contextmanager
+def running(
+    folder: Path, count: int, devices: int, what: str
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Start processes of some devices each."""
     port = free_port()
-    running = [
+    started = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.devices.program", str(folder)]
-            + [str(n) for n in (index, count, devices, port)],
+            + [str(n) for n in (index, count, devices, port, what)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -40,11 +45,18 @@ def run(folder: Path, count: int, devices: int) -> list[dict[str, Any]]:
         for index in range(count)
     ]
     try:
-        said = [process.communicate(timeout=LIMIT_S)[0] for process in running]
+        yield started
     finally:
-        for process in running:
+        for process in started:
             process.kill()
-    assert [process.returncode for process in running] == [0] * count, "\n".join(said)
+            process.communicate()
+
+
+def run(folder: Path, count: int, devices: int, what: str = "all") -> list[dict[str, Any]]:
+    """What `count` processes of some devices each have found."""
+    with running(folder, count, devices, what) as started:
+        said = [process.communicate(timeout=LIMIT_S)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * count, "\n".join(said)
     return [json.loads((folder / f"{n}-of-{count}.json").read_text()) for n in range(count)]
 
 
@@ -83,8 +95,13 @@ def check(folder: Path, count: int, devices: int, step: int) -> None:
     parts = [each["part"] for each in found]
     assert parts[0] == "True"
     assert all("none of the" in part and "belongs to this process" in part for part in parts[1:])
+    check_step(found, step)
+
+
+def check_step(found: list[dict[str, Any]], step: int) -> None:
+    """All processes continued with the batch and the parameters of a step."""
     steps = [each["checkpoint"] for each in found]
-    assert [(each["same"], each["step"]) for each in steps] == [(True, step)] * count
+    assert [(each["same"], each["step"]) for each in steps] == [(True, step)] * len(found)
     for each in steps:
         assert set(each.get("params", [])) <= {float(step)}
 
@@ -109,6 +126,18 @@ def test_two_processes_and_then_one(folder: Path) -> None:
 
 
 @pytest.mark.jobs
-def test_one_process_then_four_and_two(folder: Path) -> None:
-    for step, (count, devices) in enumerate([(1, 2), (4, 2), (2, 4), (4, 1)]):
+def test_four_processes_then_one_four_and_two(folder: Path) -> None:
+    for step, (count, devices) in enumerate([(4, 2), (1, 2), (4, 1), (2, 4)]):
         check(folder, count, devices, step)
+
+
+@pytest.mark.jobs
+def test_eight_processes_after_one_of_four_died_in_a_save(folder: Path) -> None:
+    check_step(run(folder, 4, 1, "checkpoint"), 0)
+    with running(folder, 4, 1, "death") as started:
+        assert started[-1].wait(LIMIT_S) == -signal.SIGKILL
+    complete, *others = sorted(path.name for path in (folder / "steps").iterdir())
+    assert complete == "1"
+    assert len(others) == 1
+    assert others[0].startswith("2.orbax-checkpoint-tmp")
+    check_step(run(folder, 8, 1, "checkpoint"), 1)

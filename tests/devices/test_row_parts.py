@@ -114,6 +114,14 @@ def test_a_last_batch_without_equal_parts_is_refused() -> None:
         parts_of(dataset, (0,), 4, even=True)
 
 
+def test_an_endless_chain_has_no_last_batch() -> None:
+    documents = MapDataset.source([np.full(n % 7 + 1, n, np.int32) for n in range(60)]).repeat()
+    packed = documents.pack(8).map(lambda row: row["tokens"]).batch(12)
+    for dataset in (packed, MapDataset.range(50).repeat().batch(12).to_iter_dataset(OPTIONS[0])):
+        with iter(dataset) as whole, parts_of(dataset, (1,), 3, even=True) as part:
+            assert next(part).tolist() == next(whole)[4:8].tolist()
+
+
 def test_parts_are_named_in_the_chain() -> None:
     dataset = MapDataset.range(64).to_iter_dataset(lanes=8).repeat().batch(16)
     node = shared(dataset._node, BatchParts((0, 1, 5), 8))

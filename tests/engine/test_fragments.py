@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.laid_out import CountingRows
 from windrow.core import native
 from windrow.engine.chunk_cache import Fragments, WantedChunks, fragments_of, in_numpy
 from windrow.sources.chunks import ArrayPart
+from windrow.sources.ragged_column import PiecePlaces, bounds_of
 
 ROWS = 60
 needs_core = pytest.mark.skipif(native.native() is None, reason="compares the core with NumPy")
@@ -56,6 +58,27 @@ def test_the_core_plans_as_numpy_does(data: st.DataObject) -> None:
     drawn = data.draw(st.lists(st.integers(0, records - 1), max_size=40))
     indices = np.array(sorted(drawn) if data.draw(st.booleans()) else drawn, np.int64)
     assert listed(fragments_of(part, indices)) == listed(in_numpy(part, indices))
+
+
+@needs_core
+@given(data=st.data())
+def test_the_core_plans_runs_as_numpy_does(data: st.DataObject) -> None:
+    lengths = np.array(data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=5)), np.int64)
+    bounds = bounds_of(lengths)
+    part = dataclasses.replace(
+        part_of(data.draw(st.integers(1, 70)), data.draw(st.integers(0, 9)), None),
+        starts=lambda records: bounds[records],
+        lengths=lambda records: lengths[records],
+    )
+    indices = np.array(data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=20)), np.int64)
+    assert listed(fragments_of(part, indices)) == listed(in_numpy(part, indices))
+    starts = np.array([data.draw(st.integers(0, n)) for n in lengths[indices].tolist()], np.int64)
+    left = (lengths[indices] - starts).tolist()
+    some = np.array([data.draw(st.integers(0, n)) for n in left], np.int64)
+    places = PiecePlaces(starts, some, bounds_of(some + 1)[:-1], int((some + 1).sum()))
+    found = listed(fragments_of(part, indices, places))
+    assert found == listed(in_numpy(part, indices, places))
+    assert sum(found[1]) == some.sum()
 
 
 @needs_core

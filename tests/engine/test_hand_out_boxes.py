@@ -19,7 +19,7 @@ from windrow.core.native import native
 from windrow.engine.box_cache import BoxCache
 from windrow.errors import ReadError
 from windrow.sources import BoxField, BoxPart, Cut, WindowDataSource
-from windrow.sources.zarr.plain import SecondLook
+from windrow.sources.zarr.plain_store import SecondLook
 
 needs_core = pytest.mark.skipif(native() is None, reason="the native core copies the boxes")
 

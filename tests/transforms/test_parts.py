@@ -16,7 +16,7 @@ from zarr.codecs import ZstdCodec
 
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.errors import ElementError
-from windrow.sources import Field, WindowDataSource, ZarrDataSource
+from windrow.sources import ArraySpec, Field, WindowDataSource, ZarrDataSource
 from windrow.sources.cells import Boxes, Cells, cut, whole
 from windrow.transforms.locality import array_leaves
 from windrow.transforms.nodes import fingerprint, narrowed
@@ -347,3 +347,27 @@ def test_one_source_serves_what_parts_share(fields: str) -> None:
         both._node, {(0, "x"): box, (1, "x"): box, (0, "m"): box[1:], (1, "m"): box[1:]}
     )
     assert len(node.sources()) == 1
+
+
+def test_packed_rows_are_cut_after_they_are_made() -> None:
+    class Documents:
+        fingerprint, spec = "documents", ArraySpec((None,), np.dtype("i4"))
+
+        def __len__(self) -> int:
+            return 60
+
+        def __getitem__(self, n: int) -> Any:
+            return np.arange(n % 7 + 1, dtype=np.int32) + n
+
+    documents = MapDataset.source(Documents()).shuffle(seed=1).repeat()
+    packed = documents.pack(8, names="maxtext", lengths=np.arange(60) % 7 + 1).batch(4)
+    boxes: Boxes = {
+        ("inputs",): (whole(4), Cells(2, 6, 8)),
+        ("targets",): (whole(4), Cells(2, 6, 8)),
+    }
+    part: Any = IterDataset(narrowed(packed._node, boxes))
+    for found, batch in itertools.islice(zip(part, packed, strict=False), 6):
+        for name, leaf in batch.items():
+            expected = leaf[:, 2:6] if (name,) in boxes else leaf
+            np.testing.assert_array_equal(found[name], expected)
+    assert "part" in str(part.explain())

@@ -26,7 +26,7 @@ def reports(paths: list[Path], ranges: list[tuple[int, int]]) -> list[Any]:
     """The reports of a check by the core, and of reading all records."""
     from windrow.sources.array_record.records import RecordGroups
 
-    found = []
+    found: list[Any] = []
     for by_core in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             if not by_core:

@@ -13,13 +13,15 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from windrow.core import native
 from windrow.errors import ArgumentError, PlanError
 from windrow.sources.base import ArraySpec
+from windrow.sources.ragged_column import PiecePlaces, PlacedColumn
 from windrow.transforms import packed_values
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes.base import IntArray, Where
 from windrow.transforms.nodes.planned import Grouped, Pieces, PlannedNode, lengths_label
-from windrow.transforms.packed_values import RowMemory, Runs
+from windrow.transforms.packed_values import Array, RowMemory, Runs
 from windrow.transforms.packing import MOST_ROW_LENGTH, TooLong, plan_rows
 from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec
@@ -187,7 +189,23 @@ class PackNode(PlannedNode):
 
     # --- values ----------------------------------------------------------------------------------
 
+    def to_parts(self, at: Positions) -> tuple[Positions, IntArray, PiecePlaces | None]:
+        pieces = self.pieces_of(at)
+        rows = self.rows_of(pieces)
+        if self.lengths is not None or self.sequences is not None or native.native() is None:
+            return rows, pieces.bounds, None  # lengths may be others than in the source
+        row_of = np.repeat(np.arange(len(at)), np.diff(pieces.bounds))
+        targets = pieces.of("places") + row_of * self.row_length
+        cells = len(at) * self.row_length
+        places = PiecePlaces(pieces.of("starts"), pieces.of("lengths"), targets, cells)
+        return rows, pieces.bounds, places
+
     def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:
+        placed = _placed(table)
+        if placed is not None:
+            each = np.diff(bounds)
+            tree = self._in_places(placed, np.asarray(bounds), len(at))
+            return Columnar(tree, len(at), None if each.all() else each > 0)
         pieces = self.pieces_of(at)
         if not table.rows:
             return Listed([None] * len(at))
@@ -197,6 +215,29 @@ class PackNode(PlannedNode):
         tree = self._rows(given, pieces, len(at))
         present = np.diff(pieces.bounds) > 0
         return Columnar(tree, len(at), None if present.all() else present)
+
+    def _in_places(
+        self, given: Mapping[str, PlacedColumn], bounds: IntArray, rows: int
+    ) -> dict[str, Any]:
+        """Rows whose tokens are in their places already."""
+        found: dict[str, Any] = {}
+        numbers = np.arange(1, bounds[-1] + 1) - np.repeat(bounds[:-1], np.diff(bounds))
+        shape = rows, self.row_length
+        for name, column in given.items():
+            tokens = column.values.reshape(*shape, *column.values.shape[1:])
+            runs = Runs(column.places.starts, column.places.targets, column.places.lengths, shape)
+            runs.clear_others(tokens)
+            memory = RowMemory(RowMemory.bytes_of(rows * self.row_length, 0))
+            found |= self._sequence(name, tokens, runs.numbered(numbers, memory))
+        return self._renamed(found)
+
+    def _sequence(self, name: str, tokens: Array, numbers: tuple[Array, Array]) -> dict[str, Any]:
+        ids, positions = numbers
+        found = {name: tokens, name + IDS: ids, name + POSITIONS: positions}
+        if {name + SHIFTED, name + SHIFTED_IDS} & set(self.names):
+            after, ids_after = packed_values.shifted(tokens, ids)
+            found |= {name + SHIFTED: after, name + SHIFTED_IDS: ids_after}
+        return found
 
     def _rows(self, given: Mapping[str, Any], pieces: Pieces, rows: int) -> dict[str, Any]:
         each = np.diff(pieces.bounds)
@@ -221,12 +262,16 @@ class PackNode(PlannedNode):
             item_bytes = documents.values.dtype.itemsize * math.prod(documents.values.shape[1:])
             memory = RowMemory(RowMemory.bytes_of(rows * self.row_length, item_bytes))
             tokens = runs.copied(documents.values, memory)
-            ids, positions = runs.numbered(number + 1, memory)
-            found |= {name: tokens, name + IDS: ids, name + POSITIONS: positions}
-            if {name + SHIFTED, name + SHIFTED_IDS} & set(self.names):
-                after, ids_after = packed_values.shifted(tokens, ids)
-                found |= {name + SHIFTED: after, name + SHIFTED_IDS: ids_after}
+            found |= self._sequence(name, tokens, runs.numbered(number + 1, memory))
         return self._renamed(found)
+
+
+def _placed(table: Table) -> dict[str, PlacedColumn] | None:
+    """The sequences of documents by name, if their parts are in their places already."""
+    tree = table.tree if isinstance(table, Columnar) else None
+    named = tree if isinstance(tree, dict) else {"tokens": tree}
+    found = {name: each for name, each in named.items() if isinstance(each, PlacedColumn)}
+    return found if len(found) == len(named) else None
 
 
 def checked_names(names: Any) -> dict[str, tuple[str, ...]]:

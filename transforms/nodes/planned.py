@@ -329,12 +329,16 @@ class PlannedNode(RegroupNode):
 
     def to_rows(self, at: Positions) -> tuple[Positions, IntArray]:
         pieces = self.pieces_of(at)
+        return self.rows_of(pieces), pieces.bounds
+
+    def rows_of(self, pieces: Pieces) -> Positions:
+        """The parent's element that each piece is of."""
         parts = [
             plan.documents[numbers] + self._elements_of(window)[0]
             for window, plan, numbers in pieces.runs
         ]
         elements = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        return positions(elements, self.parent.length), pieces.bounds
+        return positions(elements, self.parent.length)
 
     def gather(self, table: Table, bounds: Sequence[int]) -> Table:
         raise TypeError(f"{self.label} makes its elements by their positions")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from windrow.errors import ArgumentError, ElementError, PlanError
+from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms import columns, layouts, specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
@@ -180,6 +181,13 @@ class RegroupNode(Node):
             The parent's positions, and int64 `(len(at) + 1,)` that increases from 0: element `k` is
             made of the rows `[bounds[k], bounds[k + 1])`, at least one.
         """
+
+    def to_parts(self, at: Positions) -> tuple[Positions, IntArray, PiecePlaces | None]:
+        """`to_rows`, and where parts of the rows go; None if whole rows are wanted.
+
+        A source that can read parts to their places then gives columns of the class `PlacedColumn`.
+        """
+        return *self.to_rows(at), None
 
     @abc.abstractmethod
     def gather(self, table: Table, bounds: Sequence[int]) -> Table:

@@ -17,7 +17,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -51,6 +51,9 @@ from windrow.transforms.row_blocks import (
     marks_in_group,
 )
 from windrow.transforms.specs import Spec
+
+if TYPE_CHECKING:
+    from windrow.sources.cells import Boxes
 
 # Indices of a lane that are worked out together.
 _AT_ONCE: Final = 1 << 20
@@ -119,6 +122,10 @@ class ToStreamNode(Node):
 
     def in_lane(self, lane: int, lanes: int) -> Node:
         return dataclasses.replace(self, lane=lane)
+
+    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
+        # Rows that a plan makes are cut here: the node that makes them comes last before the stream.
+        return None if self.parent.has_gaps else super().boxes_of_parents(boxes)
 
     def of_shard(self, share: RowShare) -> Node | None:
         # Where indices have gaps, rows are planned: none of them is absent.

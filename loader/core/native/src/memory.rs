@@ -226,14 +226,14 @@ pub unsafe fn scatter(from: *const u8, to: *mut u8, size: usize) {
     #[cfg(target_arch = "x86_64")]
     if size >= STREAMED_BYTES {
         // SAFETY: as the caller says; SSE2 is part of x86_64.
-        return unsafe { stream(from, to, size) };
+        return unsafe { stream_bytes(from, to, size) };
     }
     // SAFETY: as the caller says.
     unsafe { to.copy_from_nonoverlapping(from, size) }
 }
 
 #[cfg(target_arch = "x86_64")]
-unsafe fn stream(from: *const u8, to: *mut u8, size: usize) {
+unsafe fn stream_bytes(from: *const u8, to: *mut u8, size: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
     const WIDE: usize = 64;
     let before = to.align_offset(WIDE).min(size);
@@ -254,7 +254,45 @@ unsafe fn stream(from: *const u8, to: *mut u8, size: usize) {
     }
 }
 
-/// Makes what `scatter` wrote visible to other threads before anything that follows.
+/// Writes `first`, `first + step`, ... to where nothing reads it soon.
+pub fn stream(out: &mut [i32], first: i32, step: i32) {
+    let mut number = first;
+    #[cfg(target_arch = "x86_64")]
+    let out = if size_of_val(out) < STREAMED_BYTES {
+        out
+    } else {
+        use std::arch::x86_64::{
+            __m128i, _mm_add_epi32, _mm_set_epi32, _mm_set1_epi32, _mm_stream_si128,
+        };
+        let (before, rest) = out.split_at_mut(out.as_ptr().align_offset(64).min(out.len()));
+        for place in before {
+            *place = number;
+            number = number.wrapping_add(step);
+        }
+        let (lines, after) = rest.as_chunks_mut::<16>();
+        let each = |k: i32| number.wrapping_add(step.wrapping_mul(k));
+        // SAFETY: SSE2 is part of x86_64; each line has 64 bytes and begins at a multiple of 64.
+        unsafe {
+            let further = _mm_set1_epi32(step.wrapping_mul(4));
+            let mut four = _mm_set_epi32(each(3), each(2), each(1), number);
+            for line in &mut *lines {
+                let target = line.as_mut_ptr().cast::<__m128i>();
+                for k in 0..4 {
+                    _mm_stream_si128(target.add(k), four);
+                    four = _mm_add_epi32(four, further);
+                }
+            }
+        }
+        number = number.wrapping_add(step.wrapping_mul(16 * lines.len() as i32));
+        after
+    };
+    for place in out {
+        *place = number;
+        number = number.wrapping_add(step);
+    }
+}
+
+/// Makes what `scatter` and `stream` wrote visible to other threads before anything that follows.
 pub fn fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: it has no requirement but SSE, which is part of x86_64.
@@ -288,6 +326,23 @@ mod tests {
         // SAFETY: both sides have 12 bytes.
         unsafe { copier.copy(source.as_ptr(), out.as_mut_ptr()) }
         assert_eq!(out, [1, 0, 5, 4, 9, 8, 3, 2, 7, 6, 11, 10]);
+    }
+
+    #[test]
+    fn numbers_are_streamed_to_any_offset() {
+        for offset in 0..20 {
+            for size in [0, 1, 15, 255, 256, 257, 300, 1000] {
+                for (first, step) in [(7, 0), (0, 1)] {
+                    let mut out = vec![-1; 1100];
+                    stream(&mut out[offset..offset + size], first, step);
+                    fence();
+                    let wanted = (0..size as i32).map(|k| first + k * step);
+                    assert!(out[offset..offset + size].iter().copied().eq(wanted));
+                    assert!(out[..offset].iter().all(|&number| number == -1));
+                    assert!(out[offset + size..].iter().all(|&number| number == -1));
+                }
+            }
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::guard::guarded;
-use crate::memory::Memory;
+use crate::memory::{Memory, fence, stream};
 
 /// The end of a list of rows.
 const NONE: u32 = u32::MAX;
@@ -326,11 +326,10 @@ fn number_runs(
             }
             for ((&to, &count), &number) in runs.to.iter().zip(runs.counts).zip(numbers) {
                 let run = to as usize..(to + count) as usize;
-                ids[run.clone()].fill(number as i32);
-                for (place, position) in positions[run].iter_mut().enumerate() {
-                    *position = place as i32;
-                }
+                stream(&mut ids[run.clone()], number as i32, 0);
+                stream(&mut positions[run], 0, 1);
             }
+            fence();
         };
         if items < MANY {
             whole()
@@ -341,11 +340,37 @@ fn number_runs(
     })
 }
 
+/// Writes 0 to all items of `item` bytes of `out` that lie in no run. Runs must be in order.
+#[pyfunction]
+fn clear_gaps(
+    to: &Bound<'_, PyAny>,
+    counts: &Bound<'_, PyAny>,
+    item: usize,
+    out: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    guarded(|| {
+        let (to, counts) = (Memory::readable(to)?, Memory::readable(counts)?);
+        let target = Memory::writable(out)?;
+        let runs = Runs { from: int64(&to)?, to: int64(&to)?, counts: int64(&counts)? };
+        let items = target.bytes().checked_div(item).unwrap_or(0);
+        if item == 0 || !target.is_contiguous() || !runs.lie_inside(items, items) {
+            return Err(PyValueError::new_err("a run does not lie inside the array"));
+        }
+        for (from, to) in gaps(&runs, items, true)? {
+            // SAFETY: the gap lies inside the target, which is contiguous and which its owner lets
+            // nobody else use during the call.
+            unsafe { target.pointer().add(from * item).write_bytes(0, (to - from) * item) };
+        }
+        Ok(())
+    })
+}
+
 /// Registers the functions of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pack_best_fit, module)?)?;
     module.add_function(wrap_pyfunction!(copy_runs, module)?)?;
-    module.add_function(wrap_pyfunction!(number_runs, module)?)
+    module.add_function(wrap_pyfunction!(number_runs, module)?)?;
+    module.add_function(wrap_pyfunction!(clear_gaps, module)?)
 }
 
 #[cfg(test)]

@@ -65,14 +65,41 @@ impl Fragments {
                 places.map(|(chunk, source)| (chunk as i64, source as i64)).unzip();
         } else {
             for (record, &start) in first.iter().enumerate() {
-                found.cut(record as i64, start, start + rows, &by);
+                found.cut(record as i64, start, start + rows, 0, &by);
             }
         }
         Some(found)
     }
 
-    /// Adds the rows `[start, stop)` of one record, cut where chunks begin.
-    fn cut(&mut self, record: i64, start: i64, stop: i64, by: &Divisor) {
+    /// The fragments of runs of `sizes` rows, that go to the rows from `targets` on.
+    ///
+    /// None for absurd numbers.
+    fn of_runs(
+        first: &[i64],
+        sizes: &[i64],
+        targets: &[i64],
+        chunk_rows: i64,
+    ) -> Option<Fragments> {
+        if chunk_rows < 1 || sizes.len() != first.len() || targets.len() != first.len() {
+            return None;
+        }
+        let by = Divisor::new(chunk_rows as u64);
+        let mut found = Fragments::default();
+        for (record, ((&start, &size), &target)) in first.iter().zip(sizes).zip(targets).enumerate()
+        {
+            let stop = start.checked_add(size)?;
+            if start < 0 || size < 0 || target < 0 || size / chunk_rows >= MOST_CHUNKS {
+                return None;
+            }
+            stop.checked_add(chunk_rows)?;
+            target.checked_add(size)?;
+            found.cut(record as i64, start, stop, target, &by);
+        }
+        Some(found)
+    }
+
+    /// Adds the rows `[start, stop)` of one record, cut where chunks begin, from `target` on.
+    fn cut(&mut self, record: i64, start: i64, stop: i64, target: i64, by: &Divisor) {
         let (chunk, source) = by.split(start as u64);
         let (mut chunk, mut source, mut row) = (chunk as i64, source as i64, start);
         while row < stop {
@@ -80,7 +107,7 @@ impl Fragments {
             self.chunks.push(chunk);
             self.sources.push(source);
             self.records.push(record);
-            self.targets.push(row - start);
+            self.targets.push(target + row - start);
             self.lengths.push(length);
             (chunk, source, row) = (chunk + 1, 0, row + length);
         }
@@ -152,20 +179,48 @@ fn plan_rows<'py>(
     guarded(|| {
         let memory = Memory::readable(first)?;
         let first = memory.int64().ok_or_else(|| PyValueError::new_err("rows must be int64"))?;
-        let Some(mut found) = Fragments::of(first, size, chunk_rows) else { return Ok(None) };
-        let distinct = found.number();
-        let rows = found.rows(distinct.len());
-        let mut columns = vec![bytes(py, &found.chunks), bytes(py, &found.sources)];
-        if size.is_some() {
-            columns.extend([&found.records, &found.targets, &found.lengths].map(|c| bytes(py, c)));
-        }
-        Ok(Some((distinct, rows, columns)))
+        Ok(Fragments::of(first, size, chunk_rows).map(|found| planned(py, found, size.is_some())))
     })
+}
+
+/// The same of runs of `sizes` rows, which go to the rows from `targets` on.
+#[pyfunction]
+fn plan_runs<'py>(
+    py: Python<'py>,
+    first: &Bound<'py, PyAny>,
+    sizes: &Bound<'py, PyAny>,
+    targets: &Bound<'py, PyAny>,
+    chunk_rows: i64,
+) -> PyResult<Option<Planned<'py>>> {
+    guarded(|| {
+        let memory = [first, sizes, targets].map(Memory::readable);
+        let [first, sizes, targets] = memory;
+        let (first, sizes, targets) = (first?, sizes?, targets?);
+        let [Some(first), Some(sizes), Some(targets)] =
+            [&first, &sizes, &targets].map(Memory::int64)
+        else {
+            return Err(PyValueError::new_err("rows must be int64"));
+        };
+        let found = Fragments::of_runs(first, sizes, targets, chunk_rows);
+        Ok(found.map(|found| planned(py, found, true)))
+    })
+}
+
+/// Fragments as Python takes them; `has_runs` says that records are not one row each.
+fn planned(py: Python<'_>, mut found: Fragments, has_runs: bool) -> Planned<'_> {
+    let distinct = found.number();
+    let rows = found.rows(distinct.len());
+    let mut columns = vec![bytes(py, &found.chunks), bytes(py, &found.sources)];
+    if has_runs {
+        columns.extend([&found.records, &found.targets, &found.lengths].map(|c| bytes(py, c)));
+    }
+    (distinct, rows, columns)
 }
 
 /// Registers the functions of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(plan_rows, module)?)
+    module.add_function(wrap_pyfunction!(plan_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(plan_runs, module)?)
 }
 
 #[cfg(test)]
@@ -180,6 +235,22 @@ mod tests {
         assert_eq!(found.sources, [3, 0, 3, 0]);
         assert_eq!(found.targets, [0, 2, 0, 2]);
         assert_eq!(found.lengths, [2, 2, 2, 2]);
+    }
+
+    #[test]
+    fn runs_of_many_sizes_go_to_their_targets() {
+        let found = Fragments::of_runs(&[8, 3, 6], &[4, 0, 2], &[10, 7, 0], 5).unwrap();
+        assert_eq!(found.records, [0, 0, 2]);
+        assert_eq!(found.chunks, [1, 2, 1]);
+        assert_eq!(found.sources, [3, 0, 1]);
+        assert_eq!(found.targets, [10, 12, 0]);
+        assert_eq!(found.lengths, [2, 2, 2]);
+        for (first, size, target) in [(-1, 1, 0), (0, -1, 0), (0, 1, -1), (i64::MAX, 1, 0)] {
+            assert!(Fragments::of_runs(&[first], &[size], &[target], 5).is_none());
+        }
+        assert!(Fragments::of_runs(&[0], &[64], &[0], 1).is_none());
+        assert!(Fragments::of_runs(&[0, 1], &[1], &[0, 1], 1).is_none());
+        assert!(Fragments::of_runs(&[], &[], &[], 0).is_none());
     }
 
     #[test]

@@ -29,12 +29,8 @@ from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.chunks import Box, Span
 from windrow.sources.zarr.local import native_chunks as seam
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
-from windrow.sources.zarr.plain import (
-    NativeBoxReader,
-    NativeRowReader,
-    PlainStore,
-    PlainStoreReader,
-)
+from windrow.sources.zarr.plain import NativeBoxReader, NativeRowReader, PlainStoreReader
+from windrow.sources.zarr.plain_store import PlainStore
 
 pytestmark = pytest.mark.skipif(native.native() is None, reason="there is no native core")
 

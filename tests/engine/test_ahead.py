@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 
 import windrow
+from windrow.engine.prefetch_thread import ReadyBlock, ReadyQueue
 from windrow.errors import ClosedError
+from windrow.transforms.row_blocks import Block
+from windrow.transforms.tables import Listed
 
 MIB = 1 << 20
 
@@ -261,3 +264,24 @@ def test_an_iterator_pickles_as_its_chain_and_position() -> None:
     copy = pickle.loads(pickle.dumps(iterator))
     assert copy.get_state() == iterator.get_state()
     assert [b.tolist() for b in copy] == [b.tolist() for b in iterator]
+
+
+@pytest.mark.parametrize(
+    ("most_rows", "most_bytes", "woken_at"),
+    [(8, 800, [4, 3, 2, 1, 0]), (8, 300, [2, 1, 0]), (2, 200, [1, 0]), (1, 100, [0])],
+)
+def test_a_thread_that_waits_for_room_wakes_for_half_a_queue(
+    monkeypatch: pytest.MonkeyPatch, most_rows: int, most_bytes: int, woken_at: list[int]
+) -> None:
+    queue = ReadyQueue(most_rows, most_bytes, threading.Event())
+    block, blocks = Block(Listed([0]), np.ones((1, 1), np.int64)), 0
+    while queue.has_room(1, 100):
+        queue.put(ReadyBlock(block, 100, None))
+        blocks += 1
+    assert blocks == min(most_rows, most_bytes // 100)
+    woken: list[int] = []
+    monkeypatch.setattr(queue._room, "notify_all", lambda: woken.append(queue.size_bytes // 100))
+    for _ in range(blocks):
+        queue.get()
+    assert woken == woken_at
+    queue.wait_for_room(1, 100)  # returns at once

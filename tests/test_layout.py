@@ -93,7 +93,8 @@ def test_module_is_imported_from_this_checkout(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_docstring_examples(module: str) -> None:
+def test_docstring_examples(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # an example may write a file
     result = doctest.testmod(
         importlib.import_module(module),
         optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,

@@ -115,12 +115,6 @@ class ShardBatchNode(BatchNode):
         ranges = self.slots()
         return self.parent.of_shard(RowShare(self.size, *ranges[0])) if len(ranges) == 1 else None
 
-    def first_row(self, batch: int) -> int:
-        """The row of the parent at which a batch begins."""
-        if not self.lead:
-            return batch * self.size
-        return self.lead + (batch - 1) * self.size if batch else 0
-
     def to_rows(self, at: Positions) -> tuple[Positions, IntArray]:
         """The parent's positions for the rows of the shard, and the bounds of each batch in them.
 

@@ -1,9 +1,9 @@
 """`python -m benchmarks.hosts`: what a process of a run on 1 to 4,096 hosts plans, holds and asks of the store.
 
 The store is simulated: 10^9 records of 3 KB in 10^6 chunks, whose reads end at once and fill no memory. All
-else is measured: the chains, the planner and the iterators are those of a run, for some of the processes, each
-in a new interpreter. A host is one process with 4 devices, and a step takes 16 rows of each process.
-Packed rows are made of 10^7 documents, since each process holds 8 bytes for the length of each.
+else is measured. A real run has the same chains, planner and iterators. Each case has an interpreter of its own,
+which runs some of the processes one after the other. A host is one process with 4 devices, and a step takes 16 rows of each process.
+Packed rows are made from 10^7 documents, since each process holds 8 bytes for the length of each.
 
 It prints a JSON line per case and then the tables. `--page docs/scaling.md` also puts them, and a picture, into
 the page.
@@ -67,13 +67,13 @@ class Case:
 
 
 class Found(TypedDict):
-    """The figures of a case; those of a step and of a process are the largest of the measured processes.
+    """The figures of a case. A figure per step or per process is the largest one among the measured processes.
 
     Args:
-        kind, hosts: Of the case.
-        plan_ms: Milliseconds of planning in a step, or, of packed rows, for 1,000 documents of the global batch.
+        kind, hosts: The fields of the case.
+        plan_ms: Milliseconds of planning per step; for packed rows, per 1,000 documents of the global batch.
         loader_ms: Milliseconds of a core that the whole loader takes for a step, without reading.
-        memory_mb: Resident memory after the steps over that of the interpreter.
+        memory_mb: Growth of resident memory from before the first process to after the last one.
         state_bytes: Bytes of the state of the process, as JSON.
         reads: Reads of chunks in a step.
         requests: Reads of all processes in a step.

@@ -123,17 +123,17 @@ _COUNTED = ("records", "chunks", "stored_bytes", "decoded_bytes", "delivered_byt
 
 
 def statistics(folder: Path) -> dict[str, Any]:
-    """Of `stats()` the keys, and the counters of a run without threads or workers.
+    """Of `stats()` the keys, and the counters of a run without threads.
 
-    How far workers read ahead of a `limit` depends on how quick they are.
+    A stream with workers is read to its end: how far they read ahead of a `limit` depends on how quick they
+    are.
     """
 
     def one(recipe: Recipe) -> Any:
-        counted = () if "mp_prefetch" in json.dumps(recipe) else _COUNTED
         dataset = build(recipe, folder)
         if isinstance(dataset, MapDataset):
             dataset = dataset[: min(len(dataset), 40)].to_iter_dataset(_SYNCHRONOUS)
-        else:
+        elif "mp_prefetch" not in json.dumps(recipe):
             dataset = dataset.limit(40)
         with iter(dataset) as iterator:
             list(iterator)
@@ -144,7 +144,7 @@ def statistics(folder: Path) -> dict[str, Any]:
             "delivered_bytes": found["delivered_bytes"],
             "functions": sorted(found["mapping_s"]),
             "sources": [
-                {"source": costs["source"], **{key: costs[key]["low"] for key in counted}}
+                {"source": costs["source"], **{key: costs[key]["low"] for key in _COUNTED}}
                 for costs in found["sources"]
             ],
             "costs": sorted({key for costs in found["sources"] for key in costs}),

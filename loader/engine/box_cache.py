@@ -8,7 +8,6 @@ Invariant: as for every chunk cache, what `gather` returns or fills is never mem
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -17,9 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core.native import buffer_of, native
-from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedChunks, WantedRecords
+from windrow.engine.chunk_cache import (
+    ChunkCache,
+    ChunkPlace,
+    ScatteringCache,
+    WantedChunks,
+    WantedRecords,
+)
 from windrow.sources.boxes import BoxFragments, BoxPart, Fields
-from windrow.sources.chunks import Box, BoxScatterReader, Scattered
+from windrow.sources.chunks import Box, BoxScatterReader
 from windrow.sources.ragged_column import PiecePlaces
 
 IntArray = npt.NDArray[np.int64]
@@ -120,11 +125,8 @@ class BoxCache(ChunkCache):
         return begin
 
 
-class ScatteredBoxCache(BoxCache):
-    """Chunks whose reader copies boxes straight to the columns of read batches.
-
-    The boxes are copied while the decoded chunk is in the processor's cache, and have no slot.
-    """
+class ScatteredBoxCache(ScatteringCache, BoxCache):
+    """Chunks whose reader copies boxes straight to the columns of read batches."""
 
     def __init__(self, part: BoxPart, reader: BoxScatterReader, slots: int) -> None:
         super().__init__(part, slots)
@@ -134,22 +136,11 @@ class ScatteredBoxCache(BoxCache):
         columns = self._part.columns(wanted.fragments)
         return self._reader.output(wanted.out, wanted.chunk_count, wanted.which, *columns)
 
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        return [(wanted, wanted.targets, at)]
-
-    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
-        return self._reader.start_scattered(list(map(self._wanted, places)))
-
-    def _wanted(self, place: ChunkPlace) -> Box | Scattered:
-        if place.out is None:
-            first, stop = self._part.bounds(place.number)
-            return Box(first, self._slot(place.slot, first, stop))
-        uses = place.out
-        outputs = [(output, at) for _, output, at in uses]
-        return Scattered(place.number, outputs, functools.partial(self._put, uses))
+    def _to_slot(self, place: ChunkPlace) -> Box:
+        first, stop = self._part.bounds(place.number)
+        return Box(first, self._slot(place.slot, first, stop))
 
     def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
-        """Copy the boxes of one chunk to their targets."""
         for wanted, _, at in uses:
             fragments = wanted.fragments.taken(wanted.of_chunk(at))
             slots = np.zeros(len(fragments), np.int64)

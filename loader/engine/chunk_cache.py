@@ -404,11 +404,40 @@ class ArrayCache(ChunkCache):
         return found
 
 
-class ScatteredCache(ArrayCache):
-    """Chunks of an array whose reader copies rows straight to the columns of read batches.
+class ScatteringCache(ChunkCache):
+    """Chunks whose reader copies what is wanted straight to the columns of read batches.
 
-    The rows are copied while the decoded chunk is in the processor's cache, and have no slot.
+    It is copied while the decoded chunk is in the processor's cache, and has no slot.
     """
+
+    _reader: Any
+    """Has `start_scattered`."""
+
+    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
+        return [(wanted, wanted.targets, at)]
+
+    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
+        future: Future[Any] = self._reader.start_scattered(list(map(self._wanted, places)))
+        return future
+
+    def _wanted(self, place: ChunkPlace) -> Any:
+        if place.out is None:
+            return self._to_slot(place)
+        uses = place.out
+        outputs = [(output, at) for _, output, at in uses]
+        return Scattered(place.number, outputs, functools.partial(self._put, uses))
+
+    @abc.abstractmethod
+    def _to_slot(self, place: ChunkPlace) -> Any:
+        """The request to read a whole chunk into its slot."""
+
+    @abc.abstractmethod
+    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
+        """Copy what is wanted of one chunk to its targets."""
+
+
+class ScatteredCache(ScatteringCache, ArrayCache):
+    """Chunks of an array whose reader copies rows straight to the columns of read batches."""
 
     def __init__(self, part: ArrayPart, reader: ScatterReader, slots: int) -> None:
         super().__init__(part, slots)
@@ -426,33 +455,22 @@ class ScatteredCache(ArrayCache):
             out, wanted.chunk_count, wanted.which, fragments.sources, targets, fragments.lengths
         )
 
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        return [(wanted, wanted.targets, at)]
+    def _to_slot(self, place: ChunkPlace) -> Span:
+        return self._span(place)
 
-    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
-        return self._reader.start_scattered(list(map(self._wanted, places)))
-
-    def _wanted(self, place: ChunkPlace) -> Span | Scattered:
-        if place.out is None:
-            return self._span(place)
-        uses = place.out
-        outputs = [(output, at) for _, output, at in uses]
-        return Scattered(place.number, outputs, functools.partial(self._put, uses))
-
-    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], rows: AnyArray) -> None:
-        """Copy the rows of one chunk to their targets."""
+    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
         for wanted, _, at in uses:
             fragments = wanted.fragments.taken(wanted.of_chunk(at))
             if isinstance(wanted.out, (RaggedColumn, PlacedColumn)):
-                copy_runs(rows, fragments.sources, wanted.out.values, *fragments.runs)
+                copy_runs(chunk, fragments.sources, wanted.out.values, *fragments.runs)
                 continue
             for k in range(len(fragments)):
                 record, source = fragments.records[k], fragments.sources[k]
                 if fragments.targets is None:
-                    wanted.out[record] = rows[source]
+                    wanted.out[record] = chunk[source]
                 else:
                     target, length = fragments.targets[k], fragments.lengths[k]
-                    wanted.out[record, target : target + length] = rows[source : source + length]
+                    wanted.out[record, target : target + length] = chunk[source : source + length]
 
 
 class ListCache(ChunkCache):

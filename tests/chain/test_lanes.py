@@ -323,6 +323,16 @@ def test_blocks_are_dealt_to_lanes(
         assert list(chain.to_iter_dataset(SYNCHRONOUS, lanes=1)) == list(chain)
 
 
+@pytest.mark.parametrize("first", [0, 5])
+def test_endless_batches_have_no_short_one_to_share(first: int) -> None:
+    # The length that stands for an endless chain, and what is left of it, have a remainder by 6.
+    batches = MapDataset.range(10).repeat()[first:].batch(6)
+    shards = [iter(batches.shard(index, 3)) for index in range(3)]
+    for number in range(5):
+        parts = [next(shard) for shard in shards]
+        assert np.concatenate(parts).tolist() == batches[number].tolist()
+
+
 def test_no_block_is_in_two_shards() -> None:
     chain = M.range(160).block_shuffle(1, block=10, window_blocks=4)
     stream = chain.to_iter_dataset(lanes=4).batch(8)

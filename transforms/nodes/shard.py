@@ -14,7 +14,7 @@ import numpy as np
 from windrow.errors import ArgumentError, PlanError
 from windrow.transforms import columns
 from windrow.transforms.amounts import Amount
-from windrow.transforms.nodes.base import ENDLESS, STREAM, IntArray, Node, RowShare, Where
+from windrow.transforms.nodes.base import STREAM, IntArray, Node, RowShare, Where
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of, topmost_batch
 from windrow.transforms.positions import Positions
@@ -51,7 +51,7 @@ class ShardBatchNode(BatchNode):
         if whole == STREAM:
             return whole
         rest = self.parent.length - self.lead
-        may_be_short = not self.drop_remainder and self.parent.length < ENDLESS
+        may_be_short = not self.drop_remainder and not self.parent.is_endless()
         if self.is_even and may_be_short and rest % self.size % self.shards:
             raise PlanError(
                 f"batch({self.size}): the last batch has {rest % self.size} rows, which have no equal"

@@ -17,6 +17,7 @@ from tests.chain.test_chain_laws import Counting
 from tests.hypothesis_profiles import examples
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.errors import ArgumentError, PlanError, StateError
+from windrow.transforms.nodes.shard import BatchParts, shared
 
 M = MapDataset
 SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
@@ -326,11 +327,13 @@ def test_blocks_are_dealt_to_lanes(
 @pytest.mark.parametrize("first", [0, 5])
 def test_endless_batches_have_no_short_one_to_share(first: int) -> None:
     # The length that stands for an endless chain, and what is left of it, have a remainder by 6.
+    parts = BatchParts((0,), 3, is_even=True)
     batches = MapDataset.range(10).repeat()[first:].batch(6)
-    shards = [iter(batches.shard(index, 3)) for index in range(3)]
-    for number in range(5):
-        parts = [next(shard) for shard in shards]
-        assert np.concatenate(parts).tolist() == batches[number].tolist()
+    assert shared(batches._node, parts).is_endless()
+    with pytest.raises(
+        PlanError, match="the last batch has 4 rows, which have no equal parts for 3"
+    ):
+        shared(MapDataset.range(10).batch(6)._node, parts)
 
 
 def test_no_block_is_in_two_shards() -> None:

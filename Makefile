@@ -88,8 +88,9 @@ sharded: $(READY)
 	@$(PY) -m examples.train_sharded
 	@$(PY) -m pytest -q -m jobs tests/devices
 
+# Three processes on two cores: tests of remote stores wait for most of their time.
 test: $(READY)
-	@$(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds"
+	@$(PY) -m pytest -q -n 3 -m "not jobs and not report and not tfds"
 
 test-plain: $(READY)
 	@WINDROW_NATIVE=0 $(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds" \

@@ -11,9 +11,14 @@ import hypothesis
 
 USUAL, HUNT = "windrow", "hunt"
 
+# What `examples` counts in, and what a test without a number of its own gets in a usual run and in
+# a hunt. A usual run looks for what a change broke, and has 6 minutes; a hunt looks further.
+_FULL = 100
+
 hypothesis.settings.register_profile(
     USUAL,
     deadline=None,
+    max_examples=_FULL // 2,
     print_blob=True,
     derandomize=True,
     database=None,
@@ -21,12 +26,12 @@ hypothesis.settings.register_profile(
 )
 # Chosen with --hypothesis-profile by tools/hunt.py, with a seed.
 hypothesis.settings.register_profile(
-    HUNT, parent=hypothesis.settings.get_profile(USUAL), derandomize=False, max_examples=300
+    HUNT, parent=hypothesis.settings.get_profile(USUAL), derandomize=False, max_examples=3 * _FULL
 )
 
 
-def examples(usual: int) -> int:
-    """The number of examples of a test that sets its own: `usual`, and three times that in a hunt."""
-    profile, current = hypothesis.settings.get_profile(USUAL), hypothesis.settings.default
+def examples(full: int) -> int:
+    """The examples of a test that sets a number: half of `full`, and three times it in a hunt."""
+    current = hypothesis.settings.default
     assert current is not None
-    return usual * current.max_examples // profile.max_examples
+    return max(1, full * current.max_examples // _FULL)

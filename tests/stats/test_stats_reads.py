@@ -190,9 +190,11 @@ def test_a_loop_that_is_slower_finds_the_queue_full() -> None:
     with iter(rows.to_iter_dataset(options)) as iterator:
         next(iterator)
         assert until(lambda: iterator.stats().blocked_s > 0)
-        assert until(lambda: iterator.stats().buffers_by["queue"] == 4 * 8 * 32)
+        # The thread that reads fills the queue, then sleeps until half of it is taken: here one
+        # batch was taken, before or after the thread went to sleep.
+        full = 4 * 8 * 32
+        assert until(lambda: iterator.stats().buffers_by["queue"] in (full - 8 * 32, full))
         stats = iterator.stats()
-        assert stats.buffers_by["queue"] == 4 * 8 * 32
         assert stats.buffers_by["chunks"] % (16 * 32) == 0
         assert stats.buffers_by["chunks"] > 0
         assert stats.buffers_bytes == sum(stats.buffers_by.values())

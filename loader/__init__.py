@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         sources,
         transforms,
     )
+    from windrow.colocated import ColocatedDataset, ColocatedIterator
     from windrow.engine.record_names import RecordOf
     from windrow.errors import WindrowError
     from windrow.explain.explanation import Advice, Explanation
@@ -58,6 +59,8 @@ _MODULE_OF = {
     "DatasetIterator": "windrow.iterator",
     "Explanation": "windrow.explain.explanation",
     "IterDataset": "windrow.iter_dataset",
+    "ColocatedDataset": "windrow.colocated",
+    "ColocatedIterator": "windrow.colocated",
     "JaxDataset": "windrow.jax_dataset",
     "MapDataset": "windrow.map_dataset",
     "MultiprocessingOptions": "windrow.transforms.options",
@@ -97,6 +100,8 @@ _MODULES = (
 __all__ = [
     "Advice",
     "BadChunk",
+    "ColocatedDataset",
+    "ColocatedIterator",
     "DataLoader",
     "DataLoaderIterator",
     "DatasetIterator",

@@ -9,7 +9,7 @@ import abc
 import functools
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from windrow.transforms.nodes import STREAM, Node, StreamLimitNode
 from windrow.transforms.positions import positions
 
 if TYPE_CHECKING:
+    from windrow.colocated import ColocatedDataset
     from windrow.explain.explanation import Explanation
     from windrow.jax_dataset import JaxDataset
 
@@ -132,6 +133,28 @@ class Dataset(abc.ABC, Generic[T]):
         """
         return _read_spec(self._node)
 
+    @overload
+    def to_jax(
+        self,
+        sharding: Any,
+        *,
+        prefetch: int = ...,
+        prefetch_bytes: int = ...,
+        host: Iterable[str] = ...,
+        colocated: Literal[False] = ...,
+    ) -> JaxDataset: ...
+
+    @overload
+    def to_jax(
+        self,
+        sharding: Any,
+        *,
+        prefetch: int = ...,
+        prefetch_bytes: int = ...,
+        host: Iterable[str] = ...,
+        colocated: Literal[True],
+    ) -> ColocatedDataset: ...
+
     def to_jax(
         self,
         sharding: Any,
@@ -139,7 +162,8 @@ class Dataset(abc.ABC, Generic[T]):
         prefetch: int = 2,
         prefetch_bytes: int = 1 << 30,
         host: Iterable[str] = (),
-    ) -> JaxDataset:
+        colocated: bool = False,
+    ) -> JaxDataset | ColocatedDataset:
         """Batches as trees of global `jax.Array`s, after the last `batch`.
 
         The batch size counts the rows of all processes. Each process reads only the rows that its
@@ -160,6 +184,9 @@ class Dataset(abc.ABC, Generic[T]):
                 allowed.
             host: Leaves, or trees of leaves, that stay in NumPy with the rows of this process, such
                 as strings: keys, or paths of keys with slashes.
+            colocated: For a controller that has all devices: the hosts of the devices read, through
+                `jax.experimental.colocated_python`. The iterator has `get_state`, `set_state`,
+                `start_prefetch` and `close`.
 
         Returns:
             An iterable. Leaves of 64 bits become leaves of 32 bits unless `jax_enable_x64` is set.
@@ -183,12 +210,16 @@ class Dataset(abc.ABC, Generic[T]):
             ArrayImpl True [0. 1. 2.]
             ArrayImpl True [3. 4. 5.]
         """
-        # Few processes ask: a worker does not load JAX.
-        from windrow.jax_dataset import JaxDataset
-
         node = self._node
         if node.length != STREAM:
             node = nodes.ToStreamNode((node,), default_options(node))
+        # Few processes ask: a worker does not load JAX.
+        if colocated:
+            from windrow.colocated import ColocatedDataset
+
+            return ColocatedDataset(node, sharding, prefetch, prefetch_bytes, host, _read_spec)
+        from windrow.jax_dataset import JaxDataset
+
         return JaxDataset(node, sharding, prefetch, prefetch_bytes, host, _read_spec)
 
     def explain(self, *, sharding: Any = None, host: Iterable[str] = ()) -> Explanation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ class JaxDataset(Iterable[Any]):
             raise ArgumentError(f"to_jax: host must be names of leaves, got {host!r}")
         self._prefetch = at_least(0, prefetch, "to_jax: prefetch")
         self._prefetch_bytes = at_least(1, prefetch_bytes, "to_jax: prefetch_bytes")
+        self._given = (node, sharding, prefetch, prefetch_bytes, names, first_spec)
         self._written = node
         self._placement = Placement(sharding, names)
         self._plan = planned(node, self._placement, first_spec)
@@ -69,5 +71,15 @@ class JaxDataset(Iterable[Any]):
         delivery = Delivery(plan.arrays, self._prefetch, self._prefetch_bytes, plan.new_agreement)
         return DatasetIterator(plan.node, delivery)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Its rows follow from the devices of the process that it comes to.
+        return _again, self._given
+
     def __repr__(self) -> str:
         return f"JaxDataset({nodes.described(self._plan.node)})"
+
+
+def _again(*given: Any) -> JaxDataset:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its maker has warned
+        return JaxDataset(*given)

@@ -104,6 +104,27 @@ def planned(node: Node, placement: Placement, first_spec: Callable[[Node], Spec]
     return DevicePlan(node, GlobalArrays(placement, parts, Narrowing(), boxes), agreement)
 
 
+def check_colocated(node: Node) -> None:
+    """Check that hosts without a key-value store can run a stream for a controller.
+
+    Raises:
+        PlanError: If batches may differ in rows, or only reading shows where the stream ends.
+    """
+    whole = shared(node, BatchParts((0,), 1, who="to_jax"))
+    tail = tail_of(whole)
+    batch = tail.batch
+    if batch is not None and batch.fixed_rows is None:
+        raise PlanError(
+            "to_jax: colocated=True needs batches of one shape, and the last one may have fewer rows;"
+            " write remainder='drop' or 'pad', or repeat before the batch"
+        )
+    if batch is not None and _ends_unknown(tail, batch):
+        raise PlanError(
+            "to_jax: colocated=True needs a stream whose end metadata show, or none; write repeat()"
+            " before the batch"
+        )
+
+
 def _read_spec(tail: Tail, first_spec: Callable[[Node], Spec]) -> Spec:
     """The spec of a batch, of one that has a row of each lane."""
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import psutil
 import pytest
 from hypothesis import given, settings
@@ -23,9 +24,10 @@ import windrow
 from tests.devices.cases import Noting, are_same, is_same
 from tests.processes import is_left, left, until
 from windrow import MapDataset, ReadOptions
+from windrow.checkpoint import CheckpointRestore, CheckpointSave
 from windrow.devices.arrays import GlobalArrays, Narrowing
 from windrow.devices.placement import Placement, RowParts
-from windrow.errors import ArgumentError, ClosedError, ElementError, PlanError
+from windrow.errors import ArgumentError, ClosedError, ElementError, PlanError, StateError
 
 P: Any = PartitionSpec
 JAX: Any = jax  # some of its functions have no types
@@ -304,6 +306,104 @@ def test_nothing_remains_of_many_iterators() -> None:
     grown = psutil.Process().memory_info().rss - memory
     print(f"{REBUILDS} rebuilds: {grown / 2**20:.2f} MiB more")
     assert grown < 4 << 20  # an iterator has more than 4 KiB
+
+
+# --- one controller --------------------------------------------------------------------------------
+
+
+def colocated_chains() -> dict[str, Any]:
+    source = {"x": X, "n": np.arange(64, dtype=np.int32)}
+    rows = MapDataset.source(source).shuffle(seed=3)
+    stream = rows.to_iter_dataset(lanes=4).filter(lambda r: r["n"] % 3).repeat().batch(8)
+    return {
+        "finite": rows.map(lambda r: {"x": Pair(r["x"], r["x"] * 2), "n": r["n"]}).batch(16),
+        "endless": rows.repeat().batch(16),
+        "lanes": stream,
+        "packed": MapDataset.source([np.full(n % 7 + 1, n) for n in range(60)]).repeat().pack(8),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:to_jax. leaves of 64 bits")
+@pytest.mark.parametrize("name", list(colocated_chains()))
+def test_hosts_of_a_controller_give_the_same_batches_and_states(name: str) -> None:
+    chain = colocated_chains()[name]
+    chain = chain.batch(8) if name == "packed" else chain
+
+    def sharding(path: Any) -> NamedSharding:
+        return over("data", "model") if "x" in path else over("data")
+
+    given: Any = over("data") if name == "lanes" else sharding
+    with iter(chain.to_jax(given, colocated=True)) as hosts, iter(chain.to_jax(given)) as plain:
+        hosts.start_prefetch()
+        for batch, expected in itertools.islice(zip(hosts, plain, strict=True), 4):
+            assert are_same(batch, jax.tree.map(np.asarray, expected))
+            leaves = zip(jax.tree.leaves(batch), jax.tree.leaves(expected), strict=True)
+            assert all(one.sharding == other.sharding for one, other in leaves)
+            assert hosts.get_state() == plain.get_state()
+        assert (next(hosts, None) is None) == (name == "finite")
+    again = iter(chain.to_jax(given, colocated=True))
+    with iter(chain) as whole:
+        state = [next(whole), next(whole), whole.get_state()][-1]
+        again.set_state(json.loads(json.dumps(state)))
+        assert again.get_state() == state
+        assert are_same(next(again), narrow(next(whole)))
+    again.close()
+    again.close()
+    with pytest.raises(ClosedError, match="was closed"):
+        next(again)
+
+
+def narrow(batch: Any) -> Any:
+    """The leaves that JAX has in place of those of 64 bits."""
+    return jax.tree.map(lambda leaf: np.asarray(jax.numpy.asarray(leaf)), batch)
+
+
+class Read:
+    """Records that are numbers, and how many of them were read here: copies count for themselves."""
+
+    fingerprint = "read"
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        self.count += 1
+        return np.float32(index)
+
+
+def test_a_controller_reads_nothing_and_saves_one_state(tmp_path: Any) -> None:
+    source, one = Read(), SingleDeviceSharding(DEVICES[1])
+    chain = MapDataset.source(source).repeat().batch(8)
+    with iter(MapDataset.range(64).repeat().batch(8)) as plain:
+        wrong = plain.get_state()
+    devices = chain.to_jax(one, colocated=True)
+    with ocp.CheckpointManager(tmp_path) as manager, iter(devices) as batches:
+        assert next(batches).tolist() == list(range(8))
+        manager.save(1, args=ocp.args.Composite(data=CheckpointSave(batches)))
+        manager.wait_until_finished()
+        with iter(devices) as again:
+            manager.restore(1, args=ocp.args.Composite(data=CheckpointRestore(again)))
+            assert next(again).tolist() == list(range(8, 16))
+            with pytest.raises(StateError):
+                again.set_state(wrong)
+            assert next(again).tolist() == list(range(16, 24))
+    assert source.count == 0
+
+
+def test_what_a_controller_cannot_run_is_refused() -> None:
+    rows = MapDataset.source({"x": X})
+    for chain, message in (
+        (rows[:60].batch(8), "needs batches of one shape"),
+        (rows.to_iter_dataset().filter(bool).batch(8, remainder="drop"), "whose end metadata show"),
+        (rows, "needs a batch that ends the chain"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            chain.to_jax(over(), colocated=True)
+    with pytest.raises(ArgumentError, match="returns arrays of devices alone"):
+        rows.batch(8).to_jax(over("data"), host=("x",), colocated=True)
 
 
 # --- moves, errors, the end ------------------------------------------------------------------------

@@ -27,7 +27,7 @@ import numpy as np  # noqa: E402
 import orbax.checkpoint as ocp  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
-from tests.devices.cases import Noting, are_same  # noqa: E402
+from tests.devices.cases import Noting, are_same, records  # noqa: E402
 from windrow import MapDataset  # noqa: E402
 from windrow.checkpoint import CheckpointRestore, CheckpointSave  # noqa: E402
 from windrow.errors import PlanError  # noqa: E402
@@ -41,6 +41,7 @@ DEVICES = jax.devices()
 TREE = {"x": P("data"), "n": P(("data", "model"))}
 ROWS = 64
 STORE = FOLDER / "rows.zarr"
+RECORDS = records(np.arange(ROWS))
 
 
 def shardings(mesh: Mesh, specs: Any) -> Any:
@@ -112,6 +113,21 @@ def boxes(mesh: Mesh) -> dict[str, Any]:
     around = fields.map(smooth, local="lat", halo={"lat": 1}).batch(4)
     same &= all(map(are_same, around.to_jax(sharding), around))
     return {"same": same, "chunks": costs.chunks.high, "explained": said.chunks.high}
+
+
+def colocated(mesh: Mesh) -> dict[str, Any]:
+    """Each process runs what the host of a controller runs: it has some of the devices of the mesh."""
+    # JAX sorts the keys of trees that go through it.
+    dataset = stream(dict(sorted(RECORDS.items()))).repeat().batch(16)
+    given = shardings(mesh, TREE)
+    with iter(dataset.to_jax(given, colocated=True)) as hosts, iter(dataset) as plain:
+        same = all(are_same(next(hosts), next(plain)) for _ in range(3))
+        with iter(dataset.to_jax(given)) as own, iter(dataset.to_jax(given, colocated=True)) as new:
+            own.seek(3)
+            same &= hosts.get_state() == own.get_state()
+            new.set_state(plain.get_state())
+            same &= are_same(next(new), next(plain))
+    return {"same": same}
 
 
 def part_of_the_devices() -> str:
@@ -197,6 +213,7 @@ def everything(data: Mesh) -> dict[str, Any]:
         "stream": finite_stream(data),
         "chunks": stored_chunks(data),
         "boxes": boxes(data),
+        "colocated": colocated(data),
         "part": part_of_the_devices(),
         "checkpoint": checkpointed(data),
     }

@@ -79,7 +79,8 @@ def folder(tmp_path: Path) -> Path:
 
 def check(folder: Path, count: int, devices: int, step: int) -> None:
     found, rows = run(folder, count, devices), list(range(64))
-    for name in ("rows", "permuted", "replicated", "another axis", "stream", "chunks", "boxes"):
+    cases = ("rows", "permuted", "replicated", "another axis", "stream", "chunks", "boxes")
+    for name in (*cases, "colocated"):
         assert [each[name]["same"] for each in found] == [True] * count, name
     for name in ("rows", "permuted"):
         read = [each[name]["read"] for each in found]

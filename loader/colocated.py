@@ -1,7 +1,7 @@
 """Batches that the hosts of the devices read, where one controller programs all devices.
 
 The controller reads nothing. Through `jax.experimental.colocated_python` it makes an iterator on every
-host, which is that of `JaxDataset` over the CPU devices of the hosts: each reads the rows that its
+host: an iterator of a `JaxDataset` over the CPU devices of the hosts. Each reads the rows that its
 devices hold, and makes them ahead. The controller asks all hosts for the next batch, and moves it to
 the devices.
 

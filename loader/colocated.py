@@ -71,7 +71,8 @@ class ColocatedDataset(Iterable[Any]):
 
         placed = trees.mapped(on_hosts, given, is_spec=True)
         self._hosts = JaxDataset(node, placed, prefetch, prefetch_bytes, (), first_spec)
-        self._devices = sorted(set().union(*(s.device_set for s in found)), key=lambda d: d.id)
+        devices: set[Any] = set().union(*(each.device_set for each in found))
+        self._devices = sorted(devices, key=lambda device: device.id)
 
     def __iter__(self) -> ColocatedIterator:
         return ColocatedIterator(self._hosts, self._devices, self._placement, self._never_ends)

@@ -1,4 +1,4 @@
-"""The command line: `windrow convert`, `inspect`, `verify`, `bench` and `tfds-build`.
+"""The command line: `windrow convert`, `inspect`, `verify`, `cache`, `bench` and `tfds-build`.
 
 Each command is a module of this package that exports a `click.Command` named `command`. Only the
 module of the called command is imported. This module holds what the commands share: reading options
@@ -42,6 +42,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "convert": "Convert TFRecord, ArrayRecord, Zarr or NetCDF to a format that training reads fast.",
     "inspect": "Show what is at a path or URL, with pictures if asked.",
     "verify": "Read everything once and report every bad chunk.",
+    "cache": "Show, verify and clear the cache on disk of remote data.",
     "bench": "Measure reading in order, block-shuffled and globally shuffled.",
     "tfds-build": "Build a dataset of TensorFlow Datasets, and Zarr copies of it if wanted.",
 }

@@ -44,14 +44,18 @@ IntArray = npt.NDArray[np.int64]
 Bytes = bytes | memoryview
 
 SEGMENT_BYTES: Final = 16 << 20
-_HEAD_BYTES: Final = 4096
-_ROW: Final = np.dtype([("start", "<i8"), ("stop", "<i8"), ("checksum", "<i8")])
+# Bytes of a remote file have the same place in blocks of this size as in the file. The head's facts take
+# one block of the disk.
+_HEAD_BYTES: Final = 1 << 16
+# `sum` is the sum of the others. A row lies within a block of the disk, and so is written at once.
+_ROW: Final = np.dtype([(name, "<i8") for name in ("start", "stop", "checksum", "sum")])
 _FAN: Final = re.compile(r"[0-9a-f]{3}")
 _NAME: Final = re.compile(r"([0-9a-f]{24})-([0-9a-f]{24})-(\d+)-(\d+)")
 # Named otherwise, so that nobody takes it for a segment before it is complete.
 _NEW: Final = re.compile(r"new-[0-9a-f]{32}")
 _BLOCK_BYTES: Final = 4096
 _STALE_S: Final = 3600.0
+_WRITE_S: Final = 10.0
 _LOCK: Final = "lock"
 _FORMAT: Final = "windrow cache 1"
 _LONGEST_URL: Final = 2000
@@ -77,7 +81,8 @@ class Segment:
     def __init__(self, path: str) -> None:
         """Open the segment at `path`. Raises OSError."""
         place, version, base, size = os.path.basename(path).split("-")
-        self.path, self.base, self._rows_at = path, int(base), _HEAD_BYTES + int(size)
+        self.path, self.base = path, int(base)
+        self._rows_at = _rows_at(int(size))
         self._seed = zlib.crc32(f"{place}-{version}".encode())
         self._number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._read = 0  # bytes of rows
@@ -90,21 +95,31 @@ class Segment:
         """Close it."""
         os.close(self._number)
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether its file was deleted; there may be another one at its path."""
+        return not os.fstat(self._number).st_nlink
+
     def delete(self) -> None:
         """Delete its file."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+        if not self.is_deleted:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
 
     def refresh(self) -> bool:
-        """Read the rows that were added; whether it still exists and is whole."""
+        """Read the rows that were added; whether the segment is whole."""
         stat = os.fstat(self._number)
         added = stat.st_size - self._rows_at - self._read
-        if not stat.st_nlink or added < 0 or added % _ROW.itemsize:
+        if added < 0:
             return False
-        if added:
+        # A part of a row is being written, or was left by a process that was killed.
+        if added % _ROW.itemsize and time.time() - stat.st_mtime > _WRITE_S:
+            return False
+        if added >= _ROW.itemsize:
             raw = os.pread(self._number, added, self._rows_at + self._read)
             new = np.frombuffer(raw[: len(raw) // _ROW.itemsize * _ROW.itemsize], _ROW)
             self._read += new.nbytes
+            new = new[new["start"] + new["stop"] + new["checksum"] == new["sum"]]
             # The last row of a start counts: it came after the bytes of an earlier one were damaged.
             both = np.concatenate([self.rows, new])[::-1]
             checked = np.concatenate([self.checked, np.zeros(len(new), np.bool_)])[::-1]
@@ -157,6 +172,7 @@ class Segment:
             _checksum(self._seed, b, e, data[b - start : e - start])
             for b, e in zip(begin.tolist(), end.tolist(), strict=True)
         ]
+        rows["sum"] = rows["start"] + rows["stop"] + rows["checksum"]
         number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             raw = rows.tobytes()
@@ -172,7 +188,8 @@ class Segment:
         now_s = time.monotonic()
         if now_s - self._touched_s >= _TOUCH_S:
             self._touched_s = now_s
-            os.utime(self._number)
+            with contextlib.suppress(OSError):  # such as a disk that is mounted for reading only
+                os.utime(self._number)
 
 
 class _PausedError(Exception):
@@ -194,22 +211,24 @@ class DiskCache:
         """
         self._folder, self._most_bytes = folder, most_bytes
         self._settings = json.dumps(without_secrets(settings or {}))
-        self._segment_bytes = min(SEGMENT_BYTES, max(1 << 16, most_bytes // 64))
+        self._segment_bytes = min(
+            SEGMENT_BYTES, max(1, most_bytes // 64 // _HEAD_BYTES) * _HEAD_BYTES
+        )
         self._lock = threading.Lock()
         self._open: collections.OrderedDict[str, Segment] = collections.OrderedDict()
         self._keys: dict[RemoteFile, str] = {}
         self._written = most_bytes  # since the folder was measured
         self._is_made = self._warned = False
         self._looked_s = time.monotonic()
-        self._pause_until_s = 0.0
+        self._pause_until_s = {"get": 0.0, "put": 0.0}
 
     def get(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRun]:
         """Those of the ranges `[begin, end)` of a file, in order, that are kept and not damaged."""
         runs: list[KeptRun] = []
         if not file.version:
             return runs
-        with self._lock, self._guard():
-            self._check_pause()
+        with self._lock, self._guard("get"):
+            self._check_pause("get")
             key = self._key(file)
             for places, base, size in self._placed(file, begin, end):
                 segment = self._segment(f"{key}-{base}-{size}")
@@ -226,8 +245,8 @@ class DiskCache:
         """Keep the ranges `[begin, end)` of a file, in order, from `data`, which begins at `start`."""
         if not file.version or not 0 < len(data) <= self._most_bytes // 4:
             return
-        with self._lock, self._guard():
-            self._check_pause()
+        with self._lock, self._guard("put"):
+            self._check_pause("put")
             key = self._key(file)
             for places, base, size in self._placed(file, begin, end):
                 name = f"{key}-{base}-{size}"
@@ -252,21 +271,24 @@ class DiskCache:
     # ---- segments
 
     @contextlib.contextmanager
-    def _guard(self) -> Iterator[None]:
-        """An error of the disk ends the block and begins a pause."""
+    def _guard(self, call: str) -> Iterator[None]:
+        """An error of the disk ends the block and begins a pause of such calls.
+
+        When a disk is full, what is kept can still be read.
+        """
         try:
             yield
         except _PausedError:
             pass
         except OSError as error:
+            self._pause_until_s[call] = time.monotonic() + _PAUSE_S
             self._failed(error)
 
-    def _check_pause(self) -> None:
-        if time.monotonic() < self._pause_until_s:
+    def _check_pause(self, call: str) -> None:
+        if time.monotonic() < self._pause_until_s[call]:
             raise _PausedError
 
     def _failed(self, error: OSError) -> None:
-        self._pause_until_s = time.monotonic() + _PAUSE_S
         while self._open:
             self._open.popitem()[1].close()
         if not self._warned:
@@ -309,6 +331,9 @@ class DiskCache:
     def _segment(self, name: str) -> Segment | None:
         """The open segment, with all of its rows; None if there is none."""
         segment = self._open.pop(name, None)
+        if segment is not None and segment.is_deleted:
+            segment.close()
+            segment = None
         try:
             if segment is None:
                 segment = Segment(os.path.join(self._fan(name), name))
@@ -335,8 +360,8 @@ class DiskCache:
         new = os.path.join(self._fan(name), f"new-{uuid.uuid4().hex}")
         number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            _write(number, memoryview(json.dumps(facts).encode().ljust(_HEAD_BYTES)), 0)
-            os.ftruncate(number, _HEAD_BYTES + size)
+            _write(number, memoryview(json.dumps(facts).encode().ljust(_BLOCK_BYTES)), 0)
+            os.ftruncate(number, _rows_at(size))
             with contextlib.suppress(FileExistsError):
                 os.link(new, os.path.join(self._fan(name), name))
         finally:
@@ -361,7 +386,7 @@ class DiskCache:
     def _close_deleted(self) -> None:
         """Close deleted segments, so that they take no more of the disk."""
         self._looked_s = time.monotonic()
-        for name in [name for name, one in self._open.items() if not one.refresh()]:
+        for name in [name for name, one in self._open.items() if one.is_deleted]:
             self._open.pop(name).close()
 
 
@@ -381,6 +406,11 @@ def _kept_runs(segment: Segment, places: IntArray, begin: IntArray, end: IntArra
         if not bad:
             return runs
         segment.forget(bad)
+
+
+def _rows_at(size: int) -> int:
+    """Where the rows of a segment for `size` bytes begin."""
+    return _HEAD_BYTES + -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 def _checksum(seed: int, start: int, stop: int, data: Bytes) -> int:
@@ -419,7 +449,7 @@ class StoredSegment:
         """The URL that it holds ranges of, without secrets; empty if that cannot be read."""
         try:
             with open(self.path, "rb") as file:
-                return str(json.loads(file.read(_HEAD_BYTES))["url"])
+                return str(json.loads(file.read(_BLOCK_BYTES))["url"])
         except (OSError, ValueError, KeyError, TypeError):
             return ""
 

@@ -144,7 +144,7 @@ class Segment:
         whole, bad = memoryview(data), []
         short = bool(len(rows)) and len(data) < int(self.rows["stop"][rows[-1]]) - start
         for row in (rows if short else rows[~self.checked[rows]]).tolist():
-            first, stop, checksum = self.rows[row].item()
+            first, stop, checksum, _ = self.rows[row].item()
             part = whole[first - start : stop - start]
             if len(part) == stop - first and _checksum(self._seed, first, stop, part) == checksum:
                 self.checked[row] = True

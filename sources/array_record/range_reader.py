@@ -19,14 +19,17 @@ from typing import Final
 import numpy as np
 
 from windrow.core.cancellation import result_of
+from windrow.core.native import native
 from windrow.core.process import refuse_forked
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
+from windrow.sources.array_record.cached_groups import CachedGroups
 from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.decode import ChunkError, StoredChunk, Verify, decode
 from windrow.sources.array_record.files import IndexedFile, check_unchanged
 from windrow.sources.array_record.records import DamagedRecordError, started_by_records
 from windrow.sources.base import IntArray
+from windrow.sources.remote.disk_cache import Segment
 from windrow.sources.remote.fetcher import LIBRARY, ByteRange, Fetcher
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.range_cache import CachedRange, RangeCache
@@ -63,18 +66,21 @@ class RangeReader:
         chunks = np.array([one.index.chunks for one in self._files], np.int64)
         self._first_chunk = np.cumsum(chunks) - chunks
         self._kept = RangeCache(options.keep_bytes)
+        self._segments = CachedGroups(self._files, verify=verify)
         self._any_remote = any(one.remote is not None for one in self._files)
 
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
         self._refuse_forked()
         plan = self._plan(groups)
-        chunks: list[list[bytes]] = [[]] * len(plan.chunks)
+        chunks: list[Sequence[bytes]] = [[]] * len(plan.chunks)
         try:
             self._add_ranges(plan, keep=True)
             for numbers, stored in self._batches(plan):
                 decoded = self._decoded(plan, numbers, stored)
                 for number, records in zip(numbers, decoded, strict=True):
                     chunks[number] = records
+            for number, records in self._from_segments(plan):
+                chunks[number] = records
         finally:
             # On every way out, even before the first request: other calls may wait for these ranges.
             for request in plan.requests:
@@ -113,8 +119,9 @@ class RangeReader:
                 for one in arrived:
                     self._keep(plan, *one)
                     self._add(plan, *one, numbers, stored)
-                decoded = self._decoded(plan, numbers, stored)
-                chunks = [decoded[k] for k in np.argsort(numbers).tolist()]
+                decoded = dict(zip(numbers, self._decoded(plan, numbers, stored), strict=True))
+                decoded.update(self._from_segments(plan))
+                chunks = [decoded[number] for number in range(len(plan.chunks))]
                 made.set_result(plan.pick(chunks))
             except BaseException as error:
                 made.set_exception(error)
@@ -188,11 +195,41 @@ class RangeReader:
         for number in np.unique(plan.files[at]).tolist():
             mine = np.flatnonzero(plan.files[at] == number)
             groups, file = at[mine], self._files[number].remote
-            if file is not None:
+            if file is not None and native() is not None:
+                for kept in self._fetcher.find_kept(file, plan.begin[groups], plan.end[groups]):
+                    if len(kept.places):
+                        plan.in_segments.append((number, groups[kept.places], kept.segment))
+                        left[mine[kept.places]] = False
+            elif file is not None:
                 for run in self._fetcher.kept(file, plan.begin[groups], plan.end[groups]):
                     plan.from_disk.append((groups[run.places], run.start, run.data))
                     left[mine[run.places]] = False
         return at[left]
+
+    def _from_segments(self, plan: _ReadPlan) -> Iterator[tuple[int, Sequence[bytes]]]:
+        """Groups in segments of the cache on disk, and their records."""
+        if not plan.in_segments:
+            return
+        at = np.concatenate([groups for _, groups, _ in plan.in_segments])
+        chunks = plan.chunks[at] - self._first_chunk[plan.files[at]]
+        records = self._segments.decoded(plan.in_segments, chunks)
+        if records is None:
+            self._fetcher.stats.fault("damaged")
+            records = self._fetched(plan, at)
+        yield from zip(at.tolist(), records, strict=True)
+
+    def _fetched(self, plan: _ReadPlan, at: IntArray) -> Sequence[Sequence[bytes]]:
+        """The records of groups of remote files, which are fetched now and kept again."""
+        numbers: list[int] = []
+        stored: list[StoredChunk] = []
+        for number in at.tolist():
+            file = self._files[plan.files[number]].remote
+            begin, end = int(plan.begin[number]), int(plan.end[number])
+            if file is not None:
+                data = self._fetcher.start([ByteRange(file, begin, end)]).result()[0]
+                self._keep(plan, np.array([number]), begin, data)
+                self._add(plan, np.array([number]), begin, data, numbers, stored)
+        return self._decoded(plan, numbers, stored)
 
     def _keep(self, plan: _ReadPlan, groups: IntArray, start: int, data: bytes) -> None:
         """Put groups of a file into the cache on disk; `data` begins at `start`."""
@@ -352,11 +389,12 @@ class _ReadPlan:
     ranges_of: IntArray  # a range and a position of a record in each group
     positions: IntArray
     local: IntArray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
+    in_segments: list[tuple[int, IntArray, Segment]] = dataclasses.field(default_factory=list)
     from_disk: list[tuple[IntArray, int, bytes]] = dataclasses.field(default_factory=list)
     requests: list[_RangeRequest] = dataclasses.field(default_factory=list)
     kept: list[tuple[CachedRange, IntArray]] = dataclasses.field(default_factory=list)
 
-    def pick(self, chunks: Sequence[list[bytes]]) -> list[bytes]:
+    def pick(self, chunks: Sequence[Sequence[bytes]]) -> list[bytes]:
         """The records of the call."""
         if self.inside is None:
             return [chunks[number][0] for number in self.which.tolist()]

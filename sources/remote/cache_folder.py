@@ -135,8 +135,4 @@ def _opened(stored: StoredSegment) -> Segment | None:
 
 def _damaged(segment: Segment) -> int:
     """The number of damaged ranges."""
-    count = 0
-    for row in range(len(segment.rows)):
-        start, stop = int(segment.rows["start"][row]), int(segment.rows["stop"][row])
-        count += len(segment.damaged(np.array([row]), start, segment.bytes_of(start, stop)))
-    return count
+    return len(segment.damaged(np.arange(len(segment.rows))))

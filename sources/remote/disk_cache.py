@@ -46,7 +46,7 @@ Bytes = bytes | memoryview
 SEGMENT_BYTES: Final = 16 << 20
 # Bytes of a remote file have the same place in blocks of this size as in the file. The head's facts take
 # one block of the disk.
-_HEAD_BYTES: Final = 1 << 16
+HEAD_BYTES: Final = 1 << 16
 # `sum` is the sum of the others. A row lies within a block of the disk, and so is written at once.
 _ROW: Final = np.dtype([(name, "<i8") for name in ("start", "stop", "checksum", "sum")])
 _FAN: Final = re.compile(r"[0-9a-f]{3}")
@@ -66,15 +66,6 @@ _TOUCH_S: Final = 30.0
 _log = logging.getLogger("windrow")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class KeptRun:
-    """Neighbouring ranges that are kept: their places in the request, and their bytes."""
-
-    places: IntArray
-    start: int
-    data: bytes
-
-
 class Segment:
     """An open segment. Not thread-safe."""
 
@@ -82,7 +73,9 @@ class Segment:
         """Open the segment at `path`. Raises OSError."""
         place, version, base, size = os.path.basename(path).split("-")
         self.path, self.base = path, int(base)
-        self._rows_at = _rows_at(int(size))
+        self.size, self._rows_at = int(size), _rows_at(int(size))
+        self.opened: Any = None
+        """What a reader of the format keeps of it."""
         self._seed = zlib.crc32(f"{place}-{version}".encode())
         self._number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._read = 0  # bytes of rows
@@ -128,8 +121,8 @@ class Segment:
         return True
 
     def bytes_of(self, start: int, stop: int) -> bytes:
-        """Bytes of the remote file; fewer if the segment is damaged."""
-        return os.pread(self._number, stop - start, _HEAD_BYTES + start - self.base)
+        """Bytes of the remote file; fewer if the segment is cut short."""
+        return os.pread(self._number, stop - start, HEAD_BYTES + start - self.base)
 
     def find(self, begin: IntArray, end: IntArray) -> IntArray:
         """The rows of ranges; -1 for a range that is not kept."""
@@ -139,14 +132,13 @@ class Segment:
         hit = (self.rows["start"][at] == begin) & (self.rows["stop"][at] == end)
         return np.where(hit, at, -1)
 
-    def damaged(self, rows: IntArray, start: int, data: bytes) -> list[int]:
-        """Rows whose bytes are not as they were kept; `data` begins at `start` and has them all."""
-        whole, bad = memoryview(data), []
-        short = bool(len(rows)) and len(data) < int(self.rows["stop"][rows[-1]]) - start
-        for row in (rows if short else rows[~self.checked[rows]]).tolist():
-            first, stop, checksum, _ = self.rows[row].item()
-            part = whole[first - start : stop - start]
-            if len(part) == stop - first and _checksum(self._seed, first, stop, part) == checksum:
+    def damaged(self, rows: IntArray) -> list[int]:
+        """Rows whose bytes are not as they were kept; each is compared once."""
+        bad = []
+        for row in rows[~self.checked[rows]].tolist():
+            start, stop, checksum, _ = self.rows[row].item()
+            data = self.bytes_of(start, stop)
+            if len(data) == stop - start and _checksum(self._seed, start, stop, data) == checksum:
                 self.checked[row] = True
             else:
                 bad.append(row)
@@ -165,7 +157,7 @@ class Segment:
             OSError: If they cannot be written.
         """
         first, last = int(begin[0]), int(end.max())
-        _write(self._number, data[first - start : last - start], _HEAD_BYTES + first - self.base)
+        _write(self._number, data[first - start : last - start], HEAD_BYTES + first - self.base)
         rows = np.empty(len(begin), _ROW)
         rows["start"], rows["stop"] = begin, end
         rows["checksum"] = [
@@ -192,6 +184,23 @@ class Segment:
                 os.utime(self._number)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class KeptRanges:
+    """Ranges of one segment: their places in the request."""
+
+    places: IntArray
+    segment: Segment
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class KeptRun:
+    """Neighbouring ranges: their places in the request, and their bytes."""
+
+    places: IntArray
+    start: int
+    data: bytes
+
+
 class _PausedError(Exception):
     """The cache is not used for a while."""
 
@@ -212,7 +221,7 @@ class DiskCache:
         self._folder, self._most_bytes = folder, most_bytes
         self._settings = json.dumps(without_secrets(settings or {}))
         self._segment_bytes = min(
-            SEGMENT_BYTES, max(1, most_bytes // 64 // _HEAD_BYTES) * _HEAD_BYTES
+            SEGMENT_BYTES, max(1, most_bytes // 64 // HEAD_BYTES) * HEAD_BYTES
         )
         self._lock = threading.Lock()
         self._open: collections.OrderedDict[str, Segment] = collections.OrderedDict()
@@ -222,22 +231,32 @@ class DiskCache:
         self._looked_s = time.monotonic()
         self._pause_until_s = {"get": 0.0, "put": 0.0}
 
-    def get(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRun]:
+    def find(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRanges]:
         """Those of the ranges `[begin, end)` of a file, in order, that are kept and not damaged."""
-        runs: list[KeptRun] = []
-        if not file.version:
-            return runs
         with self._lock, self._guard("get"):
-            self._check_pause("get")
-            key = self._key(file)
-            for places, base, size in self._placed(file, begin, end):
-                segment = self._segment(f"{key}-{base}-{size}")
-                if segment is not None:
-                    runs += _kept_runs(segment, places, begin, end)
-                    segment.touch()
-            if time.monotonic() - self._looked_s > _TOUCH_S:
-                self._close_deleted()
+            return list(self._found(file, begin, end))
+        return []
+
+    def get(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRun]:
+        """As `find`, with their bytes."""
+        runs: list[KeptRun] = []
+        with self._lock, self._guard("get"):
+            for kept in self._found(file, begin, end):
+                runs += _runs(kept.segment, kept.places, begin, end)
         return runs
+
+    def _found(self, file: RemoteFile, begin: IntArray, end: IntArray) -> Iterator[KeptRanges]:
+        if not file.version:
+            return
+        self._check_pause("get")
+        key = self._key(file)
+        for places, base, size in self._placed(file, begin, end):
+            segment = self._segment(f"{key}-{base}-{size}")
+            if segment is not None:
+                yield KeptRanges(_checked(segment, places, begin, end), segment)
+                segment.touch()
+        if time.monotonic() - self._looked_s > _TOUCH_S:
+            self._close_deleted()
 
     def put(
         self, file: RemoteFile, begin: IntArray, end: IntArray, start: int, data: Bytes
@@ -318,12 +337,13 @@ class DiskCache:
         """The places of ranges of each segment, the first byte that it may hold, and how many."""
         length = self._segment_bytes
         large = end - begin > length
-        bases = np.where(large, begin, begin // length * length)
+        bases = begin // length * length
         for base in np.unique(bases[~large]).tolist():
             size = min(2 * length, file.size_bytes - base)
             yield np.flatnonzero(~large & (bases == base)), base, size
         for place in np.flatnonzero(large).tolist():
-            yield np.array([place]), int(begin[place]), int(end[place] - begin[place])
+            base = int(begin[place]) // HEAD_BYTES * HEAD_BYTES
+            yield np.array([place]), base, int(end[place]) - base
 
     def _fan(self, name: str) -> str:
         return os.path.join(self._folder, name[:3])
@@ -390,27 +410,29 @@ class DiskCache:
             self._open.pop(name).close()
 
 
-def _kept_runs(segment: Segment, places: IntArray, begin: IntArray, end: IntArray) -> list[KeptRun]:
-    """The ranges at `places` that a segment has; it forgets those that are damaged."""
-    while True:
-        rows = segment.find(begin[places], end[places])
-        places, rows = places[rows >= 0], rows[rows >= 0]
-        cuts = np.flatnonzero(begin[places[1:]] != end[places[:-1]]) + 1
-        runs: list[KeptRun] = []
-        bad: list[int] = []
-        for at, of_run in zip(np.split(places, cuts), np.split(rows, cuts), strict=True):
-            if len(at):
-                start = int(begin[at[0]])
-                runs.append(KeptRun(at, start, segment.bytes_of(start, int(end[at[-1]]))))
-                bad += segment.damaged(of_run, start, runs[-1].data)
-        if not bad:
-            return runs
+def _checked(segment: Segment, places: IntArray, begin: IntArray, end: IntArray) -> IntArray:
+    """Those of the ranges at `places` that a segment has; it forgets those that are damaged."""
+    rows = segment.find(begin[places], end[places])
+    places, rows = places[rows >= 0], rows[rows >= 0]
+    bad = segment.damaged(rows)
+    if bad:
+        places = places[~np.isin(rows, bad)]
         segment.forget(bad)
+    return places
+
+
+def _runs(segment: Segment, places: IntArray, begin: IntArray, end: IntArray) -> Iterator[KeptRun]:
+    cuts = np.flatnonzero(begin[places[1:]] != end[places[:-1]]) + 1
+    for at in np.split(places, cuts) if len(places) else ():
+        start, stop = int(begin[at[0]]), int(end[at[-1]])
+        data = segment.bytes_of(start, stop)
+        if len(data) == stop - start:
+            yield KeptRun(at, start, data)
 
 
 def _rows_at(size: int) -> int:
     """Where the rows of a segment for `size` bytes begin."""
-    return _HEAD_BYTES + -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
+    return HEAD_BYTES + -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 def _checksum(seed: int, start: int, stop: int, data: Bytes) -> int:

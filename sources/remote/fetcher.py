@@ -44,7 +44,7 @@ from windrow.sources.remote.remote_file import ByteRange, FileTail, RemoteFile
 from windrow.sources.remote.transports import Transport, same
 
 if TYPE_CHECKING:
-    from windrow.sources.remote.disk_cache import DiskCache, KeptRun
+    from windrow.sources.remote.disk_cache import DiskCache, KeptRanges, KeptRun
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
 
@@ -198,6 +198,15 @@ class Fetcher:
         runs = self._cache.get(file, begin, end)
         self.stats.cached(sum(len(run.data) for run in runs))
         return runs
+
+    def find_kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRanges]:
+        """As `kept`, but where they are instead of their bytes."""
+        if self._cache is None or not len(begin):
+            return []
+        refuse_forked(LIBRARY, self._what)
+        found = self._cache.find(file, begin, end)
+        self.stats.cached(sum(int((end - begin)[kept.places].sum()) for kept in found))
+        return found
 
     def keep(
         self, file: RemoteFile, begin: IntArray, end: IntArray, start: int, data: bytes

@@ -71,3 +71,10 @@ class CachedGroups:
             file = core.ArrayRecordFile(segment.path, *parts, index.group, records)
             segment.opened = file, int(first)
         return segment.opened
+
+
+def picked(decoded: Sequence[Sequence[bytes]], which: IntArray, places: IntArray) -> list[bytes]:
+    """Make records of groups that the core has decoded, of group `which[k]` the one at `places[k]`."""
+    core: Any = native()
+    records: list[bytes] = core.array_record_take(list(decoded), which, places)
+    return records

@@ -23,7 +23,7 @@ from windrow.core.native import native
 from windrow.core.process import refuse_forked
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
-from windrow.sources.array_record.cached_groups import CachedGroups
+from windrow.sources.array_record.cached_groups import CachedGroups, picked
 from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.decode import ChunkError, StoredChunk, Verify, decode
 from windrow.sources.array_record.files import IndexedFile, check_unchanged
@@ -213,6 +213,7 @@ class RangeReader:
         at = np.concatenate([groups for _, groups, _ in plan.in_segments])
         chunks = plan.chunks[at] - self._first_chunk[plan.files[at]]
         records = self._segments.decoded(plan.in_segments, chunks)
+        plan.by_core = records is not None and len(at) == len(plan.chunks)
         if records is None:
             self._fetcher.stats.fault("damaged")
             records = self._fetched(plan, at)
@@ -389,6 +390,7 @@ class _ReadPlan:
     ranges_of: IntArray  # a range and a position of a record in each group
     positions: IntArray
     local: IntArray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
+    by_core: bool = False  # whether the core has decoded all groups
     in_segments: list[tuple[int, IntArray, Segment]] = dataclasses.field(default_factory=list)
     from_disk: list[tuple[IntArray, int, bytes]] = dataclasses.field(default_factory=list)
     requests: list[_RangeRequest] = dataclasses.field(default_factory=list)
@@ -396,6 +398,9 @@ class _ReadPlan:
 
     def pick(self, chunks: Sequence[Sequence[bytes]]) -> list[bytes]:
         """The records of the call."""
+        if self.by_core:
+            inside = np.zeros_like(self.which) if self.inside is None else self.inside
+            return picked(chunks, self.which, inside)
         if self.inside is None:
             return [chunks[number][0] for number in self.which.tolist()]
         places = zip(self.which.tolist(), self.inside.tolist(), strict=True)

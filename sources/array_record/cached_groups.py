@@ -70,7 +70,8 @@ class CachedGroups:
             parts = starts[some] + shift, stops[some] + shift, index.chunk_bytes[some]
             file = core.ArrayRecordFile(segment.path, *parts, index.group, records)
             segment.opened = file, int(first)
-        return segment.opened
+        opened: tuple[Any, int] = segment.opened
+        return opened
 
 
 def picked(decoded: Sequence[Sequence[bytes]], which: IntArray, places: IntArray) -> list[bytes]:

@@ -79,8 +79,8 @@ class RangeReader:
                 decoded = self._decoded(plan, numbers, stored)
                 for number, records in zip(numbers, decoded, strict=True):
                     chunks[number] = records
-            for number, records in self._from_segments(plan):
-                chunks[number] = records
+            for number, group in self._from_segments(plan):
+                chunks[number] = group
         finally:
             # On every way out, even before the first request: other calls may wait for these ranges.
             for request in plan.requests:
@@ -119,7 +119,9 @@ class RangeReader:
                 for one in arrived:
                     self._keep(plan, *one)
                     self._add(plan, *one, numbers, stored)
-                decoded = dict(zip(numbers, self._decoded(plan, numbers, stored), strict=True))
+                decoded: dict[int, Sequence[bytes]] = dict(
+                    zip(numbers, self._decoded(plan, numbers, stored), strict=True)
+                )
                 decoded.update(self._from_segments(plan))
                 chunks = [decoded[number] for number in range(len(plan.chunks))]
                 made.set_result(plan.pick(chunks))

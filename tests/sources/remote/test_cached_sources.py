@@ -21,8 +21,10 @@ from tests.far_arrays import PATIENT, array_over, values, write, write_ways
 from tests.processes import Program
 from tests.range_server import RangeServer, cut, replace, reset, status
 from windrow.cli.main import main
+from windrow.core.native import native
 from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
+from windrow.sources.array_record import range_reader
 from windrow.sources.remote import disk_cache
 from windrow.sources.remote.disk_cache import stored_segments
 from windrow.sources.remote.fetcher import Fetcher
@@ -146,6 +148,37 @@ def test_damaged_entries_are_fetched_again(
     assert epoch(source, 1) == records
     assert 0 < server.counts().body_bytes < 60_000
     source = ArrayRecordDataSource(server.url("a"), remote=remote)
+    server.reset_counts()
+    assert epoch(source, 1) == records
+    assert server.counts().requests == 0
+
+
+def test_bytes_that_are_damaged_after_their_check_are_fetched_again(
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path
+) -> None:
+    records = write_records(tmp_path / "served" / "a")
+    source = ArrayRecordDataSource(server.url("a"), remote=remote)
+    for _ in range(2):
+        assert source.read(np.arange(COUNT)) == records
+    (segment,) = stored_segments(str(tmp_path / "cache"))
+    with Path(segment.path).open("r+b") as file:
+        file.seek(100_000)
+        file.write(bytes(50_000))
+    assert source.read(np.arange(COUNT)) == records
+    if native() is not None:
+        assert source.stats()["faults"] == {"damaged": 1}
+    server.reset_counts()
+    assert source.read(np.arange(COUNT)) == records
+    assert server.counts().requests == 0
+
+
+def test_without_the_core_the_records_are_the_same(
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_reader, "native", lambda: None)
+    records = sorted(write_records(tmp_path / "served" / "a", options="group_size:3"))
+    source = ArrayRecordDataSource(server.url("a"), remote=remote)
+    assert epoch(source, 0) == records
     server.reset_counts()
     assert epoch(source, 1) == records
     assert server.counts().requests == 0

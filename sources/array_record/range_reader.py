@@ -214,6 +214,7 @@ class RangeReader:
             return
         at = np.concatenate([groups for _, groups, _ in plan.in_segments])
         chunks = plan.chunks[at] - self._first_chunk[plan.files[at]]
+        records: Sequence[Sequence[bytes]] | None
         records = self._segments.decoded(plan.in_segments, chunks)
         plan.by_core = records is not None and len(at) == len(plan.chunks)
         if records is None:

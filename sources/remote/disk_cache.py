@@ -51,7 +51,7 @@ HEAD_BYTES: Final = 1 << 16
 _ROW: Final = np.dtype([(name, "<i8") for name in ("start", "stop", "checksum", "sum")])
 _FAN: Final = re.compile(r"[0-9a-f]{3}")
 _NAME: Final = re.compile(r"([0-9a-f]{24})-([0-9a-f]{24})-(\d+)-(\d+)")
-# Named otherwise, so that nobody takes it for a segment before it is complete.
+# A segment that is being made: under its own name it would be used before it is complete.
 _NEW: Final = re.compile(r"new-[0-9a-f]{32}")
 _BLOCK_BYTES: Final = 4096
 _STALE_S: Final = 3600.0
@@ -80,7 +80,7 @@ class Segment:
         self._number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._read = 0  # bytes of rows
         self.rows: npt.NDArray[Any] = np.zeros(0, _ROW)
-        """Its ranges in the order of their starts, of which no two are equal."""
+        """Its ranges in the order of their starts, which all differ."""
         self.checked: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._touched_s = -math.inf
 
@@ -232,7 +232,7 @@ class DiskCache:
         self._pause_until_s = {"get": 0.0, "put": 0.0}
 
     def find(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRanges]:
-        """Those of the ranges `[begin, end)` of a file, in order, that are kept and not damaged."""
+        """The ranges `[begin, end)` of a file, in order, that are kept and not damaged."""
         with self._lock, self._guard("get"):
             return list(self._found(file, begin, end))
         return []
@@ -349,7 +349,7 @@ class DiskCache:
         return os.path.join(self._folder, name[:3])
 
     def _segment(self, name: str) -> Segment | None:
-        """The open segment, with all of its rows; None if there is none."""
+        """The open segment, with all of its rows; None if it does not exist."""
         segment = self._open.pop(name, None)
         if segment is not None and segment.is_deleted:
             segment.close()
@@ -411,7 +411,7 @@ class DiskCache:
 
 
 def _checked(segment: Segment, places: IntArray, begin: IntArray, end: IntArray) -> IntArray:
-    """Those of the ranges at `places` that a segment has; it forgets those that are damaged."""
+    """The ranges at `places` that a segment has; it forgets damaged ones."""
     rows = segment.find(begin[places], end[places])
     places, rows = places[rows >= 0], rows[rows >= 0]
     bad = segment.damaged(rows)

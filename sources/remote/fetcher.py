@@ -191,7 +191,7 @@ class Fetcher:
         return self._cache is not None
 
     def kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRun]:
-        """Those of the ranges `[begin, end)` of a file, in order, that the cache on disk has."""
+        """The ranges `[begin, end)` of a file, in order, that the cache on disk has."""
         if self._cache is None or not len(begin):
             return []
         refuse_forked(LIBRARY, self._what)

@@ -186,7 +186,11 @@ def test_ranges_larger_than_the_cache_are_not_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["pwrite", "write", "link", "ftruncate"])
 def test_a_full_disk_warns_once_and_what_is_kept_is_read(
-    cache: DiskCache, call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cache: DiskCache,
+    tmp_path: Path,
+    call: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     put(cache, (0, 100))
 
@@ -201,8 +205,10 @@ def test_a_full_disk_warns_once_and_what_is_kept_is_read(
         put(cache, (100, 200), (300, 400))
     assert caplog.text.count("No space left on device") == 1
     assert got(cache, (0, 100), (100, 200)) == [True, False]
+    monkeypatch.setattr(disk_cache, "_PAUSE_S", 0.0)
+    cache = DiskCache(str(tmp_path / "cache"), 8 * MIB)
+    put(cache, (300, 400))
     monkeypatch.setattr(os, call, real)
-    monkeypatch.setattr(disk_cache.time, "monotonic", lambda: 1e9)
     put(cache, (100, 200))
     assert got(cache, (0, 100), (100, 200)) == [True, True]
 

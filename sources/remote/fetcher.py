@@ -36,7 +36,6 @@ from windrow.core.cancellation import cancel_with_scope
 from windrow.core.process import refuse_forked
 from windrow.core.redaction import Redaction
 from windrow.errors import NotFoundError, ReadError, WindrowError
-from windrow.sources.base import IntArray
 from windrow.sources.remote.faults import RequestError, as_fault, failure
 from windrow.sources.remote.file_systems import FileSystems
 from windrow.sources.remote.options import RemoteOptions, RemoteStats
@@ -44,7 +43,7 @@ from windrow.sources.remote.remote_file import ByteRange, FileTail, RemoteFile
 from windrow.sources.remote.transports import Transport, same
 
 if TYPE_CHECKING:
-    from windrow.sources.remote.disk_cache import DiskCache, KeptRanges, KeptRun
+    from windrow.sources.remote.disk_cache import DiskCache, IntArray, KeptRanges, KeptRun
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
 

@@ -12,7 +12,6 @@ import os
 import threading
 from typing import Any
 
-from windrow.core.redaction import shown_url
 from windrow.errors import ArgumentError, PlanError
 
 MIB = 1 << 20
@@ -113,6 +112,8 @@ def _folder(path: Any) -> str:
             f"RemoteOptions: cache_dir must be a path of a local folder, got a {type(path).__name__}"
         )
     if not text or "://" in text:
+        from windrow.core.redaction import shown_url
+
         raise PlanError(
             f"RemoteOptions: cache_dir must be a path of a local folder, got {shown_url(text)!r}"
         )

@@ -252,9 +252,14 @@ class DiskCache:
         key = self._key(file)
         for places, base, size in self._placed(file, begin, end):
             segment = self._segment(f"{key}-{base}-{size}")
-            if segment is not None:
+            if segment is None:
+                continue
+            # Not before a write: many writes may follow one another.
+            if segment.refresh():
                 yield KeptRanges(_checked(segment, places, begin, end), segment)
                 segment.touch()
+            else:
+                segment.delete()
         if time.monotonic() - self._looked_s > _TOUCH_S:
             self._close_deleted()
 
@@ -349,7 +354,7 @@ class DiskCache:
         return os.path.join(self._folder, name[:3])
 
     def _segment(self, name: str) -> Segment | None:
-        """The open segment, with all of its rows; None if it does not exist."""
+        """The open segment; None if it does not exist."""
         segment = self._open.pop(name, None)
         if segment is not None and segment.is_deleted:
             segment.close()
@@ -357,10 +362,6 @@ class DiskCache:
         try:
             if segment is None:
                 segment = Segment(os.path.join(self._fan(name), name))
-            if not segment.refresh():
-                segment.delete()
-                segment.close()
-                return None
         except FileNotFoundError:
             return None
         self._open[name] = segment

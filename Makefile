@@ -170,6 +170,7 @@ bench: $(READY)
 bench-small: $(READY)
 	@$(PY) -m benchmarks --small
 	@$(PY) -m benchmarks.steady --small
+	@$(PY) -m benchmarks.devices --small
 
 bench-steady: $(READY)
 	@$(PY) -m benchmarks.steady

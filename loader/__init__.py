@@ -94,6 +94,7 @@ _MODULES = (
     "sharding",
     "sinks",
     "sources",
+    "torch",
     "transforms",
 )
 

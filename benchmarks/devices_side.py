@@ -195,7 +195,7 @@ def _of_grain(setting: tuple[int, int, int], sharding: Any) -> Any:
     if workers:
         dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
     for batch in dataset:
-        yield jax.make_array_from_process_local_data(sharding, batch)
+        yield jax.make_array_from_process_local_data(sharding, batch)  # type: ignore[no-untyped-call]
 
 
 def as_row(record: bytes) -> Any:

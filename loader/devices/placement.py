@@ -23,6 +23,7 @@ from windrow.sources.base import ArraySpec
 from windrow.transforms.specs import Spec
 
 Sharding = jax.sharding.Sharding
+Index: TypeAlias = tuple[slice, ...]
 _MOST_AXES = 8
 
 
@@ -183,9 +184,6 @@ def participants(
     return process, tuple(sorted({d.process_index for d in devices}))
 
 
-Index: TypeAlias = tuple[slice, ...]
-
-
 def held(shape: Sequence[int], sharding: Sharding, process: int | None) -> list[Index]:
     """The parts of an array of a global shape that the devices of a process hold.
 
@@ -197,7 +195,7 @@ def held(shape: Sequence[int], sharding: Sharding, process: int | None) -> list[
     if process is None:
         own = sharding.addressable_devices_indices_map(tuple(shape))
         return [index for index in own.values() if index is not None]
-    whole = sharding.devices_indices_map(tuple(shape))
+    whole: Mapping[Any, Index] = sharding.devices_indices_map(tuple(shape))
     return [index for device, index in whole.items() if device.process_index == process]
 
 

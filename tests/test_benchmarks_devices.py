@@ -61,4 +61,4 @@ def test_a_tiny_run_of_what_is_counted(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.jobs
 def test_a_tiny_run_of_what_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
     assert devices.main(["--small", "training", "grain", "restoring"]) == 0
-    assert len([line for line in capsys.readouterr().out.splitlines() if line[0] == "{"]) == 4
+    assert len([line for line in capsys.readouterr().out.splitlines() if line[0] == "{"]) == 6

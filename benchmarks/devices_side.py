@@ -35,7 +35,7 @@ from windrow.sources import WindowDataSource, ZarrDataSource  # noqa: E402
 P: Any = PartitionSpec
 BATCH: Final = 1024  # rows of a global batch
 LANES: Final = 8
-_STEPS: Final = 40
+_EPOCHS: Final = 6  # of a training loop
 _TURNS: Final = 5
 _LOADER: Final = 0.8  # the share of the loader's speed that a training step needs
 # Threads, elements ahead and worker processes of Grain.
@@ -89,6 +89,11 @@ def read_through(dataset: Any, sharding: Any) -> dict[str, Any]:
     }
 
 
+def _sizes() -> dict[str, int]:
+    sizes: dict[str, int] = json.loads((FOLDER / "sizes.json").read_text())
+    return sizes
+
+
 # --- counts --------------------------------------------------------------------------------------
 
 
@@ -103,10 +108,9 @@ def fields() -> dict[str, Any]:
 def volume() -> dict[str, Any]:
     """Patches of a volume, split 2 x 2 over z and y; in one process, whole."""
     kind = CASE.partition(":")[2]
-    sizes = json.loads((FOLDER / "sizes.json").read_text())
     centers = np.load(FOLDER / f"{kind}.npy")
     source = WindowDataSource(
-        FOLDER / "volume.zarr", dict.fromkeys("zyx", sizes["patch"]), centers=centers
+        FOLDER / "volume.zarr", dict.fromkeys("zyx", _sizes()["patch"]), centers=centers
     )
     mesh = over(("z", 2), ("y", 2))
     return read_through(MapDataset.source(source).batch(2), NamedSharding(mesh, P(None, "z", "y")))
@@ -147,19 +151,22 @@ def training() -> dict[str, Any]:
     with iter(dataset.to_jax(sharding)) as batches:
         own = [next(batches) for _ in range(4)]
         step(own[0]).block_until_ready()
-        list(itertools.islice(batches, _STEPS))
+        steps = _EPOCHS * int(_sizes()["rows"]) // int(rows)
+        list(itertools.islice(batches, steps))
         more, waits = [], []
         for _ in range(_TURNS):  # each finds the loader's speed anew, as the machine may be busy
-            wait_s = _loop(batches, step, 0.0) / _STEPS / _LOADER
-            ours_s = _loop(batches, step, wait_s)
-            more.append(ours_s / _loop(itertools.cycle(own), step, wait_s) - 1)
+            wait_s = _loop(itertools.islice(batches, steps), step, 0.0) / steps / _LOADER
+            ours_s = _loop(itertools.islice(batches, steps), step, wait_s)
+            more.append(
+                ours_s / _loop(itertools.islice(itertools.cycle(own), steps), step, wait_s) - 1
+            )
             waits.append(wait_s)
     return {"more": statistics.median(more), "step_ms": 1e3 * statistics.median(waits)}
 
 
 def _loop(batches: Iterator[Any], step: Callable[[Any], Any], wait_s: float) -> float:
     began_s = time.perf_counter()
-    for batch in itertools.islice(batches, _STEPS):
+    for batch in batches:
         step(batch).block_until_ready()
         time.sleep(wait_s)
     return time.perf_counter() - began_s

@@ -93,7 +93,7 @@ def values_of(element: Any, features: Sequence[PackedFeature], who: str) -> list
             f"{who}: the element has the keys {sorted(map(str, element))} and lacks {missing}; map it"
             " to a dict that has them before, or leave them out of length_struct"
         )
-    return [feature.taken(element, who) for feature in features]
+    return [f.taken(element, who) if f.inside else element[f.name] for f in features]
 
 
 def new_cells(feature: PackedFeature, value: Any, rows: int | None) -> AnyArray:

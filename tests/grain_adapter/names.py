@@ -15,6 +15,7 @@ import windrow
 from windrow import experimental, python, samplers, sharding, sources, transforms
 from windrow.grain_api import data_loader, index_shuffle, operations, options, records
 from windrow.grain_api import sharding as shards
+from windrow.transforms.nodes import default_seed, options_of
 from windrow.transforms.options import DatasetOptions, ExecutionTrackingMode
 
 _PYTHON: Final = "grain._src.python."
@@ -242,6 +243,13 @@ def modules() -> dict[str, types.ModuleType]:
     windrow.MapDataset._getitems = windrow.MapDataset.__getitems__  # type: ignore[attr-defined]
     for kind in (windrow.MapDataset, windrow.IterDataset):
         setattr(kind, "_element_spec", property(experimental.get_element_spec))  # noqa: B010
+        setattr(kind, "_default_seed", property(lambda ds: default_seed(ds._node)))  # noqa: B010
+        setattr(kind, "_seed", property(lambda ds: ds._node.seed))  # noqa: B010
+    # The options of a stream hold for all of it, so its iterator alone has them.
+    windrow.DatasetIterator._ctx = property(  # type: ignore[attr-defined]
+        lambda it: types.SimpleNamespace(dataset_options=options_of(it._node))
+    )
+    windrow.DatasetIterator._parents = ()
     # Grain copies batches of workers; arrays of ours are in shared memory in any case.
     windrow.IterDataset.enable_shared_memory_output = lambda ds: None  # type: ignore[attr-defined]
     found["grain"].__file__ = importlib.import_module("grain").__file__

@@ -1,4 +1,5 @@
-"""The command line: `windrow convert`, `inspect`, `verify`, `bench` and `tfds-build`.
+"""The command line: `windrow convert`, `inspect`, `verify`, `bench`, `records` and
+`tfds-build`.
 
 Each command is a module of this package that exports a `click.Command` named `command`. Only the
 module of the called command is imported. This module holds what the commands share: reading options
@@ -43,6 +44,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "inspect": "Show what is at a path or URL, with pictures if asked.",
     "verify": "Read everything once and report every bad chunk.",
     "bench": "Measure reading in order, block-shuffled and globally shuffled.",
+    "records": "List the records that a step of a run was made of, from its history.",
     "tfds-build": "Build a dataset of TensorFlow Datasets, and Zarr copies of it if wanted.",
 }
 _REFUSED_ARGUMENTS: Final = (

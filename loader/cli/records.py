@@ -55,7 +55,9 @@ def command(
         if step is None and row is None:
             _show_starts(history, as_json=as_json)
         else:
-            found = history.row(row) if step is None and row is not None else history.step(step or 0)
+            found = (
+                history.row(row) if step is None and row is not None else history.step(step or 0)
+            )
             if as_json:
                 echo_json(found.to_json())
             else:
@@ -128,4 +130,6 @@ def _say_what_is_missing(history: History) -> None:
     for file, first, stop in history.gaps:
         say(f"windrow records: {file} has a gap: rows {first} to {stop - 1} could not be written")
     for file, first, stop in history.torn:
-        say(f"windrow records: {file}: bytes {first} to {stop - 1} are not whole, and were passed over")
+        say(
+            f"windrow records: {file}: bytes {first} to {stop - 1} are not whole, and were passed over"
+        )

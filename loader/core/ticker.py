@@ -53,9 +53,7 @@ class Ticker:
             self._thread.join(_STOP_S)
 
 
-def _tick(
-    target: weakref.ref[T], call: Callable[[T], float], stopped: threading.Event
-) -> None:
+def _tick(target: weakref.ref[T], call: Callable[[T], float], stopped: threading.Event) -> None:
     wait_s = 0.0
     while not stopped.wait(wait_s):
         alive = target()

@@ -28,9 +28,9 @@ MARK: Final = b"WRh1"
 START: Final = 0
 ROWS: Final = 1
 
-# Kind, bytes of the payload, number of the first element, elements, first row, row after the last,
-# checksum of the payload; then the checksum of all of these.
-_FIELDS: Final = struct.Struct("<4sBIQIQQI")
+# Mark, kind, segment, bytes of the payload, number of the first element, elements, first row, row after
+# the last, checksum of the payload; then the checksum of all of these.
+_FIELDS: Final = struct.Struct("<4sBIIQIQQI")
 _CHECK: Final = struct.Struct("<I")
 HEAD_BYTES: Final = _FIELDS.size + _CHECK.size
 _COLUMN: Final = struct.Struct("<BQ")  # bytes of each integer, and how many
@@ -45,6 +45,7 @@ class Frame(NamedTuple):
 
     Args:
         kind: `START` or `ROWS`.
+        segment: Names its segment: the checksum of the frame that begins it.
         element: The number of its first element, counted from the start of the segment.
         elements: The number of its elements.
         first: The row before which its first element begins.
@@ -55,6 +56,7 @@ class Frame(NamedTuple):
     """
 
     kind: int
+    segment: int
     element: int
     elements: int
     first: int
@@ -67,28 +69,36 @@ class Frame(NamedTuple):
 # --- writing ------------------------------------------------------------------------------------
 
 
-def start_frame(facts: dict[str, Any]) -> bytes:
-    """A frame that begins a segment."""
-    return _frame(START, 0, 0, 0, 0, json.dumps(facts).encode())
+def start_frame(facts: dict[str, Any]) -> tuple[bytes, int]:
+    """A frame that begins a segment, and the name of the segment."""
+    payload = _compressed(json.dumps(facts).encode())
+    segment = zlib.crc32(payload)
+    return _frame(START, segment, 0, 0, 0, 0, payload), segment
 
 
-def rows_frame(element: int, first: int, columns: Sequence[IntArray]) -> bytes:
+def rows_frame(segment: int, element: int, first: int, columns: Sequence[IntArray]) -> bytes:
     """A frame of elements.
 
     Args:
+        segment: Their segment.
         element: The number of the first one.
         first: The row before it.
         columns: Columns of integers; the first has the row after each element.
     """
-    stops = columns[0]
-    return _frame(ROWS, element, len(stops), first, int(stops[-1]), packed(columns))
+    stops, payload = columns[0], _compressed(packed(columns))
+    return _frame(ROWS, segment, element, len(stops), first, int(stops[-1]), payload)
 
 
-def _frame(kind: int, element: int, elements: int, first: int, stop: int, plain: bytes) -> bytes:
-    payload = zstandard.ZstdCompressor(level=_LEVEL).compress(plain)
+def _frame(
+    kind: int, segment: int, element: int, elements: int, first: int, stop: int, payload: bytes
+) -> bytes:
     check = zlib.crc32(payload)
-    fields = _FIELDS.pack(MARK, kind, len(payload), element, elements, first, stop, check)
+    fields = _FIELDS.pack(MARK, kind, segment, len(payload), element, elements, first, stop, check)
     return fields + _CHECK.pack(zlib.crc32(fields)) + payload
+
+
+def _compressed(plain: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(plain)
 
 
 def packed(columns: Sequence[IntArray]) -> bytes:
@@ -124,7 +134,9 @@ def unpacked(plain: bytes) -> list[IntArray]:
         whole = np.zeros((count, 8), np.uint8)
         whole[:, :width] = planes.T
         folded = whole.view("<u8")[:, 0]
-        steps = (folded >> np.uint64(1)).astype(np.int64) ^ -(folded & np.uint64(1)).astype(np.int64)
+        steps = (folded >> np.uint64(1)).astype(np.int64) ^ -(folded & np.uint64(1)).astype(
+            np.int64
+        )
         found.append(np.cumsum(steps))
     return found
 
@@ -179,8 +191,9 @@ class FrameFile:
         fields = head[: _FIELDS.size]
         if _CHECK.unpack_from(head, _FIELDS.size) != (zlib.crc32(fields),):
             return None
-        _, kind, size_bytes, element, elements, first, stop, check = _FIELDS.unpack(fields)
-        frame = Frame(kind, element, elements, first, stop, at + HEAD_BYTES, size_bytes, check)
+        _, kind, segment, size_bytes, element, elements, first, stop, check = _FIELDS.unpack(fields)
+        begin = at + HEAD_BYTES
+        frame = Frame(kind, segment, element, elements, first, stop, begin, size_bytes, check)
         end = frame.at + size_bytes
         if end < self.size_bytes and self._read(end, len(MARK)) == MARK:
             return frame  # what follows was appended to it
@@ -225,4 +238,3 @@ class FrameFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-

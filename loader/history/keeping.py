@@ -91,7 +91,7 @@ class Keeper:
         self._running: _Running | None = None
         # The segment that is being written.
         self._segment: _Running | None = None
-        self._element = self._stop = 0
+        self._name = self._element = self._stop = 0
         self._lost: tuple[int, int] | None = None  # rows, since the file could not be written
 
     # --- what the loop does ----------------------------------------------------------------------
@@ -170,15 +170,16 @@ class Keeper:
         begins = elements.running is not self._segment or first != self._stop
         number = 0 if begins else self._element
         try:
-            frames = start_frame(self._facts(elements)) if begins else b""
-            _write_all(self._file, frames + rows_frame(number, first, _columns(elements)))
+            frames, name = start_frame(self._facts(elements)) if begins else (b"", self._name)
+            _write_all(self._file, frames + rows_frame(name, number, first, _columns(elements)))
         except Exception as error:  # of the file, or of a selection map of the user's
             self._lose(first, stop, error)
             if begins:
                 return  # the next elements begin it
         else:
             self._found_room()
-        self._segment, self._stop, self._element = elements.running, stop, number + len(elements.stops)
+            self._segment, self._name = elements.running, name
+        self._stop, self._element = stop, number + len(elements.stops)
 
     def _facts(self, elements: _Noted) -> dict[str, Any]:
         """What the file says of a segment."""
@@ -193,7 +194,9 @@ class Keeper:
             "packs": packs(node),
             "fingerprint": self._fingerprint,
             "chain": described(self._tail.node),
-            "sources": [[_fingerprint(leaf.source), shortened(leaf.text, _TEXT)] for leaf in leaves],
+            "sources": [
+                [_fingerprint(leaf.source), shortened(leaf.text, _TEXT)] for leaf in leaves
+            ],
         }
 
     def _lose(self, first: int, stop: int, error: Exception) -> None:
@@ -211,7 +214,10 @@ class Keeper:
             first, stop = self._lost
             self._lost = None
             _log.warning(
-                "history: %s is written again; rows %d to %d are missing", self.path, first, stop - 1
+                "history: %s is written again; rows %d to %d are missing",
+                self.path,
+                first,
+                stop - 1,
             )
 
 

@@ -14,7 +14,7 @@ import dataclasses
 import glob
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -237,7 +237,7 @@ class History:
 
     def __init__(self, files: Sequence[FrameFile]) -> None:
         self._files = files
-        self._begun = _starts([each for each in list(_segments(files)) if each.frames])
+        self._begun = _starts(_segments(files))
         self._counting = [begun for begun in self._begun if not begun.is_gone]
         step, row = 0, 0
         for begun in self._counting:
@@ -302,7 +302,9 @@ class History:
             ReadError: If the frame that has it is damaged.
         """
         if number not in self.steps:
-            raise RecordIndexError(f"step {number} is not in the history, which has {self._range()}")
+            raise RecordIndexError(
+                f"step {number} is not in the history, which has {self._range()}"
+            )
         begun = [begun for begun in self._counting if begun.step <= number][-1]
         return self._found(begun, number - begun.step, f"step {number}")
 
@@ -410,30 +412,26 @@ def _named(path: str | os.PathLike[str]) -> list[str]:
     return found or [name]
 
 
-def _segments(files: Sequence[FrameFile]) -> Iterator[_Segment]:
+def _segments(files: Sequence[FrameFile]) -> list[_Segment]:
+    found: list[_Segment] = []
     for file in files:
-        segment, last_s = None, 0.0
+        begun: dict[int, _Segment] = {}
+        last_s = 0.0
         for frame in file.frames:
             if frame.kind == START:
-                segment = _segment(file, frame, last_s)
-                if segment is not None:
-                    last_s = segment.time_s
-                    yield segment
-            elif segment is not None:
-                segment.frames.append(frame)
-
-
-def _segment(file: FrameFile, start: Frame, last_s: float) -> _Segment | None:
-    try:
-        found = _Segment(file, start)
-    except ReadError:  # its rows have no names without it
-        file.torn.append((start.at - HEAD_BYTES, start.at + start.size_bytes))
-        return None
-    found.time_s = max(found.time_s, last_s)  # the clock may have been set back
+                with contextlib.suppress(ReadError):
+                    segment = begun[frame.segment] = _Segment(file, frame)
+                    # The clock may have been set back.
+                    last_s = segment.time_s = max(segment.time_s, last_s)
+            elif frame.segment in begun:
+                begun[frame.segment].frames.append(frame)
+            else:  # the frame that names its sources is damaged
+                file.torn.append((frame.at - HEAD_BYTES, frame.at + frame.size_bytes))
+        found += [segment for segment in begun.values() if segment.frames]
     return found
 
 
-def _starts(segments: list[_Segment]) -> list[_Begun]:
+def _starts(segments: Sequence[_Segment]) -> list[_Begun]:
     """The starts in order of time, each with the row from which on later ones count."""
     found: list[_Begun] = []
     for segment in sorted(segments, key=lambda segment: segment.time_s):
@@ -451,4 +449,3 @@ def _starts(segments: list[_Segment]) -> list[_Begun]:
         begun.cut = cut
         cut = begun.first if cut is None else min(cut, begun.first)
     return found
-

@@ -119,7 +119,7 @@ def record_columns(node: Node, chains: list[Node], rows: MadeOf) -> RecordColumn
         chains: The chains of `rows`: see `random_access_parts`.
         rows: What the rows are made of.
     """
-    simple = _of_one_source(node, chains, rows)
+    simple = _one_each(node, chains, rows)
     if simple is not None:
         return simple
     numbers = {key: number for number, key in enumerate(leaves_of(node))}
@@ -149,23 +149,26 @@ def record_columns(node: Node, chains: list[Node], rows: MadeOf) -> RecordColumn
     return RecordColumns(row[order], *names[order][:, [0, 3, 4]].T)
 
 
-def _of_one_source(node: Node, chains: list[Node], rows: MadeOf) -> RecordColumns | None:
-    """The records where each item is one record of the same source, as in most streams."""
+def _one_each(node: Node, chains: list[Node], rows: MadeOf) -> RecordColumns | None:
+    """The records where each row of an element is one record, and one chain has all, as in most streams."""
     if rows.chain is None:
         return None
     traced = trace(chains[rows.chain], rows.found, uneven=True)
-    if len(traced.taken) != 1 or (traced.counts != 1).any():
+    size = int(traced.counts.sum())
+    if sum(len(taken.rows) for taken in traced.taken) != size or not traced.counts.all():
         return None
-    (taken,), items = traced.taken, np.arange(len(rows.found))
-    if not np.array_equal(taken.rows, items):
+    numbers = {key: number for number, key in enumerate(leaves_of(node))}
+    source, record = np.full(size, -1), np.zeros(size, np.int64)
+    for taken in traced.taken:
+        source[taken.rows], record[taken.rows] = numbers[id(taken.leaf)], taken.records
+    if (source < 0).any():
         return None
-    source = list(leaves_of(node)).index(id(taken.leaf))
-    row, part = items, np.zeros_like(items)
+    item = np.repeat(np.arange(len(traced.counts)), traced.counts)
+    row, part = item, np.zeros_like(item)
     if rows.bounds is not None:
-        counts = np.diff(rows.bounds)
-        row = np.repeat(np.arange(len(counts)), counts)
-        part = items - np.repeat(rows.bounds[:-1], counts)
-    return RecordColumns(row, part, np.full_like(items, source), taken.records)
+        row = np.repeat(np.arange(len(rows)), np.diff(rows.bounds))[item]
+        part = item - rows.bounds[row]
+    return RecordColumns(row, part, source, record)
 
 
 def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, RecordOf]]:

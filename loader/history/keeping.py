@@ -140,7 +140,7 @@ class Keeper:
             first = int(block.stops[start - 1]) if start else block.first
             rows = block.made_of.sliced(start, count)
             self._pending.append(_Noted(block.running, first, block.stops[start:count], rows))
-            self._rows += len(rows.found)
+            self._rows += int(block.stops[count - 1]) - first
             is_enough = self._rows >= FRAME_ROWS
         if is_enough:
             self.flush()

@@ -18,6 +18,7 @@ from windrow.stats.stats import Stats
 if TYPE_CHECKING:
     from windrow import state_files
     from windrow.history.keeping import Keeper, Keeping
+    from windrow.stalls import StallWatch
     from windrow.state import Identity
 
 T_co = TypeVar("T_co", covariant=True)
@@ -36,6 +37,7 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     _notifying = False
     _keeper: Keeper | None = None
     _keeping: Keeping | None = None
+    _stall_watch: StallWatch | None = None
 
     @property
     def _parent(self) -> Any:
@@ -62,6 +64,10 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     @abc.abstractmethod
     def _named(self) -> Identity:
         """What makes a state belong to the chain."""
+
+    @abc.abstractmethod
+    def _stall_text(self, waited_s: float) -> str:
+        """What everything does while the loop waits."""
 
     @abc.abstractmethod
     def _note_block(self) -> None:
@@ -149,6 +155,54 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
             self._notifying = False
         if self._closed and not is_over:
             self._notify(is_over=True)
+
+    def on_stall(self, after_s: float = 60.0, callback: Callable[[str], Any] | None = None) -> None:
+        """Report what everything does when the loop has waited long in `next`.
+
+        The text goes to the logger `windrow.stall` as a warning, once for each stall: the activity that
+        is waited for, the stacks of the loop's thread and of Windrow's own, what each worker process
+        does, and the remote requests of this process. A thread looks for stalls; it ends with the
+        iterator. A pickled or forked iterator does not have it.
+
+        Args:
+            after_s: Seconds of waiting in one `next` that make a stall, more than 0. 0 stops the watch.
+            callback: Also gets the text, in that thread. What it raises is logged.
+
+        Raises:
+            ArgumentError: If `after_s` is not a number of seconds, or `callback` cannot be called.
+            ClosedError: If the iterator was closed.
+
+        Example:
+            >>> import threading, windrow
+            >>> told = threading.Event()
+            >>> dataset = windrow.MapDataset.range(3).map(lambda n: n if told.wait(10) else None)
+            >>> iterator = iter(dataset)
+            >>> iterator.on_stall(0.01, lambda text: (print(text.splitlines()[0][:15]), told.set()))
+            >>> next(iterator)
+            next has waited
+            0
+            >>> iterator.close()
+        """
+        self._check_is_chain("on_stall")
+        if not isinstance(after_s, numbers.Real) or not 0 <= after_s < float("inf"):
+            raise ArgumentError(
+                f"on_stall: after_s must be a number of seconds, or 0 to stop, got {after_s!r}"
+            )
+        if callback is not None and not callable(callback):
+            raise ArgumentError(
+                f"on_stall: callback must take a text, or be None, got {callback!r}"
+            )
+        self._end_stall_watch()
+        if after_s:
+            self._check_open()
+            from windrow.stalls import StallWatch  # few processes watch
+
+            self._stall_watch = StallWatch(self, self._meter, float(after_s), _stalled, callback)
+
+    def _end_stall_watch(self) -> None:
+        watch, self._stall_watch = self._stall_watch, None
+        if watch is not None:
+            watch.stop()
 
     def keep_history(self, path: str | os.PathLike[str] | None) -> None:
         """Append to a file which records each element from here on is made of.
@@ -280,3 +334,7 @@ class _Listener:
     every_s: float
     due_s: float
     was_called_at_end: bool = False
+
+
+def _stalled(iterator: BaseIterator[Any], waited_s: float) -> str:
+    return iterator._stall_text(waited_s)

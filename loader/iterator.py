@@ -170,6 +170,16 @@ class DatasetIterator(BaseIterator[T_co]):
             self._note_block()
             meter.took(len(elements), size_bytes, made)
 
+    def _stall_text(self, waited_s: float) -> str:
+        from windrow.stalls import described
+
+        workers = [] if self._executors is None else self._executors.activity()
+        code = DatasetIterator._next_block.__code__
+        return described(
+            *(waited_s, self._meter, workers),
+            lambda frame: frame.f_code is code and frame.f_locals.get("self") is self,
+        )
+
     def _note_block(self) -> None:
         if self._keeper is not None and self._marks is not None:
             self._keeper.block(
@@ -240,7 +250,7 @@ class DatasetIterator(BaseIterator[T_co]):
     def _begin_anew(self) -> None:
         """Start with empty statistics, no callback and no history, in a forked child."""
         self._meter, self._listener = Profiler(self._running), None
-        self._keeper = self._keeping = None
+        self._keeper = self._keeping = self._stall_watch = None
 
     def _leave_to_parent(self) -> None:
         """Leave prefetched elements and their threads to the parent process, in a forked child."""
@@ -453,6 +463,7 @@ class DatasetIterator(BaseIterator[T_co]):
         self._drop()
         self._end_workers()
         self._end_history()
+        self._end_stall_watch()
         self._meter.stopped(is_over=True)
         self._notify(is_over=True)
 

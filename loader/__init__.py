@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         sharding,
         sinks,
         sources,
+        torch,  # noqa: F401 - not in __all__: `import *` must do without PyTorch
         transforms,
     )
     from windrow.colocated import ColocatedDataset, ColocatedIterator
@@ -96,6 +97,7 @@ _MODULES = (
     "sharding",
     "sinks",
     "sources",
+    "torch",
     "transforms",
 )
 

@@ -311,6 +311,8 @@ class DatasetIterator(BaseIterator[T_co]):
         check_reach(self._tail, found)
         self._resume(found)
 
+    state_dict, load_state_dict = get_state, set_state  # torchdata's names
+
     def _move(self, position: list[int], lead: int) -> None:
         """Continue at a position in the chain that runs with `lead`: see `Tail.run`."""
         self._drop()

@@ -174,10 +174,10 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
 
         Example:
             >>> import threading, windrow
-            >>> told = threading.Event()
-            >>> dataset = windrow.MapDataset.range(3).map(lambda n: n if told.wait(10) else None)
+            >>> seen = threading.Event()
+            >>> dataset = windrow.MapDataset.range(3).map(lambda n: n if seen.wait(10) else None)
             >>> iterator = iter(dataset)
-            >>> iterator.on_stall(0.01, lambda text: (print(text.splitlines()[0][:15]), told.set()))
+            >>> iterator.on_stall(0.01, lambda text: (print(text.splitlines()[0][:15]), seen.set()))
             >>> next(iterator)
             next has waited
             0
@@ -190,7 +190,7 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
             )
         if callback is not None and not callable(callback):
             raise ArgumentError(
-                f"on_stall: callback must take a text, or be None, got {callback!r}"
+                f"on_stall: callback must take a string, or be None, got {callback!r}"
             )
         self._end_stall_watch()
         if after_s:

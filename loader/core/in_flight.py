@@ -43,7 +43,8 @@ def in_flight() -> list[tuple[str, float]]:
     """Descriptions of what is waited for now, each with its seconds so far; the longest first."""
     now = time.monotonic()
     return [
-        (describe(), now - since) for since, describe in sorted(list(_entries.values()), key=_since)
+        (describe(), now - since)
+        for since, describe in sorted(_entries.copy().values(), key=_since)
     ]
 
 

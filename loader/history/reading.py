@@ -394,14 +394,11 @@ def read(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Hi
     files: list[FrameFile] = []
     with contextlib.ExitStack() as stack:
         for path in itertools.chain.from_iterable(map(_named, given)):
-            try:
-                file = Path(path).open("rb")
-            except (FileNotFoundError, IsADirectoryError) as error:
+            if not Path(path).is_file():
                 raise NotFoundError(
                     f"history.read: {path} is not a file; give files that keep_history wrote"
-                ) from error
-            stack.callback(file.close)
-            files.append(FrameFile(path, file))
+                )
+            files.append(FrameFile(path, stack.enter_context(Path(path).open("rb"))))
         stack.pop_all()
     return History(files)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import logging
 import queue
 import random
 import time
@@ -40,6 +41,7 @@ from windrow.sources.remote.transports import Transport, same
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
 
+_log = logging.getLogger("windrow.remote")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 LIBRARY: Final = "fsspec"
@@ -371,7 +373,12 @@ class _Attempts:
                 except RequestError as fault:
                     if not fault.transient or len(faults) > self._options.retries:
                         break
-                await asyncio.sleep(self._pause_s(faults))
+                pause_s = self._pause_s(faults)
+                if _log.isEnabledFor(logging.DEBUG):
+                    from windrow.core.debug_log import debug
+
+                    debug(_log, "%s: in %.1f s", self._described(url, where(), faults), pause_s)
+                await asyncio.sleep(pause_s)
         took_s = time.monotonic() - started
         raise failure(self._what, url, where(), faults, took_s, self._redaction)
 

@@ -42,9 +42,8 @@ def run(dataset: Any, path: Path, steps: int | None, state: Any = None) -> tuple
         iterator.keep_history(path)
         if state is not None:
             iterator.set_state(state)
-        found = []
-        for _ in itertools.islice(iterator, steps):
-            found.append(iterator.records_of_last())
+        steps_taken = itertools.islice(iterator, steps)
+        found = [iterator.records_of_last() for _ in steps_taken]
         return found, iterator.get_state()
 
 
@@ -185,7 +184,7 @@ def test_a_process_that_has_no_such_step_is_named(tmp_path: Path) -> None:
 def test_it_may_begin_and_move_in_the_middle(tmp_path: Path) -> None:
     with iter(M.range(100).shuffle(seed=1).batch(5)) as iterator:
         found = {}
-        for number in range(3):
+        for _ in range(3):
             next(iterator)
         iterator.keep_history(tmp_path / "h")
         for number in (3, 4):
@@ -378,7 +377,7 @@ def test_a_full_disk_leaves_a_gap_and_a_warning(
         for number in range(8):
             if number not in (3, 4):
                 assert history.step(number).records == found[number]
-        with pytest.raises(RecordIndexError, match="step 4 is in a gap .* for rows 12 to 19 of"):
+        with pytest.raises(RecordIndexError, match=r"step 4 is in a gap .* for rows 12 to 19 of"):
             history.step(4)
         with pytest.raises(RecordIndexError, match="row 13 is not in the history"):
             history.row(13)
@@ -390,7 +389,7 @@ def test_a_full_disk_leaves_a_gap_and_a_warning(
 def test_a_file_has_one_writer(tmp_path: Path) -> None:
     first, second = iter(M.range(9)), iter(M.range(9))
     first.keep_history(tmp_path / "h")
-    with pytest.raises(PlanError, match="another iterator writes .*h; close that one"):
+    with pytest.raises(PlanError, match=r"another iterator writes .*h; close that one"):
         second.keep_history(tmp_path / "h")
     first.close()
     second.keep_history(tmp_path / "h")

@@ -198,7 +198,7 @@ def test_wrong_arguments(after_s: Any) -> None:
     iterator = iter(M.range(3))
     with pytest.raises(ArgumentError, match="after_s must be a number of seconds, or 0 to stop"):
         iterator.on_stall(after_s)
-    with pytest.raises(ArgumentError, match="callback must take a text"):
+    with pytest.raises(ArgumentError, match="callback must take a string"):
         iterator.on_stall(1, "print")  # type: ignore[arg-type]
     iterator.close()
     with pytest.raises(ClosedError):

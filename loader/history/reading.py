@@ -67,7 +67,7 @@ class Step:
         step: Its number: the element of the stream, counted from 0.
         rows: Its rows `[first, stop)`, as a state counts them, of all processes.
         times: How often the run came by: more than once if it was restarted before this step. The
-            records are those of the last time.
+            records are what it saw the last time.
         parts: What each process was given, by file.
         missing: Files of processes that gave rows near it, and not this step.
     """
@@ -204,7 +204,7 @@ class _Elements(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class _Begun:
-    """The segments of one start; `cut` is the row from which on later starts count, if any."""
+    """The segments of one start; later starts count from row `cut` on, if that is not None."""
 
     segments: list[_Segment]
     cut: int | None = None
@@ -372,7 +372,7 @@ def read(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Hi
     be read. One that was cut off is read up to its last whole frame.
 
     Args:
-        paths: The file of a process, or those of all processes of a run; or a glob of them.
+        paths: The file of a process, the files of all processes of a run, or a glob of them.
 
     Raises:
         EmptyPathsError: If there are no paths.
@@ -429,7 +429,7 @@ def _segments(files: Sequence[FrameFile]) -> list[_Segment]:
 
 
 def _starts(segments: Sequence[_Segment]) -> list[_Begun]:
-    """The starts in order of time, each with the row from which on later ones count."""
+    """The starts in order of time, each with the row where a later one takes over."""
     found: list[_Begun] = []
     for segment in sorted(segments, key=lambda segment: segment.time_s):
         last = found[-1] if found else None

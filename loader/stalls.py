@@ -27,8 +27,8 @@ _REQUESTS: Final = 20
 _LOOKS: Final = 4
 _LEAST_S: Final = 0.001
 _OURS: Final = ("windrow-", "fsspecIO")
-# The modules in which a thread of a pool, and one that ticks, wait for something to do.
-_IDLE: Final = (("concurrent", "futures", "thread.py"), ("windrow", "core", "daemon_threads.py"))
+# The modules where threads of pools and of event loops wait for something to do.
+_IDLE: Final = ("futures/thread.py", "core/daemon_threads.py", "selectors.py")
 
 
 class StallWatch:
@@ -119,7 +119,7 @@ def _threads(is_loop: Callable[[FrameType], bool]) -> Iterator[str]:
             name = f"{name}, the loop"
         elif ident == own or not name.startswith(_OURS):
             continue
-        elif Path(frame.f_code.co_filename).parts[-3:] in _IDLE:
+        elif Path(frame.f_code.co_filename).as_posix().endswith(_IDLE):
             idle.append(name)
             continue
         yield f"{name}:"

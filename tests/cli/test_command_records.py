@@ -69,7 +69,7 @@ def test_packed_rows_are_listed_row_by_row(run: Run, tmp_path: Path) -> None:
     with iter(documents.pack(5, lengths=[lengths]).batch(2)) as iterator:
         iterator.keep_history(tmp_path / "log")
         next(iterator)
-        rows = [[record for _, record in row] for row in iterator.records_of_last()]  # type: ignore[union-attr, misc]
+        rows = [[record for _, record in row] for row in iterator.records_of_last()]  # type: ignore[misc]
     _, out, _ = run(tmp_path / "log", "--step", 0)
     table = [line.split() for line in out.splitlines()[7:]]
     assert table == [[str(n), "0", str(record)] for n, row in enumerate(rows) for record in row]

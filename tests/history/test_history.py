@@ -229,13 +229,14 @@ def test_a_thread_writes_what_the_loop_was_given(
     iterator.keep_history(tmp_path / "h")
     next(iterator), next(iterator)
     written = threading.Event()
-    flush = iterator._keeper.flush  # type: ignore[union-attr]
+    keeper: Any = iterator._keeper
+    flush = keeper.flush
 
     def flushed() -> None:
         flush()
         written.set()
 
-    iterator._keeper.flush = flushed  # type: ignore[union-attr, method-assign]
+    keeper.flush = flushed
     assert written.wait(20)
     with windrow.history.read(tmp_path / "h") as history:
         assert history.steps == range(2)
@@ -255,7 +256,9 @@ def test_it_ends_with_the_iterator(tmp_path: Path) -> None:
     iterator = iter(M.range(100).batch(5))
     iterator.keep_history(tmp_path / "h")
     next(iterator)
-    keeper, thread = iterator._keeper, iterator._keeping._ticker._thread  # type: ignore[union-attr]
+    keeping_it: Any = iterator._keeping
+    keeper, thread = iterator._keeper, keeping_it._ticker._thread
+    del keeping_it
     del iterator
     thread.join(20)
     assert not thread.is_alive()

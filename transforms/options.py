@@ -18,7 +18,7 @@ from windrow.errors import ArgumentError, PlanError
 from windrow.transforms.arguments import at_least
 
 MIB = 1 << 20
-_log = logging.getLogger("windrow")
+_log = logging.getLogger("windrow.options")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

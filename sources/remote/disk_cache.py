@@ -63,7 +63,7 @@ _MOST_OPEN: Final = 128
 _MOST_KEYS: Final = 100_000
 _PAUSE_S: Final = 10.0
 _TOUCH_S: Final = 30.0
-_log = logging.getLogger("windrow")
+_log = logging.getLogger("windrow.remote")
 
 
 class Segment:

@@ -44,6 +44,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "convert": "Convert TFRecord, ArrayRecord, Zarr or NetCDF to a format that training reads fast.",
     "inspect": "Show what is at a path or URL, with pictures if asked.",
     "verify": "Read everything once and report every bad chunk.",
+    "cache": "Show, verify and clear the cache on disk of remote data.",
     "bench": "Measure reading in order, block-shuffled and globally shuffled.",
     "explain": "Predict what a dataset of your program will read, decode and hold.",
     "report": "Write a page about a dataset of your program.",

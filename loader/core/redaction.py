@@ -65,6 +65,17 @@ def _without_secrets_of_urls(text: str) -> str:
     return text
 
 
+def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings whose values are not secret: numbers, and strings of harmless names."""
+    found: dict[str, Any] = {}
+    for key, value in sorted(settings.items()):
+        if isinstance(value, Mapping):
+            found[key] = without_secrets(value)
+        elif isinstance(value, int | float) or (isinstance(value, str) and key in _HARMLESS):
+            found[key] = value
+    return found
+
+
 class Redaction:
     """The secrets of storage options. They pickle with the source, and have no repr of their own."""
 

@@ -19,14 +19,17 @@ from typing import Final
 import numpy as np
 
 from windrow.core.cancellation import result_of
+from windrow.core.native import native
 from windrow.core.process import refuse_forked
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
+from windrow.sources.array_record.cached_groups import CachedGroups, picked
 from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.decode import ChunkError, StoredChunk, Verify, decode
 from windrow.sources.array_record.files import IndexedFile, check_unchanged
 from windrow.sources.array_record.records import DamagedRecordError, started_by_records
 from windrow.sources.base import IntArray
+from windrow.sources.remote.disk_cache import Segment
 from windrow.sources.remote.fetcher import LIBRARY, ByteRange, Fetcher
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.range_cache import CachedRange, RangeCache
@@ -63,18 +66,21 @@ class RangeReader:
         chunks = np.array([one.index.chunks for one in self._files], np.int64)
         self._first_chunk = np.cumsum(chunks) - chunks
         self._kept = RangeCache(options.keep_bytes)
+        self._segments = CachedGroups(self._files, verify=verify)
         self._any_remote = any(one.remote is not None for one in self._files)
 
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
         self._refuse_forked()
         plan = self._plan(groups)
-        chunks: list[list[bytes]] = [[]] * len(plan.chunks)
+        chunks: list[Sequence[bytes]] = [[]] * len(plan.chunks)
         try:
             self._add_ranges(plan, keep=True)
             for numbers, stored in self._batches(plan):
                 decoded = self._decoded(plan, numbers, stored)
                 for number, records in zip(numbers, decoded, strict=True):
                     chunks[number] = records
+            for number, group in self._from_segments(plan):
+                chunks[number] = group
         finally:
             # On every way out, even before the first request: other calls may wait for these ranges.
             for request in plan.requests:
@@ -105,11 +111,19 @@ class RangeReader:
 
         def decode_all(fetched: list[bytes]) -> None:
             try:
-                numbers, stored = self._local_chunks(plan)
-                for request, data in zip(plan.requests, fetched, strict=True):
-                    self._add(plan, request.groups, request.wanted.start, data, numbers, stored)
-                decoded = self._decoded(plan, numbers, stored)
-                chunks = [decoded[k] for k in np.argsort(numbers).tolist()]
+                numbers, stored = self._chunks_at_hand(plan)
+                arrived = [
+                    (request.groups, request.wanted.start, data)
+                    for request, data in zip(plan.requests, fetched, strict=True)
+                ]
+                for one in arrived:
+                    self._keep(plan, *one)
+                    self._add(plan, *one, numbers, stored)
+                decoded: dict[int, Sequence[bytes]] = dict(
+                    zip(numbers, self._decoded(plan, numbers, stored), strict=True)
+                )
+                decoded.update(self._from_segments(plan))
+                chunks = [decoded[number] for number in range(len(plan.chunks))]
                 made.set_result(plan.pick(chunks))
             except BaseException as error:
                 made.set_exception(error)
@@ -160,9 +174,12 @@ class RangeReader:
         )
 
     def _add_ranges(self, plan: _ReadPlan, *, keep: bool) -> None:
-        """Divide the remote groups that are not in the cache into requests."""
+        """Divide the remote groups that are not in a cache into requests."""
         far = np.array([one.remote is not None for one in self._files])[plan.files]
         plan.local, at = np.flatnonzero(~far), np.flatnonzero(far)
+        if self._fetcher.has_cache:
+            # Before the lock of the ranges in memory is taken: this waits for the disk.
+            at = self._add_from_disk(plan, at)
         with self._kept.lock:
             if keep:
                 at = self._add_kept(plan, at)
@@ -173,6 +190,56 @@ class RangeReader:
             most = _widest_gap(gaps, limits.merge_gap_bytes, wanted, limits.most_fetched)
             for run in np.split(at, np.flatnonzero(gaps > most) + 1):
                 self._add_requests(plan, run, keep=keep)
+
+    def _add_from_disk(self, plan: _ReadPlan, at: IntArray) -> IntArray:
+        """Take groups from the cache on disk, and return the others."""
+        left = np.ones(len(at), np.bool_)
+        for number in np.unique(plan.files[at]).tolist():
+            mine = np.flatnonzero(plan.files[at] == number)
+            groups, file = at[mine], self._files[number].remote
+            if file is not None and native() is not None:
+                for kept in self._fetcher.find_kept(file, plan.begin[groups], plan.end[groups]):
+                    if len(kept.places):
+                        plan.in_segments.append((number, groups[kept.places], kept.segment))
+                        left[mine[kept.places]] = False
+            elif file is not None:
+                for run in self._fetcher.kept(file, plan.begin[groups], plan.end[groups]):
+                    plan.from_disk.append((groups[run.places], run.start, run.data))
+                    left[mine[run.places]] = False
+        return at[left]
+
+    def _from_segments(self, plan: _ReadPlan) -> Iterator[tuple[int, Sequence[bytes]]]:
+        """Groups in segments of the cache on disk, and their records."""
+        if not plan.in_segments:
+            return
+        at = np.concatenate([groups for _, groups, _ in plan.in_segments])
+        chunks = plan.chunks[at] - self._first_chunk[plan.files[at]]
+        records: Sequence[Sequence[bytes]] | None
+        records = self._segments.decoded(plan.in_segments, chunks)
+        plan.by_core = records is not None and len(at) == len(plan.chunks)
+        if records is None:
+            self._fetcher.stats.fault("damaged")
+            records = self._fetched(plan, at)
+        yield from zip(at.tolist(), records, strict=True)
+
+    def _fetched(self, plan: _ReadPlan, at: IntArray) -> Sequence[Sequence[bytes]]:
+        """The records of groups of remote files, which are fetched now and kept again."""
+        numbers: list[int] = []
+        stored: list[StoredChunk] = []
+        for number in at.tolist():
+            file = self._files[plan.files[number]].remote
+            begin, end = int(plan.begin[number]), int(plan.end[number])
+            if file is not None:
+                data = self._fetcher.start([ByteRange(file, begin, end)]).result()[0]
+                self._keep(plan, np.array([number]), begin, data)
+                self._add(plan, np.array([number]), begin, data, numbers, stored)
+        return self._decoded(plan, numbers, stored)
+
+    def _keep(self, plan: _ReadPlan, groups: IntArray, start: int, data: bytes) -> None:
+        """Put groups of a file into the cache on disk; `data` begins at `start`."""
+        file = self._files[plan.files[groups[0]]].remote
+        if file is not None and self._fetcher.has_cache:
+            self._fetcher.keep(file, plan.begin[groups], plan.end[groups], start, data)
 
     def _add_kept(self, plan: _ReadPlan, at: IntArray) -> IntArray:
         """Take groups from cached ranges, and return the others."""
@@ -208,7 +275,7 @@ class RangeReader:
 
     def _batches(self, plan: _ReadPlan) -> Iterator[tuple[list[int], list[StoredChunk]]]:
         """Groups that have arrived, by number, in portions that are decoded together."""
-        numbers, stored = self._local_chunks(plan)
+        numbers, stored = self._chunks_at_hand(plan)
         weight = 0
         for groups, start, data in self._arrivals(plan):
             self._add(plan, groups, start, data, numbers, stored)
@@ -222,11 +289,19 @@ class RangeReader:
     def _arrivals(self, plan: _ReadPlan) -> Iterator[tuple[IntArray, int, bytes]]:
         """Remote groups in the order in which they arrive, with the offset of their bytes in the file."""
         if plan.requests:
+            unconfirmed = []
             for at, data in self._fetcher.fetch([one.wanted for one in plan.requests]):
                 request = plan.requests[at]
                 if request.kept is not None:
                     self._kept.arrive(request.kept, data)
-                yield request.groups, request.wanted.start, data
+                arrived = request.groups, request.wanted.start, data
+                if self._fetcher.confirms(request.wanted.file.url):
+                    self._keep(plan, *arrived)
+                else:
+                    unconfirmed.append(arrived)
+                yield arrived
+            for arrived in unconfirmed:
+                self._keep(plan, *arrived)
         # All ranges that this call added have arrived, so it may wait for the ranges of other calls.
         for one, groups in plan.kept:
             shared = result_of(one.data)
@@ -236,6 +311,7 @@ class RangeReader:
                 start = int(plan.begin[groups[0]])
                 stop = int(plan.end[groups[-1]])
                 shared = self._fetcher.start([ByteRange(file, start, stop)]).result()[0]
+            self._keep(plan, groups, start, shared or b"")
             yield groups, start, shared or b""
 
     def _add(
@@ -253,7 +329,7 @@ class RangeReader:
         places = zip(*(a[groups].tolist() for a in (plan.begin, plan.end, plan.held)), strict=True)
         stored += [StoredChunk(b, whole[b - start : e - start], n) for b, e, n in places]
 
-    def _local_chunks(self, plan: _ReadPlan) -> tuple[list[int], list[StoredChunk]]:
+    def _chunks_at_hand(self, plan: _ReadPlan) -> tuple[list[int], list[StoredChunk]]:
         numbers: list[int] = plan.local.tolist()
         stored: list[StoredChunk] = []
         for number in np.unique(plan.files[plan.local]).tolist():
@@ -264,6 +340,8 @@ class RangeReader:
             for run in np.split(mine, np.flatnonzero(gaps) + 1):
                 start, stop = int(plan.begin[run[0]]), int(plan.end[run[-1]])
                 self._add(plan, run, start, file_bytes(file.path, start, stop), [], stored)
+        for groups, start, data in plan.from_disk:
+            self._add(plan, groups, start, data, numbers, stored)
         return numbers, stored
 
     def _decoded(
@@ -288,6 +366,7 @@ class RangeReader:
                 again.add(number)
                 begin, end = int(plan.begin[number]), int(plan.end[number])
                 data = self._fetcher.start([ByteRange(file, begin, end)]).result()[0]
+                self._keep(plan, np.array([number]), begin, data)
                 stored[error.chunk] = StoredChunk(begin, data, int(plan.held[number]))
 
 
@@ -314,11 +393,17 @@ class _ReadPlan:
     ranges_of: IntArray  # a range and a position of a record in each group
     positions: IntArray
     local: IntArray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
+    by_core: bool = False  # whether the core has decoded all groups
+    in_segments: list[tuple[int, IntArray, Segment]] = dataclasses.field(default_factory=list)
+    from_disk: list[tuple[IntArray, int, bytes]] = dataclasses.field(default_factory=list)
     requests: list[_RangeRequest] = dataclasses.field(default_factory=list)
     kept: list[tuple[CachedRange, IntArray]] = dataclasses.field(default_factory=list)
 
-    def pick(self, chunks: Sequence[list[bytes]]) -> list[bytes]:
+    def pick(self, chunks: Sequence[Sequence[bytes]]) -> list[bytes]:
         """The records of the call."""
+        if self.by_core:
+            inside = np.zeros_like(self.which) if self.inside is None else self.inside
+            return picked(chunks, self.which, inside)
         if self.inside is None:
             return [chunks[number][0] for number in self.which.tolist()]
         places = zip(self.which.tolist(), self.inside.tolist(), strict=True)

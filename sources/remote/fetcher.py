@@ -9,9 +9,11 @@
 4. A fault that may pass is followed by a pause and another attempt, at most `retries` times; any
    other fault ends the request. An attempt ends after `timeout_s` and a pause after `max_backoff_s`,
    so a request never takes longer than `RemoteOptions.longest_s`, plus the wait for a free slot.
-5. An error that is raised has no other error as its cause or context. No error, repr or pickled
+5. With a cache on disk, `kept` reads from it and `keep` writes to it; both wait for the disk, and
+   never run on the event loop.
+6. An error that is raised has no other error as its cause or context. No error, repr or pickled
    state shows a credential, except that the pickle itself holds the storage options.
-6. Everything runs on fsspec's event loop, in its thread, as fsspec's file systems need it.
+7. Requests run on fsspec's event loop, in its thread, as fsspec's file systems need it.
 """
 
 from __future__ import annotations
@@ -20,24 +22,30 @@ import asyncio
 import dataclasses
 import functools
 import logging
+import os
 import queue
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+
+import numpy as np
 
 from windrow.core.bounded_tasks import ByteSemaphore, Share, run_bounded
 from windrow.core.cancellation import cancel_with_scope
 from windrow.core.in_flight import InFlight
 from windrow.core.process import refuse_forked
 from windrow.core.redaction import Redaction, shown_url
-from windrow.errors import ReadError, WindrowError
+from windrow.errors import NotFoundError, ReadError, WindrowError
 from windrow.sources.remote.faults import RequestError, as_fault, failure
 from windrow.sources.remote.file_systems import FileSystems
 from windrow.sources.remote.options import RemoteOptions, RemoteStats
 from windrow.sources.remote.remote_file import ByteRange, FileTail, RemoteFile
 from windrow.sources.remote.transports import Transport, same
+
+if TYPE_CHECKING:
+    from windrow.sources.remote.disk_cache import DiskCache, IntArray, KeptRanges, KeptRun
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
 
@@ -88,6 +96,13 @@ class Fetcher:
         self._budget = ByteSemaphore(options.in_flight_bytes)
         self._in_turn: dict[Transport, _Attempts] = {}
         self._systems = FileSystems(what, self._storage_options, options, redaction=self.redaction)
+        self._cache: DiskCache | None = None
+        if options.cache_dir is not None:
+            from windrow.sources.remote.disk_cache import DiskCache
+
+            folder, most = os.fspath(options.cache_dir), options.cache_bytes
+            self._cache = DiskCache(folder, most, settings=self._storage_options)
+            self.stats.cached(0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Fetcher, (self._what, self._storage_options, self.options)
@@ -169,6 +184,79 @@ class Fetcher:
         finally:
             running.cancel()
             loop.call_soon_threadsafe(share.end)
+
+    # ---- bytes of the cache on disk
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether there is a cache on disk."""
+        return self._cache is not None
+
+    def kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRun]:
+        """The ranges `[begin, end)` of a file, in order, that the cache on disk has."""
+        if self._cache is None or not len(begin):
+            return []
+        refuse_forked(LIBRARY, self._what)
+        runs = self._cache.get(file, begin, end)
+        self.stats.cached(sum(len(run.data) for run in runs))
+        return runs
+
+    def find_kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRanges]:
+        """As `kept`, but where they are instead of their bytes."""
+        if self._cache is None or not len(begin):
+            return []
+        refuse_forked(LIBRARY, self._what)
+        found = self._cache.find(file, begin, end)
+        self.stats.cached(sum(int((end - begin)[kept.places].sum()) for kept in found))
+        return found
+
+    def keep(
+        self, file: RemoteFile, begin: IntArray, end: IntArray, start: int, data: bytes
+    ) -> None:
+        """Put ranges `[begin, end)`, in order, into the cache on disk.
+
+        Args:
+            file: The file, whose version is confirmed.
+            begin: The first byte of each range.
+            end: The end of each range.
+            start: The first byte of `data`.
+            data: Bytes that hold all ranges.
+        """
+        if self._cache is not None:
+            self._cache.put(file, begin, end, start, data)
+
+    def read_kept(self, one: ByteRange) -> bytes:
+        """The bytes of a range, from the cache on disk or fetched. Raises as `fetch`."""
+        begin, end = np.array([one.start]), np.array([one.stop])
+        for run in self.kept(one.file, begin, end):
+            return run.data
+        (data,) = self.start([one]).result()
+        self.keep(one.file, begin, end, one.start, data)
+        return data
+
+    def read_whole(self, url: str) -> tuple[RemoteFile, bytes] | None:
+        """All of a file, from the cache on disk or fetched; None if it does not exist.
+
+        The store is always asked for the version of the file.
+
+        Raises:
+            ReadError: If it cannot be read.
+        """
+        try:
+            if self._cache is not None and self._cache.knows(url):
+                size, version = self._ask(url, lambda transport, path: transport.state(path))
+                file = RemoteFile(url, size, version)
+                return file, self.read_kept(ByteRange(file, 0, size))
+            found = self._ask(url, lambda transport, path: transport.whole_version(path))
+        except NotFoundError:
+            return None
+        if found is None:
+            return None
+        data, version = found
+        self.stats.received(len(data))
+        file = RemoteFile(url, len(data), version)
+        self.keep(file, np.array([0]), np.array([len(data)]), 0, data)
+        return file, data
 
     # ---- names
 

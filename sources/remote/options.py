@@ -8,12 +8,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import os
 import threading
 from typing import Any
 
 from windrow.errors import ArgumentError, PlanError
 
 MIB = 1 << 20
+_LEAST_CACHE_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class RemoteOptions:
         backoff_s: The most seconds before the first retry. It doubles with each further retry, and
             each pause is a random part of it, so that many readers do not retry at once.
         max_backoff_s: The most seconds before any retry.
+        cache_dir: A folder of a local disk that keeps what was fetched, for later epochs and runs and
+            for all processes of the host; None to keep nothing there.
+        cache_bytes: The most bytes of that folder. What was used least recently is evicted.
 
     Raises:
         ArgumentError: If a value is not a number.
@@ -54,6 +59,8 @@ class RemoteOptions:
     retries: int = 5
     backoff_s: float = 0.25
     max_backoff_s: float = 8.0
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_bytes: int = 16 << 30
 
     def __post_init__(self) -> None:
         for name in ("max_requests", "max_request_bytes", "in_flight_bytes"):
@@ -65,6 +72,9 @@ class RemoteOptions:
         for name in ("backoff_s", "max_backoff_s"):
             self._number(name, 0.0)
         self._number("most_fetched", 1.0)
+        self._whole("cache_bytes", _LEAST_CACHE_BYTES)
+        if self.cache_dir is not None:
+            object.__setattr__(self, "cache_dir", _folder(self.cache_dir))
 
     def _number(self, name: str, least: float) -> None:
         value = getattr(self, name)
@@ -89,6 +99,25 @@ class RemoteOptions:
         A server may request a pause before each retry; it gets up to `max_backoff_s`.
         """
         return (self.retries + 1) * self.timeout_s + self.retries * self.max_backoff_s
+
+
+def _folder(path: Any) -> str:
+    """The absolute path of a folder of a local disk."""
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        text = b""
+    if not isinstance(text, str):
+        raise ArgumentError(
+            f"RemoteOptions: cache_dir must be a path of a local folder, got a {type(path).__name__}"
+        )
+    if not text or "://" in text:
+        from windrow.core.redaction import shown_url
+
+        raise PlanError(
+            f"RemoteOptions: cache_dir must be a path of a local folder, got {shown_url(text)!r}"
+        )
+    return os.path.abspath(os.path.expanduser(text))
 
 
 def is_remote_source(source: Any) -> bool:
@@ -120,6 +149,7 @@ class RemoteStats:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests = self._retries = self._bytes = 0
+        self._cached_bytes: int | None = None
         self._faults: collections.Counter[str] = collections.Counter()
 
     def __reduce__(self) -> tuple[type[RemoteStats], tuple[()]]:
@@ -136,17 +166,28 @@ class RemoteStats:
         with self._lock:
             self._bytes += size_bytes
 
+    def cached(self, size_bytes: int) -> None:
+        """Count bytes that came from the cache on disk; only then do `counts` have them."""
+        with self._lock:
+            self._cached_bytes = (self._cached_bytes or 0) + size_bytes
+
     def fault(self, kind: str) -> None:
         """Count a failed request by its description, such as 'status 503', 'timeout', 'cut short'."""
         with self._lock:
             self._faults[kind] += 1
 
     def counts(self) -> dict[str, Any]:
-        """Numbers of `requests` (including retries), `retries`, `bytes`, and `faults` by kind."""
+        """Numbers of `requests` (including retries), `retries`, `bytes`, and `faults` by kind.
+
+        With a cache on disk also `cached_bytes`, which came from it.
+        """
         with self._lock:
-            return {
+            found: dict[str, Any] = {
                 "requests": self._requests,
                 "retries": self._retries,
                 "bytes": self._bytes,
                 "faults": dict(self._faults),
             }
+            if self._cached_bytes is not None:
+                found["cached_bytes"] = self._cached_bytes
+            return found

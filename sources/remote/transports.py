@@ -124,6 +124,17 @@ class Transport:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
+    async def whole_version(self, path: str) -> tuple[bytes, str] | None:
+        """All of a small file, and its version; None if it does not exist."""
+        try:
+            before = await self.state(path)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        data = await self.whole(path)
+        if data is not None and (before != await self.state(path) or before[0] != len(data)):
+            raise RequestError("changed", cause="network", detail="it changed while it was read")
+        return None if data is None else (data, before[1])
+
     async def state(self, path: str) -> tuple[int, str]:
         """The current length of the file and its version."""
         # A cached listing describes the file as it was.
@@ -240,6 +251,10 @@ class HttpTransport(Transport):
             return _checked(await answer.read(), file.size_bytes)[start:stop]
 
     async def whole(self, path: str) -> bytes | None:
+        found = await self.whole_version(path)
+        return None if found is None else found[0]
+
+    async def whole_version(self, path: str) -> tuple[bytes, str] | None:
         async with await self._get(path, None) as answer:
             # S3 answers 403 for an absent key if the caller may not list names.
             hidden = answer.status == 403 and "x-amz-request-id" in answer.headers
@@ -248,7 +263,7 @@ class HttpTransport(Transport):
             _check_status(answer)
             data: bytes = await answer.read()
             size = answer.content_length
-            return _checked(data, len(data) if size is None else size)
+            return _checked(data, len(data) if size is None else size), _version(answer)
 
     async def state(self, path: str) -> tuple[int, str]:
         async with await self._get(path, _range_header(0, 1)) as answer:
@@ -386,8 +401,13 @@ class ObjectStoreTransport(Transport, abc.ABC):
         return _checked(data, stop - start)
 
     async def whole(self, path: str) -> bytes | None:
+        found = await self.whole_version(path)
+        return None if found is None else found[0]
+
+    async def whole_version(self, path: str) -> tuple[bytes, str] | None:
         try:
-            return (await self._get(path, None))[0]
+            data, _, version = await self._get(path, None)
+            return data, version
         except Exception as error:
             fault = as_fault(error)
             # A store answers 403 for an absent object if the caller may not list names.

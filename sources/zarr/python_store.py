@@ -118,7 +118,8 @@ class RangeObjects(StoredObjects):
     """Objects at a URL, by byte ranges of fsspec. Thread-safe.
 
     The end of a shard is read once. Later ranges must have the same version, so that a shard that
-    is written again is an error and never a mixture.
+    is written again is an error and never a mixture. With a cache on disk this holds for every object
+    but metadata: the store is asked for its version once.
     """
 
     def __init__(self, access: Access, url: str) -> None:
@@ -130,7 +131,18 @@ class RangeObjects(StoredObjects):
         self._bytes = 0  # of the ends
 
     def whole(self, key: str) -> bytes | None:
-        return self._access.fetcher.read_small(joined(self._url, key))
+        fetcher, url = self._access.fetcher, joined(self._url, key)
+        # Metadata are read again to find out whether they have changed.
+        if not fetcher.has_cache or _is_metadata(key):
+            return fetcher.read_small(url)
+        file = self._files.get(key)
+        if file is not None:
+            return fetcher.read_kept(ByteRange(file, 0, file.size_bytes))
+        found = fetcher.read_whole(url)
+        if found is None:
+            return None
+        self._remember(key, found[0], b"")
+        return found[1]
 
     def part(self, key: str, start: int, stop: int | None) -> bytes | None:
         file = self._files.get(key)
@@ -140,7 +152,7 @@ class RangeObjects(StoredObjects):
             file = self._files[key]
         end = file.size_bytes if stop is None else min(stop, file.size_bytes)
         wanted = ByteRange(file, min(start, end), end)
-        return self._access.fetcher.start([wanted]).result()[0]
+        return self._access.fetcher.read_kept(wanted)
 
     def tail(self, key: str, size_bytes: int) -> bytes | None:
         # Many chunks of a shard are read at once, and only one of these reads fetches its end.

@@ -120,7 +120,8 @@ class Access:
             SourceError: If it cannot be parsed.
         """
         try:
-            route = route_of(self.what, url, self.storage_options)
+            cached = self.options.cache_dir is not None
+            route = route_of(self.what, url, self.storage_options, cached=cached)
         except ValueError as error:
             raise SourceError(
                 f"{self.what}: {self.hide(repr(url))} cannot be opened: {self.reason(error)}"

@@ -368,7 +368,10 @@ def _why_fsspec(found: Found) -> str:
     if found.spec is not None:
         return ""
     if found.access is None or found.url is None:
-        raise unread(found, "only TensorStore reads its format, and it does not open such URLs")
+        why = "only TensorStore reads its format, and it does not open such URLs"
+        if found.access is not None and found.access.options.cache_dir is not None:
+            why += " if RemoteOptions has a cache_dir; leave that out"
+        raise unread(found, why)
     return found.access.route(found.url).why
 
 

@@ -2,7 +2,8 @@
 
 TensorStore reads http(s), s3 and gs fast, with retries of its own, but knows fewer options than
 fsspec. So TensorStore reads a URL if it has a setting for every option that was given. Otherwise
-zarr-python reads it, over byte ranges that fsspec reads.
+zarr-python reads it, over byte ranges that fsspec reads. So it does with a cache on disk, which
+TensorStore's own requests would not go through.
 
 Invariant: no option is dropped that identifies or bills the caller, or that says where to read.
 Settings of fsspec's own buffers and listings are dropped.
@@ -63,16 +64,20 @@ class _UnknownError(Exception):
     """An option for which TensorStore has no setting."""
 
 
-def route_of(what: str, url: str, storage_options: Mapping[str, Any] | None) -> UrlRoute:
+def route_of(
+    what: str, url: str, storage_options: Mapping[str, Any] | None, *, cached: bool = False
+) -> UrlRoute:
     """How the array, group or key-value store at `url` is read.
 
     Args:
         what: Name of the source, for messages.
         url: The URL; not a local path.
         storage_options: As fsspec takes them.
+        cached: Whether there is a cache on disk.
 
     Raises:
-        ArgumentError: If only TensorStore reads such URLs, and it has no setting for an option.
+        ArgumentError: If only TensorStore reads such URLs, and it has no setting for an option, or
+            there is a cache on disk.
         ValueError: If TensorStore cannot parse the URL.
     """
     base, bar, adapters = url.partition("|")
@@ -84,6 +89,14 @@ def route_of(what: str, url: str, storage_options: Mapping[str, Any] | None) -> 
         return UrlRoute(None, why=f"fsspec protocol {protocol!r}")
     if not bar and protocol not in _OF_TENSORSTORE and _is_known(protocol):
         return UrlRoute(None, why=f"fsspec protocol {protocol!r}")
+    if cached and protocol in _OF_TENSORSTORE:
+        if bar:
+            raise ArgumentError(
+                f"{what}: RemoteOptions(cache_dir=...) keeps what fsspec reads, and only TensorStore"
+                " reads URLs with a |; leave cache_dir out, or chain file systems as fsspec does,"
+                " such as 'zip://::s3://bucket/a.zip'"
+            )
+        return UrlRoute(None, why="RemoteOptions(cache_dir=...)")
     try:
         settings, base = _settings(protocol, base, storage_options or {})
     except _UnknownError as option:

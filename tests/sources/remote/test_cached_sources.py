@@ -1,0 +1,415 @@
+"""Sources with a cache on disk: the records without one, few requests, and no harm by the disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
+
+import windrow
+from tests.far_arrays import PATIENT, array_over, values, write, write_ways
+from tests.processes import Program
+from tests.range_server import RangeServer, cut, replace, reset, status
+from windrow.cli.main import main
+from windrow.core.native import native
+from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
+from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
+from windrow.sources.array_record import range_reader
+from windrow.sources.remote import disk_cache
+from windrow.sources.remote.disk_cache import stored_segments
+from windrow.sources.remote.fetcher import Fetcher
+from windrow.sources.remote.remote_file import ByteRange
+from windrow.sources.zarr.urls import route_of
+
+COUNT = 257
+WAYS = ("plain", "shard", "filter", "cookies")
+ROWS = values(37, 6)
+
+
+def write_records(path: Path, seed: int = 0, options: str = "group_size:1") -> list[bytes]:
+    draw = random.Random(seed)
+    records = [draw.randbytes(draw.randrange(2000)) for _ in range(COUNT)]
+    writer = ArrayRecordWriter(str(path), options)
+    for record in records:
+        writer.write(record)
+    writer.close()
+    return records
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> RemoteOptions:
+    return dataclasses.replace(PATIENT, cache_dir=tmp_path / "cache")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RangeServer]:
+    (tmp_path / "served").mkdir()
+    with RangeServer(tmp_path / "served") as running:
+        yield running
+
+
+def epoch(source: ArrayRecordDataSource, seed: int) -> list[bytes]:
+    ds = windrow.MapDataset.source(source).shuffle(seed=seed).batch(16, batch_fn=list)
+    return sorted(record for batch in ds.to_iter_dataset() for record in batch)
+
+
+# ---- records
+
+
+@pytest.mark.parametrize("options", ["group_size:1", "group_size:7", "group_size:3,snappy"])
+@pytest.mark.parametrize("faults", [False, True])
+def test_records_come_once_over_the_network(
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path, options: str, faults: bool
+) -> None:
+    records = sorted(write_records(tmp_path / "served" / "a", options=options))
+    if faults:
+        server.chance(0.2, [status(503), cut(), reset()])
+    source = ArrayRecordDataSource(server.url("a"), remote=remote)
+    assert epoch(source, 0) == records
+    server.heal()
+    server.reset_counts()
+    for seed in (1, 2):
+        assert epoch(source, seed) == records
+    assert source.read(np.arange(COUNT)) == ArrayRecordDataSource(tmp_path / "served" / "a").read(
+        np.arange(COUNT)
+    )
+    assert source[5] == source.read(np.array([5]))[0]
+    assert server.counts().requests == 0
+    assert source.stats()["cached_bytes"] > sum(map(len, records))
+
+
+def test_the_next_run_asks_each_file_once(
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path
+) -> None:
+    records = sorted(write_records(tmp_path / "served" / "a"))
+    assert epoch(ArrayRecordDataSource(server.url("a"), remote=remote), 0) == records
+    server.reset_counts()
+    source = ArrayRecordDataSource(server.url("a"), remote=remote)
+    assert epoch(source, 1) == records
+    assert epoch(pickle.loads(pickle.dumps(source)), 2) == records
+    # It is a file, its end has the index, and no conversion is writing it.
+    asked = [(path, part) for _, path, part in server.counts().asked]
+    assert asked == [("a", "bytes=0-0"), ("a", "bytes=-131072"), ("_WINDROW_UNFINISHED", "")]
+
+
+def test_a_changed_file_is_never_served_by_the_next_run(
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path
+) -> None:
+    write_records(tmp_path / "served" / "a")
+    alone = dataclasses.replace(remote, keep_bytes=0, merge_gap_bytes=0)
+    first = ArrayRecordDataSource(server.url("a"), remote=alone)
+    first.read(np.arange(0, COUNT, 2))
+    after = write_records(tmp_path / "served" / "a", seed=1)
+    with pytest.raises(ReadError, match="has changed since it was opened"):
+        first.read(np.arange(1, COUNT, 2))
+    second = ArrayRecordDataSource(server.url("a"), remote=remote)
+    assert second.read(np.arange(COUNT)) == after
+
+
+@pytest.mark.parametrize("protocol", ["memory", "http without ETags"])
+def test_files_without_etags_are_told_by_size_and_time(
+    remote: RemoteOptions, tmp_path: Path, protocol: str
+) -> None:
+    records = write_records(tmp_path / "a")
+    data = (tmp_path / "a").read_bytes()
+    with RangeServer({"a": data}, etags=False) as server:
+        url = server.url("a")
+        if protocol == "memory":
+            url = f"memory://{tmp_path.name}/a"
+            fsspec.filesystem("memory").pipe(url, data)
+        source = ArrayRecordDataSource(url, remote=remote)
+        assert source.read(np.arange(COUNT)) == records
+        before = source.stats()["bytes"]
+        assert source.read(np.arange(COUNT)) == records
+        assert source.stats()["bytes"] == before
+
+
+def test_damaged_entries_are_fetched_again(
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path
+) -> None:
+    records = sorted(write_records(tmp_path / "served" / "a"))
+    epoch(ArrayRecordDataSource(server.url("a"), remote=remote), 0)
+    (segment,) = stored_segments(str(tmp_path / "cache"))
+    raw = bytearray(Path(segment.path).read_bytes())
+    raw[80_000:120_000] = bytes(40_000)
+    Path(segment.path).write_bytes(raw)
+    source = ArrayRecordDataSource(server.url("a"), remote=remote)
+    server.reset_counts()
+    assert epoch(source, 1) == records
+    assert 0 < server.counts().body_bytes < 60_000
+    source = ArrayRecordDataSource(server.url("a"), remote=remote)
+    server.reset_counts()
+    assert epoch(source, 1) == records
+    assert server.counts().requests == 0
+
+
+def test_bytes_that_are_damaged_after_their_check_are_fetched_again(
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path
+) -> None:
+    records = write_records(tmp_path / "served" / "a")
+    source = ArrayRecordDataSource(server.url("a"), remote=remote)
+    for _ in range(2):
+        assert source.read(np.arange(COUNT)) == records
+    (segment,) = stored_segments(str(tmp_path / "cache"))
+    with Path(segment.path).open("r+b") as file:
+        file.seek(100_000)
+        file.write(bytes(50_000))
+    assert source.read(np.arange(COUNT)) == records
+    if native() is not None:
+        assert source.stats()["faults"] == {"damaged": 1}
+    server.reset_counts()
+    assert source.read(np.arange(COUNT)) == records
+    assert server.counts().requests == 0
+
+
+def test_without_the_core_the_records_are_the_same(
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_reader, "native", lambda: None)
+    records = sorted(write_records(tmp_path / "served" / "a", options="group_size:3"))
+    source = ArrayRecordDataSource(server.url("a"), remote=remote)
+    assert epoch(source, 0) == records
+    server.reset_counts()
+    assert epoch(source, 1) == records
+    assert server.counts().requests == 0
+
+
+@pytest.mark.parametrize("harm", ["removed", "full", "small"])
+def test_the_disk_never_harms_the_stream(
+    server: RangeServer,
+    remote: RemoteOptions,
+    tmp_path: Path,
+    harm: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    records = sorted(write_records(tmp_path / "served" / "a"))
+    if harm == "small":
+        monkeypatch.setattr(disk_cache, "SEGMENT_BYTES", 1 << 16)
+        remote = dataclasses.replace(remote, cache_bytes=1 << 20)
+    source = ArrayRecordDataSource(server.url("a"), remote=remote)
+    assert epoch(source, 0) == records
+    if harm == "removed":
+        shutil.rmtree(tmp_path / "cache")
+    elif harm == "full":
+
+        def full(*_: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+        shutil.rmtree(tmp_path / "cache")
+        (tmp_path / "cache").mkdir()
+        monkeypatch.setattr(disk_cache, "_write", full)
+    assert epoch(source, 1) == records
+    assert caplog.text.count("reading continues without it") == (harm != "small")
+
+
+_READER = """
+import random, sys
+import numpy as np
+from windrow.sources import ArrayRecordDataSource, RemoteOptions
+source = ArrayRecordDataSource(sys.argv[1], remote=RemoteOptions(cache_dir=sys.argv[2]))
+here = ArrayRecordDataSource(sys.argv[3])
+print("reads", flush=True)
+order = np.random.default_rng(int(sys.argv[4])).permutation(len(source))
+for part in np.array_split(order, 30):
+    assert source.read(part) == here.read(part)
+"""
+
+
+def test_two_runs_at_once_have_the_records(server: RangeServer, tmp_path: Path) -> None:
+    write_records(tmp_path / "served" / "a")
+    argv = ["-c", _READER, server.url("a"), str(tmp_path / "cache"), str(tmp_path / "served" / "a")]
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    with Program(folders[0], [*argv, "1"]) as first, Program(folders[1], [*argv, "2"]) as second:
+        first.ends()
+        second.ends()
+    source = ArrayRecordDataSource(
+        server.url("a"), remote=RemoteOptions(cache_dir=tmp_path / "cache")
+    )
+    server.reset_counts()
+    source.read(np.arange(COUNT))
+    assert server.counts().requests == 0
+
+
+# ---- arrays
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("faults", [False, True])
+def test_arrays_come_once_over_the_network(
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path, way: str, faults: bool
+) -> None:
+    write_ways(tmp_path / "served", ROWS)
+    order = np.random.default_rng(1).permutation(len(ROWS))
+    if faults:
+        server.chance(0.1, [status(503), cut(), reset()])
+    source = array_over(server, way, remote)
+    np.testing.assert_array_equal(source.read(order), ROWS[order])
+    server.heal()
+    server.reset_counts()
+    np.testing.assert_array_equal(source.read(order[::-1]), ROWS[order[::-1]])
+    assert server.counts().requests == 0
+    second = array_over(server, way, remote)
+    opening = server.counts().body_bytes
+    np.testing.assert_array_equal(second.read(order), ROWS[order])
+    if way in ("plain", "filter"):  # a byte for each of ten objects, to find out its version
+        assert server.counts().body_bytes - opening == 10
+
+
+@pytest.mark.parametrize("way", ["plain", "filter"])
+def test_changed_chunks_are_never_served_by_the_next_run(
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path, way: str
+) -> None:
+    write_ways(tmp_path / "served", ROWS)
+    order = np.arange(len(ROWS))
+    np.testing.assert_array_equal(array_over(server, way, remote).read(order), ROWS)
+    shutil.rmtree(tmp_path / "served")
+    write_ways(tmp_path / "served", -ROWS)
+    np.testing.assert_array_equal(array_over(server, way, remote).read(order), -ROWS)
+
+
+def test_a_chunk_that_is_not_stored_is_the_fill_value(
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "served" / "a", ROWS, (4, 6))
+    (path / "c" / "0" / "0").unlink()
+    source = ZarrDataSource(server.url("a"), remote=remote)
+    for _ in range(2):
+        found = source.read(np.arange(8))
+        assert not np.asarray(found[:4]).any()
+        np.testing.assert_array_equal(found[4:], ROWS[4:8])
+
+
+def test_only_what_fsspec_reads_goes_through_the_cache() -> None:
+    for url in ("http://example.org/a", "s3://bucket/a", "gs://bucket/a"):
+        route = route_of("Tests", url, {}, cached=True)
+        assert (route.spec, route.why) == (None, "RemoteOptions(cache_dir=...)")
+    with pytest.raises(ArgumentError, match=r"reads URLs with a \|; leave cache_dir out"):
+        route_of("Tests", "http://example.org/a.zip|zip:|zarr3:", {}, cached=True)
+
+
+def test_a_format_that_only_tensorstore_reads_is_refused(
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path
+) -> None:
+    folder = tmp_path / "served" / "n5"
+    folder.mkdir()
+    meta = {
+        "dimensions": [4],
+        "blockSize": [4],
+        "dataType": "uint8",
+        "compression": {"type": "raw"},
+    }
+    (folder / "attributes.json").write_text(json.dumps(meta))
+    with pytest.raises(SourceError, match="if RemoteOptions has a cache_dir; leave that out"):
+        ZarrDataSource(server.url("n5"), remote=remote)
+
+
+# ---- objects, options, and the command
+
+
+def test_an_object_that_changes_while_it_is_asked_for_is_never_mixed(
+    remote: RemoteOptions,
+) -> None:
+    with RangeServer({"a": b"one" * 100}) as server:
+        first = Fetcher("Tests", {}, remote).read_whole(server.url("a"))
+        assert first is not None
+        assert first[1] == b"one" * 100
+        server.plan([None, replace(b"two" * 100)])
+        reader = Fetcher("Tests", {}, remote)
+        found = reader.read_whole(server.url("a"))
+        assert found is not None
+        assert found[1] == b"one" * 100  # by its version, which the store was asked for
+        with pytest.raises(ReadError, match="has changed"):
+            reader.read_kept(ByteRange(found[0], 1, 200))
+        server.heal()
+        server.remove("a")
+        assert Fetcher("Tests", {}, remote).read_whole(server.url("a")) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ({"cache_dir": 3}, ArgumentError, "cache_dir must be a path of a local folder, got a int"),
+        ({"cache_dir": b"a"}, ArgumentError, "got a bytes"),
+        ({"cache_dir": ""}, PlanError, "cache_dir must be a path of a local folder, got ''"),
+        ({"cache_dir": "s3://a:b@c"}, PlanError, r"got 's3://\*\*\*@c'"),
+        ({"cache_bytes": 1000}, PlanError, "cache_bytes must be at least 1048576, got 1000"),
+        ({"cache_bytes": 1e9}, ArgumentError, "cache_bytes must be an integer"),
+    ],
+)
+def test_options_that_are_refused(
+    given: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        RemoteOptions(**given)
+
+
+def test_the_folder_is_an_absolute_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/a")
+    assert RemoteOptions(cache_dir=Path("c")).cache_dir == str(tmp_path / "c")
+    assert RemoteOptions(cache_dir="~/c").cache_dir == "/home/a/c"
+
+
+@pytest.fixture
+def ran(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = main(["cache", *argv])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_shows_verifies_and_clears(
+    server: RangeServer,
+    remote: RemoteOptions,
+    tmp_path: Path,
+    ran: Callable[..., tuple[int, str, str]],
+) -> None:
+    write_records(tmp_path / "served" / "a")
+    url, folder = server.url("a"), str(remote.cache_dir)
+    source = ArrayRecordDataSource(url, remote=remote)
+    source.read(np.arange(COUNT))
+    code, out, _ = ran(folder)
+    assert code == 0
+    assert f"{COUNT} ranges of 1 URLs" in out
+    assert url in out
+    code, out, _ = ran(folder, "--json", "--verify")
+    facts = json.loads(out)
+    assert (code, facts["damaged"], facts["cleared"]) == (0, 0, False)
+    assert facts["urls"] == [{"url": url, "ranges": COUNT, "bytes": facts["urls"][0]["bytes"]}]
+    assert facts["urls"][0]["bytes"] <= facts["disk_bytes"]
+    (segment,) = stored_segments(folder)
+    with Path(segment.path).open("r+b") as file:
+        file.seek(1 << 17)
+        file.write(b"damaged")
+    code, out, _ = ran(folder, "--verify")
+    assert code == 1
+    assert "1 damaged ranges, deleted" in out
+    source.read(np.arange(COUNT))
+    (tmp_path / "cache" / "mine.txt").write_text("stays")
+    code, out, _ = ran(folder, "--clear")
+    assert (code, "all deleted" in out) == (0, True)
+    assert list(stored_segments(folder)) == []
+    assert (tmp_path / "cache" / "mine.txt").exists()
+    assert len(source.read(np.arange(COUNT))) == COUNT
+
+
+def test_the_command_refuses_what_is_not_a_folder(
+    tmp_path: Path, ran: Callable[..., tuple[int, str, str]]
+) -> None:
+    code, _, errors = ran(str(tmp_path / "absent"))
+    assert code == 2
+    assert "is not a folder; give the cache_dir of RemoteOptions" in errors

@@ -1,0 +1,1 @@
+from sources.array_record.cached_groups import *

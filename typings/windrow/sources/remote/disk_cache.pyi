@@ -1,0 +1,1 @@
+from sources.remote.disk_cache import *

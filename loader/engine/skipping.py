@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from windrow.engine import streams
 from windrow.engine.context import RunContext
@@ -19,6 +19,9 @@ from windrow.stats.profiler import Profiler
 from windrow.transforms.moves import Moved
 from windrow.transforms.nodes import Node, lane_share
 from windrow.transforms.row_blocks import Blocks, OwnStates
+
+if TYPE_CHECKING:
+    from windrow.engine.bad_records import BadRecords
 
 
 class _LaneRunsError(Exception):
@@ -86,21 +89,22 @@ class _EngineMoves:
         return count if self.of_lane is None else lane_share(count, *self.of_lane)
 
 
-def running(meter: Profiler, own_states: OwnStates) -> Run:
-    """Makes the elements; `meter` counts what is read."""
-    return functools.partial(_run, meter, own_states)
+def running(meter: Profiler, own_states: OwnStates, bad: BadRecords | None = None) -> Run:
+    """Makes the elements; `meter` counts what is read, and `bad` the bad records."""
+    return functools.partial(_run, meter, own_states, bad)
 
 
 def _run(
     meter: Profiler,
     own_states: OwnStates,
+    bad: BadRecords | None,
     node: Node,
     position: Sequence[int],
     count: int,
     unit: int | None,
 ) -> Moved:
     executors = Executors(node)
-    run = RunContext(node, executors, meter, own_states=own_states)
+    run = RunContext(node, executors, meter, own_states=own_states, bad=bad)
     rows = streams.blocks(node, position, run, unit)
     try:
         with run.maker.working():

@@ -28,6 +28,7 @@ def explained(node: Node) -> Explanation:
     """
     if node.length != STREAM:
         node = ToStreamNode((node,), default_options(node))
+    node = node.all_good()
     whole, node = node, tail_of(node).explained()
     found = predicted(node)
     order = node.parents_first()

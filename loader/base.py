@@ -19,13 +19,14 @@ from windrow.errors import ArgumentError, ReadError
 from windrow.iterator import DatasetIterator
 from windrow.transforms import functions, nodes, specs, tables
 from windrow.transforms.nodes import STREAM, Node, StreamLimitNode
+from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
 
 if TYPE_CHECKING:
     from windrow.colocated import ColocatedDataset
     from windrow.explain.explanation import Explanation
     from windrow.jax_dataset import JaxDataset
-    from windrow.transforms.nodes import OnBad
+    from windrow.transforms.options import OnBad
 
 T = TypeVar("T")
 D = TypeVar("D", bound="Dataset[Any]")
@@ -315,6 +316,20 @@ def _first_elements(node: Node) -> Iterator[Any]:
     for index in range(min(node.length, specs.FIRST)):
         at = positions(np.array([index], np.int64), node.length)
         yield tables.elements(execute.start(node, at, [0, 1], execute.Reader())())[0]
+
+
+def stream_of(node: Node, read_options: Any) -> tuple[Node, ReadOptions]:
+    """The chain of a stream with these options, and the options; by default what suits the sources.
+
+    Raises:
+        ArgumentError: If they are something else.
+        PlanError: If their `on_bad` does not fit the chain.
+    """
+    options = as_read_options(default_options(node) if read_options is None else read_options)
+    if options.on_bad == "raise":
+        return node, options
+    given = options.on_bad, nodes.BAD_ERRORS, options.max_bad
+    return nodes.on_bad_node(node, *given, nodes.default_seed(node)), options
 
 
 def nodes_of(datasets: Any, kind: type[Dataset[Any]], who: str) -> tuple[Node, ...]:

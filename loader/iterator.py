@@ -166,6 +166,8 @@ class DatasetIterator(BaseIterator[T_co]):
             self._is_over = self._tail.agree is not None
             self._end_workers()
             meter.stopped(is_over=True)
+            if self._bad is not None:
+                self._bad.is_over = True
             self._notify(is_over=True)
             raise StopIteration
         block, size_bytes, made = handed
@@ -178,7 +180,7 @@ class DatasetIterator(BaseIterator[T_co]):
 
     def _keep_position(self) -> None:
         if self._marks is not None and self._given:
-            self._position = self._marks[self._given - 1].tolist()
+            self._position = self._reached()
             rows = self._made_of
             self._last = (None if rows is None else rows.sliced(self._given - 1, self._given),)
             if self._has_own:
@@ -220,13 +222,8 @@ class DatasetIterator(BaseIterator[T_co]):
                 # Not when their last reference goes: the thread has one as long as it works.
                 self._end_executors = weakref.finalize(self, self._executors.kill)
                 self._executors.start()  # they start while the first records are read
-            run = RunContext(
-                self._running,
-                self._executors,
-                self._meter,
-                own_states=self._own_states,
-                bad=self._bad,
-            )
+            run = RunContext(self._running, self._executors, self._meter)
+            run.own_states, run.bad = self._own_states, self._bad
             rest = streams.blocks(self._running, self._position, run, None)
             made = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
             if run.ahead:
@@ -268,6 +265,10 @@ class DatasetIterator(BaseIterator[T_co]):
         self._keep_position()
         return self._named().state(self._found())
 
+    def _reached(self) -> list[int]:
+        given = self._marks is not None and self._given
+        return self._marks[self._given - 1].tolist() if given else self._position
+
     def _found(self) -> RowPosition:
         found = self._tail.rows_of(self._position, self._lead)
         if self._bad is not None:
@@ -303,10 +304,7 @@ class DatasetIterator(BaseIterator[T_co]):
         self._resume(found)
 
     def _move(self, position: list[int], lead: int, bad: Counts | None = None) -> None:
-        """Continue at a position in the chain that runs with `lead`: see `Tail.run`.
-
-        `bad` has the counts of bad records there.
-        """
+        """Continue at a position, with counts of bad records, in the chain of `Tail.run(lead)`."""
         self._drop()
         if lead != self._lead:
             self._end_workers()  # they have the nodes of the chain that ran
@@ -460,7 +458,8 @@ class DatasetIterator(BaseIterator[T_co]):
         """
         self._check_is_chain("stats")
         with self._meter.lock:
-            return self._meter.stats(len(self._elements) - self._given)
+            found = self._meter.stats(len(self._elements) - self._given)
+            return found if self._bad is None else self._bad.added_to(found, self._reached())
 
     def on_stats(self, callback: Callable[[Stats], Any] | None, every_s: float = 10.0) -> None:
         """Call `callback` with the `stats` at intervals, and at the end.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from windrow.engine.bad_rows import BadRow, Reason
 from windrow.engine.index_walk import start
 from windrow.engine.record_trace import Recorder, Trace, of_leaf, trace
 from windrow.errors import ReadError
+from windrow.stats.stats import Stats
 from windrow.transforms.nodes import Node, Tail, ToStreamNode, as_chain, random_access_parts
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.positions import Positions, positions
@@ -57,18 +57,20 @@ class BadRecord:
         return f"element {self.element}{of}: {self.reason}"
 
 
-@dataclasses.dataclass(slots=True)
 class _Found:
-    """The bad rows of one node in one lane: `(element, index at the node)`, ascending."""
+    """The bad rows of one node in one lane, by `(element, index at the node)`.
 
-    places: list[tuple[int, int]] = dataclasses.field(default_factory=list)
-    reasons: list[Reason] = dataclasses.field(default_factory=list)
+    One thread adds rows, and others count them.
+    """
 
-    def add(self, element: int, index: int, reason: Reason) -> None:
-        at = bisect.bisect_left(self.places, (element, index))
-        if self.places[at : at + 1] != [(element, index)]:
-            self.places.insert(at, (element, index))
-            self.reasons.insert(at, reason)
+    def __init__(self) -> None:
+        self.places: list[tuple[int, int]] = []  # ascending
+        self.reasons: dict[tuple[int, int], Reason] = {}
+
+    def add(self, place: tuple[int, int], reason: Reason) -> None:
+        if place not in self.reasons:
+            self.reasons[place] = reason
+            bisect.insort(self.places, place)
 
     def before(self, element: int) -> int:
         return bisect.bisect_left(self.places, (element, -(2**63)))
@@ -86,7 +88,7 @@ class BadRecords:
             position: The position in that chain.
             counts: The counts there; what is missing is 0.
         """
-        self._node, self._tail, self._lock = node, tail, threading.Lock()
+        self._node, self._tail = node, tail
         self._nodes: list[tuple[Node, Any]] = [
             (part, each)
             for part in random_access_parts(node)
@@ -98,8 +100,18 @@ class BadRecords:
             [int(count or 0) for count in counts.get(str(n), [0] * tail.lanes)]
             for n in range(len(self._nodes))
         ]
+        self.is_over = False
+        """Whether the stream has ended, so that all that were found are behind its position."""
         self._began = self._reached(position)
         self._found = [[_Found() for _ in range(tail.lanes)] for _ in self._nodes]
+
+    def added_to(self, stats: Stats, position: Sequence[int]) -> Stats:
+        """The stats of an iterator at a position, with its bad records."""
+        found: dict[str, int] = {}
+        for number, lanes in self.counts(position, with_all=self.is_over).items():
+            name = self._nodes[int(number)][1].label
+            found[name] = found.get(name, 0) + sum(count or 0 for count in lanes)
+        return dataclasses.replace(stats, bad_records=found)
 
     def counts(
         self, position: Sequence[int], *, with_all: bool = False
@@ -111,16 +123,13 @@ class BadRecords:
             with_all: Whether all that were found count, at the end of the stream.
         """
         reached, own = self._reached(position), set(self._tail.own_lanes)
-        with self._lock:
-            return {
-                str(number): [
-                    self._count(number, lane, reached[lane], with_all=with_all)
-                    if lane in own
-                    else None
-                    for lane in range(self._tail.lanes)
-                ]
-                for number in range(len(self._nodes))
-            }
+        return {
+            str(number): [
+                self._count(number, lane, reached[lane], with_all=with_all) if lane in own else None
+                for lane in range(self._tail.lanes)
+            ]
+            for number in range(len(self._nodes))
+        }
 
     def _count(
         self, number: int, lane: int, reached: Mapping[int, float], *, with_all: bool
@@ -155,8 +164,7 @@ class BadRecords:
             for which, index in _elements_of(part, self._nodes[number][1], elements, [*reasons]):
                 lane, element = int(lanes[which]), int(elements[which])
                 if element >= self._began[lane].get(id(part), 0):
-                    with self._lock:
-                        self._found[number][lane].add(element, index, reasons[index])
+                    self._found[number][lane].add((element, index), reasons[index])
             failed += self._too_many(number, np.unique(lanes).tolist())
         here = [each for each in failed if each[0] in elements]
         if not here:
@@ -185,10 +193,9 @@ class BadRecords:
     def _listed(self, number: int, lane: int, most: int) -> list[BadRecord]:
         found, own = self._found[number][lane], self._nodes[number][1]
         return [
-            BadRecord(element, records_text(own.parent, index), str(reason), reason.file)
-            for (element, index), reason in zip(
-                found.places[: min(most, _SHOWN)], found.reasons, strict=False
-            )
+            BadRecord(place[0], records_text(own.parent, place[1]), str(why), why.file)
+            for place in found.places[: min(most, _SHOWN)]
+            for why in [found.reasons[place]]
         ]
 
     def _reached(self, position: Sequence[int]) -> list[dict[int, float]]:

@@ -115,8 +115,6 @@ if TYPE_CHECKING:
     from windrow.transforms.nodes.mixing import StreamMixNode, TokenMixNode, token_sizes
     from windrow.transforms.nodes.on_bad import (
         BAD_ERRORS,
-        ON_BAD,
-        OnBad,
         OnBadNode,
         on_bad_node,
     )
@@ -149,8 +147,6 @@ _MODULE_OF: Final = {
     "FitPackNode": "stream_packing",
     "FlatMapNode": "flatten",
     "FlattenNode": "flatten",
-    "ON_BAD": "on_bad",
-    "OnBad": "on_bad",
     "OnBadNode": "on_bad",
     "OwnIndicesNode": "own",
     "OwnMapNode": "own",
@@ -181,7 +177,6 @@ __all__ = [
     "BAD_ERRORS",
     "BEST_FIT",
     "ENDLESS",
-    "ON_BAD",
     "STREAM",
     "VAST",
     "BatchNode",
@@ -208,7 +203,6 @@ __all__ = [
     "MixNode",
     "MixingNode",
     "Node",
-    "OnBad",
     "OnBadNode",
     "OptionsNode",
     "OwnIndicesNode",

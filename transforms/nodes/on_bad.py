@@ -13,7 +13,7 @@ import abc
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -33,15 +33,12 @@ from windrow.transforms.arguments import integer, one_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.values import ValueNode
+from windrow.transforms.options import ON_BAD, OnBad
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Table
 
-OnBad: TypeAlias = Literal["raise", "skip", "replace"]
-"""What becomes of a bad record."""
-
-ON_BAD: Final[tuple[OnBad, ...]] = ("raise", "skip", "replace")
 BAD_ERRORS: Final[tuple[type[Exception], ...]] = (ReadError, ValueError)
 """The errors that make a record a bad one, by default."""
 
@@ -192,12 +189,13 @@ def on_bad_node(parent: Node, action: Any, errors: Any, max_bad: Any, seed: int 
         return parent
     if parent.length == STREAM:
         raise PlanError("on_bad: needs random access; write it before to_iter_dataset")
-    if given == "skip":
-        return SkipBadNode((parent,), kinds, most)
     if parent.has_gaps:
         raise PlanError(
-            f"on_bad: rows of {parent.label} cannot be replaced by others; replace the records before it"
+            f"on_bad: {parent.label} plans rows from lengths, and needs every document; leave out bad"
+            " records when the data are converted"
         )
+    if given == "skip":
+        return SkipBadNode((parent,), kinds, most)
     return ReplaceBadNode((parent,), kinds, most, seed or 0)
 
 

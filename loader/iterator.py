@@ -166,8 +166,7 @@ class DatasetIterator(BaseIterator[T_co]):
             self._is_over = self._tail.agree is not None
             self._end_workers()
             meter.stopped(is_over=True)
-            if self._bad is not None:
-                self._bad.is_over = True
+            self._bad.passed(self._position, is_over=True)
             self._notify(is_over=True)
             raise StopIteration
         block, size_bytes, made = handed
@@ -183,6 +182,7 @@ class DatasetIterator(BaseIterator[T_co]):
             self._position = self._reached()
             rows = self._made_of
             self._last = (None if rows is None else rows.sliced(self._given - 1, self._given),)
+            self._bad.passed(self._position)
             if self._has_own:
                 from windrow import own_nodes
 
@@ -271,8 +271,7 @@ class DatasetIterator(BaseIterator[T_co]):
 
     def _found(self) -> RowPosition:
         found = self._tail.rows_of(self._position, self._lead)
-        if self._bad is not None:
-            found = found._replace(bad=self._bad.counts(self._position))
+        found = found._replace(bad=self._bad.counts(self._position))
         if not self._has_own:
             return found
         from windrow import own_nodes
@@ -363,8 +362,7 @@ class DatasetIterator(BaseIterator[T_co]):
             return 0
         self._keep_position()
         moved = self._after(self._running, self._position, wanted, self._bad)
-        bad = None if self._bad is None else self._bad.counts(moved.position)
-        self._move(moved.position, self._lead, bad)
+        self._move(moved.position, self._lead, self._bad.counts(moved.position))
         return moved.passed
 
     def seek(self, step: int) -> None:
@@ -398,7 +396,7 @@ class DatasetIterator(BaseIterator[T_co]):
                 f"seek: step {wanted} is beyond the end: the stream has {moved.passed} elements;"
                 f" choose 0 <= step <= {moved.passed}"
             )
-        self._move(moved.position, 0, None if bad is None else bad.counts(moved.position))
+        self._move(moved.position, 0, bad.counts(moved.position))
 
     def _after(self, node: Node, position: list[int], count: int, bad: BadRecords | None) -> Moved:
         from windrow.engine import skipping  # few processes skip
@@ -459,7 +457,7 @@ class DatasetIterator(BaseIterator[T_co]):
         self._check_is_chain("stats")
         with self._meter.lock:
             found = self._meter.stats(len(self._elements) - self._given)
-            return found if self._bad is None else self._bad.added_to(found, self._reached())
+            return self._bad.added_to(found, self._reached())
 
     def on_stats(self, callback: Callable[[Stats], Any] | None, every_s: float = 10.0) -> None:
         """Call `callback` with the `stats` at intervals, and at the end.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,48 +37,40 @@ Counts = Mapping[str, Sequence["int | None"]]
 """For the number of each `on_bad` node, parents first, the bad records of each lane."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BadRecord:
-    """A record, or several of one element, left out or replaced.
-
-    Args:
-        element: The index of the element of the stream's chain that it is part of.
-        records: The records, such as `record 3 of ArrayRecordSource(...)`.
-        reason: The class of the error, and its message.
-        file: The file that the error names; None if it names none.
-    """
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class _Bad:
+    """A bad row: the element of the chain that it is part of, its index at the node, and the reason."""
 
     element: int
-    records: str
-    reason: str
-    file: str | None
-
-    def __str__(self) -> str:
-        of = f", {self.records}" if self.records else ""
-        return f"element {self.element}{of}: {self.reason}"
+    index: int
+    reason: Reason = dataclasses.field(compare=False)
 
 
 class _Found:
-    """The bad rows of one node in one lane, by `(element, index at the node)`.
+    """The bad rows of one node in one lane, ascending, without those that were passed for good."""
 
-    One thread adds rows, and others count them.
-    """
+    def __init__(self, count: int) -> None:
+        self.passed = count
+        self.rows: list[_Bad] = []
+        self.first: list[_Bad] = []  # of all rows of this run
 
-    def __init__(self) -> None:
-        self.places: list[tuple[int, int]] = []  # ascending
-        self.reasons: dict[tuple[int, int], Reason] = {}
+    def add(self, row: _Bad) -> None:
+        at = bisect.bisect_left(self.rows, row)
+        if self.rows[at : at + 1] != [row]:
+            self.rows.insert(at, row)
+            bisect.insort(self.first, row)
+            del self.first[_SHOWN:]
 
-    def add(self, place: tuple[int, int], reason: Reason) -> None:
-        if place not in self.reasons:
-            self.reasons[place] = reason
-            bisect.insort(self.places, place)
-
-    def before(self, element: int) -> int:
-        return bisect.bisect_left(self.places, (element, -(2**63)))
+    def before(self, element: float) -> int:
+        """The number of rows before an element."""
+        return bisect.bisect_left(self.rows, element, key=lambda row: row.element)
 
 
 class BadRecords:
-    """Counts bad records from a position of an iterator on."""
+    """Counts bad records from a position of an iterator on.
+
+    The thread that makes read batches calls `noted`, and the loop all else.
+    """
 
     def __init__(self, node: Node, tail: Tail, position: Sequence[int], counts: Counts) -> None:
         """Begin at a position.
@@ -96,48 +89,58 @@ class BadRecords:
             if each.takes_bad
         ]
         self._numbers = {(id(part), each.token): n for n, (part, each) in enumerate(self._nodes)}
-        self._base = [
-            [int(count or 0) for count in counts.get(str(n), [0] * tail.lanes)]
-            for n in range(len(self._nodes))
+        none = [0] * tail.lanes
+        self._found = [
+            [_Found(count or 0) for count in counts.get(str(number), none)]
+            for number in range(len(self._nodes))
         ]
-        self.is_over = False
-        """Whether the stream has ended, so that all that were found are behind its position."""
-        self._began = self._reached(position)
-        self._found = [[_Found() for _ in range(tail.lanes)] for _ in self._nodes]
+        # Rows before these places are counted, or are not counted again.
+        self._counted = self._reached(position)
+        self._lock = threading.Lock()
+        self._has_new = self._is_over = False
+
+    def counts(self, position: Sequence[int]) -> dict[str, list[int | None]]:
+        """The counts at a position of the chain that runs; None for lanes of other processes."""
+        reached, own, found = self._reached(position), set(self._tail.own_lanes), self._found
+        return {
+            str(number): [
+                each.passed + each.before(reached[lane].get(id(part), 0)) if lane in own else None
+                for lane, each in enumerate(found[number])
+            ]
+            for number, (part, _) in enumerate(self._nodes)
+        }
 
     def added_to(self, stats: Stats, position: Sequence[int]) -> Stats:
         """The stats of an iterator at a position, with its bad records."""
-        found: dict[str, int] = {}
-        for number, lanes in self.counts(position, with_all=self.is_over).items():
-            name = self._nodes[int(number)][1].label
-            found[name] = found.get(name, 0) + sum(count or 0 for count in lanes)
-        return dataclasses.replace(stats, bad_records=found)
+        totals: dict[str, int] = {}
+        with self._lock:
+            counts = self.counts(position)
+        for number, (_, node) in enumerate(self._nodes):
+            total = sum(count or 0 for count in counts[str(number)])
+            if self._is_over:  # no element comes after the rows that are left
+                total = sum(each.passed + len(each.rows) for each in self._found[number])
+            totals[node.label] = totals.get(node.label, 0) + total
+        return dataclasses.replace(stats, bad_records=totals)
 
-    def counts(
-        self, position: Sequence[int], *, with_all: bool = False
-    ) -> dict[str, list[int | None]]:
-        """The counts at a position; None for lanes that other processes run.
-
-        Args:
-            position: The position in the chain that the iterator runs.
-            with_all: Whether all that were found count, at the end of the stream.
-        """
-        reached, own = self._reached(position), set(self._tail.own_lanes)
-        return {
-            str(number): [
-                self._count(number, lane, reached[lane], with_all=with_all) if lane in own else None
-                for lane in range(self._tail.lanes)
-            ]
-            for number in range(len(self._nodes))
-        }
-
-    def _count(
-        self, number: int, lane: int, reached: Mapping[int, float], *, with_all: bool
-    ) -> int:
-        found, (part, _) = self._found[number][lane], self._nodes[number]
-        stop = reached.get(id(part), 0)
-        passed = len(found.places) if with_all or stop == np.inf else found.before(int(stop))
-        return self._base[number][lane] + passed
+    def passed(self, position: Sequence[int], *, is_over: bool = False) -> None:
+        """Count rows before a position for good, and report them; at the end of the stream, all."""
+        # A row that is being noted lies after the position.
+        if not self._has_new or self._is_over or not self._lock.acquire(blocking=is_over):
+            return
+        try:
+            self._is_over, reached, left = is_over, self._reached(position), 0
+            for number, (part, _) in enumerate(self._nodes):
+                for lane, found in enumerate(self._found[number]):
+                    stop = reached[lane].get(id(part), 0)
+                    count = found.before(stop)
+                    self._report(number, lane, found.rows if is_over else found.rows[:count])
+                    found.passed += count
+                    del found.rows[:count]
+                    left += len(found.rows)
+                    self._counted[lane][id(part)] = max(self._counted[lane].get(id(part), 0), stop)
+            self._has_new = left > 0
+        finally:
+            self._lock.release()
 
     def noted(
         self, chain: ToStreamNode, elements: IntArray, rows: Iterable[BadRow], block: Block
@@ -160,12 +163,15 @@ class BadRecords:
         for row in rows:
             by_node.setdefault(self._numbers[id(part), row.token], {})[row.place] = row.reason
         failed: list[tuple[int, Exception]] = []
-        for number, reasons in by_node.items():
-            for which, index in _elements_of(part, self._nodes[number][1], elements, [*reasons]):
-                lane, element = int(lanes[which]), int(elements[which])
-                if element >= self._began[lane].get(id(part), 0):
-                    self._found[number][lane].add((element, index), reasons[index])
-            failed += self._too_many(number, np.unique(lanes).tolist())
+        with self._lock:
+            for number, reasons in by_node.items():
+                own = self._nodes[number][1]
+                for which, index in _elements_of(part, own, elements, [*reasons]):
+                    lane, element = int(lanes[which]), int(elements[which])
+                    if element >= self._counted[lane].get(id(part), 0):
+                        self._found[number][lane].add(_Bad(element, index, reasons[index]))
+                failed += self._too_many(number, np.unique(lanes).tolist())
+            self._has_new = True
         here = [each for each in failed if each[0] in elements]
         if not here:
             return block, None
@@ -179,24 +185,24 @@ class BadRecords:
         own = self._nodes[number][1]
         for lane in lanes if own.max_bad is not None else ():
             found = self._found[number][lane]
-            allowed = max(0, own.max_bad - self._base[number][lane])
-            if len(found.places) <= allowed:
+            allowed = max(0, own.max_bad - found.passed)
+            if len(found.rows) <= allowed:
                 continue
-            shown = "".join(f"\n  {each}" for each in self._listed(number, lane, allowed + 1))
+            last = found.rows[allowed]
+            shown = "".join(
+                f"\n  element {row.element}, {records_text(own.parent, row.index)}: {row.reason}"
+                for row in found.first
+                if row <= last
+            )
             of_lane = f" of lane {lane}" if self._tail.lanes > 1 else ""
             error = ReadError(
                 f"{own.label}: more than max_bad={own.max_bad} records{of_lane} are bad. The first that"
                 f" this run found:{shown}\nCheck the data with windrow verify, or allow more"
             )
-            yield found.places[allowed][0], error
+            yield last.element, error
 
-    def _listed(self, number: int, lane: int, most: int) -> list[BadRecord]:
-        found, own = self._found[number][lane], self._nodes[number][1]
-        return [
-            BadRecord(place[0], records_text(own.parent, place[1]), str(why), why.file)
-            for place in found.places[: min(most, _SHOWN)]
-            for why in [found.reasons[place]]
-        ]
+    def _report(self, number: int, lane: int, rows: Sequence[_Bad]) -> None:
+        """Log rows that were left out, and append them to the file of the node."""
 
     def _reached(self, position: Sequence[int]) -> list[dict[int, float]]:
         """For each lane, the index of the next element of each part; infinite after a whole pass."""
@@ -204,11 +210,10 @@ class BadRecords:
         if tail.is_indexed:
             (part,) = random_access_parts(self._node)
             return [{id(part): position[0]}]
-        found = []
-        for lane in tail.rows_of(position).lanes:
-            places = {} if lane is None else dict(_places(tail.row_node, lane, again=False))
-            found.append(places)
-        return found
+        return [
+            {} if lane is None else dict(_places(tail.row_node, lane, again=False))
+            for lane in tail.rows_of(position).lanes
+        ]
 
 
 def _places(node: Node, position: Sequence[int], *, again: bool) -> Iterator[tuple[int, float]]:

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from windrow.core.cancellation import CancelScope
 from windrow.core.daemon_threads import DaemonPool
 from windrow.core.process import cores
@@ -40,7 +43,12 @@ from windrow.transforms.row_blocks import KeptBlocks, OwnStates
 
 if TYPE_CHECKING:
     from windrow.engine.bad_records import BadRecords, Counts
+    from windrow.engine.bad_rows import BadRow
     from windrow.engine.drop_watch import DropWatch
+    from windrow.stats.stats import Stats
+    from windrow.transforms.row_blocks import Block
+
+IntArray = npt.NDArray[np.int64]
 
 # Read batches of a remote source are read in parallel: while one waits, the other decodes.
 _REMOTE_READS = 2
@@ -59,7 +67,7 @@ class RunContext:
         meter: Profiler | None = None,
         clock: Clock = time.perf_counter,
         own_states: OwnStates | None = None,
-        bad: BadRecords | None = None,
+        bad: BadRecords | NoBadRecords | None = None,
     ) -> None:
         parts = chains_of(node)
         found = [part.read_options for part in parts]
@@ -70,7 +78,7 @@ class RunContext:
         self.clock = clock
         self.kept: dict[tuple[int, int], KeptBlocks] = {}  # by node and lane
         self.own_states = OwnStates() if own_states is None else own_states
-        self.bad = bad
+        self.bad = NoBadRecords() if bad is None else bad
         self.stopped = threading.Event()
         self.cancel_scope = CancelScope()
         self._executors = Executors(node) if executors is None else executors
@@ -197,12 +205,33 @@ class RunContext:
                 pool.shutdown(cancel_futures=True)
 
 
+class NoBadRecords:
+    """In place of `BadRecords`, for an iterator whose chain has no `on_bad` node."""
+
+    def counts(self, position: Sequence[int]) -> dict[str, list[int | None]]:
+        """No counts."""
+        return {}
+
+    def added_to(self, stats: Stats, position: Sequence[int]) -> Stats:
+        """The stats unchanged."""
+        return stats
+
+    def passed(self, position: Sequence[int], *, is_over: bool = False) -> None:
+        """Do nothing."""
+
+    def noted(
+        self, chain: ToStreamNode, elements: IntArray, rows: Sequence[BadRow], block: Block
+    ) -> tuple[Block, Exception | None]:
+        """The block unchanged."""
+        return block, None
+
+
 def bad_records(
     node: Node, tail: Tail, position: Sequence[int], counts: Counts | None = None
-) -> BadRecords | None:
-    """Counts the bad records of an iterator from a position on; None where no node takes any."""
+) -> BadRecords | NoBadRecords:
+    """Counts the bad records of an iterator from a position on."""
     if not any(each.takes_bad for each in node.walk()):
-        return None
+        return NoBadRecords()
     from windrow.engine.bad_records import BadRecords  # few chains need it
 
     return BadRecords(node, tail, position, counts or {})

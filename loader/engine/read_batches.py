@@ -277,7 +277,7 @@ class ReadBatches(Iterator["ReadBatch"]):
                 self._learn(result)
                 block, failed = result.block, None
                 bad = (*work.reader.noted, *result.bad)
-                if bad and self._run.bad is not None:
+                if bad:
                     elements = as_array(work.elements)
                     block, failed = self._run.bad.noted(self._chain.node, elements, bad, block)
                 made_of = MadeOf.of_elements(self._chain_number, block.marks[:, 0] - 1)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from windrow.engine import streams
-from windrow.engine.context import RunContext
+from windrow.engine.context import NoBadRecords, RunContext
 from windrow.engine.executors import Executors
 from windrow.stats.profiler import Profiler
 from windrow.transforms.moves import Moved
@@ -89,7 +89,7 @@ class _EngineMoves:
         return count if self.of_lane is None else lane_share(count, *self.of_lane)
 
 
-def running(meter: Profiler, own_states: OwnStates, bad: BadRecords | None = None) -> Run:
+def running(meter: Profiler, own_states: OwnStates, bad: BadRecords | NoBadRecords) -> Run:
     """Makes the elements; `meter` counts what is read, and `bad` the bad records."""
     return functools.partial(_run, meter, own_states, bad)
 
@@ -97,7 +97,7 @@ def running(meter: Profiler, own_states: OwnStates, bad: BadRecords | None = Non
 def _run(
     meter: Profiler,
     own_states: OwnStates,
-    bad: BadRecords | None,
+    bad: BadRecords | NoBadRecords,
     node: Node,
     position: Sequence[int],
     count: int,

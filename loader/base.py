@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import functools
 import importlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
@@ -228,7 +229,8 @@ class Dataset(abc.ABC, Generic[T]):
         self: D,
         action: OnBad,
         errors: type[Exception] | Sequence[type[Exception]] = (ReadError, ValueError),
-        max_bad: int | None = None,
+        max_bad: float | None = None,
+        log: str | os.PathLike[str] | None = None,
     ) -> D:
         """Continue where a record before this node cannot be read, or a function before it raises.
 
@@ -244,7 +246,10 @@ class Dataset(abc.ABC, Generic[T]):
             action: `"raise"`, `"skip"` or `"replace"`.
             errors: The classes of errors that make a record a bad one.
             max_bad: The most bad records, in each lane of a stream with lanes; the error at the next one
-                lists the first ones. None for no limit. It is not part of the fingerprint.
+                lists the first ones. None for no limit. A float is a share of each 1,000
+                elements: 0.01 allows 10. It is not part of the fingerprint.
+            log: A JSON Lines file. A line is appended for each bad record that the loop has passed. It
+                is not part of the fingerprint.
 
         Raises:
             ArgumentError: If `errors` or `max_bad` has the wrong type.
@@ -258,7 +263,7 @@ class Dataset(abc.ABC, Generic[T]):
             ([1, 2, 4], [1, 2, 1, 4])
         """
         seed = nodes.default_seed(self._node)
-        return type(self)(nodes.on_bad_node(self._node, action, errors, max_bad, seed))
+        return type(self)(nodes.on_bad_node(self._node, action, errors, max_bad, log, seed))
 
     def explain(self, *, sharding: Any = None, host: Iterable[str] = ()) -> Explanation:
         """Describe the chain and its costs, before anything is read.
@@ -328,7 +333,7 @@ def stream_of(node: Node, read_options: Any) -> tuple[Node, ReadOptions]:
     options = as_read_options(default_options(node) if read_options is None else read_options)
     if options.on_bad == "raise":
         return node, options
-    given = options.on_bad, nodes.BAD_ERRORS, options.max_bad
+    given = options.on_bad, nodes.BAD_ERRORS, options.max_bad, None
     return nodes.on_bad_node(node, *given, nodes.default_seed(node)), options
 
 

@@ -13,9 +13,11 @@ import math
 import numbers
 from typing import Any, Final, Literal, TypeAlias
 
+import numpy as np
+
 from windrow.core.process import cores
 from windrow.errors import ArgumentError, PlanError
-from windrow.transforms.arguments import at_least, one_of
+from windrow.transforms.arguments import at_least, integer, one_of
 
 MIB = 1 << 20
 _log = logging.getLogger("windrow")
@@ -49,7 +51,7 @@ class ReadOptions:
             of an epoch: more memory, fewer reads.
         on_bad: What becomes of records that cannot be read, or for which a function raises, as by
             `MapDataset.on_bad` just before the stream. It is part of the chain, unlike the others.
-        max_bad: The most of them, as for `MapDataset.on_bad`.
+        max_bad: The most of them, or their share, as for `MapDataset.on_bad`.
 
     Arrays, strings and bytes count with their size. Any other object counts as 64 bytes, whatever it
     holds: if elements are large objects of your own, choose a small `prefetch_buffer_size`.
@@ -66,7 +68,7 @@ class ReadOptions:
     in_flight_bytes: int | None = None
     resident_bytes: int | None = None
     on_bad: OnBad = "raise"
-    max_bad: int | None = None
+    max_bad: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_threads", "prefetch_buffer_size"):
@@ -77,8 +79,7 @@ class ReadOptions:
             if getattr(self, name) is not None:
                 at_least(1, getattr(self, name), f"ReadOptions: {name}")
         one_of(self.on_bad, ON_BAD, "ReadOptions: on_bad")
-        if self.max_bad is not None:
-            at_least(0, self.max_bad, "ReadOptions: max_bad")
+        checked_max_bad(self.max_bad, "ReadOptions: max_bad")
         if 0 < self.prefetch_buffer_size < self.num_threads:
             _log.warning(
                 "ReadOptions: prefetch_buffer_size=%d elements keep at most as many of num_threads=%d"
@@ -97,6 +98,27 @@ class ReadOptions:
     def ahead(self) -> bool:
         """Whether a thread makes elements ahead of the consumer."""
         return self.num_threads > 0 and self.prefetch_buffer_size > 0
+
+
+def checked_max_bad(value: Any, what: str) -> float | None:
+    """The most bad records: an int, a share of them as a float, or None for no limit.
+
+    Raises:
+        ArgumentError: If it is not a number.
+        PlanError: If it is negative, or a share that is not between 0 and 1.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, (float, np.floating)):
+        found = integer(value, what)
+        at_least(0, found, what)
+        return found
+    if not 0 < value < 1:
+        raise PlanError(
+            f"{what} must be an integer from 0 on, a share between 0 and 1 such as 0.01, or None for no"
+            f" limit, got {value}"
+        )
+    return float(value)
 
 
 def as_read_options(options: Any) -> ReadOptions:

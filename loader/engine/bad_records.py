@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import json
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +22,7 @@ import numpy.typing as npt
 
 from windrow.engine.bad_rows import BadRow, Reason
 from windrow.engine.index_walk import start
-from windrow.engine.record_trace import Recorder, Trace, of_leaf, trace
+from windrow.engine.record_trace import Recorder, Trace, leaves_of, of_leaf, trace
 from windrow.errors import ReadError
 from windrow.stats.stats import Stats
 from windrow.transforms.nodes import Node, Tail, ToStreamNode, as_chain, random_access_parts
@@ -32,6 +34,9 @@ IntArray = npt.NDArray[np.int64]
 
 # The bad records that an error lists.
 _SHOWN = 8
+# Elements of a window in which a share of bad records is judged.
+_WINDOW = 1000
+_log = logging.getLogger("windrow")
 
 Counts = Mapping[str, Sequence["int | None"]]
 """For the number of each `on_bad` node, parents first, the bad records of each lane."""
@@ -47,10 +52,16 @@ class _Bad:
 
 
 class _Found:
-    """The bad rows of one node in one lane, ascending, without those that were passed for good."""
+    """The bad rows of one node in one lane, ascending, without those that were passed for good.
 
-    def __init__(self, count: int) -> None:
-        self.passed = count
+    Args:
+        passed: The number of rows that were passed.
+        recent: How many of them are in the window of the position.
+        window: Elements of a window.
+    """
+
+    def __init__(self, passed: int, recent: int, window: int) -> None:
+        self.passed, self.recent, self.window = passed, recent, window
         self.rows: list[_Bad] = []
         self.first: list[_Bad] = []  # of all rows of this run
 
@@ -64,6 +75,34 @@ class _Found:
     def before(self, element: float) -> int:
         """The number of rows before an element."""
         return bisect.bisect_left(self.rows, element, key=lambda row: row.element)
+
+    def recent_at(self, counted: float, element: float) -> int:
+        """The number of bad rows before an element in its window, where `counted` is passed."""
+        if np.isinf(element):
+            return 0
+        first = element // self.window * self.window
+        found = self.before(element) - self.before(first)
+        return found + (self.recent if counted >= first else 0)
+
+    def pass_to(self, counted: float, element: float) -> None:
+        """Pass the rows before an element for good, where `counted` is passed."""
+        self.recent, count = self.recent_at(counted, element), self.before(element)
+        self.passed += count
+        del self.rows[:count]
+
+    def too_many(self, most: float, counted: float) -> _Bad | None:
+        """The first row that is one too many."""
+        if isinstance(most, int):
+            allowed = max(0, most - self.passed)
+            return self.rows[allowed] if len(self.rows) > allowed else None
+        window, count = counted // self.window, self.recent
+        for row in self.rows:
+            if row.element // self.window != window:
+                window, count = row.element // self.window, 0
+            count += 1
+            if count > most * _WINDOW:
+                return row
+        return None
 
 
 class BadRecords:
@@ -89,9 +128,14 @@ class BadRecords:
             if each.takes_bad
         ]
         self._numbers = {(id(part), each.token): n for n, (part, each) in enumerate(self._nodes)}
-        none = [0] * tail.lanes
+        none, window = [0] * tail.lanes, _WINDOW * tail.lanes
         self._found = [
-            [_Found(count or 0) for count in counts.get(str(number), none)]
+            [
+                _Found(passed or 0, recent or 0, window)
+                for passed, recent in zip(
+                    counts.get(f"{number}", none), counts.get(f"{number}w", none), strict=True
+                )
+            ]
             for number in range(len(self._nodes))
         ]
         # Rows before these places are counted, or are not counted again.
@@ -101,14 +145,18 @@ class BadRecords:
 
     def counts(self, position: Sequence[int]) -> dict[str, list[int | None]]:
         """The counts at a position of the chain that runs; None for lanes of other processes."""
-        reached, own, found = self._reached(position), set(self._tail.own_lanes), self._found
-        return {
-            str(number): [
-                each.passed + each.before(reached[lane].get(id(part), 0)) if lane in own else None
-                for lane, each in enumerate(found[number])
-            ]
-            for number, (part, _) in enumerate(self._nodes)
-        }
+        reached, own = self._reached(position), set(self._tail.own_lanes)
+        counts = dict[str, list[int | None]]()
+        for number, (part, node) in enumerate(self._nodes):
+            total, recent = list[int | None](), list[int | None]()
+            for lane, found in enumerate(self._found[number]):
+                stop, counted = (at[lane].get(id(part), 0) for at in (reached, self._counted))
+                total.append(found.passed + found.before(stop) if lane in own else None)
+                recent.append(found.recent_at(counted, stop) if lane in own else None)
+            counts[f"{number}"] = total
+            if isinstance(node.max_bad, float):
+                counts[f"{number}w"] = recent
+        return counts
 
     def added_to(self, stats: Stats, position: Sequence[int]) -> Stats:
         """The stats of an iterator at a position, with its bad records."""
@@ -131,13 +179,12 @@ class BadRecords:
             self._is_over, reached, left = is_over, self._reached(position), 0
             for number, (part, _) in enumerate(self._nodes):
                 for lane, found in enumerate(self._found[number]):
-                    stop = reached[lane].get(id(part), 0)
-                    count = found.before(stop)
-                    self._report(number, lane, found.rows if is_over else found.rows[:count])
-                    found.passed += count
-                    del found.rows[:count]
+                    counted, stop = (at[lane].get(id(part), 0) for at in (self._counted, reached))
+                    count = len(found.rows) if is_over else found.before(stop)
+                    self._report(number, lane, found.rows[:count])
+                    found.pass_to(counted, max(counted, stop))
                     left += len(found.rows)
-                    self._counted[lane][id(part)] = max(self._counted[lane].get(id(part), 0), stop)
+                    self._counted[lane][id(part)] = max(counted, stop)
             self._has_new = left > 0
         finally:
             self._lock.release()
@@ -185,10 +232,10 @@ class BadRecords:
         own = self._nodes[number][1]
         for lane in lanes if own.max_bad is not None else ():
             found = self._found[number][lane]
-            allowed = max(0, own.max_bad - found.passed)
-            if len(found.rows) <= allowed:
+            counted = self._counted[lane].get(id(self._nodes[number][0]), 0)
+            last = found.too_many(own.max_bad, counted)
+            if last is None:
                 continue
-            last = found.rows[allowed]
             shown = "".join(
                 f"\n  element {row.element}, {records_text(own.parent, row.index)}: {row.reason}"
                 for row in found.first
@@ -196,13 +243,31 @@ class BadRecords:
             )
             of_lane = f" of lane {lane}" if self._tail.lanes > 1 else ""
             error = ReadError(
-                f"{own.label}: more than max_bad={own.max_bad} records{of_lane} are bad. The first that"
-                f" this run found:{shown}\nCheck the data with windrow verify, or allow more"
+                f"{own.label}: more than max_bad={own.max_bad} {_what(own.max_bad)}{of_lane} are bad. The"
+                f" first that this run found:{shown}\nCheck the data with windrow verify, or allow more"
             )
             yield last.element, error
 
     def _report(self, number: int, lane: int, rows: Sequence[_Bad]) -> None:
         """Log rows that were left out, and append them to the file of the node."""
+        if not rows:
+            return
+        own = self._nodes[number][1]
+        before = sum(found.passed for found in self._found[number])
+        total = before + len(rows)
+        if before == 0 or len(str(total)) > len(str(before)):  # at the first, the tenth, ...
+            last = rows[-1]
+            what = f"{records_text(own.parent, last.index)}: {last.reason}"
+            many = f"{total:,} bad record{'s' if total > 1 else ''}"
+            _log.warning("%s: %s so far, the last %s", own.label, many, what)
+        if own.log is None:
+            return
+        lines = "".join(f"{json.dumps(_line(own, lane, row))}\n" for row in rows)
+        try:
+            with open(own.log, "a", encoding="utf-8") as file:
+                file.write(lines)
+        except OSError as error:  # a full disk does not end the run
+            _log.warning("%s: cannot append to log=%r: %s", own.label, own.log, error)
 
     def _reached(self, position: Sequence[int]) -> list[dict[int, float]]:
         """For each lane, the index of the next element of each part; infinite after a whole pass."""
@@ -261,13 +326,32 @@ def _elements_of(
 
 def records_text(node: Node, index: int) -> str:
     """The records that an element is made of, as text."""
-    found = trace(node, np.array([index]), uneven=True).taken
-    listed = [(each.leaf, each.records.tolist()) for each in found if len(each.records)]
     return "; ".join(
-        f"record{'s' if len(records) > 1 else ''} {', '.join(map(str, records[:_SHOWN]))} of {_named(leaf)}"
-        for leaf, records in listed
+        f"record{'s' if len(records) > 1 else ''} {', '.join(map(str, records[:_SHOWN]))} of {source}"
+        for source, records in _records_of(node, index)
     )
 
 
-def _named(leaf: Any) -> str:
-    return leaf.label if isinstance(leaf, Node) else repr(leaf)
+def _records_of(node: Node, index: int) -> list[tuple[str, list[int]]]:
+    found, leaves = trace(node, np.array([index]), uneven=True).taken, leaves_of(node)
+    return [(leaves[id(each.leaf)].text, each.records.tolist()) for each in found]
+
+
+def _line(node: Any, lane: int, row: _Bad) -> dict[str, Any]:
+    """What the file of a node holds of a bad row."""
+    return {
+        "node": node.label,
+        "lane": lane,
+        "element": row.element,
+        "sources": [
+            {"source": source, "records": records}
+            for source, records in _records_of(node.parent, row.index)
+        ],
+        "file": row.reason.file,
+        "error": row.reason.kind,
+        "reason": row.reason.message,
+    }
+
+
+def _what(max_bad: float) -> str:
+    return "records" if isinstance(max_bad, int) else f"of {_WINDOW:,} elements"

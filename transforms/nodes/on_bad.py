@@ -12,6 +12,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
@@ -29,11 +30,11 @@ from windrow.errors import (
     StateError,
     WorkerError,
 )
-from windrow.transforms.arguments import integer, one_of
+from windrow.transforms.arguments import one_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.values import ValueNode
-from windrow.transforms.options import ON_BAD, OnBad
+from windrow.transforms.options import ON_BAD, OnBad, checked_max_bad
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
 from windrow.transforms.specs import Spec
@@ -59,12 +60,15 @@ class OnBadNode(ValueNode):
 
     Args:
         errors: The classes of errors that it takes.
-        max_bad: The most bad records of a lane; None for no limit.
+        max_bad: The most bad records of a lane, or their share of each 1,000 elements; None for no
+            limit.
+        log: The file that they are appended to, if any.
         token: Names the node in this run, also in its workers.
     """
 
     errors: tuple[type[Exception], ...]
-    max_bad: int | None
+    max_bad: float | None
+    log: str | None
     token: int = dataclasses.field(default_factory=lambda: next(_tokens), kw_only=True)
 
     takes_bad: ClassVar[bool] = True
@@ -118,7 +122,7 @@ class SkipBadNode(OnBadNode):
 
     def all_good(self) -> Node:
         (parent,) = super().all_good().parents
-        return _AllGoodNode((parent,), self.errors, self.max_bad)
+        return _AllGoodNode((parent,), self.errors, self.max_bad, self.log)
 
     def runs_as(self, where: Where) -> str:
         return "bad records are left out; predicted as if all were good"
@@ -172,7 +176,9 @@ class ReplaceBadNode(OnBadNode):
         return "bad records are replaced; predicted as if all were good"
 
 
-def on_bad_node(parent: Node, action: Any, errors: Any, max_bad: Any, seed: int | None) -> Node:
+def on_bad_node(
+    parent: Node, action: Any, errors: Any, max_bad: Any, log: Any, seed: int | None
+) -> Node:
     """The chain that continues after bad records, in one of the ways of `ON_BAD`.
 
     Raises:
@@ -182,9 +188,8 @@ def on_bad_node(parent: Node, action: Any, errors: Any, max_bad: Any, seed: int 
     """
     given = one_of(action, ON_BAD, "on_bad: action")
     kinds = _checked_errors(errors)
-    most = None if max_bad is None else integer(max_bad, "on_bad: max_bad")
-    if most is not None and most < 0:
-        raise PlanError(f"on_bad: max_bad must be at least 0, or None for no limit, got {most}")
+    most = checked_max_bad(max_bad, "on_bad: max_bad")
+    path = None if log is None else os.fspath(log)
     if given == "raise":
         return parent
     if parent.length == STREAM:
@@ -195,8 +200,8 @@ def on_bad_node(parent: Node, action: Any, errors: Any, max_bad: Any, seed: int 
             " records when the data are converted"
         )
     if given == "skip":
-        return SkipBadNode((parent,), kinds, most)
-    return ReplaceBadNode((parent,), kinds, most, seed or 0)
+        return SkipBadNode((parent,), kinds, most, path)
+    return ReplaceBadNode((parent,), kinds, most, path, seed or 0)
 
 
 def _checked_errors(errors: Any) -> tuple[type[Exception], ...]:

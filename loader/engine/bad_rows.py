@@ -208,13 +208,14 @@ class Catcher:
             except Exception as error:
                 if not self._node.takes(error):
                     raise
-                if count == 1:
+                # A planned read fails for all chunks that were read together.
+                if count == 1 and order is None:
                     return Caught(Listed([None]), {0: Reason.of(error)})
         numbers = np.arange(count) if order is None else order
         out = [*found, *(skip or {})]
         left = numbers[~np.isin(numbers, out)] if out else numbers
         # What raised as a whole is halved at once.
-        waiting = [left] if lost else _halves(left)
+        waiting = [left] if lost or count == 1 else _halves(left)
         while waiting:
             rows = waiting.pop()
             if not len(rows):

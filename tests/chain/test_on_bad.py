@@ -77,6 +77,14 @@ def check_restored(dataset: Any, elements: Sequence[Any], states: Sequence[Any],
         assert next(iterator, None) is None
 
 
+def until_error(iterator: Any, kind: type[Exception], message: str) -> tuple[list[Any], Exception]:
+    """The elements before an error, and the error."""
+    found = list[Any]()
+    with pytest.raises(kind, match=message) as caught:
+        found.extend(np.asarray(element).tolist() for element in iterator)
+    return found, caught.value
+
+
 # --- elements -------------------------------------------------------------------------------------
 
 
@@ -127,7 +135,7 @@ def test_replacements_are_frozen() -> None:
     assert [found[n] for n in sorted(BAD)] == FROZEN
 
 
-FROZEN = [34, 25, 30, 6, 34, 24, 25]
+FROZEN = [38, 27, 16, 28, 32, 6, 8]
 
 
 def test_a_dataset_without_good_records_cannot_be_replaced() -> None:
@@ -390,54 +398,44 @@ def test_too_many_bad_records_raise_at_their_place(lanes: int) -> None:
     dataset = shuffled().on_bad("skip", max_bad=2).to_iter_dataset(lanes=lanes)
     elements, states = run(shuffled().on_bad("skip").to_iter_dataset(lanes=lanes))
     allowed = [n for n, state in enumerate(states) if max(state["bad"]["0"]) <= 2]
+    many = "more than max_bad=2 records"
     with iter(dataset) as iterator:
-        found = []
-        with pytest.raises(ReadError, match="more than max_bad=2 records") as caught:
-            for element in iterator:
-                found.append(np.asarray(element).tolist())
+        found, error = until_error(iterator, ReadError, many)
         assert found == elements[: allowed[-1]]
-        assert str(caught.value).count("is bad") == 3
-        with pytest.raises(ReadError, match="more than max_bad=2 records"):
+        assert str(error).count("is bad") == 3
+        with pytest.raises(ReadError, match=many):  # at the same place
             next(iterator)
     for at in allowed:
         with iter(dataset) as iterator:
             iterator.set_state(states[at])
-            rest = []
-            with pytest.raises(ReadError, match="more than max_bad=2 records"):
-                for element in iterator:
-                    rest.append(np.asarray(element).tolist())
-            assert rest == elements[at : allowed[-1]]
+            assert until_error(iterator, ReadError, many)[0] == elements[at : allowed[-1]]
 
 
 def test_data_that_are_all_bad_end_at_the_limit() -> None:
-    dataset = numbers().map(checked).slice([3]).repeat().on_bad("skip", max_bad=5)
+    dataset = iter(numbers().map(checked).slice([3]).repeat().on_bad("skip", max_bad=5))
     with pytest.raises(ReadError, match=r"max_bad=5 records are bad.*\n.*element 0, record 3 of"):
         list(dataset)
 
 
 def test_a_share_is_judged_in_each_thousand() -> None:
     def function(number: int) -> int:
-        if 1990 <= number < 2008 or number >= 3990:
+        if 1990 <= number < 2008 or number in (2100, 2101, 3990) or number >= 4000:
             raise ValueError("bad")
         return number
 
     dataset = MapDataset.range(5000).map(function).on_bad("skip", max_bad=0.01)
     with iter(dataset) as iterator:
-        with pytest.raises(ReadError, match=r"more than max_bad=0.01 of 1,000 elements are bad"):
-            for element in iterator:
-                if element == 1989:
-                    before = iterator.get_state()
-                if element == 2050:
-                    state = iterator.get_state()
-        # Ten and eight are allowed, ten are, and the eleventh is in the next thousand.
-        assert element == 3989
-    assert (before["bad"], state["bad"]) == ({"0": [0], "0w": [0]}, {"0": [18], "0w": [8]})
-    with iter(dataset) as iterator:
-        iterator.set_state(state)
-        with pytest.raises(ReadError, match="more than max_bad"):
-            *_, last = iterator
+        first = [next(iterator) for _ in range(1990)]
+        assert (first[-1], iterator.get_state()["bad"]) == (1989, {"0": [0], "0w": [0]})
+        assert next(iterator) == 2008
+        state = iterator.get_state()
+        assert state["bad"] == {"0": [18], "0w": [8]}
+        # Ten of each thousand are allowed.
+        rest, _ = until_error(iterator, ReadError, r"more than max_bad=0.01 of 1,000 elements")
+        assert rest[-1] == 3999
         iterator.set_state(state)
         assert iterator.get_state() == state
+        assert until_error(iterator, ReadError, "more than max_bad")[0] == rest
 
 
 def test_bad_records_are_appended_to_a_file(tmp_path: Path, caplog: Any) -> None:
@@ -503,6 +501,11 @@ def zarr_array(path: Path, rows: int) -> tuple[Any, set[int]]:
     return ZarrDataSource(str(path)), lost
 
 
+def without_text(state: dict[str, Any]) -> dict[str, Any]:
+    """A state without the text that shows `mp_prefetch`, too."""
+    return {key: value for key, value in state.items() if key != "chain"}
+
+
 def number_of(record: Any) -> int:
     number = int.from_bytes(record[:8], "little") if isinstance(record, bytes) else int(record[0])
     if number % 29 == 11:
@@ -535,8 +538,8 @@ def test_damaged_files_give_the_same_stream(kind: str, action: Any, tmp_path: Pa
         assert [*iterator.stats().bad_records.values()] == [len(lost)]
     for at in (0, 3, len(elements) - 1):
         check_restored(stream, elements, states, at)
-    without = dataset.to_iter_dataset(ReadOptions(0, 0)).batch(8)
-    assert run(without) == (elements, states)
+    for options in (ReadOptions(0, 0), ReadOptions(block_bytes=999)):
+        assert run(dataset.to_iter_dataset(options).batch(8)) == (elements, states)
     assert [n for n in map(dataset.__getitem__, range(RECORDS)) if n is not None] == found
 
 
@@ -552,10 +555,10 @@ def test_workers_give_the_same_stream(workers: int, action: Any, tmp_path: Path)
     with iter(dataset.mp_prefetch(workers).batch(8)) as iterator:
         iterator.set_state(states[0])
         assert [next(iterator).tolist() for _ in range(6)] == elements[:6]
-        assert iterator.get_state() == states[6]
+        assert without_text(iterator.get_state()) == without_text(states[6])
         iterator.set_state(states[11])
         assert [batch.tolist() for batch in iterator] == elements[11:]
-        assert iterator.get_state() == states[-1]
+        assert without_text(iterator.get_state()) == without_text(states[-1])
     # In the worker, too, errors after the node are raised.
     raising = mixed.on_bad(action).map(bad_when_even).to_iter_dataset().mp_prefetch(workers)
     with pytest.raises(ValueError, match="is even"):

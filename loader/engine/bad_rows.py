@@ -88,13 +88,11 @@ class Catcher:
     ) -> Callable[[], Caught]:
         """Start reading records; after an error those are read again that did not raise."""
         finish = self._inner.start(source, records)
-        # Neighbours are lost together, so they stay together.
-        order = np.argsort(records, kind="stable")
 
         def again(rows: IntArray) -> Table:
             return execute.read_alone(source, records[rows])
 
-        return lambda: self._isolated(len(records), finish, again, order)
+        return lambda: self._isolated(len(records), finish, again, records)
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Callable[[], Caught]:
         """Tables of another process, which isolates their rows."""
@@ -186,7 +184,7 @@ class Catcher:
         count: int,
         whole: Callable[[], Table],
         some: Callable[[IntArray], Table],
-        order: IntArray | None = None,
+        records: IntArray | None = None,
         *,
         lost: Mapping[int, Reason] | None = None,
         skip: Mapping[int, Reason] | None = None,
@@ -196,28 +194,30 @@ class Catcher:
         Args:
             count: The number of rows.
             whole: Makes all of them. It is not called if some are `lost`.
-            some: Makes some of them, whose numbers ascend as they do in `order`.
-            order: All numbers; neighbours are made together.
+            some: Makes some of them, by their numbers.
+            records: The record that each is, where reading makes them.
             lost: Rows that cannot be made.
             skip: Rows that need not be made alone; they are absent.
         """
         found, parts = dict(lost or {}), list[tuple[Table, IntArray]]()
+        # Neighbours are lost together, so they stay together.
+        numbers = np.arange(count) if records is None else np.argsort(records, kind="stable")
+        waiting = [numbers]
         if not found:
             try:
                 return Caught(whole(), {})
             except Exception as error:
                 if not self._node.takes(error):
                     raise
-                # A planned read fails for all chunks that were read together.
-                if count == 1 and order is None:
+                if records is None and count == 1:
                     return Caught(Listed([None]), {0: Reason.of(error)})
-        numbers = np.arange(count) if order is None else order
+                # A planned read fails for all chunks that were read together: one row is read again.
+                waiting = _parts(numbers, error, records)
         out = [*found, *(skip or {})]
-        left = numbers[~np.isin(numbers, out)] if out else numbers
-        # What raised as a whole is halved at once.
-        waiting = [left] if lost or count == 1 else _halves(left)
         while waiting:
             rows = waiting.pop()
+            if out:
+                rows = rows[~np.isin(rows, out)]
             if not len(rows):
                 continue
             try:
@@ -228,7 +228,7 @@ class Catcher:
                 if len(rows) == 1:
                     found[int(rows[0])] = Reason.of(error)
                 else:
-                    waiting += _halves(rows)
+                    waiting += _parts(rows, error, records)
         return Caught(_merged(parts, count), found)
 
 
@@ -273,8 +273,13 @@ def _replaced(node: Any, rows: Caught, at: Positions) -> Table:
     )
 
 
-def _halves(rows: IntArray) -> list[IntArray]:
-    """Both halves of some rows, the first one last: it is made first."""
+def _parts(rows: IntArray, error: Exception, records: IntArray | None) -> list[IntArray]:
+    """Two parts of rows that raised: those that the error names and the others, or both halves."""
+    if records is not None and isinstance(error, ReadError) and error.records is not None:
+        first, stop = error.records
+        named = (records[rows] >= first) & (records[rows] < stop)
+        if named.any() and not named.all():
+            return [rows[~named], rows[named]]
     middle = len(rows) // 2
     return [rows[middle:], rows[:middle]]
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from windrow.base_iterator import BaseIterator
 from windrow.engine import streams
-from windrow.engine.context import RunContext, bad_records
+from windrow.engine.context import Bad, RunContext, bad_records
 from windrow.engine.executors import Executors
 from windrow.engine.prefetch_thread import Inline, PrefetchThread
 from windrow.errors import (
@@ -52,7 +52,7 @@ from windrow.transforms.row_blocks import OwnStates
 
 if TYPE_CHECKING:
     from windrow.devices.delivery import Delivered, Delivery
-    from windrow.engine.bad_records import BadRecords, Counts
+    from windrow.engine.bad_records import Counts
     from windrow.engine.record_names import Records
     from windrow.transforms.moves import Moved
 
@@ -266,8 +266,8 @@ class DatasetIterator(BaseIterator[T_co]):
         return self._named().state(self._found())
 
     def _reached(self) -> list[int]:
-        given = self._marks is not None and self._given
-        return self._marks[self._given - 1].tolist() if given else self._position
+        marks, given = self._marks, self._given
+        return self._position if marks is None or not given else marks[given - 1].tolist()
 
     def _found(self) -> RowPosition:
         found = self._tail.rows_of(self._position, self._lead)
@@ -398,7 +398,7 @@ class DatasetIterator(BaseIterator[T_co]):
             )
         self._move(moved.position, 0, bad.counts(moved.position))
 
-    def _after(self, node: Node, position: list[int], count: int, bad: BadRecords | None) -> Moved:
+    def _after(self, node: Node, position: list[int], count: int, bad: Bad) -> Moved:
         from windrow.engine import skipping  # few processes skip
 
         run = skipping.running(self._meter, self._own_states, bad)

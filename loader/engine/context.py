@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +67,7 @@ class RunContext:
         meter: Profiler | None = None,
         clock: Clock = time.perf_counter,
         own_states: OwnStates | None = None,
-        bad: BadRecords | NoBadRecords | None = None,
+        bad: Bad | None = None,
     ) -> None:
         parts = chains_of(node)
         found = [part.read_options for part in parts]
@@ -226,9 +226,13 @@ class NoBadRecords:
         return block, None
 
 
+Bad: TypeAlias = "BadRecords | NoBadRecords"
+"""Counts the bad records of an iterator."""
+
+
 def bad_records(
     node: Node, tail: Tail, position: Sequence[int], counts: Counts | None = None
-) -> BadRecords | NoBadRecords:
+) -> Bad:
     """Counts the bad records of an iterator from a position on."""
     if not any(each.takes_bad for each in node.walk()):
         return NoBadRecords()

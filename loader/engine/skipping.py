@@ -10,18 +10,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from windrow.engine import streams
-from windrow.engine.context import NoBadRecords, RunContext
+from windrow.engine.context import Bad, RunContext
 from windrow.engine.executors import Executors
 from windrow.stats.profiler import Profiler
 from windrow.transforms.moves import Moved
 from windrow.transforms.nodes import Node, lane_share
 from windrow.transforms.row_blocks import Blocks, OwnStates
-
-if TYPE_CHECKING:
-    from windrow.engine.bad_records import BadRecords
 
 
 class _LaneRunsError(Exception):
@@ -89,7 +86,7 @@ class _EngineMoves:
         return count if self.of_lane is None else lane_share(count, *self.of_lane)
 
 
-def running(meter: Profiler, own_states: OwnStates, bad: BadRecords | NoBadRecords) -> Run:
+def running(meter: Profiler, own_states: OwnStates, bad: Bad) -> Run:
     """Makes the elements; `meter` counts what is read, and `bad` the bad records."""
     return functools.partial(_run, meter, own_states, bad)
 
@@ -97,7 +94,7 @@ def running(meter: Profiler, own_states: OwnStates, bad: BadRecords | NoBadRecor
 def _run(
     meter: Profiler,
     own_states: OwnStates,
-    bad: BadRecords | NoBadRecords,
+    bad: Bad,
     node: Node,
     position: Sequence[int],
     count: int,

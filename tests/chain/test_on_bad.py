@@ -535,7 +535,7 @@ def test_damaged_files_give_the_same_stream(kind: str, action: Any, tmp_path: Pa
     assert set(found) == set(range(RECORDS)) - lost
     with iter(stream) as iterator:
         assert flat(iterator) == found
-        assert [*iterator.stats().bad_records.values()] == [len(lost)]
+        assert [*(iterator.stats().bad_records or {}).values()] == [len(lost)]
     for at in (0, 3, len(elements) - 1):
         check_restored(stream, elements, states, at)
     for options in (ReadOptions(0, 0), ReadOptions(block_bytes=999)):
@@ -543,8 +543,7 @@ def test_damaged_files_give_the_same_stream(kind: str, action: Any, tmp_path: Pa
     assert [n for n in map(dataset.__getitem__, range(RECORDS)) if n is not None] == found
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("action", ["skip", "replace"])
+@pytest.mark.parametrize(("workers", "action"), [(1, "replace"), (2, "skip")])
 def test_workers_give_the_same_stream(workers: int, action: Any, tmp_path: Path) -> None:
     parts = [MapDataset.source(DAMAGED[kind](tmp_path)[0]) for kind in ("groups", "chunks")]
     mixed = MapDataset.concatenate(parts).shuffle(seed=3).map(number_of)

@@ -36,7 +36,7 @@ help:
 	@echo "make soak      faults of worker processes and conversions, SOAK=50 times each, at random moments"
 	@echo "make hunt      new examples for all hypothesis tests, for MINUTES=30; SEED=... repeats a round"
 	@echo "make fuzz      any bytes for each parser of the native core, MINUTES=60 in all; needs cargo-fuzz"
-	@echo "make lint      ruff, ruff format, mypy and the stubs"
+	@echo "make lint      ruff, ruff format, mypy, the stubs and the workflow files"
 	@echo "make format    apply the formatter, write the stubs"
 	@echo "make bench     the measured comparisons; first those of bench-steady"
 	@echo "make bench-small the same programs on tiny data, to see that they run"
@@ -157,6 +157,8 @@ lint: $(READY)
 	@$(PY) -m tools.forward_types --check
 	@$(PY) -m tools.words
 	@$(PY) -m mypy
+	@$(PY) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(VENV)/bin/zizmor --quiet --offline --no-progress .github
 
 format: $(READY)
 	@$(PY) -m ruff check --fix

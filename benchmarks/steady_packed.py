@@ -32,6 +32,8 @@ CHUNKS: Final = 180
 # A block is four chunks: see `RaggedDataSource.blocks`.
 BLOCK_BYTES: Final = 4 * 2 * CHUNK_TOKENS
 WINDOW_BLOCKS: Final = 4
+# Half the documents of a window of the shuffle: chunks that two windows of `pack` share are read twice.
+PACK_WINDOW: Final = 4_096
 OPEN_ROWS: Final = 64
 _MEDIAN_LOG, _SPREAD = 6.5, 1.0
 
@@ -84,7 +86,9 @@ def sides(path: Path) -> dict[str, Side]:
     def dataset() -> Iterator[Any]:
         chain = windrow.MapDataset.source(RaggedDataSource(str(path))).seed(1)
         chain = chain.block_shuffle(window_blocks=WINDOW_BLOCKS).repeat()
-        with iter(chain.pack(ROW, read_options=options).batch(BATCH)) as batches:
+        with iter(
+            chain.pack(ROW, window=PACK_WINDOW, read_options=options).batch(BATCH)
+        ) as batches:
             yield from (batch["tokens"] for batch in batches)
 
     def peer(setting: grain_side.Setting) -> Batches:

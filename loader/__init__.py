@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         sharding,
         sinks,
         sources,
+        torch,  # noqa: F401 - not in __all__: `import *` must do without PyTorch
         transforms,
     )
     from windrow.colocated import ColocatedDataset, ColocatedIterator
@@ -94,6 +95,7 @@ _MODULES = (
     "sharding",
     "sinks",
     "sources",
+    "torch",
     "transforms",
 )
 

@@ -120,3 +120,10 @@ def missing_extra(what: str, extra: str) -> MissingExtraError:
         f"{what} needs the packages of windrow-data[{extra}], which are not installed; in Windrow's"
         f" folder run: pip install '.[{extra}]'"
     )
+
+
+def missing_package(what: str, package: str) -> MissingExtraError:
+    """The error for `what` needing a package that no extra brings."""
+    return MissingExtraError(
+        f"{what} needs {package}, which is not installed: pip install {package}"
+    )

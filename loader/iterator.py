@@ -302,6 +302,8 @@ class DatasetIterator(BaseIterator[T_co]):
         check_reach(self._tail, found)
         self._resume(found)
 
+    state_dict, load_state_dict = get_state, set_state  # torchdata's names
+
     def _move(self, position: list[int], lead: int, bad: Counts | None = None) -> None:
         """Continue at a position, with counts of bad records, in the chain of `Tail.run(lead)`."""
         self._drop()

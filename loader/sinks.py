@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from windrow.core.optional_imports import optional
 from windrow.errors import ArgumentError
@@ -20,7 +20,7 @@ from windrow.transforms.amounts import Amount
 __all__ = ["metrics_of", "opentelemetry", "prometheus", "tensorboard", "wandb"]
 
 # Fields of `SourceCosts`.
-_COSTS = ("records", "reads", "stored_bytes", "decoded_bytes", "delivered_bytes")
+_COSTS: Final = ("records", "reads", "stored_bytes", "decoded_bytes", "delivered_bytes")
 
 
 def metrics_of(stats: Stats) -> dict[str, float]:

@@ -17,7 +17,7 @@ SHOWN = {
     "a node": "tests/transforms/test_own_nodes.py",
     "a source": "tests/sources/test_sources_docs.py",
     "a format of the command line": "tests/inspection/test_formats.py",
-    "a codec of local Zarr chunks": "tests/sources/zarr/local/test_zarr_local_chunks.py",
+    "a codec of local Zarr chunks": "tests/sources/zarr/local/test_zarr_native.py",
     "a conversion": "tests/converters/test_converters_declared.py",
     "a cost per source (chunks, reads, bytes)": "tests/stats/test_stats_reads.py",
     "another statistic (time or memory of an iterator)": "tests/stats/test_stats.py",
@@ -85,6 +85,7 @@ def test_every_kind_of_thing_to_add_has_a_test() -> None:
         ("loader/explain/explanation.py", "_BYTES"),
         ("loader/stats/read_counters.py", "ReadCounters"),
         ("loader/stats/stats.py", "Stats"),
+        ("loader/sinks.py", "_COSTS"),
     ],
 )
 def test_the_files_to_edit_hold_what_is_edited(path: str, name: str) -> None:

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -34,6 +32,7 @@ from windrow.cli.main import (
     say,
     storage_option,
 )
+from windrow.cli.named import function_named
 from windrow.converters.job.declared import OPTIONS, ConversionFunction, SettingKind, flag_of
 from windrow.converters.job.job import RunOptions, carry_out, describe
 from windrow.converters.job.manifest import Manifest
@@ -112,24 +111,6 @@ def _json(text: str) -> Any:
         raise click.BadParameter(f"neither a file nor JSON: {error}") from error
 
 
-def _function(text: str) -> Any:
-    """Import the function `module:name`; the working folder is on the search path."""
-    module, _, name = text.partition(":")
-    if not module or not name:
-        raise click.BadParameter(f"{text!r}: write module:function")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise click.BadParameter(f"{text!r}: {error}") from error
-    if not callable(found):
-        raise click.BadParameter(f"{text!r} is not a function")
-    return found
-
-
 def _parse_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Any:
     """Turn `NAME` and `NEW=NAME` into a list of names, or into a dict if any is renamed."""
     if not values:
@@ -155,7 +136,7 @@ _KINDS: Final[Mapping[SettingKind, Mapping[str, Any]]] = {
     SettingKind.JSON: {"type": _json, "metavar": "JSON"},
     SettingKind.JSON_OR_TEXT: {"type": json_or_text, "metavar": "VALUE"},
     SettingKind.CAST: {"type": click.Choice(["checked", "unsafe"])},
-    SettingKind.FUNCTION: {"type": _function, "metavar": "MODULE:NAME"},
+    SettingKind.FUNCTION: {"type": function_named, "metavar": "MODULE:NAME"},
     SettingKind.LIST: {"multiple": True, "callback": _list_or_none, "metavar": "NAME"},
     SettingKind.RENAMED: {"multiple": True, "callback": _parse_renames, "metavar": "[NEW=]NAME"},
 }

@@ -1,4 +1,4 @@
-"""The command line: `windrow convert`, `inspect`, `verify`, `bench` and `tfds-build`.
+"""The command line: `windrow convert`, `inspect`, `verify`, `bench`, `explain` and others.
 
 Each command is a module of this package that exports a `click.Command` named `command`. Only the
 module of the called command is imported. This module holds what the commands share: reading options
@@ -12,6 +12,7 @@ constants of this module.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import json
 import logging
@@ -21,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
+import click.shell_completion
 
 from windrow.errors import (
     ArgumentError,
@@ -43,6 +45,8 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "inspect": "Show what is at a path or URL, with pictures if asked.",
     "verify": "Read everything once and report every bad chunk.",
     "bench": "Measure reading in order, block-shuffled and globally shuffled.",
+    "explain": "Predict what a dataset of your program will read, decode and hold.",
+    "report": "Write a page about a dataset of your program.",
     "tfds-build": "Build a dataset of TensorFlow Datasets, and Zarr copies of it if wanted.",
 }
 _REFUSED_ARGUMENTS: Final = (
@@ -53,6 +57,8 @@ _REFUSED_ARGUMENTS: Final = (
     FileNotFoundError,
 )
 _LOGGER: Final = "windrow"
+# A shell that completes a command line sets it: see docs/commands.md.
+_COMPLETE: Final = "_WINDROW_COMPLETE"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -70,6 +76,18 @@ class _Commands(click.Group):
             f"windrow.cli.{cmd_name.replace('-', '_')}"
         ).command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            if not near:
+                raise
+            text = f"{error.message} Did you mean {near[0]!r}?"
+            raise click.UsageError(text, ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -122,6 +140,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: The arguments, without the program's name; None for the arguments of this process.
     """
+    if argv is None and _COMPLETE in os.environ:
+        return click.shell_completion.shell_complete(
+            windrow, {}, "windrow", _COMPLETE, os.environ[_COMPLETE]
+        )
     context: click.Context | None = None
     handler = _StderrHandler()
     logger = logging.getLogger(_LOGGER)

@@ -199,11 +199,8 @@ class Catcher:
             lost: Rows that cannot be made.
             skip: Rows that need not be made alone; they are absent.
         """
-        found, parts = dict(lost or {}), list[tuple[Table, IntArray]]()
-        # Neighbours are lost together, so they stay together.
-        numbers = np.arange(count) if records is None else np.argsort(records, kind="stable")
-        waiting = [numbers]
-        if not found:
+        waiting = list[IntArray]()
+        if not lost:
             try:
                 return Caught(whole(), {})
             except Exception as error:
@@ -211,8 +208,14 @@ class Catcher:
                     raise
                 if records is None and count == 1:
                     return Caught(Listed([None]), {0: Reason.of(error)})
-                # A planned read fails for all chunks that were read together: one row is read again.
+                # Neighbours are lost together, so they stay together. A planned read fails for all
+                # chunks that were read together: one row is read again.
+                numbers = (
+                    np.arange(count) if records is None else np.argsort(records, kind="stable")
+                )
                 waiting = _parts(numbers, error, records)
+        found, parts = dict(lost or {}), list[tuple[Table, IntArray]]()
+        waiting = waiting or [np.arange(count)]
         out = [*found, *(skip or {})]
         while waiting:
             rows = waiting.pop()

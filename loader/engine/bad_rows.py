@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine import execute
 from windrow.engine.index_walk import start
 from windrow.errors import ReadError
 from windrow.sources.ragged_column import PiecePlaces
@@ -90,7 +89,8 @@ class Catcher:
         finish = self._inner.start(source, records)
 
         def again(rows: IntArray) -> Table:
-            return execute.read_alone(source, records[rows])
+            found: Table = self._inner.read_alone(source, records[rows])
+            return found
 
         return lambda: self._isolated(len(records), finish, again, records)
 
@@ -168,12 +168,11 @@ class Catcher:
             if rows is not None:
                 part, own = _taken(table, rows), indices[rows]
                 inner = np.unique(np.searchsorted(rows, cuts)).tolist()
-            found, failed = execute.applied(
-                node, part, own, inner, self._inner.thread_map, self._node.takes
-            )
+            found, failed = self._inner.tried(node, part, own, inner, self._node.takes)
             for row, error in failed.items():
                 lost[row if rows is None else int(rows[row])] = Reason.of(error)
-            return found
+            given: Table = found
+            return given
 
         # A function is not called for rows that are absent.
         found = self._isolated(table.rows, lambda: made(None), made, skip=rows.lost)
@@ -245,10 +244,10 @@ def settled(inner: Any, node: Any, rows: Caught, at: Positions) -> Table:
     )
     if node.action == "skip":
         return rows.table
-    return _replaced(node, rows, at)
+    return _replaced(inner, node, rows, at)
 
 
-def _replaced(node: Any, rows: Caught, at: Positions) -> Table:
+def _replaced(inner: Any, node: Any, rows: Caught, at: Positions) -> Table:
     """The elements, with others of the parent in place of bad ones."""
     count, parts = rows.table.rows, list[tuple[Table, IntArray]]()
     left = np.array(sorted(rows.lost), np.int64)
@@ -257,7 +256,7 @@ def _replaced(node: Any, rows: Caught, at: Positions) -> Table:
         parts.append((_taken(rows.table, good), good))
     parent: Node = node.parent if node.spare is None else node.spare
     tries = node.others(at.taken(left))
-    still, reader = np.arange(len(left)), Catcher(execute.Reader(), node)
+    still, reader = np.arange(len(left)), Catcher(inner.alone(), node)
     found = rows
     for where in tries:
         found = start(parent, where.taken(still), [0, len(still)], reader)()

@@ -104,6 +104,25 @@ class Values:
             return settled(self, node, rows, at)
         return applied(node, rows, at.flat(node.length), cuts, self.thread_map)[0]
 
+    def tried(
+        self,
+        node: ValueNode,
+        table: Table,
+        indices: npt.NDArray[Any],
+        cuts: Sequence[int],
+        takes: Takes,
+    ) -> tuple[Table, dict[int, Exception]]:
+        """As `applied`, with errors by row: see the function `applied`."""
+        return applied(node, table, indices, cuts, self.thread_map, takes)
+
+    def read_alone(self, source: Any, records: IntArray) -> Table:
+        """Records of a source, read while the caller waits."""
+        return read_alone(source, records)
+
+    def alone(self) -> Reader:
+        """A reader that reads while the caller waits."""
+        return Reader()
+
     @property
     def noted(self) -> list[BadRow]:
         """Takes the bad rows that were left out or replaced."""

@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 marked = $$(grep -rlw "mark[.]$(1)" tests --include="test_*.py")
 
 .PHONY: help demo era5 far convert tokens tfds sharded test test-plain test-native test-jobs test-brief test-grain test-grain-all test-report test-tfds soak hunt \
-	fuzz lint format bench bench-small bench-steady shuffling wheel coverage clean
+	fuzz lint docs docs-serve format bench bench-small bench-steady shuffling wheel coverage clean
 
 help:
 	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
@@ -37,6 +37,7 @@ help:
 	@echo "make hunt      new examples for all hypothesis tests, for MINUTES=30; SEED=... repeats a round"
 	@echo "make fuzz      any bytes for each parser of the native core, MINUTES=60 in all; needs cargo-fuzz"
 	@echo "make lint      ruff, ruff format, mypy, the stubs and the workflow files"
+	@echo "make docs      the documentation as a site in build/site; docs-serve shows it while you write"
 	@echo "make format    apply the formatter, write the stubs"
 	@echo "make bench     the measured comparisons; first those of bench-steady"
 	@echo "make bench-small the same programs on tiny data, to see that they run"
@@ -160,6 +161,12 @@ lint: $(READY)
 	@$(PY) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(VENV)/bin/zizmor --quiet --offline --no-progress .github
 
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+
+docs-serve: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve
+
 format: $(READY)
 	@$(PY) -m ruff check --fix
 	@$(PY) -m ruff format
@@ -172,6 +179,7 @@ bench: $(READY)
 bench-small: $(READY)
 	@$(PY) -m benchmarks --small
 	@$(PY) -m benchmarks.steady --small
+	@$(PY) -m benchmarks.devices --small
 
 bench-steady: $(READY)
 	@$(PY) -m benchmarks.steady

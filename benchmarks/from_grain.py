@@ -33,6 +33,7 @@ import windrow
 BATCH: Final = 128
 ROW: Final = 2_048
 SETS: Final = 8
+SMALL_RECORDS: Final = 300
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -205,7 +206,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, help="fewer records than the case has")
     parser.add_argument("--case", help="one case, by the begin of its name")
+    parser.add_argument("--small", action="store_true", help="a tiny run; its figures say nothing")
     given = parser.parse_args(argv)
+    if given.small:
+        given.seconds, given.rounds, given.records = 0, 1, SMALL_RECORDS
     flags.FLAGS(["from_grain"])  # Grain's workers ask for them
     with tempfile.TemporaryDirectory() as folder:
         for case in CASES:

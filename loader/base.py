@@ -273,7 +273,8 @@ class Dataset(abc.ABC, Generic[T]):
 
         Args:
             sharding: As for `to_jax`: the chain that this process runs for its devices is
-                described, with what it reads, decodes beyond what it delivers, and holds.
+                described, and in `across` what each process reads, decodes beyond what it delivers,
+                and holds, and how often all of them read a chunk.
             host: As for `to_jax`.
 
         Returns:

@@ -111,7 +111,7 @@ class EmptyPathsError(NotFoundError, SourceError):
 
 
 class StateIndexError(StateError, RecordIndexError):
-    """The state is at an element beyond the end of the dataset."""
+    """The state is at an element that the dataset does not have."""
 
 
 def missing_extra(what: str, extra: str) -> MissingExtraError:

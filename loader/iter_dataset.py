@@ -328,7 +328,7 @@ class IterDataset(Dataset[T]):
 
     def pack(
         self,
-        length_struct: Mapping[str, int],
+        length_struct: Mapping[str, Any],
         method: Literal["first_fit", "best_fit", "concat_then_split"] = "first_fit",
         **options: Any,
     ) -> IterDataset[dict[str, Any]]:
@@ -344,6 +344,7 @@ class IterDataset(Dataset[T]):
 
         Args:
             length_struct: The cells of a row for each feature. Other keys of elements are left out.
+                For a meta feature that is a dict of sequences, give a dict.
             method: "first_fit" and "best_fit" keep `num_packing_bins` rows open. A sequence goes into
                 the first row that has room, or into the fullest. When one fits into none, all rows
                 are given out. "concat_then_split" puts sequences end to end and cuts them.

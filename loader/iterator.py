@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
-import dataclasses
 import functools
-import numbers
 import os
 import sys
 import weakref
@@ -27,7 +25,6 @@ from windrow.engine.context import Bad, RunContext, bad_records
 from windrow.engine.executors import Executors
 from windrow.engine.prefetch_thread import Inline, PrefetchThread
 from windrow.errors import (
-    ArgumentError,
     ClosedError,
     RecordIndexError,
     StateError,
@@ -35,7 +32,6 @@ from windrow.errors import (
 )
 from windrow.state import Identity, check_reach
 from windrow.stats.profiler import Profiler
-from windrow.stats.stats import Stats
 from windrow.transforms import tables
 from windrow.transforms.arguments import at_least
 from windrow.transforms.made_of import MadeOf
@@ -114,8 +110,6 @@ class DatasetIterator(BaseIterator[T_co]):
         self._closed = False
         self._owner = 0  # the process that this one was forked from, which has the threads
         self._meter = Profiler(self._running)
-        self._listener: _Listener | None = None
-        self._notifying = False
         self._own_states = OwnStates()
         self._has_own = has_own(self._running)
         self._bad = bad_records(self._running, self._tail, self._position)
@@ -165,6 +159,7 @@ class DatasetIterator(BaseIterator[T_co]):
         if handed is None:
             self._is_over = self._tail.agree is not None
             self._end_workers()
+            self._note_given()
             meter.stopped(is_over=True)
             self._bad.passed(self._position, is_over=True)
             self._notify(is_over=True)
@@ -175,7 +170,24 @@ class DatasetIterator(BaseIterator[T_co]):
         with meter.lock:  # or another thread could see half of it in `stats`
             self._elements, self._marks, self._given = elements, block.marks, 0
             self._made_of = block.made_of
+            self._note_block()
             meter.took(len(elements), size_bytes, made)
+
+    def _stall_text(self, waited_s: float) -> str:
+        from windrow.stalls import described
+
+        workers = [] if self._executors is None else self._executors.activity()
+        code = DatasetIterator._next_block.__code__
+        return described(
+            *(waited_s, self._meter, workers),
+            lambda frame: frame.f_code is code and frame.f_locals.get("self") is self,
+        )
+
+    def _note_block(self) -> None:
+        if self._keeper is not None and self._marks is not None:
+            self._keeper.block(
+                self._running, self._lead, self._position, self._marks, self._made_of, self._given
+            )
 
     def _keep_position(self) -> None:
         if self._marks is not None and self._given:
@@ -183,6 +195,8 @@ class DatasetIterator(BaseIterator[T_co]):
             rows = self._made_of
             self._last = (None if rows is None else rows.sliced(self._given - 1, self._given),)
             self._bad.passed(self._position)
+            if self._keeper is not None:
+                self._keeper.given(self._given)
             if self._has_own:
                 from windrow import own_nodes
 
@@ -237,8 +251,9 @@ class DatasetIterator(BaseIterator[T_co]):
         return self._blocks
 
     def _begin_anew(self) -> None:
-        """Start with empty statistics and no callback, in a forked child."""
+        """Start with empty statistics, no callback and no history, in a forked child."""
         self._meter, self._listener = Profiler(self._running), None
+        self._keeper = self._keeping = self._stall_watch = None
 
     def _leave_to_parent(self) -> None:
         """Leave prefetched elements and their threads to the parent process, in a forked child."""
@@ -263,6 +278,8 @@ class DatasetIterator(BaseIterator[T_co]):
         """
         _register_with_grain()
         self._keep_position()
+        if self._keeper is not None:
+            self._keeper.flush()  # a step of a checkpoint is in the history
         return self._named().state(self._found())
 
     def _reached(self) -> list[int]:
@@ -442,87 +459,6 @@ class DatasetIterator(BaseIterator[T_co]):
 
         return records_of_row(self._running, self._last[0])
 
-    def stats(self) -> Stats:
-        """Return times, bytes and waits since the iterator was made.
-
-        Setting a state does not reset them, and they stay when the iterator is closed. A pickled
-        or forked iterator starts from zero. Any thread may call this.
-
-        Example:
-            >>> import windrow
-            >>> iterator = iter(windrow.MapDataset.range(10).map(abs))
-            >>> print(iterator.stats())
-            nothing was asked for yet
-            >>> sum(iterator), iterator.stats().elements
-            (45, 10)
-        """
-        self._check_is_chain("stats")
-        with self._meter.lock:
-            found = self._meter.stats(len(self._elements) - self._given)
-            return self._bad.added_to(found, self._reached())
-
-    def on_stats(self, callback: Callable[[Stats], Any] | None, every_s: float = 10.0) -> None:
-        """Call `callback` with the `stats` at intervals, and at the end.
-
-        It is called within `next`, in the thread that iterates: when elements were made and
-        `every_s` seconds have passed since the last call, or since now; and once when there are no
-        more elements or the iterator is closed. An exception from it propagates from that `next`;
-        the `next` after it continues with the element that was due. The callback is not part of the
-        state, and a pickled or forked iterator does not have it.
-
-        The callback may use the iterator. `close` ends the loop. The loop does not get elements that
-        the callback took with `next`. After `set_state` the interrupted `next` gives the element of
-        that state. The callback is not called while it runs; if the end comes then, it is called
-        once more after it returns.
-
-        Args:
-            callback: Takes a `Stats`, and replaces the previous callback. None stops the calls.
-            every_s: Seconds, at least 0.
-
-        Raises:
-            ArgumentError: If `callback` cannot be called, or `every_s` is negative or not a number.
-
-        Example:
-            >>> import windrow
-            >>> iterator = iter(windrow.MapDataset.range(10))
-            >>> iterator.on_stats(lambda stats: print(stats.elements, "elements"))
-            >>> sum(iterator)
-            10 elements
-            45
-        """
-        self._check_is_chain("on_stats")
-        if callback is None:
-            self._listener = None
-            return
-        if not callable(callback):
-            raise ArgumentError(
-                f"on_stats: callback must take a windrow.Stats, or be None, got {callback!r}"
-            )
-        if not isinstance(every_s, numbers.Real) or not every_s >= 0:
-            raise ArgumentError(
-                f"on_stats: every_s must be a number of seconds from 0 on, got {every_s!r}"
-            )
-        self._listener = _Listener(callback, every_s, self._meter.now_s() + every_s)
-
-    def _notify(self, *, is_over: bool) -> None:
-        """Call the callback if it is due, and not from within itself."""
-        listener = self._listener
-        if listener is None or self._notifying:
-            return
-        now_s = self._meter.now_s()
-        wanted = not listener.was_called_at_end if is_over else now_s >= listener.due_s
-        listener.was_called_at_end = is_over
-        if not wanted:
-            return
-        listener.due_s = now_s + listener.every_s
-        self._notifying = True
-        try:
-            listener.callback(self.stats())
-        finally:
-            self._notifying = False
-        if self._closed and not is_over:
-            self._notify(is_over=True)
-
     def _named(self) -> Identity:
         if self._identity is None:
             self._identity = Identity.of(self._node)
@@ -537,6 +473,8 @@ class DatasetIterator(BaseIterator[T_co]):
         self._closed = True
         self._drop()
         self._end_workers()
+        self._end_history()
+        self._end_stall_watch()
         self._meter.stopped(is_over=True)
         self._notify(is_over=True)
 
@@ -551,16 +489,6 @@ class DatasetIterator(BaseIterator[T_co]):
         if self._is_own:
             return f"{type(self).__name__}({', '.join(map(repr, self._parents))})"
         return f"DatasetIterator({self._named().chain})"
-
-
-@dataclasses.dataclass(slots=True)
-class _Listener:
-    """The callback of `on_stats`, its interval, and when it is due by the profiler's clock."""
-
-    callback: Callable[[Stats], Any]
-    every_s: float
-    due_s: float
-    was_called_at_end: bool = False
 
 
 _all: weakref.WeakSet[DatasetIterator[Any]] = weakref.WeakSet()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -60,11 +61,22 @@ class JaxDataset(Iterable[Any]):
         return device_spec(self._written.element_spec(), self._placement)
 
     def explain(self) -> Explanation:
-        """Describe the chain that this process runs, and its costs: see `MapDataset.explain`."""
+        """Describe the chain that this process runs, and what all processes read: see `MapDataset.explain`."""
         # Few processes ask: a training loop does not load it.
+        from windrow.explain.across import SharedStream
         from windrow.explain.explained import explained
 
-        return explained(self._plan.node)
+        own, processes = self._plan.processes
+        if len(processes) == 1:
+            return explained(self._plan.node)
+        return explained(
+            self._plan.node, SharedStream(self._written, own, processes, self._chain_of)
+        )
+
+    def _chain_of(self, node: Node, process: int) -> Node:
+        """The chain that a process runs of a stream with the leaves of this one."""
+        placement = dataclasses.replace(self._placement, process=process)
+        return planned(node, placement, lambda _: self._plan.spec).node
 
     def __iter__(self) -> DatasetIterator[Any]:
         plan = self._plan

@@ -86,7 +86,13 @@ class Identity:
         """
         state = _parsed(state)
         if set(state) == {"next_index"} and self.tail.node.width == 1:
-            return self.tail.position_of_version_1(_checked([state["next_index"]], 1))
+            number = state["next_index"]
+            if type(number) is int and number < 0:
+                raise StateIndexError(f"state is at element {number}; Grain counts them from 0")
+            checked = _checked([number], 1)
+            if self.tail.is_indexed:  # the last batch may be shorter, so rows alone do not show it
+                _check_length(number, chains_of(self.tail.node)[0].parent.length)
+            return self.tail.position_of_version_1(checked)
         _check_keys(state)
         is_new = state["version"] == VERSION
         own = self.fingerprint if is_new else fingerprint(self.tail.node)

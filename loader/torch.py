@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from windrow.base import Dataset
 from windrow.errors import ArgumentError, PlanError, missing_package
 from windrow.transforms.columns import children_of, rebuilt
 
@@ -41,9 +42,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]
         Raises:
             ArgumentError: If it is neither.
         """
-        import windrow
-
-        if not isinstance(dataset, (windrow.MapDataset, windrow.IterDataset)):
+        if not isinstance(dataset, Dataset):
             raise ArgumentError(
                 "windrow.torch.IterableDataset: dataset must be a MapDataset or an IterDataset, got"
                 f" {dataset!r}"

@@ -32,6 +32,7 @@ class PackedFeature:
         is_meta: Whether it gets no segment ids and positions.
         padding: The value of cells without a sequence; None for zero.
         alignment: Sequences begin at multiples of this.
+        inside: The keys under `name` that lead to it, if a meta feature is a dict.
     """
 
     name: str
@@ -39,6 +40,35 @@ class PackedFeature:
     is_meta: bool = False
     padding: Any = None
     alignment: int = 1
+    inside: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> str:
+        """Its keys, for people and labels."""
+        return "/".join(map(str, (self.name, *self.inside)))
+
+    def taken(self, element: Any, who: str) -> Any:
+        """Its value in an element that has its key.
+
+        Raises:
+            ElementError: If it lies in a dict that lacks it.
+        """
+        value = element[self.name]
+        for key in self.inside:
+            if not isinstance(value, dict) or key not in value:
+                raise ElementError(
+                    f"{who}: an element lacks {self.written!r}; map it to a dict that has it before,"
+                    " or leave it out of length_struct"
+                )
+            value = value[key]
+        return value
+
+    def put(self, found: dict[str, Any], value: Any) -> None:
+        """Put a value of it into a dict of all features."""
+        *outer, last = self.name, *self.inside
+        for key in outer:
+            found = found.setdefault(key, {})
+        found[last] = value
 
 
 def length_of(value: Any) -> int:
@@ -63,7 +93,7 @@ def values_of(element: Any, features: Sequence[PackedFeature], who: str) -> list
             f"{who}: the element has the keys {sorted(map(str, element))} and lacks {missing}; map it"
             " to a dict that has them before, or leave them out of length_struct"
         )
-    return [element[feature.name] for feature in features]
+    return [f.taken(element, who) if f.inside else element[f.name] for f in features]
 
 
 def new_cells(feature: PackedFeature, value: Any, rows: int | None) -> AnyArray:
@@ -147,7 +177,7 @@ class OpenRows:
         if len(wrong):
             feature = self._features[int(wrong[0])]
             raise ElementError(
-                f"{self._who}: {feature.name!r} of an element has length {sizes[wrong[0]]}, and a row"
+                f"{self._who}: {feature.written!r} of an element has length {sizes[wrong[0]]}, and a row"
                 f" has {feature.cells} cells for it; cut or drop longer sequences before, or give"
                 " length_struct more"
             )
@@ -168,10 +198,17 @@ class OpenRows:
             if key in element:
                 rows[row].append(element[key])
 
-    def columns(self) -> dict[str, AnyArray]:
+    @property
+    def count(self) -> int:
+        """The rows that have sequences: the first ones."""
+        return int(np.count_nonzero(self._counts))
+
+    def columns(self) -> dict[str, Any]:
         """The rows that have sequences: values, then segment ids and positions of each feature."""
-        rows = int(np.count_nonzero(self._counts))
-        found = {f.name: v[:rows] for f, v in zip(self._features, self._values, strict=True)}
+        rows = self.count
+        found: dict[str, Any] = {}
+        for feature, values in zip(self._features, self._values, strict=True):
+            feature.put(found, values[:rows])
         for key, lists in self._collected.items():
             found[key] = np.empty(rows, object)
             for row in range(rows):
@@ -183,16 +220,26 @@ class OpenRows:
         return found
 
 
-def shuffled_rows(columns: Mapping[str, AnyArray], seed: int, group_by: str | None) -> IntArray:
+def row_of(columns: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """One row of columns."""
+    return {
+        key: row_of(each, row) if isinstance(each, dict) else each[row]
+        for key, each in columns.items()
+    }
+
+
+def shuffled_rows(
+    columns: Mapping[str, AnyArray], rows: int, seed: int, group_by: str | None
+) -> IntArray:
     """The order in which rows are given out, int64 `(rows,)`.
 
     Args:
         columns: The rows.
+        rows: Their number.
         seed: The seed of the permutation.
         group_by: Rows are sorted by the mean of the distinct values of this feature, and keep the
             order of the permutation where means are equal. None to leave that out.
     """
-    rows = len(next(iter(columns.values())))
     order = np.random.default_rng(seed).permuted(np.arange(rows))
     if group_by is None:
         return order

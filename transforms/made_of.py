@@ -163,16 +163,16 @@ class MadeOf:
 
 def end_to_end(rows: Sequence[MadeOf]) -> MadeOf:
     """Rows end to end."""
+    chain = rows[0].chain
+    if any(each.chain != chain for each in rows):
+        chain = None
+    found = np.concatenate([each.items if chain is None else each.found for each in rows])
     if all(each.bounds is None for each in rows):
-        chain = rows[0].chain
-        if chain is not None and all(each.chain == chain for each in rows):
-            return MadeOf(np.concatenate([each.found for each in rows]), chain=chain)
-        return MadeOf(np.concatenate([each.items for each in rows]))
-    items = np.concatenate([each.items for each in rows])
+        return MadeOf(found, chain=chain)
     full = [each._full() for each in rows]
     counts = np.concatenate([np.diff(bounds) for bounds, _ in full])
     parts = np.concatenate([parts for _, parts in full])
-    return MadeOf(items, np.concatenate([[0], np.cumsum(counts)]), parts)
+    return MadeOf(found, np.concatenate([[0], np.cumsum(counts)]), parts, chain)
 
 
 def side_by_side(rows: Sequence[MadeOf]) -> MadeOf:

@@ -20,7 +20,7 @@ from windrow.errors import ArgumentError, PlanError
 from windrow.transforms.arguments import at_least, integer, one_of
 
 MIB = 1 << 20
-_log = logging.getLogger("windrow")
+_log = logging.getLogger("windrow.options")
 
 OnBad: TypeAlias = Literal["raise", "skip", "replace"]
 """What becomes of a bad record."""

@@ -158,11 +158,14 @@ class Kept(NamedTuple):
 
 
 class OwnStates:
-    """The states that an iterator may still need, by their numbers from 1 on."""
+    """The states that an iterator may still need, by their numbers from 1 on.
+
+    The thread that makes rows adds, while the user's loop forgets: neither iterates over the dict.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[int, Kept] = {}
-        self._next = 1
+        self._oldest = self._next = 1
 
     def add(self, count: int, text: str) -> int:
         """Keep a state, and return its number."""
@@ -178,8 +181,9 @@ class OwnStates:
         """Drop states that come before all of these, which belong to the present position."""
         # A node at its start, 0, may have rows in hand that were made before the rows of other nodes.
         first = min(numbers, default=0)
-        while self._kept and (oldest := next(iter(self._kept))) < first:
-            del self._kept[oldest]
+        for number in range(self._oldest, first):
+            del self._kept[number]
+        self._oldest = max(self._oldest, first)
 
 
 # --- inputs of nodes -----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 LOGGED_EVERY_S: Final = 10.0
-_log = logging.getLogger("windrow")
+_log = logging.getLogger("windrow.progress")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

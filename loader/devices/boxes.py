@@ -10,10 +10,9 @@ Invariant: nothing is read, and a box contains all cells of the devices.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from windrow.devices import trees
-from windrow.devices.placement import Placement, Sharding
+from windrow.devices.placement import Placement, Sharding, held
 from windrow.errors import ArgumentError, PlanError
 from windrow.sources.base import ArraySpec
 from windrow.sources.cells import Box, Boxes, Cells, whole
@@ -41,7 +40,7 @@ def placed(grid: Spec, placement: Placement) -> Iterator[tuple[trees.Path, Array
 
 
 def boxes_held(grid: Spec, placement: Placement) -> Boxes:
-    """The boxes of the leaves of batches that the addressable devices hold, where axes are cut.
+    """The boxes of the leaves of batches that the devices of a process hold, where axes are cut.
 
     The first axis is whole here: parts of rows are shares of a batch.
     """
@@ -49,24 +48,24 @@ def boxes_held(grid: Spec, placement: Placement) -> Boxes:
     for path, leaf, sharding in placed(grid, placement):
         if not leaf.shape or None in leaf.shape[1:]:
             continue
-        box = _box(leaf.shape, sharding)
+        box = _box(leaf.shape, sharding, placement.process)
         if not all(cells.is_whole for cells in box):
             found[path] = box
     return found
 
 
-def _box(shape: tuple[int | None, ...], sharding: Sharding) -> Box:
+def _box(shape: tuple[int | None, ...], sharding: Sharding, process: int | None) -> Box:
     rows = whole(shape[0] or 0)
     # Any number of rows that divides: the boxes of samples do not depend on it.
     count = len(sharding.device_set)
     sizes = (shape[0] or count, *(size or 0 for size in shape[1:]))
     try:
-        indices: list[Any] = list(sharding.addressable_devices_indices_map(sizes).values())
+        indices = held(sizes, sharding, process)
     except (ValueError, IndexError) as error:
         raise PlanError(f"to_jax: {sharding} does not fit the shape {sizes}: {error}") from error
     box = [rows]
     for axis, size in enumerate(sizes[1:], 1):
-        runs = [each[axis].indices(size)[:2] for each in indices if each is not None]
+        runs = [each[axis].indices(size)[:2] for each in indices]
         first, stop = min(run[0] for run in runs), max(run[1] for run in runs)
         box.append(Cells(first, stop, size))
     return tuple(box)

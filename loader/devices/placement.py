@@ -1,7 +1,7 @@
 """Placement: the sharding of each leaf, the rows that a process needs, and whether shapes divide.
 
-Everything follows from `addressable_devices_indices_map` and `shard_shape` of the shardings: no process has
-a number here, and a device has none either.
+Everything follows from `addressable_devices` and `shard_shape` of the shardings: what this process reads depends on
+no number of a process or device. Reports alone ask for another process, by the `process_index` of its devices.
 
 Invariant: nothing is read.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from windrow.sources.base import ArraySpec
 from windrow.transforms.specs import Spec
 
 Sharding = jax.sharding.Sharding
+Index: TypeAlias = tuple[slice, ...]
 _MOST_AXES = 8
 
 
@@ -33,10 +34,12 @@ class Placement:
     Args:
         sharding: One sharding, a tree of them, or a function of the path of a leaf.
         host: Names of leaves, or of trees of them, that stay in NumPy: paths with slashes.
+        process: The process that is asked about; None for this one.
     """
 
     sharding: Sharding | Callable[[Path], Sharding] | Any
     host: tuple[str, ...] = ()
+    process: int | None = None
 
     def __post_init__(self) -> None:
         if self.needs_leaves:
@@ -155,8 +158,14 @@ def is_supported(dtype: np.dtype[Any]) -> bool:
     return bool(jax.numpy.issubdtype(dtype, np.number))
 
 
-def participants(shardings: Collection[Sharding]) -> tuple[int, tuple[int, ...]]:
-    """Names of the processes that have devices of the shardings: of this one, and of all.
+def participants(
+    shardings: Collection[Sharding], process: int | None = None
+) -> tuple[int, tuple[int, ...]]:
+    """Names of the processes that have devices of the shardings: of one of them, and of all.
+
+    Args:
+        shardings: The shardings.
+        process: The process that is asked about; None for this one.
 
     Raises:
         PlanError: If this process has none of the devices.
@@ -170,7 +179,24 @@ def participants(shardings: Collection[Sharding]) -> tuple[int, tuple[int, ...]]
         )
     if own == devices:  # one controller
         return 0, (0,)
-    return min(d.process_index for d in own), tuple(sorted({d.process_index for d in devices}))
+    if process is None:
+        process = min(d.process_index for d in own)
+    return process, tuple(sorted({d.process_index for d in devices}))
+
+
+def held(shape: Sequence[int], sharding: Sharding, process: int | None) -> list[Index]:
+    """The parts of an array of a global shape that the devices of a process hold.
+
+    Args:
+        shape: The global shape.
+        sharding: The sharding of the array.
+        process: The process; None for this one.
+    """
+    if process is None:
+        own = sharding.addressable_devices_indices_map(tuple(shape))
+        return [index for index in own.values() if index is not None]
+    whole: Mapping[Any, Index] = sharding.devices_indices_map(tuple(shape))
+    return [index for device, index in whole.items() if device.process_index == process]
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -278,11 +304,10 @@ class RowParts:
         return {part * each + n for part in self.numbers for n in range(each)}
 
 
-def rows_of(shape: Sequence[int], sharding: Sharding) -> RowParts:
-    """The rows of an array of a global shape that the addressable devices hold."""
+def rows_of(shape: Sequence[int], sharding: Sharding, process: int | None = None) -> RowParts:
+    """The rows of an array of a global shape that the devices of a process hold: see `held`."""
     if not shape or not shape[0]:
         return RowParts()
     each = sharding.shard_shape(tuple(shape))[0]
-    indices = sharding.addressable_devices_indices_map(tuple(shape))
-    starts = {(index[0].start or 0) // each for index in indices.values() if index is not None}
+    starts = {(index[0].start or 0) // each for index in held(shape, sharding, process)}
     return RowParts.of(starts, shape[0] // each)

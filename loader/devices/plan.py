@@ -45,11 +45,15 @@ class DevicePlan:
         node: The chain, which makes the rows that its devices hold.
         arrays: Makes global arrays of them.
         new_agreement: Begins an agreement on the end; None where metadata show the end.
+        processes: The processes that have devices: this one, and all.
+        spec: The spec of a batch that its leaves were found in; None if it is not known.
     """
 
     node: Node
     arrays: GlobalArrays
     new_agreement: Callable[[], Agreement] | None
+    processes: tuple[int, tuple[int, ...]]
+    spec: Spec | None
 
 
 def planned(node: Node, placement: Placement, first_spec: Callable[[Node], Spec]) -> DevicePlan:
@@ -75,7 +79,7 @@ def planned(node: Node, placement: Placement, first_spec: Callable[[Node], Spec]
     found = placement.shardings(spec)
     if not found:
         raise PlanError("to_jax: no leaf goes to a device; iterate the dataset itself")
-    own, all_of_them = participants([sharding for _, _, sharding in found])
+    own, all_of_them = participants([sharding for _, _, sharding in found], placement.process)
     sizes = _batch_rows(tail, batch)
     parts: RowParts | None = None
     grid = grid_of(node)
@@ -88,7 +92,7 @@ def planned(node: Node, placement: Placement, first_spec: Callable[[Node], Spec]
                 check_shape(path, shape, sharding)
                 if not sizes and shape and sharding.shard_shape(shape)[0] != rows:
                     raise PlanError(_unknown_end(batch, rows))
-                part = rows_of(shape, sharding)
+                part = rows_of(shape, sharding, placement.process)
                 parts = part if parts is None else parts.joined(part)
     parts = parts or RowParts()
     boxes = {} if grid is None else boxes_held(grid, placement)
@@ -101,7 +105,8 @@ def planned(node: Node, placement: Placement, first_spec: Callable[[Node], Spec]
         share = BatchParts(parts.numbers, parts.count, agree, is_even=True, who="to_jax")
         node = shared(node, share)
     tail_of(node).run()  # checks that the shards can end together
-    return DevicePlan(node, GlobalArrays(placement, parts, Narrowing(), boxes), agreement)
+    arrays = GlobalArrays(placement, parts, Narrowing(), boxes)
+    return DevicePlan(node, arrays, agreement, (own, all_of_them), spec)
 
 
 def check_colocated(node: Node) -> None:

@@ -25,6 +25,7 @@ import collections
 import functools
 import heapq
 import itertools
+import logging
 import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -43,6 +44,7 @@ from windrow.sources.remote.options import is_remote_source
 from windrow.stats.read_counters import PartCounters
 
 IntArray = npt.NDArray[np.int64]
+_log = logging.getLogger("windrow.plan")
 
 # One task reads several chunks smaller than this: handing over a task costs as much as reading one.
 _TASK_BYTES = 256 << 10
@@ -156,6 +158,13 @@ class ChunkPrefetcher:
             found.rows += count
             ticket.chunks.append(found)
         self._counters.wanted(len(wanted.numbers), self.entered - entered)
+        if _log.isEnabledFor(logging.DEBUG):
+            from windrow.core.debug_log import debug
+
+            text = (
+                "read batch %d takes %d records of %d chunks, and %d chunks are to be read for it"
+            )
+            debug(_log, text, number, len(indices), len(wanted.numbers), self.entered - entered)
         return functools.partial(self._finish, ticket)
 
     def _enter(self, chunk: int) -> None:
@@ -405,6 +414,10 @@ class ChunkPrefetcher:
                 raise RuntimeError("prefetcher: every slot is taken, and none by a chunk in use")
             self._collect(wait=True)
         self.crowded_out += 1
+        if _log.isEnabledFor(logging.DEBUG):
+            from windrow.core.debug_log import debug
+
+            debug(_log, "chunk %d is evicted, and read batches still want it", chunk.number)
         self._spill(chunk)
         return self._taken_from(chunk)
 

@@ -16,7 +16,7 @@ from windrow.transforms.options import DatasetOptions
 
 _LEAST: Final = 1000
 _PAUSE_S: Final = 60.0
-_log = logging.getLogger("windrow")
+_log = logging.getLogger("windrow.filter")
 
 
 class DropWatch:

@@ -18,6 +18,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import logging
 import math
 import sys
 import time
@@ -45,6 +46,7 @@ from windrow.transforms.row_blocks import BLOCK_ROWS, Block, Blocks
 from windrow.transforms.tables import Listed, Table
 
 IntArray = npt.NDArray[np.int64]
+_log = logging.getLogger("windrow.plan")
 Elements: TypeAlias = "range | IntArray"
 """Indices of elements, ascending but where lanes are read together; a `range` takes no room."""
 
@@ -324,6 +326,11 @@ class ReadBatches(Iterator["ReadBatch"]):
             number = self._made + len(waiting)
             reader = self._run.reader(self._options, prefetcher, number)
             waiting.append(ReadBatch(self._chain, elements, reader))
+            if _log.isEnabledFor(logging.DEBUG):
+                from windrow.core.debug_log import debug
+
+                text = "read batch %d is planned: %d elements; %d read batches wait"
+                debug(_log, text, number, len(elements), len(waiting))
             if prefetcher and number == 0:
                 prefetcher.begin()  # the first is read while more are planned
 

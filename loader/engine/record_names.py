@@ -96,10 +96,34 @@ def _row_of(chain: Node, index: int) -> MadeOf:
     return MadeOf.of_elements(0, np.array([index], np.int64))
 
 
-def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, RecordOf]]:
-    """The records in row order, each with the part of the row that it is in."""
+class RecordColumns(NamedTuple):
+    """The records of some rows, in row order; each is int64 `(records,)`.
+
+    Args:
+        row: The number of the row.
+        part: The part of the row that the record is in.
+        source, record: As in `RecordOf`.
+    """
+
+    row: IntArray
+    part: IntArray
+    source: IntArray
+    record: IntArray
+
+
+def record_columns(node: Node, chains: list[Node], rows: MadeOf) -> RecordColumns:
+    """The records of rows.
+
+    Args:
+        node: The chain, which numbers the sources.
+        chains: The chains of `rows`: see `random_access_parts`.
+        rows: What the rows are made of.
+    """
+    simple = _one_each(node, chains, rows)
+    if simple is not None:
+        return simple
     numbers = {key: number for number, key in enumerate(leaves_of(node))}
-    part, chain, element, own_row, own_rows = row.items.T
+    part, chain, element, own_row, own_rows = rows.items.T
     # Rows of (part, row of the element, item, source, record).
     found = [np.zeros((0, 5), np.int64)]
     for number in np.unique(chain).tolist():
@@ -116,18 +140,51 @@ def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, Recor
             source = np.full(len(at), numbers[id(taken.leaf)])
             columns = part[items][of[at]], inner[at], items[of[at]], source, taken.records
             found.append(np.column_stack(columns))
-    rows = np.concatenate(found)
-    keys = (1, 2, 0) if _packs(node) else (2, 1, 0)
-    rows = rows[np.lexsort([rows[:, key] for key in keys])]
-    return [(part, RecordOf(source, record)) for part, _, _, source, record in rows.tolist()]
+    names = np.concatenate(found)
+    row = names[:, 2]
+    if rows.bounds is not None:
+        row = np.searchsorted(rows.bounds, row, side="right") - 1
+    keys = (1, 2, 0) if packs(node) else (2, 1, 0)
+    order = np.lexsort([*(names[:, key] for key in keys), row])
+    return RecordColumns(row[order], *names[order][:, [0, 3, 4]].T)
 
 
-def _packs(node: Node) -> bool:
+def _one_each(node: Node, chains: list[Node], rows: MadeOf) -> RecordColumns | None:
+    """The records where each row of an element is one record, and one chain has all, as in most streams."""
+    if rows.chain is None:
+        return None
+    traced = trace(chains[rows.chain], rows.found, uneven=True)
+    size = int(traced.counts.sum())
+    if sum(len(taken.rows) for taken in traced.taken) != size or not traced.counts.all():
+        return None
+    numbers = {key: number for number, key in enumerate(leaves_of(node))}
+    source, record = np.full(size, -1), np.zeros(size, np.int64)
+    for taken in traced.taken:
+        source[taken.rows], record[taken.rows] = numbers[id(taken.leaf)], taken.records
+    if (source < 0).any():
+        return None
+    item = np.repeat(np.arange(len(traced.counts)), traced.counts)
+    row, part = item, np.zeros_like(item)
+    if rows.bounds is not None:
+        row = np.repeat(np.arange(len(rows)), np.diff(rows.bounds))[item]
+        part = item - rows.bounds[row]
+    return RecordColumns(row, part, source, record)
+
+
+def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, RecordOf]]:
+    """The records of one row in row order, each with the part of the row that it is in."""
+    found = record_columns(node, chains, row)
+    names = map(RecordOf, found.source.tolist(), found.record.tolist())
+    return list(zip(found.part.tolist(), names, strict=True))
+
+
+def packs(node: Node) -> bool:
+    """Whether rows of the chain are packed of several elements."""
     return any(each.packs for each in node.walk())
 
 
 def _by_row(node: Node, row: MadeOf, names: list[tuple[int, RecordOf]]) -> Records:
-    if not _packs(node):
+    if not packs(node):
         return [name for _, name in names]
     found: list[list[RecordOf]] = [[] for _ in range(1 if row.parts is None else row.parts[0])]
     for part, name in names:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 from windrow.engine.defaults import default_options
+from windrow.explain.across import SharedStream, across, advice_on_lanes
 from windrow.explain.advice import advice_on
 from windrow.explain.explanation import Explanation, NodeLine
 from windrow.explain.prediction import Prediction, predicted
@@ -20,8 +21,12 @@ from windrow.transforms.nodes.tail import tail_of
 from windrow.transforms.record_sizes import record_bytes
 
 
-def explained(node: Node) -> Explanation:
+def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
     """Explain a chain; a chain with random access is explained as the stream of its iterator.
+
+    Args:
+        node: The chain.
+        shared: The stream that several processes share, if the chain is the part of one of them.
 
     Raises:
         ReadError: If the layout of a source cannot be read.
@@ -36,6 +41,11 @@ def explained(node: Node) -> Explanation:
     sources = {id(source): number for number, source in enumerate(node.sources())}
     runs = running(node)
     lines = tuple(_line(each, numbers, sources, runs) for each in order)
+    advice = [*advice_on(node, numbers, found)]
+    every = None
+    if shared is not None:
+        every = across(shared)
+        advice += advice_on_lanes(shared, every, numbers)
     batches, endless = node.elements(), node.is_endless()
     epoch, later = found.epoch, found.later_epoch
     per_batch = 1 / batches.middle if batches.low else None
@@ -52,8 +62,9 @@ def explained(node: Node) -> Explanation:
         buffers=found.peak,
         buffers_by=found.peak_by,
         quality=quality_of(whole),
-        advice=tuple(advice_on(node, numbers, found)),
+        advice=tuple(advice),
         unknown=tuple(_unknown(node, order, found)),
+        across=every,
     )
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import html
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from windrow.core.text import ABSENT, TextTable, shortened
@@ -76,6 +76,66 @@ class Advice:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ProcessCosts:
+    """What one of several processes that share a stream reads and holds.
+
+    Args:
+        process: Its `jax.process_index()`.
+        epoch: The costs of reading each source in the first epoch.
+        buffers: The most bytes that Windrow's own buffers hold at a time.
+    """
+
+    process: int
+    epoch: tuple[SourceCosts, ...]
+    buffers: Amount
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AcrossProcesses:
+    """The costs of all processes that share a stream, from a short dry run of each.
+
+    Args:
+        count: The number of processes.
+        processes: The costs of each; of more than 8, of some of them.
+        alone: The costs of reading each source in the first epoch, if one process ran all of it.
+    """
+
+    count: int
+    processes: tuple[ProcessCosts, ...]
+    alone: tuple[SourceCosts, ...]
+
+    @property
+    def epoch(self) -> tuple[SourceCosts, ...]:
+        """The costs of reading each source in the first epoch by all processes together.
+
+        Chunks that several processes read count for each of them.
+        """
+        more = self.count / len(self.processes)
+        return tuple(
+            _summed(own).times(more)
+            for own in zip(*(process.epoch for process in self.processes), strict=True)
+        )
+
+    @property
+    def times_read(self) -> tuple[Amount | None, ...]:
+        """How often all processes together read a chunk, by source; None for one without chunks.
+
+        Where processes read parts of chunks, it is how often they read a byte of them.
+        """
+        found = zip(self.epoch, self.alone, strict=True)
+        return tuple(_times_read(each, alone) for each, alone in found)
+
+
+def _times_read(costs: SourceCosts, alone: SourceCosts) -> Amount | None:
+    """How often chunks are read; `alone` are the costs of reading the same records once."""
+    decoded, whole = costs.decoded_bytes, alone.decoded_bytes
+    if decoded is None or whole is None or not whole.high or not alone.chunks.high:
+        return None
+    stored = alone.chunks.times(whole.high / alone.reads.high)  # bytes of all chunks, once
+    return Amount(max(1, decoded.low / stored.high), max(1, decoded.high / max(1, stored.low)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Explanation:
     """The nodes and costs of a chain, predicted before anything is read.
 
@@ -101,6 +161,8 @@ class Explanation:
         quality: The quality of the order (`windrow.shuffle_quality`); None if it is unknown.
         advice: Cheaper ways.
         unknown: Messages about unknown figures.
+        across: The costs of each process, with `explain(sharding=...)` where several processes share
+            the stream; otherwise None.
     """
 
     nodes: tuple[NodeLine, ...]
@@ -117,6 +179,7 @@ class Explanation:
     quality: Any = None
     advice: tuple[Advice, ...] = ()
     unknown: tuple[str, ...] = ()
+    across: AcrossProcesses | None = None
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as values that `json.dumps` takes: specs as strings, and a `version` of the keys."""
@@ -134,6 +197,8 @@ class Explanation:
         quality = self.quality
         if quality is not None:
             found["quality"] = quality.to_json()
+        if self.across is None:
+            del found["across"]
         plain: dict[str, Any] = json.loads(json.dumps(found, default=_plain))
         return {"version": JSON_VERSION, **plain}
 
@@ -189,6 +254,8 @@ def _tables(explanation: Explanation) -> Iterator[TextTable]:
     yield _of_nodes(explanation)
     yield _of_whole(explanation)
     yield from _of_sources(explanation)
+    if explanation.across is not None and explanation.across.alone:
+        yield _of_processes(explanation.across)
 
 
 def _of_nodes(explanation: Explanation) -> TextTable:
@@ -260,6 +327,43 @@ def _of_sources(explanation: Explanation) -> Iterator[TextTable]:
             held = [ABSENT if title == "batch" else in_bytes(epoch.held_bytes) for title in known]
             rows.append(["held of its chunks, at most", *held])
         yield TextTable(f"source {number}: {shortened(epoch.source, _TITLE)}", ["", *known], rows)
+
+
+def _of_processes(found: AcrossProcesses) -> TextTable:
+    columns: list[tuple[str, SourceCosts, Amount | None]] = [
+        (f"process {each.process}", _summed(each.epoch), each.buffers) for each in found.processes
+    ]
+    columns.append((f"all {found.count:,}", _summed(found.epoch), None))
+    columns.append(("one alone", _summed(found.alone), None))
+    rows = []
+    for name, costs, buffers in columns:
+        ratio = costs.decoded_per_delivered
+        rows.append(
+            [
+                name,
+                str(costs.chunks),
+                str(costs.reads),
+                in_bytes(costs.decoded_bytes),
+                in_bytes(costs.delivered_bytes),
+                ABSENT if ratio is None else str(ratio),
+                ABSENT if buffers is None else in_bytes(buffers),
+            ]
+        )
+    heads = ["", "chunks", "reads", "decoded", "delivered", "decoded per delivered"]
+    times = [str(each) for each in found.times_read if each is not None]
+    each_chunk = f": a chunk is read {' or '.join(times)} times in all" if times else ""
+    title = f"processes, in the first epoch{each_chunk}"
+    return TextTable(title, [*heads, "buffers at most"], rows)
+
+
+def _summed(costs: Sequence[SourceCosts]) -> SourceCosts:
+    """The sum of costs; a figure that one of them does not know is unknown."""
+    sums: dict[str, Any] = {}
+    for field in dataclasses.fields(SourceCosts):
+        values = [getattr(each, field.name) for each in costs]
+        if field.name != "source":
+            sums[field.name] = None if None in values else sum(values, start=Amount.exactly(0))
+    return dataclasses.replace(costs[0], **sums)
 
 
 def _lists(explanation: Explanation) -> Iterator[tuple[str, list[str]]]:

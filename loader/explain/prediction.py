@@ -104,6 +104,17 @@ def predicted(node: Node) -> Prediction:
     return Prediction(epoch, later, peak, by, runs, cut, tuple(chains_of(node)))
 
 
+def quick_figures(node: Node, most_s: float) -> RunFigures:
+    """The results of one dry run of the first epoch of a stream.
+
+    Args:
+        node: The stream.
+        most_s: The seconds that planning may take on a usual machine.
+    """
+    once, share = _shrunk(node.first_epochs(1) if node.is_endless() else node)
+    return _figures(once, Setting(), share, most_s)
+
+
 def _cut(node: Node, runs: Sequence[RunFigures]) -> Iterator[tuple[ToStreamNode, int]]:
     for number, each in enumerate(chains_of(node)):
         reached = max(run.reached.get(number, 0) for run in runs)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from windrow import state_files
 from windrow.core.process import cores
@@ -212,6 +212,12 @@ class DataLoaderIterator(Iterator[Any]):
     def close(self) -> None:
         """Stop prefetching and release everything. Closing twice is harmless."""
         self._iterator.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         return f"DataLoaderIterator({self._loader.dataset!r})"

@@ -7,7 +7,7 @@ elements, states and costs.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from windrow.errors import ArgumentError
@@ -154,7 +154,7 @@ class _FitPackIterDataset(IterDataset[dict[str, Any]]):
         self,
         parent: IterDataset[Any],
         *,
-        length_struct: Mapping[str, int],
+        length_struct: Mapping[str, Any],
         num_packing_bins: int,
         seed: int = 0,
         shuffle_bins: bool = True,
@@ -267,27 +267,65 @@ class ThreadPrefetchIterDataset(IterDataset[T]):
 
 
 class ThreadPrefetchDatasetIterator(DatasetIterator[T]):
-    """Continues from where `parent` is, an iterator of Windrow, which makes elements ahead itself.
+    """Continues from where `parent` is, in a thread that makes elements ahead.
 
-    Use one of the two only: they count by themselves.
+    Use one of the two only. A chain's iterator counts by itself; any other is moved along.
 
     Args:
-        parent: An iterator.
+        parent: An iterator of Windrow, or one of your own with `__next__`, `get_state` and
+            `set_state`, whose states are JSON.
         prefetch_buffer_size: Accepted for compatibility.
 
     Raises:
-        ArgumentError: If `parent` is not an iterator of Windrow.
+        ArgumentError: If `parent` has not these methods.
         PlanError: If the size is negative.
     """
 
-    def __init__(self, parent: DatasetIterator[T], prefetch_buffer_size: int) -> None:
+    def __init__(self, parent: Iterator[T], prefetch_buffer_size: int) -> None:
         at_least(0, prefetch_buffer_size, "ThreadPrefetchDatasetIterator: prefetch_buffer_size")
-        if not isinstance(parent, DatasetIterator):
+        needed = ("__next__", "get_state", "set_state")
+        missing = [name for name in needed if not callable(getattr(parent, name, None))]
+        if missing:
             raise ArgumentError(
-                f"ThreadPrefetchDatasetIterator: needs an iterator, got a {type(parent).__name__}"
+                "ThreadPrefetchDatasetIterator: needs an iterator with a state, and a"
+                f" {type(parent).__name__} has no {' and no '.join(missing)}"
             )
-        super().__init__(parent._node)
-        self.set_state(parent.get_state())
+        if isinstance(parent, DatasetIterator) and not parent._is_own:
+            super().__init__(parent._node)
+            self.set_state(parent.get_state())
+        else:
+            super().__init__(_StreamOfIterator(parent)._node)
+
+
+class _StreamOfIterator(IterDataset[Any]):
+    """The rest of an iterator that no chain made, from where it is now."""
+
+    def __init__(self, iterator: Any) -> None:
+        super().__init__()
+        self._iterator, self._start = iterator, iterator.get_state()
+
+    def __iter__(self) -> DatasetIterator[Any]:
+        self._iterator.set_state(self._start)
+        return _Forwarding(self._iterator)
+
+
+class _Forwarding(DatasetIterator[Any]):
+    """Asks another iterator."""
+
+    def __init__(self, iterator: Any) -> None:
+        super().__init__()
+        self._iterator = iterator
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+    def get_state(self) -> Any:
+        """The other's state."""
+        return self._iterator.get_state()
+
+    def set_state(self, state: Any) -> None:
+        """Move the other to a state."""
+        self._iterator.set_state(state)
 
 
 def multithread_prefetch(

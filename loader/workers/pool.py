@@ -13,6 +13,7 @@ Contract:
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import pickle
 import select
@@ -37,6 +38,8 @@ from windrow.workers.messages import (
 )
 from windrow.workers.process import Job, Slot, WorkerProcess, WorkerProcesses
 from windrow.workers.shared_memory import Bytes, SharedMemory, SlotAllocator
+
+_log = logging.getLogger("windrow.workers")
 
 # One that the worker runs, and one that waits in its socket.
 _JOBS_PER_WORKER = 2
@@ -249,6 +252,11 @@ class WorkerPool:
         """End all processes, at once and for good."""
         self._kill()
 
+    def activity(self) -> list[str]:
+        """What each worker does, as text. Any thread may call it."""
+        now = time.monotonic()
+        return [worker.activity(now) for worker in list(self._processes.workers)]
+
     # --- jobs ---
 
     def _is_decided(self, job: Job) -> bool:
@@ -422,6 +430,10 @@ class WorkerPool:
             )
             return
         self._processes.add(worker)
+        if _log.isEnabledFor(logging.DEBUG):
+            from windrow.core.debug_log import debug
+
+            debug(_log, "worker %d of %d starts as process %d", index, count, worker.process_id)
 
     def _take(self, limit_s: float) -> None:
         """Receive what workers have sent, after waiting for it for up to `limit_s` seconds."""
@@ -479,6 +491,10 @@ class WorkerPool:
         """Remove a worker that has ended, and start another one for its jobs."""
         self._processes.remove(worker)
         how = worker.end()
+        if _log.isEnabledFor(logging.DEBUG):
+            from windrow.core.debug_log import debug
+
+            debug(_log, "worker %d (process %d) ended: %s", worker.index, worker.process_id, how)
         for start in worker.kept:
             self._slots.give(start)
         again = list(self._jobs_left(worker, how))

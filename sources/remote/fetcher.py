@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import logging
 import queue
 import random
 import time
@@ -28,8 +29,9 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 
 from windrow.core.bounded_tasks import ByteSemaphore, Share, run_bounded
 from windrow.core.cancellation import cancel_with_scope
+from windrow.core.in_flight import InFlight
 from windrow.core.process import refuse_forked
-from windrow.core.redaction import Redaction
+from windrow.core.redaction import Redaction, shown_url
 from windrow.errors import ReadError, WindrowError
 from windrow.sources.remote.faults import RequestError, as_fault, failure
 from windrow.sources.remote.file_systems import FileSystems
@@ -39,6 +41,7 @@ from windrow.sources.remote.transports import Transport, same
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
 
+_log = logging.getLogger("windrow.remote")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 LIBRARY: Final = "fsspec"
@@ -363,15 +366,26 @@ class _Attempts:
         """
         started = time.monotonic()
         faults: list[RequestError] = []
-        while True:
-            try:
-                return await self._once(faults, ask, *args)
-            except RequestError as fault:
-                if not fault.transient or len(faults) > self._options.retries:
-                    break
-            await asyncio.sleep(self._pause_s(faults))
+        with InFlight(lambda: self._described(url, where(), faults)):
+            while True:
+                try:
+                    return await self._once(faults, ask, *args)
+                except RequestError as fault:
+                    if not fault.transient or len(faults) > self._options.retries:
+                        break
+                pause_s = self._pause_s(faults)
+                if _log.isEnabledFor(logging.DEBUG):
+                    from windrow.core.debug_log import debug
+
+                    debug(_log, "%s: in %.1f s", self._described(url, where(), faults), pause_s)
+                await asyncio.sleep(pause_s)
         took_s = time.monotonic() - started
         raise failure(self._what, url, where(), faults, took_s, self._redaction)
+
+    def _described(self, url: str, where: str, faults: Sequence[RequestError]) -> str:
+        shown = ", ".join(filter(None, [self._redaction.hide(shown_url(url)), where]))
+        before = f" after {faults[-1].kind}" if faults else ""
+        return f"{shown}, attempt {len(faults) + 1}{before}"
 
     def _pause_s(self, faults: list[RequestError]) -> float:
         """The seconds before the next attempt: a random part of the backoff, or as requested."""

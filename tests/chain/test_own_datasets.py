@@ -15,6 +15,7 @@ import windrow
 from tests import own_datasets
 from windrow import IterDataset, MapDataset
 from windrow.errors import ArgumentError, ElementError, PlanError, StateError
+from windrow.transforms.row_blocks import OwnStates
 
 WINDROW, GRAIN = own_datasets.of(windrow), own_datasets.of(grain)
 Chain = Callable[[Any, Any], Any]
@@ -304,6 +305,26 @@ def test_a_pickled_iterator_continues() -> None:
     iterator = iter(Over(_stream(), Failing).map(plus))
     assert next(iterator) == 100
     assert next(pickle.loads(pickle.dumps(iterator))) == 101
+
+
+class GrowsAsItIsIterated(dict[int, Any]):
+    """A dict to which another thread adds at the worst moment."""
+
+    def __iter__(self) -> Iterator[int]:
+        found = super().__iter__()
+        self[len(self) + 1] = None
+        return found
+
+
+def test_states_are_forgotten_while_a_thread_adds_others() -> None:
+    states = OwnStates()
+    states._kept = GrowsAsItIsIterated()
+    numbers = [states.add(count, "0") for count in range(5)]
+    states.forget_before(numbers[2:])
+    states.forget_before([numbers[1], numbers[4]])
+    assert states.of(numbers[2]).elements == 2
+    with pytest.raises(KeyError):
+        states.of(numbers[1])
 
 
 @pytest.mark.jobs

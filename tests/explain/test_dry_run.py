@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks import advice
@@ -355,6 +355,18 @@ def any_chains(draw: st.DrawFn) -> AnyChain:
     )
 
 
+@example(  # a loop that is slow to take the first block finds two
+    chain=AnyChain(
+        source={"records": 3, "chunk_rows": 2, "width": 1, "size": None},
+        order="block_shuffle",
+        seed=0,
+        batch=2,
+        options=ReadOptions(
+            num_threads=2, prefetch_buffer_size=1, in_flight_bytes=1, resident_bytes=1
+        ),
+        above="windows",
+    )
+)
 @settings(max_examples=25)
 @given(chain=any_chains())
 def test_what_is_counted_lies_in_what_is_predicted(chain: AnyChain) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
 from windrow import IterDataset, MapDataset
+from windrow.explain.extrapolation import read_whole
 from windrow.stats.costs import Amount
 
 
@@ -115,3 +116,13 @@ def test_repeats_may_have_more_records_than_64_bits_count() -> None:
     assert explanation.quality is not None
     with iter(stream) as iterator:
         assert list(itertools.islice(iterator, 30)) == [3] * 30
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 20, 21])
+def test_an_epoch_of_an_endless_chain_reads_all_records(size: int) -> None:
+    endless = MapDataset.source(np.arange(20)).shuffle(seed=1).repeat().batch(size)
+    (source,) = endless._node.sources()
+    (chain,) = endless.to_iter_dataset()._node.first_epochs(1).parents
+    assert read_whole(chain) == {id(source)}
+    (fewer,) = endless[: chain.length - 1].to_iter_dataset()._node.parents
+    assert read_whole(fewer) == set()

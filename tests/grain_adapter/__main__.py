@@ -6,7 +6,7 @@ import pytest
 
 from tests.grain_adapter import listed, wheel
 
-_SLOW = ("prefetch",)
+_SLOW = ("prefetch", "process_prefetch")
 
 
 def main(arguments: list[str]) -> int:

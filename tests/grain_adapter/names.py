@@ -15,6 +15,7 @@ import windrow
 from windrow import experimental, python, samplers, sharding, sources, transforms
 from windrow.grain_api import data_loader, index_shuffle, operations, options, records
 from windrow.grain_api import sharding as shards
+from windrow.transforms.nodes import default_seed, options_of
 from windrow.transforms.options import DatasetOptions, ExecutionTrackingMode
 
 _PYTHON: Final = "grain._src.python."
@@ -40,7 +41,9 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 def _batch(parent: Any, batch_size: int, drop_remainder: bool = False, batch_fn: Any = None) -> Any:
-    return parent.batch(batch_size, drop_remainder=drop_remainder, batch_fn=batch_fn)
+    made = parent.batch(batch_size, drop_remainder=drop_remainder, batch_fn=batch_fn)
+    made._batch_fn = batch_fn or _stacked
+    return made
 
 
 def _mixed(parents: Any, proportions: Any = None, selection_map: Any = None) -> Any:
@@ -54,7 +57,9 @@ def _mixed_streams(parents: Any, proportions: Any = None) -> Any:
 
 
 def _read_ahead(parent: Any, *, read_options: Any, allow_nones: bool = False) -> Any:
-    return parent.to_iter_dataset(read_options, allow_nones=allow_nones)
+    made = parent.to_iter_dataset(read_options, allow_nones=allow_nones)
+    made._read_options = read_options
+    return made
 
 
 def _read_ahead_iterator(parent: Any, read_options: Any, allow_nones: bool) -> Any:
@@ -78,7 +83,7 @@ def _in_worker(parent: Any, buffer_size: int, worker_init_fn: Any = None) -> Any
     return _in_workers(parent, 1, buffer_size, start)
 
 
-def _stacked(values: Any) -> Any:
+def _stacked(values: Any, *, output_to_shared_memory: bool = False) -> Any:
     (batch,) = windrow.MapDataset.source(list(values)).batch(len(values))
     return batch
 
@@ -238,5 +243,14 @@ def modules() -> dict[str, types.ModuleType]:
     windrow.MapDataset._getitems = windrow.MapDataset.__getitems__  # type: ignore[attr-defined]
     for kind in (windrow.MapDataset, windrow.IterDataset):
         setattr(kind, "_element_spec", property(experimental.get_element_spec))  # noqa: B010
+        setattr(kind, "_default_seed", property(lambda ds: default_seed(ds._node)))  # noqa: B010
+        setattr(kind, "_seed", property(lambda ds: ds._node.seed))  # noqa: B010
+    # The options of a stream hold for all of it, so its iterator alone has them.
+    windrow.DatasetIterator._ctx = property(  # type: ignore[attr-defined]
+        lambda it: types.SimpleNamespace(dataset_options=options_of(it._node))
+    )
+    windrow.DatasetIterator._parents = ()
+    # Grain copies batches of workers; arrays of ours are in shared memory in any case.
+    windrow.IterDataset.enable_shared_memory_output = lambda ds: None  # type: ignore[attr-defined]
     found["grain"].__file__ = importlib.import_module("grain").__file__
     return found

@@ -61,7 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         found[file] = found.get(file, 0) + 1
         group = groups.get((file, item.nodeid.partition("::")[2]))
         if group is not None:
-            item.add_marker(pytest.mark.xfail(reason=group.reason, strict=not group.varies))
+            runs, strict = not group.endless, not group.varies
+            item.add_marker(pytest.mark.xfail(reason=group.reason, run=runs, strict=strict))
     changed = {file: count for file, count in found.items() if table.cases.get(file) != count}
     if changed:
         raise pytest.UsageError(f"listed.toml counts other cases: found {changed}")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests.hypothesis_profiles import examples
-from windrow.errors import ArgumentError, PlanError, RecordIndexError, StateError
+from windrow.errors import ArgumentError, ClosedError, PlanError, RecordIndexError, StateError
 
 
 class Double(windrow.transforms.Map):
@@ -259,10 +259,11 @@ def _noisy(workers: int) -> windrow.DataLoader:
 
 def test_elements_do_not_depend_on_workers() -> None:
     expected = plain(_noisy(0))
-    iterator = iter(_noisy(2))
-    first = [next(iterator).tolist() for _ in range(3)]
-    state = iterator.get_state()
-    iterator.close()
+    with iter(_noisy(2)) as iterator:
+        first = [next(iterator).tolist() for _ in range(3)]
+        state = iterator.get_state()
+    with pytest.raises(ClosedError):
+        next(iterator)
     rest = iter(_noisy(0))
     rest.set_state(state)
     assert first + plain(rest) == expected

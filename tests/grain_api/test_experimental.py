@@ -188,7 +188,7 @@ def test_what_is_not_a_dataset_is_refused() -> None:
         ours.InterleaveIterDataset([ds], cycle_length=1, iter_buffer_size=0)
     with pytest.raises(PlanError, match="prefetch_buffer_size must be at least 0"):
         ours.ThreadPrefetchIterDataset(ds.to_iter_dataset(), prefetch_buffer_size=-1)
-    with pytest.raises(ArgumentError, match="needs an iterator, got a IterDataset"):
+    with pytest.raises(ArgumentError, match="a IterDataset has no __next__ and no get_state and"):
         ours.ThreadPrefetchDatasetIterator(ds.to_iter_dataset(), 2)  # type: ignore[arg-type]
 
 
@@ -196,6 +196,52 @@ def test_a_thread_prefetch_iterator_continues_where_its_parent_is() -> None:
     parent = iter(windrow.MapDataset.range(5))
     next(parent)
     assert list(ours.ThreadPrefetchDatasetIterator(parent, 2)) == [1, 2, 3, 4]
+
+
+class Counter:
+    """An iterator that no dataset made."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __iter__(self) -> Counter:
+        return self
+
+    def __next__(self) -> int:
+        if self.count == 9:
+            raise StopIteration
+        self.count += 1
+        return self.count
+
+    def get_state(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+class OwnCounter(Counter, windrow.DatasetIterator[int]):  # type: ignore[misc]
+    """The same as an own iterator of Windrow."""
+
+    def __init__(self) -> None:
+        windrow.DatasetIterator.__init__(self)
+        Counter.__init__(self)
+
+
+@pytest.mark.parametrize("kind", [Counter, OwnCounter])
+def test_a_thread_prefetch_iterator_takes_iterators_of_others(kind: type[Counter]) -> None:
+    parent = kind()
+    next(parent)
+    iterator = ours.ThreadPrefetchDatasetIterator(parent, 2)
+    states, elements = [iterator.get_state()], []
+    for element in iterator:
+        elements.append(element)
+        states.append(iterator.get_state())
+    assert elements == list(range(2, 10))
+    for step in (0, 8, 3):
+        iterator.set_state(json.loads(json.dumps(states[step])))
+        assert list(iterator) == elements[step:]
+        assert iterator.get_state() == states[-1]
 
 
 def test_a_cache_calls_functions_once_and_its_elements_are_the_consumers() -> None:

@@ -8,6 +8,7 @@ import grain
 import pytest
 
 import windrow
+from windrow import experimental
 from windrow.errors import ArgumentError, StateError
 
 
@@ -52,17 +53,35 @@ def test_a_sequential_slice_keeps_the_order() -> None:
 
 def test_errors_have_the_classes_of_grains() -> None:
     for library in (windrow, grain):
-        iterator = library.MapDataset.range(3).to_iter_dataset().__iter__()
-        with pytest.raises(IndexError):
-            iterator.set_state({"next_index": 4})
+        numbers = library.MapDataset.range(3)
+        for dataset in (numbers, numbers.batch(2), numbers.batch(3, drop_remainder=True)):
+            iterator = dataset.to_iter_dataset().__iter__()
+            iterator.set_state({"next_index": len(dataset)})
+            assert list(iterator) == []
+            for number in (len(dataset) + 1, -1):
+                with pytest.raises(IndexError):
+                    iterator.set_state({"next_index": number})
         with pytest.raises(ValueError):  # noqa: PT011 - two libraries
             library.MapDataset.range(3).slice(5)
         with pytest.raises(ValueError):  # noqa: PT011
             library.sources.ArrayRecordDataSource([])
     with pytest.raises(StateError, match="state is at element 4 of a dataset of 3"):
         iter(windrow.MapDataset.range(3)).set_state({"next_index": 4})
+    with pytest.raises(StateError, match="state is at element 2 of a dataset of 1"):
+        iter(windrow.MapDataset.range(3).batch(3)).set_state({"next_index": 2})
+    with pytest.raises(StateError, match="state is at element -1; Grain counts them from 0"):
+        iter(windrow.MapDataset.range(3)).set_state({"next_index": -1})
     with pytest.raises(ArgumentError, match="needs a slice or a sequence of integers, got int"):
         windrow.MapDataset.range(3).slice(5)  # type: ignore[arg-type]
+
+
+def test_a_batch_that_is_never_shorter_has_its_length_in_the_spec() -> None:
+    for length, ours in ((10, (5,)), (11, (None,))):
+        assert (
+            experimental.get_element_spec(windrow.MapDataset.range(length).batch(5)).shape == ours
+        )
+        theirs = grain.experimental.get_element_spec(grain.MapDataset.range(length).batch(5))
+        assert theirs.shape == (None,)
 
 
 @pytest.mark.parametrize(

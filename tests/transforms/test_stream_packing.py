@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import windrow
 from windrow.errors import ArgumentError, ElementError, PlanError
+from windrow.sources import ArraySpec
 
 GRAINS: dict[str, Any] = {
     "first_fit": experimental.FirstFitPackIterDataset,
@@ -40,7 +41,7 @@ class Case:
     """Lengths of `x` and `y` of each element, and how they are packed."""
 
     lengths: tuple[tuple[int, int], ...]
-    length_struct: Mapping[str, int]
+    length_struct: Mapping[str, Any]
     method: str
     options: Mapping[str, Any]
 
@@ -141,6 +142,31 @@ def test_rows_after_a_restore_are_the_rest(case: Case, step: int, repeats: bool)
         same(found, wanted)
 
 
+@pytest.mark.parametrize("method", ["first_fit", "best_fit"])
+def test_a_meta_feature_may_be_a_dict(method: Any) -> None:
+    elements = [
+        {"x": np.arange(n), "about": {"source": n, "spans": {"at": np.arange(n % 3)}}}
+        for n in range(1, 9)
+    ]
+    struct: Any = {"x": 10, "about": {"source": 4, "spans": {"at": 6}}}
+    arguments: dict[str, Any] = {
+        "meta_features": ("about",),
+        "num_packing_bins": 2,
+        "padding_struct": {"x": 0, "about": {"source": -1, "spans": {"at": -2}}},
+    }
+    stream = windrow.MapDataset.source(elements).to_iter_dataset()
+    ours = stream.pack(struct, method, **arguments)
+    theirs = grain.MapDataset.source(elements).to_iter_dataset()
+    grains = GRAINS[method](theirs, length_struct=struct, **arguments)
+    np.testing.assert_equal(list(ours), list(grains))
+    assert "{x: 10, padding=0, about/source: 4, meta, padding=-1, about/spans/at: 6" in str(ours)
+    made = windrow.MapDataset.source({"x": np.zeros((4, 3)), "about": {"at": np.zeros(4, np.int8)}})
+    packed = made.to_iter_dataset().pack(
+        {"x": 8, "about": {"at": 5}}, num_packing_bins=2, meta_features=("about",)
+    )
+    assert packed.element_spec["about"] == {"at": ArraySpec((5,), np.int8)}
+
+
 def test_every_token_of_two_features_comes_once() -> None:
     # Grain repeats tokens of a feature where an element is cut twice by another one.
     case = Case(((25, 5), (3, 9), (14, 2)), {"x": 6, "y": 7}, "concat_then_split", {})
@@ -176,6 +202,31 @@ def test_empty_streams_have_no_rows() -> None:
         ({"x": 4}, "concat_then_split", {"bos_token_id": 1}, PlanError, "needs bos_features"),
         ({"x": 4}, "best_fit", {"num_packing_bins": 0}, PlanError, "must be at least 1, got 0"),
         (
+            {"x": {"y": 4}},
+            "best_fit",
+            {"num_packing_bins": 1},
+            PlanError,
+            "'x' is a dict, which has no one row of segment ids; name it in meta_features",
+        ),
+        (
+            {"x": {"y": 4}},
+            "concat_then_split",
+            {"meta_features": ("x",)},
+            PlanError,
+            "concat_then_split takes no dicts such as 'x'",
+        ),
+        (
+            {"x": {"y": 4}, "z": 4},
+            "best_fit",
+            {
+                "num_packing_bins": 1,
+                "meta_features": ("x",),
+                "shuffle_bins_group_by_feature": "x",
+            },
+            PlanError,
+            "shuffle_bins_group_by_feature 'x' is not in length_struct",
+        ),
+        (
             {"x": 4},
             "best_fit",
             {"num_packing_bins": 1, "padding_struct": {"z": 1}},
@@ -203,3 +254,10 @@ def test_elements_that_do_not_fit(struct: Any, message: str) -> None:
     stream = windrow.MapDataset.source(source).to_iter_dataset()
     with pytest.raises(ElementError, match=message):
         list(stream.pack(struct, num_packing_bins=2))
+
+
+def test_an_element_that_lacks_a_part_of_a_dict() -> None:
+    stream = windrow.MapDataset.source([{"x": {"y": 1}}]).to_iter_dataset()
+    packed = stream.pack({"x": {"z": 4}}, num_packing_bins=2, meta_features=("x",))
+    with pytest.raises(ElementError, match="an element lacks 'x/z'; map it to a dict that has it"):
+        list(packed)

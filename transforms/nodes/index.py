@@ -210,6 +210,8 @@ class SliceNode(IndexNode):
 
     @property
     def takes_all(self) -> bool:
+        if self.start == 0 and self.step == 1 and self.parent.is_endless():
+            return self.length >= self.parent.pass_length()
         return self.length == self.parent.length
 
     @property

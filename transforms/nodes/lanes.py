@@ -240,8 +240,6 @@ class LaneBatchNode(ShardBatchNode):
         lanes, rows, width = self.own_lanes(), self.turn_rows, self.parent.width
         at = np.array(position[:-1], np.int64).reshape(self.lanes, width)
         before, last = position[-1] // self.lanes, _LastBatch(self, inputs, lanes[0])
-        if not any(position):
-            self._check_other_lanes(inputs)
         whole, has_failed = self._whole_turns(inputs, at), False
         if whole is not None:
             before, has_failed = yield from self._from_turns(whole, at, before, inputs, last)
@@ -269,28 +267,6 @@ class LaneBatchNode(ShardBatchNode):
             rows_of = joined(found) if found else Block(_NONE, marks[:0])
             yield from self._made(rows_of, order, marks, inputs, last, self._places(parts))
             before += turns * rows
-
-    def _check_other_lanes(self, inputs: Inputs) -> None:
-        """Check that lanes of other shards have a row, where values decide it: else all shards fail.
-
-        Raises:
-            PlanError: If the stream never ends, and one of its lanes has no row.
-        """
-        if not self.parent.never_ends():
-            return
-        own = self.own_lanes()
-        others = [lane for lane in range(self.lanes) if lane not in own]
-        unsure = [
-            lane
-            for lane in others
-            if not self.parent.in_lane(lane, self.lanes).elements(once=True).low
-        ]
-        if not unsure:
-            return
-        feeds = _feeds(inputs, self.lanes, dict.fromkeys(unsure, origin(self.parent)))
-        for lane, feed in zip(unsure, feeds, strict=True):
-            if not feed.fill(1):
-                raise feed.error or no_row(lane, self.lanes, "it has no element to repeat")
 
     def _starts(self, at: IntArray) -> dict[int, list[int]]:
         """The position of each of these lanes."""

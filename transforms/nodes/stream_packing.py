@@ -43,10 +43,13 @@ class _StreamPackNode(StreamNode):
         of = parents[0]
         found: dict[str, Any] = {}
         for feature in self.features:
-            like = of.get(feature.name) if isinstance(of, dict) else None
-            found[feature.name] = np.ndarray
+            like = of
+            for key in (feature.name, *feature.inside):
+                like = like.get(key) if isinstance(like, dict) else None
             if isinstance(like, ArraySpec):
-                found[feature.name] = ArraySpec((feature.cells, *like.shape[1:]), like.dtype)
+                feature.put(found, ArraySpec((feature.cells, *like.shape[1:]), like.dtype))
+            else:
+                feature.put(found, np.ndarray)
             if not feature.is_meta:
                 for what in ("segment_ids", "positions"):
                     found[f"{feature.name}_{what}"] = ArraySpec((feature.cells,), np.int32)
@@ -62,7 +65,7 @@ def _feature_label(feature: PackedFeature) -> str:
     more = ", meta" if feature.is_meta else ""
     more += "" if feature.padding is None else f", padding={feature.padding!r}"
     more += "" if feature.alignment == 1 else f", alignment={feature.alignment}"
-    return f"{feature.name}: {feature.cells}{more}"
+    return f"{feature.written}: {feature.cells}{more}"
 
 
 class _Incoming(Iterator[tuple[Any, IntArray]]):
@@ -175,12 +178,11 @@ class FitPackNode(_StreamPackNode):
         first: int,
     ) -> Block:
         """The open rows in the order in which they are given; `first` is their first element."""
-        columns = packed.columns()
-        count = len(next(iter(columns.values())))
+        columns, count = packed.columns(), packed.count
         order = np.arange(count)
         if self.shuffles_rows:
-            order = bins.shuffled_rows(columns, self.seed + counter, self.group_by)
-        elements = [{key: rows[row] for key, rows in columns.items()} for row in order.tolist()]
+            order = bins.shuffled_rows(columns, count, self.seed + counter, self.group_by)
+        elements = [bins.row_of(columns, row) for row in order.tolist()]
         marks = marks_in_group(before, after, count, [counter])
         marks[-1, -2] = counter + count
         rows_of = coming.made_of([[first + n for n in packed.members[r]] for r in order.tolist()])
@@ -378,7 +380,7 @@ _OPTIONS = {
 
 
 def pack_node(
-    parent: Node, length_struct: Mapping[str, int], method: str, options: Mapping[str, Any]
+    parent: Node, length_struct: Mapping[str, Any], method: str, options: Mapping[str, Any]
 ) -> Node:
     """The node of `IterDataset.pack`.
 
@@ -399,13 +401,16 @@ def pack_node(
     given = {**known, **options}
     features = _features(length_struct, given)
     if method == "concat_then_split":
+        for feature in features:
+            if feature.inside:
+                raise PlanError(f"pack: {method} takes no dicts such as {feature.name!r}")
         return SplitPackNode(
             (parent,), features, bool(given["split_full_length_features"]), _first_tokens(given)
         )
     if given["num_packing_bins"] is None:
         raise PlanError(f"pack: {method} needs num_packing_bins, the number of rows that are open")
     most, group_by = given["max_sequences_per_bin"], given["shuffle_bins_group_by_feature"]
-    if group_by is not None and group_by not in length_struct:
+    if group_by is not None and group_by not in {f.name for f in features if not f.inside}:
         raise PlanError(f"pack: shuffle_bins_group_by_feature {group_by!r} is not in length_struct")
     return FitPackNode(
         (parent,),
@@ -421,7 +426,7 @@ def pack_node(
 
 
 def _features(
-    length_struct: Mapping[str, int], given: Mapping[str, Any]
+    length_struct: Mapping[str, Any], given: Mapping[str, Any]
 ) -> tuple[PackedFeature, ...]:
     paddings = given.get("padding_struct") or {}
     alignments = given.get("pack_alignment_struct") or {}
@@ -434,11 +439,34 @@ def _features(
             name,
             at_least(1, cells, f"pack: length_struct[{name!r}]"),
             name in given["meta_features"],
-            paddings.get(name),
-            at_least(1, alignments.get(name, 1), f"pack: pack_alignment_struct[{name!r}]"),
+            padding,
+            at_least(1, alignment, f"pack: pack_alignment_struct[{name!r}]"),
+            inside,
         )
-        for name, cells in length_struct.items()
+        for name in length_struct
+        for inside, cells, padding, alignment in _leaves(
+            name, length_struct[name], paddings.get(name), alignments.get(name, 1), given
+        )
     )
+
+
+def _leaves(
+    name: str, cells: Any, padding: Any, alignment: Any, given: Mapping[str, Any]
+) -> Iterator[tuple[tuple[str, ...], Any, Any, Any]]:
+    """The keys, cells, padding and alignment of a feature, or of all in a meta feature that is a dict."""
+    if not isinstance(cells, Mapping):
+        yield (), cells, padding, alignment
+        return
+    if name not in given["meta_features"]:
+        raise PlanError(
+            f"pack: {name!r} is a dict, which has no one row of segment ids; name it in meta_features,"
+            " or map its values to keys of the element before"
+        )
+    for key, inner in cells.items():
+        own = padding.get(key) if isinstance(padding, Mapping) else padding
+        begins = alignment.get(key, 1) if isinstance(alignment, Mapping) else alignment
+        for inside, *rest in _leaves(name, inner, own, begins, given):
+            yield (key, *inside), *rest
 
 
 def _first_tokens(given: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:

@@ -15,8 +15,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from windrow.errors import PlanError
-from windrow.transforms.nodes.base import STREAM, Node
+from windrow.transforms.nodes.base import STREAM, IntArray, Node
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
@@ -180,6 +182,24 @@ class Tail:
         for lane in self.own_lanes:
             lanes[lane] = own[lane * width : (lane + 1) * width]
         return RowPosition(own[-1], lanes, after)
+
+    def row_counts(self, marks: IntArray, lead: int = 0) -> IntArray:
+        """The rows of a state at each of several positions of the chain that runs.
+
+        Args:
+            marks: int64 `(n, width)`.
+            lead: See `run`.
+
+        Returns:
+            int64 `(n,)`, the same as `rows_of(position, lead).rows`.
+        """
+        own = marks[:, : marks.shape[1] - self.after]
+        if not self.is_indexed or self.batch is None:
+            return own[:, -1]
+        numbers, length = own[:, 0], self.batch.parent.length
+        size = min(self.batch.size, length)  # the given size may not fit into int64
+        before = np.where(numbers > 0, lead + (numbers - 1) * size, 0) if lead else numbers * size
+        return np.minimum(before, length)
 
     def position_of(self, found: RowPosition) -> tuple[list[int], int]:
         """The position in the chain that runs, and the `lead` of that chain."""

@@ -1,0 +1,101 @@
+"""Pages of the documentation site that are made of other files: examples, and the reference.
+
+MkDocs calls `on_config`, `on_files` and `on_page_markdown` (see `hooks` in mkdocs.yml). An example becomes a page
+with its docstring as text and its program below; a module becomes a page with its public names.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+from mkdocs.structure.files import File
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+MODULES: Final = (
+    "windrow",
+    "windrow.sources",
+    "windrow.transforms",
+    "windrow.converters",
+    "windrow.checkpoint",
+    "windrow.sinks",
+    "windrow.errors",
+)
+# Of this section mkdocstrings knows the plural only, and shows it as code.
+_EXAMPLE_TITLE: Final = re.compile(r"^( +Example):$", re.MULTILINE)
+# A link from a page of docs/ to a program, and to the README.
+_EXAMPLE: Final = re.compile(r"\]\(\.\./examples/(\w+)\.py\)")
+_README: Final = re.compile(r"\[([^]]*)\]\(\.\./README\.md\)")
+
+
+def on_config(config: Any) -> Any:
+    """Lay out the packages under their import names, where mkdocstrings reads them."""
+    place = ROOT / "build" / "packages" / "windrow"
+    shutil.rmtree(place, ignore_errors=True)
+    others = shutil.ignore_patterns("native", "__pycache__", "*.so")
+    shutil.copytree(ROOT / "loader", place, ignore=others)
+    for folder in ("sources", "transforms", "converters"):
+        shutil.copytree(ROOT / folder, place / folder, ignore=others)
+    for path in place.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(_EXAMPLE_TITLE.sub(r"\1s:", text), encoding="utf-8")
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that are made."""
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        if path.stem != "__init__":
+            page = example_page(path)
+            files.append(File.generated(config, f"examples/{path.stem}.md", content=page))
+    for module in MODULES:
+        page = reference_page(module)
+        files.append(File.generated(config, f"reference/{module}.md", content=page))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Let links to programs lead to their pages."""
+    return _README.sub(r"\1", _EXAMPLE.sub(r"](examples/\1.md)", markdown))
+
+
+def example_page(path: Path) -> str:
+    """The page of a program: its docstring, and the program itself."""
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    text = ast.get_docstring(tree) or ""
+    title, _, rest = text.partition("\n")
+    return f"# {title.rstrip('.')}\n{rest}\n\n```python title={path.name!r}\n{source}```\n"
+
+
+def reference_page(module: str) -> str:
+    """The page of a module: each public name with its docstring."""
+    found = importlib.import_module(module)
+    lines = [f"# `{module}`", "", (found.__doc__ or "").strip(), ""]
+    for name in public_names(found):
+        value = getattr(found, name)
+        if type(value).__name__ == "module":
+            continue  # a page of its own, or names of Grain
+        home = getattr(value, "__module__", None) or ""
+        if home.startswith("windrow"):
+            lines += [f"::: {home}.{value.__qualname__}", ""]
+        else:
+            lines += [f"### {name}", "", f"`{name} = {value!r}`", ""]
+    return "\n".join(lines)
+
+
+def public_names(module: Any) -> list[str]:
+    """The names of `__all__`; of a module without it the classes and functions that it defines."""
+    listed = getattr(module, "__all__", None)
+    if listed is not None:
+        return sorted(listed)
+    return sorted(
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    )

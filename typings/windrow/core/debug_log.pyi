@@ -1,0 +1,1 @@
+from loader.core.debug_log import *

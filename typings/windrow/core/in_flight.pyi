@@ -1,0 +1,1 @@
+from loader.core.in_flight import *

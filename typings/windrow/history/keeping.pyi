@@ -1,0 +1,1 @@
+from loader.history.keeping import *

@@ -231,10 +231,13 @@ def _of_waiting(folder: Path, sizes: Sizes) -> list[Pair]:
             Pair(
                 "no-threads",
                 f"without {name}=0",
-                _read(waiting, ReadOptions(**{name: 0})),
+                _read(waiting, options),
                 _read(waiting),
             )
-            for name in ("num_threads", "prefetch_buffer_size")
+            for name, options in (
+                ("num_threads", ReadOptions(num_threads=0)),
+                ("prefetch_buffer_size", ReadOptions(prefetch_buffer_size=0)),
+            )
         ),
         Pair(kind, "many records in one call", by_record, _read(many)),
         Pair(kind, "converted to Zarr", by_record, _read(_stored(folder / "chunks")[some])),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import functools
 import importlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
@@ -15,16 +16,18 @@ import numpy as np
 
 from windrow.engine import execute
 from windrow.engine.defaults import default_options
-from windrow.errors import ArgumentError
+from windrow.errors import ArgumentError, ReadError
 from windrow.iterator import DatasetIterator
 from windrow.transforms import functions, nodes, specs, tables
 from windrow.transforms.nodes import STREAM, Node, StreamLimitNode
+from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
 
 if TYPE_CHECKING:
     from windrow.colocated import ColocatedDataset
     from windrow.explain.explanation import Explanation
     from windrow.jax_dataset import JaxDataset
+    from windrow.transforms.options import OnBad
 
 T = TypeVar("T")
 D = TypeVar("D", bound="Dataset[Any]")
@@ -222,6 +225,46 @@ class Dataset(abc.ABC, Generic[T]):
 
         return JaxDataset(node, sharding, prefetch, prefetch_bytes, host, _read_spec)
 
+    def on_bad(
+        self: D,
+        action: OnBad,
+        errors: type[Exception] | Sequence[type[Exception]] = (ReadError, ValueError),
+        max_bad: float | None = None,
+        log: str | os.PathLike[str] | None = None,
+    ) -> D:
+        """Continue where a record before this node cannot be read, or a function before it raises.
+
+        With `"skip"` a bad record is absent, as if a `filter` had left it out; so `batch` comes after
+        `to_iter_dataset()`. With `"replace"` another record of the dataset before comes in its place,
+        chosen by the seed and the index, so batches keep their size. With `"raise"` the error is
+        raised, as without this node. The stream is the same with any workers, hosts and restarts. The
+        rows that were left out or replaced are counted in the iterator's state and in `stats()`.
+
+        Errors of the chain itself, of memory, and of a store that does not answer are always raised.
+
+        Args:
+            action: `"raise"`, `"skip"` or `"replace"`.
+            errors: The classes of errors that make a record a bad one.
+            max_bad: The most bad records, in each lane of a stream with lanes; the error at the next one
+                lists the first ones. None for no limit. A float is a share of each 1,000
+                elements: 0.01 allows 10. It is not part of the fingerprint.
+            log: A JSON Lines file. A line is appended for each bad record that the loop has passed. It
+                is not part of the fingerprint.
+
+        Raises:
+            ArgumentError: If `errors` or `max_bad` has the wrong type.
+            PlanError: If `action` is something else, an error of the chain is among `errors`, or this
+                is a stream: write `on_bad` before `to_iter_dataset`, or use `ReadOptions(on_bad=...)`.
+
+        Example:
+            >>> import windrow
+            >>> numbers = windrow.MapDataset.source(["1", "2", "three", "4"]).map(int)
+            >>> list(numbers.on_bad("skip")), list(numbers.on_bad("replace").batch(4))[0].tolist()
+            ([1, 2, 4], [1, 2, 1, 4])
+        """
+        seed = nodes.default_seed(self._node)
+        return type(self)(nodes.on_bad_node(self._node, action, errors, max_bad, log, seed))
+
     def explain(self, *, sharding: Any = None, host: Iterable[str] = ()) -> Explanation:
         """Describe the chain and its costs, before anything is read.
 
@@ -279,6 +322,20 @@ def _first_elements(node: Node) -> Iterator[Any]:
     for index in range(min(node.length, specs.FIRST)):
         at = positions(np.array([index], np.int64), node.length)
         yield tables.elements(execute.start(node, at, [0, 1], execute.Reader())())[0]
+
+
+def stream_of(node: Node, read_options: Any) -> tuple[Node, ReadOptions]:
+    """The chain of a stream with these options, and the options; by default what suits the sources.
+
+    Raises:
+        ArgumentError: If they are something else.
+        PlanError: If their `on_bad` does not fit the chain.
+    """
+    options = as_read_options(default_options(node) if read_options is None else read_options)
+    if options.on_bad == "raise":
+        return node, options
+    given = options.on_bad, nodes.BAD_ERRORS, options.max_bad, None
+    return nodes.on_bad_node(node, *given, nodes.default_seed(node)), options
 
 
 def nodes_of(datasets: Any, kind: type[Dataset[Any]], who: str) -> tuple[Node, ...]:

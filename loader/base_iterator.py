@@ -17,6 +17,7 @@ from windrow.stats.stats import Stats
 
 if TYPE_CHECKING:
     from windrow import state_files
+    from windrow.engine.context import Bad
     from windrow.history.keeping import Keeper, Keeping
     from windrow.stalls import StallWatch
     from windrow.state import Identity
@@ -30,6 +31,7 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     _is_own = False
     _parents: tuple[Any, ...] = ()
     _meter: Profiler
+    _bad: Bad
     _elements: list[Any]
     _given: int
     _closed: bool
@@ -45,6 +47,10 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
 
         parent: Any = own_nodes.parent_of(self, self._parents)
         return parent
+
+    def _reached(self) -> list[int]:
+        """The position after the element given last."""
+        raise NotImplementedError
 
     def _check_is_chain(self, who: str) -> None:
         if self._is_own:
@@ -92,7 +98,8 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
         """
         self._check_is_chain("stats")
         with self._meter.lock:
-            return self._meter.stats(len(self._elements) - self._given)
+            found = self._meter.stats(len(self._elements) - self._given)
+            return self._bad.added_to(found, self._reached())
 
     def on_stats(self, callback: Callable[[Stats], Any] | None, every_s: float = 10.0) -> None:
         """Call `callback` with the `stats` at intervals, and at the end.

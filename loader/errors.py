@@ -62,6 +62,7 @@ class ReadError(WindrowError, OSError):
     offset: int | None
     records: tuple[int, int] | None
     why: str | None
+    is_unanswered: bool
 
     def __init__(
         self,
@@ -70,9 +71,11 @@ class ReadError(WindrowError, OSError):
         offset: int | None = None,
         records: tuple[int, int] | None = None,
         why: str | None = None,
+        is_unanswered: bool = False,
     ) -> None:
         super().__init__(*message)
         self.file, self.offset, self.records, self.why = file, offset, records, why
+        self.is_unanswered = is_unanswered
 
 
 class ElementError(WindrowError, ValueError):

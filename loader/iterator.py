@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from windrow.base_iterator import BaseIterator
 from windrow.engine import streams
-from windrow.engine.context import RunContext
+from windrow.engine.context import Bad, RunContext, bad_records
 from windrow.engine.executors import Executors
 from windrow.engine.prefetch_thread import Inline, PrefetchThread
 from windrow.errors import (
@@ -48,6 +48,7 @@ from windrow.transforms.row_blocks import OwnStates
 
 if TYPE_CHECKING:
     from windrow.devices.delivery import Delivered, Delivery
+    from windrow.engine.bad_records import Counts
     from windrow.engine.record_names import Records
     from windrow.transforms.moves import Moved
 
@@ -111,6 +112,7 @@ class DatasetIterator(BaseIterator[T_co]):
         self._meter = Profiler(self._running)
         self._own_states = OwnStates()
         self._has_own = has_own(self._running)
+        self._bad = bad_records(self._running, self._tail, self._position)
         _all.add(self)
 
     def __next__(self) -> T_co:
@@ -159,6 +161,7 @@ class DatasetIterator(BaseIterator[T_co]):
             self._end_workers()
             self._note_given()
             meter.stopped(is_over=True)
+            self._bad.passed(self._position, is_over=True)
             self._notify(is_over=True)
             raise StopIteration
         block, size_bytes, made = handed
@@ -188,9 +191,10 @@ class DatasetIterator(BaseIterator[T_co]):
 
     def _keep_position(self) -> None:
         if self._marks is not None and self._given:
-            self._position = self._marks[self._given - 1].tolist()
+            self._position = self._reached()
             rows = self._made_of
             self._last = (None if rows is None else rows.sliced(self._given - 1, self._given),)
+            self._bad.passed(self._position)
             if self._keeper is not None:
                 self._keeper.given(self._given)
             if self._has_own:
@@ -232,9 +236,8 @@ class DatasetIterator(BaseIterator[T_co]):
                 # Not when their last reference goes: the thread has one as long as it works.
                 self._end_executors = weakref.finalize(self, self._executors.kill)
                 self._executors.start()  # they start while the first records are read
-            run = RunContext(
-                self._running, self._executors, self._meter, own_states=self._own_states
-            )
+            run = RunContext(self._running, self._executors, self._meter)
+            run.own_states, run.bad = self._own_states, self._bad
             rest = streams.blocks(self._running, self._position, run, None)
             made = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
             if run.ahead:
@@ -279,8 +282,13 @@ class DatasetIterator(BaseIterator[T_co]):
             self._keeper.flush()  # a step of a checkpoint is in the history
         return self._named().state(self._found())
 
+    def _reached(self) -> list[int]:
+        marks, given = self._marks, self._given
+        return self._position if marks is None or not given else marks[given - 1].tolist()
+
     def _found(self) -> RowPosition:
         found = self._tail.rows_of(self._position, self._lead)
+        found = found._replace(bad=self._bad.counts(self._position))
         if not self._has_own:
             return found
         from windrow import own_nodes
@@ -292,7 +300,7 @@ class DatasetIterator(BaseIterator[T_co]):
             from windrow import own_nodes
 
             found = own_nodes.taken(self._tail, self._own_states, found)
-        self._move(*self._tail.position_of(found))
+        self._move(*self._tail.position_of(found), found.bad)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Resume from a state, as `get_state` gave it or after a round trip through JSON.
@@ -313,13 +321,14 @@ class DatasetIterator(BaseIterator[T_co]):
 
     state_dict, load_state_dict = get_state, set_state  # torchdata's names
 
-    def _move(self, position: list[int], lead: int) -> None:
-        """Continue at a position in the chain that runs with `lead`: see `Tail.run`."""
+    def _move(self, position: list[int], lead: int, bad: Counts | None = None) -> None:
+        """Continue at a position, with counts of bad records, in the chain of `Tail.run(lead)`."""
         self._drop()
         if lead != self._lead:
             self._end_workers()  # they have the nodes of the chain that ran
             self._lead, self._running = lead, self._tail.run(lead)
         self._position, self._last, self._is_over = position, None, False
+        self._bad = bad_records(self._running, self._tail, position, bad)
         if self._delivery is not None:
             self._delivery.moved()
 
@@ -371,8 +380,8 @@ class DatasetIterator(BaseIterator[T_co]):
         if self._is_over:  # all shards have ended
             return 0
         self._keep_position()
-        moved = self._after(self._running, self._position, wanted)
-        self._move(moved.position, self._lead)
+        moved = self._after(self._running, self._position, wanted, self._bad)
+        self._move(moved.position, self._lead, self._bad.counts(moved.position))
         return moved.passed
 
     def seek(self, step: int) -> None:
@@ -399,20 +408,20 @@ class DatasetIterator(BaseIterator[T_co]):
         wanted = at_least(0, step, "seek: step")
         self._check_open()
         whole = self._tail.run() if self._lead else self._running
-        moved = self._after(whole, origin(whole), wanted)
+        bad = bad_records(whole, self._tail, origin(whole))
+        moved = self._after(whole, origin(whole), wanted, bad)
         if moved.passed < wanted:
             raise RecordIndexError(
                 f"seek: step {wanted} is beyond the end: the stream has {moved.passed} elements;"
                 f" choose 0 <= step <= {moved.passed}"
             )
-        self._move(moved.position, 0)
+        self._move(moved.position, 0, bad.counts(moved.position))
 
-    def _after(self, node: Node, position: list[int], count: int) -> Moved:
+    def _after(self, node: Node, position: list[int], count: int, bad: Bad) -> Moved:
         from windrow.engine import skipping  # few processes skip
 
-        return skipping.after(
-            node, position, count, skipping.running(self._meter, self._own_states)
-        )
+        run = skipping.running(self._meter, self._own_states, bad)
+        return skipping.after(node, position, count, run)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from windrow.base import applied, nodes_of
+from windrow.base import applied, nodes_of, stream_of
 from windrow.engine import execute
-from windrow.engine.defaults import default_options
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
@@ -32,7 +31,7 @@ from windrow.transforms.arguments import (
     weights_given,
 )
 from windrow.transforms.mixtures import Schedule, scheduled
-from windrow.transforms.options import ReadOptions, as_read_options
+from windrow.transforms.options import ReadOptions
 
 if TYPE_CHECKING:
     from windrow.engine.record_names import RecordOf
@@ -575,10 +574,10 @@ class MapDataset(PlannedByLengths[T]):
         Raises:
             PlanError: If `lanes` is less than 1, or more than the blocks of the block shuffle.
         """
-        options = default_options(self._node) if read_options is None else read_options
+        chain, options = stream_of(self._node, read_options)
         count = integer(lanes, "to_iter_dataset: lanes")
-        chain = self._node.dealt(count) if count > 1 else self._node
-        node = nodes.ToStreamNode((chain,), as_read_options(options), allow_nones, count)
+        chain = chain.dealt(count) if count > 1 else chain
+        node = nodes.ToStreamNode((chain,), options, allow_nones, count)
         return IterDataset(node)
 
     def mp_prefetch(

@@ -11,13 +11,12 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from windrow.base import Dataset
-from windrow.engine.defaults import default_options
+from windrow.base import Dataset, stream_of
 from windrow.errors import ArgumentError
 from windrow.iter_dataset import IterDataset
 from windrow.transforms import nodes
 from windrow.transforms.arguments import checked_seed, integer
-from windrow.transforms.options import ReadOptions, as_read_options
+from windrow.transforms.options import ReadOptions
 
 T = TypeVar("T")
 
@@ -208,8 +207,8 @@ class PlannedByLengths(Dataset[T]):
         return self._streamed(node, read_options)
 
     def _streamed(self, node: nodes.Node, read_options: ReadOptions | None) -> IterDataset[Any]:
-        options = default_options(self._node) if read_options is None else read_options
-        return IterDataset(nodes.ToStreamNode((node,), as_read_options(options)))
+        chain, options = stream_of(node, read_options)
+        return IterDataset(nodes.ToStreamNode((chain,), options))
 
 
 def _lengths_given(lengths: Any) -> tuple[Any, ...] | None:

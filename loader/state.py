@@ -62,6 +62,8 @@ class Identity:
     def state(self, at: RowPosition) -> dict[str, Any]:
         """The state of an iterator at a position."""
         after: dict[str, Any] = {"after": at.after} if any(at.after) else {}
+        if at.bad:
+            after["bad"] = dict(at.bad)
         if at.own:
             after["own"] = dict(at.own)
         if self.parts is not None:
@@ -151,7 +153,20 @@ class Identity:
         own = state.get("own", {})
         if not isinstance(own, dict):
             raise StateError(f"state has own {own!r}, which must be a dict. It is damaged.")
-        return RowPosition(rows, found, _checked(given, after), own)
+        return RowPosition(rows, found, _checked(given, after), own, self._bad(state))
+
+    def _bad(self, state: dict[str, Any]) -> dict[str, list[int | None]]:
+        """The counts of bad records by node and lane."""
+        bad = state.get("bad", {})
+        lists = list(bad.values()) if isinstance(bad, dict) else [None]
+        for counts in lists:
+            if not isinstance(counts, list) or len(counts) != self.tail.lanes:
+                raise StateError(
+                    f"state has bad {str(bad)[:80]}, which must be a dict with {self.tail.lanes} counts"
+                    " of bad records each. It is damaged: restore another one."
+                )
+            _checked([0 if count is None else count for count in counts], self.tail.lanes)
+        return dict(bad)
 
 
 def _parts_of(tail: Tail) -> NamedParts | None:
@@ -228,7 +243,7 @@ def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
                     f" 0 and {state[key]!r} in state {number}; give the states of one step of one"
                     " run"
                 )
-        rest = {key: value for key, value in state.items() if key != "lanes"}
+        rest = {key: value for key, value in state.items() if key not in ("lanes", "bad")}
         differ = [key for key, value in rest.items() if first.get(key) != value]
         if differ and set(differ) - {"chain", "functions"}:
             raise StateError(
@@ -247,7 +262,14 @@ def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
                     f"merge_states: lane {lane} is at {lanes[lane]} and, in state {number}, at"
                     f" {position}; give the states of one step of one run"
                 )
-    return {**first, "lanes": lanes}
+    bad = {key: _most(state["bad"][key] for state in states) for key in first.get("bad", {})}
+    return {**first, "lanes": lanes, **({"bad": bad} if bad else {})}
+
+
+def _most(shards: Iterable[Sequence[int | None]]) -> list[int | None]:
+    """The bad records of each lane, of the shard that ran it; the most, if several did."""
+    lanes = zip(*shards, strict=True)
+    return [max((n for n in lane if n is not None), default=None) for lane in lanes]
 
 
 def _hint(node: Node, taken_over: str) -> str:

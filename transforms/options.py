@@ -1,6 +1,6 @@
 """Options of a run: threads, buffers, byte budgets and worker processes.
 
-None of them changes an element or the order.
+None of them changes an element or the order, but for `on_bad`, which is part of the chain.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ import enum
 import logging
 import math
 import numbers
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
 
 from windrow.core.process import cores
 from windrow.errors import ArgumentError, PlanError
-from windrow.transforms.arguments import at_least
+from windrow.transforms.arguments import at_least, integer, one_of
 
 MIB = 1 << 20
 _log = logging.getLogger("windrow.options")
+
+OnBad: TypeAlias = Literal["raise", "skip", "replace"]
+"""What becomes of a bad record."""
+
+ON_BAD: Final[tuple[OnBad, ...]] = ("raise", "skip", "replace")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,6 +49,9 @@ class ReadOptions:
             for such batches (the rest). By default 1 GiB, or 1/16 of the machine's memory if that
             is less. A shuffle over a store that does not fit reads a chunk once for each such part
             of an epoch: more memory, fewer reads.
+        on_bad: What becomes of records that cannot be read, or for which a function raises, as by
+            `MapDataset.on_bad` just before the stream. It is part of the chain, unlike the others.
+        max_bad: The most of them, or their share, as for `MapDataset.on_bad`.
 
     Arrays, strings and bytes count with their size. Any other object counts as 64 bytes, whatever it
     holds: if elements are large objects of your own, choose a small `prefetch_buffer_size`.
@@ -57,6 +67,8 @@ class ReadOptions:
     block_bytes: int = 16 * MIB
     in_flight_bytes: int | None = None
     resident_bytes: int | None = None
+    on_bad: OnBad = "raise"
+    max_bad: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_threads", "prefetch_buffer_size"):
@@ -66,6 +78,8 @@ class ReadOptions:
         for name in ("in_flight_bytes", "resident_bytes"):
             if getattr(self, name) is not None:
                 at_least(1, getattr(self, name), f"ReadOptions: {name}")
+        one_of(self.on_bad, ON_BAD, "ReadOptions: on_bad")
+        checked_max_bad(self.max_bad, "ReadOptions: max_bad")
         if 0 < self.prefetch_buffer_size < self.num_threads:
             _log.warning(
                 "ReadOptions: prefetch_buffer_size=%d elements keep at most as many of num_threads=%d"
@@ -84,6 +98,27 @@ class ReadOptions:
     def ahead(self) -> bool:
         """Whether a thread makes elements ahead of the consumer."""
         return self.num_threads > 0 and self.prefetch_buffer_size > 0
+
+
+def checked_max_bad(value: Any, what: str) -> float | None:
+    """The most bad records: an int, a share of them as a float, or None for no limit.
+
+    Raises:
+        ArgumentError: If it is not a number.
+        PlanError: If it is negative, or a share that is not between 0 and 1.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, (float, np.floating)):
+        found = integer(value, what)
+        at_least(0, found, what)
+        return found
+    if not 0 < value < 1:
+        raise PlanError(
+            f"{what} must be an integer from 0 on, a share between 0 and 1 such as 0.01, or None for no"
+            f" limit, got {value}"
+        )
+    return float(value)
 
 
 def as_read_options(options: Any) -> ReadOptions:

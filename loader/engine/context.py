@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from windrow.core.cancellation import CancelScope
 from windrow.core.daemon_threads import DaemonPool
@@ -26,13 +29,26 @@ from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.profiler import Clock, Profiler
 from windrow.transforms.amounts import PackCounts
-from windrow.transforms.nodes import Node, ToStreamNode, chains_of, options_of, random_access_parts
+from windrow.transforms.nodes import (
+    Node,
+    Tail,
+    ToStreamNode,
+    chains_of,
+    options_of,
+    random_access_parts,
+)
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.row_blocks import KeptBlocks, OwnStates
 
 if TYPE_CHECKING:
+    from windrow.engine.bad_records import BadRecords, Counts
+    from windrow.engine.bad_rows import BadRow
     from windrow.engine.drop_watch import DropWatch
+    from windrow.stats.stats import Stats
+    from windrow.transforms.row_blocks import Block
+
+IntArray = npt.NDArray[np.int64]
 
 # Read batches of a remote source are read in parallel: while one waits, the other decodes.
 _REMOTE_READS = 2
@@ -51,6 +67,7 @@ class RunContext:
         meter: Profiler | None = None,
         clock: Clock = time.perf_counter,
         own_states: OwnStates | None = None,
+        bad: Bad | None = None,
     ) -> None:
         parts = chains_of(node)
         found = [part.read_options for part in parts]
@@ -61,6 +78,7 @@ class RunContext:
         self.clock = clock
         self.kept: dict[tuple[int, int], KeptBlocks] = {}  # by node and lane
         self.own_states = OwnStates() if own_states is None else own_states
+        self.bad = NoBadRecords() if bad is None else bad
         self.stopped = threading.Event()
         self.cancel_scope = CancelScope()
         self._executors = Executors(node) if executors is None else executors
@@ -126,7 +144,7 @@ class RunContext:
 
         Where a function makes fewer elements than there are indices, what is absent was not left out.
         """
-        dropping = [node for node in nodes if node.drops]
+        dropping = [node for node in nodes if node.drops and not node.takes_bad]
         if not dropping or not all(node.keeps_values for node in dropping):
             return None
         from windrow.engine.drop_watch import DropWatch  # few chains have a filter
@@ -185,3 +203,39 @@ class RunContext:
         for pool in (self._pool, self._decoding, *self._lanes.values()):
             if pool is not None:
                 pool.shutdown(cancel_futures=True)
+
+
+class NoBadRecords:
+    """In place of `BadRecords`, for an iterator whose chain has no `on_bad` node."""
+
+    def counts(self, position: Sequence[int]) -> dict[str, list[int | None]]:
+        """No counts."""
+        return {}
+
+    def added_to(self, stats: Stats, position: Sequence[int]) -> Stats:
+        """The stats unchanged."""
+        return stats
+
+    def passed(self, position: Sequence[int], *, is_over: bool = False) -> None:
+        """Do nothing."""
+
+    def noted(
+        self, chain: ToStreamNode, elements: IntArray, rows: Sequence[BadRow], block: Block
+    ) -> tuple[Block, Exception | None]:
+        """The block unchanged."""
+        return block, None
+
+
+Bad: TypeAlias = "BadRecords | NoBadRecords"
+"""Counts the bad records of an iterator."""
+
+
+def bad_records(
+    node: Node, tail: Tail, position: Sequence[int], counts: Counts | None = None
+) -> Bad:
+    """Counts the bad records of an iterator from a position on."""
+    if not any(each.takes_bad for each in node.walk()):
+        return NoBadRecords()
+    from windrow.engine.bad_records import BadRecords  # few chains need it
+
+    return BadRecords(node, tail, position, counts or {})

@@ -13,7 +13,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,8 +48,13 @@ from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import place_text
 from windrow.transforms.tables import Table
 
+if TYPE_CHECKING:
+    from windrow.engine.bad_rows import BadRow
+
 IntArray = npt.NDArray[np.int64]
 Finish = Callable[[], Table]
+Takes = Callable[[BaseException], bool]
+"""Whether an `on_bad` node takes an error."""
 
 
 class Values:
@@ -83,12 +88,51 @@ class Values:
         with calling(node):
             return node.cut(whole, which, at)
 
-    def applied(self, node: ValueNode, rows: Table, at: Positions, cuts: Sequence[int]) -> Table:
-        """Elements that the function of a node makes."""
-        indices = at.flat(node.length)
-        if isinstance(node, EachNode):
-            return apply_each(node, rows, indices, self.thread_map)
-        return apply_at_once(node, rows, indices, cuts)
+    def before(self, node: ValueNode) -> Any:
+        """The maker of the tables that `applied` gets."""
+        if not node.takes_bad:
+            return self
+        from windrow.engine.bad_rows import Catcher  # few chains need it
+
+        return Catcher(self, node)
+
+    def applied(self, node: ValueNode, rows: Any, at: Positions, cuts: Sequence[int]) -> Table:
+        """Elements that the function of a node makes; of rows that were caught, if it takes these."""
+        if node.takes_bad:
+            from windrow.engine.bad_rows import settled
+
+            return settled(self, node, rows, at)
+        return applied(node, rows, at.flat(node.length), cuts, self.thread_map)[0]
+
+    def tried(
+        self,
+        node: ValueNode,
+        table: Table,
+        indices: npt.NDArray[Any],
+        cuts: Sequence[int],
+        takes: Takes,
+    ) -> tuple[Table, dict[int, Exception]]:
+        """As `applied`, with errors by row: see the function `applied`."""
+        return applied(node, table, indices, cuts, self.thread_map, takes)
+
+    def read_alone(self, source: Any, records: IntArray) -> Table:
+        """Records of a source, read while the caller waits."""
+        return read_alone(source, records)
+
+    def alone(self) -> Reader:
+        """A reader that reads while the caller waits."""
+        return Reader()
+
+    @property
+    def noted(self) -> list[BadRow]:
+        """Takes the bad rows that were left out or replaced."""
+        return []
+
+    def given_before(
+        self, catching: ValueNode, node: GivenNode, at: Positions, cuts: Sequence[int]
+    ) -> Callable[[], Any]:
+        """As `given`, of a table before a node that takes bad rows."""
+        raise TypeError(f"{node.label} cannot be read as part of a whole chain")
 
 
 class _Later:
@@ -128,6 +172,7 @@ class Reader(Values):
     read_batch: int = 0
     thread_map: ThreadMap | None = None
     read_counters: ReadCounters | None = None
+    noted: list[BadRow] = dataclasses.field(default_factory=list)
     _later: list[_Later] = dataclasses.field(default_factory=list)
     _begun: list[tuple[Any, Sequence[Part], int]] = dataclasses.field(default_factory=list)
 
@@ -201,7 +246,7 @@ class Reader(Values):
                 alone.append(part)
             else:
                 waits.append(planned.plan(self.read_batch, records, places))
-        return lambda: self._assembled(source, [wait() for wait in waits], records), alone
+        return lambda: self._assembled(source, _all_of(waits), records), alone
 
     def _assembled(self, source: LaidOutSource, columns: list[Any], records: IntArray) -> Any:
         return source.assembled(columns, records)
@@ -243,6 +288,28 @@ class Reader(Values):
         return later.result
 
 
+def _all_of(waits: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What all of them return. Each is called, also after an error: its read has to end."""
+    found, failed = list[Any](), list[Exception]()
+    for wait in waits:
+        try:
+            found.append(wait())
+        except Exception as error:
+            failed.append(error)
+    try:
+        if failed:
+            raise failed[0]
+    finally:
+        failed.clear()  # an error holds on to this frame
+    return found
+
+
+def read_alone(source: Any, records: IntArray) -> Table:
+    """Records of a source, read while the caller waits."""
+    found = _read(source, source.read, records)
+    return tables.from_source(found, len(records), type(source).__name__)
+
+
 def _read(source: Any, read: Callable[[IntArray], Any], records: IntArray) -> Any:
     try:
         return call_without_stop(read, records)
@@ -273,6 +340,19 @@ class LowerReader(Values):
         self.started.append(start(self.halves.lower[node.number], at, cuts, self.reader))
         return _elsewhere
 
+    @property
+    def noted(self) -> list[BadRow]:
+        """The bad rows of the reader."""
+        return self.reader.noted
+
+    def given_before(
+        self, catching: ValueNode, node: GivenNode, at: Positions, cuts: Sequence[int]
+    ) -> Callable[[], Any]:
+        """Start tables whose bad rows are isolated here, and taken by a node of the upper half."""
+        lower, reader = self.halves.lower[node.number], self.reader.before(catching)
+        self.started.append(start(lower, at, cuts, reader))
+        return _elsewhere
+
 
 class UpperReader(Values):
     """Hands the tables of the lower half to the upper one, in the order they were started."""
@@ -289,6 +369,17 @@ class UpperReader(Values):
         """The next table."""
         table = next(self._tables)
         return lambda: table
+
+    @property
+    def noted(self) -> list[BadRow]:
+        """The bad rows of the reader."""
+        return self.reader.noted
+
+    def given_before(
+        self, catching: ValueNode, node: GivenNode, at: Positions, cuts: Sequence[int]
+    ) -> Callable[[], Any]:
+        """The next table, whose bad rows were isolated."""
+        return self.given(node, at, cuts)
 
 
 def _elsewhere() -> Table:
@@ -331,8 +422,11 @@ def call(
     *,
     on_none: bool = False,
     thread_map: ThreadMap | None = None,
+    takes: Takes | None = None,
 ) -> tuple[list[Any], Exception | None]:
     """Call the function of a node on rows with these indices, one by one.
+
+    With `takes`, an error that it takes is a result: a `Failed`.
 
     Returns:
         What it returned up to the first element for which it raised, and that error. None for an
@@ -341,10 +435,11 @@ def call(
     values = tables.elements(table)
     if on_none or not tables.any_absent(values):
         with calling(node):
-            return _called(node, values, indices, thread_map)
+            return _called(node, values, indices, thread_map, takes)
     here = [row for row, value in enumerate(values) if value is not None]
     with calling(node):
-        made, error = _called(node, [values[row] for row in here], indices[here], thread_map)
+        some = [values[row] for row in here]
+        made, error = _called(node, some, indices[here], thread_map, takes)
     out: list[Any] = [None] * (len(values) if error is None else here[len(made)])
     for row, value in zip(here, made, strict=False):
         out[row] = value
@@ -352,13 +447,17 @@ def call(
 
 
 def _called(
-    node: EachNode, values: list[Any], indices: npt.NDArray[Any], thread_map: ThreadMap | None
+    node: EachNode,
+    values: list[Any],
+    indices: npt.NDArray[Any],
+    thread_map: ThreadMap | None,
+    takes: Takes | None,
 ) -> tuple[list[Any], Exception | None]:
     if thread_map is None:
-        return _called_in_turn(node, values, indices)
+        return _called_in_turn(node, values, indices, takes)
     parts = thread_map.run(
         node,
-        lambda start, stop: _called_in_turn(node, values[start:stop], indices[start:stop]),
+        lambda start, stop: _called_in_turn(node, values[start:stop], indices[start:stop], takes),
         len(values),
     )
     out: list[Any] = []
@@ -370,11 +469,16 @@ def _called(
 
 
 def _called_in_turn(
-    node: EachNode, values: list[Any], indices: npt.NDArray[Any]
+    node: EachNode, values: list[Any], indices: npt.NDArray[Any], takes: Takes | None
 ) -> tuple[list[Any], Exception | None]:
     results = node.results(values, indices)
     who = f"{node.label}({name_of(node.function)})"
     out, error = tables.gathered(results, len(values), who)
+    while error is not None and takes is not None and takes(error):
+        out.append(Failed(error))
+        rest = node.results(values[len(out) :], indices[len(out) :])
+        more, error = tables.gathered(rest, len(values) - len(out), who)
+        out += more
     if error is not None:
         _name_place(error, who, node, indices[len(out)])
     return out, error
@@ -393,14 +497,37 @@ def _name_place(error: Exception, who: str, node: Node, index: Any) -> None:
     error.add_note(f"windrow: raised in {who} for {place_text(index)}{made_of}")
 
 
-def apply_each(
-    node: EachNode, table: Table, indices: npt.NDArray[Any], thread_map: ThreadMap | None = None
-) -> Table:
-    """The elements of a node that calls a function on each, of a table with these indices."""
-    out, error = call(node, table, indices, thread_map=thread_map)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failed:
+    """The result for an element for which a function raised."""
+
+    error: Exception
+
+
+def applied(
+    node: ValueNode,
+    table: Table,
+    indices: npt.NDArray[Any],
+    cuts: Sequence[int],
+    thread_map: ThreadMap | None = None,
+    takes: Takes | None = None,
+) -> tuple[Table, dict[int, Exception]]:
+    """The elements of a node, of a table with these indices.
+
+    With `takes`, errors that it takes of a function of one element are returned by row; the row is
+    absent then.
+    """
+    if not isinstance(node, EachNode):
+        return apply_at_once(node, table, indices, cuts), {}
+    out, error = call(node, table, indices, thread_map=thread_map, takes=takes)
     if error is not None:
         raise error
-    return node.made(table, out)
+    failed: dict[int, Exception] = {}
+    if takes is not None and Failed in set(map(type, out)):
+        failed = {row: each.error for row, each in enumerate(out) if type(each) is Failed}
+        for row in failed:
+            out[row] = None
+    return node.made(table, out), failed
 
 
 def read_now(node: Node, indices: npt.NDArray[Any]) -> Table:

@@ -71,6 +71,10 @@ class Maker(Protocol[Made]):
         """Parts of elements; element `k` is a part of element `which[k]` of the parent's."""
         ...
 
+    def before(self, node: ValueNode) -> Maker[Any]:
+        """Makes what `applied` gets: this maker, unless the node takes bad rows."""
+        ...
+
     def applied(self, node: ValueNode, rows: Made, at: Positions, cuts: Sequence[int]) -> Made:
         """Elements made of the parent's elements at the same indices."""
         ...
@@ -119,7 +123,7 @@ def start(
             before = start(node.parent, wholes, [0, len(wholes)], maker)
             return lambda: maker.cut(node, before(), which, at)
         case ValueNode():
-            before = start(node.parent, at, cuts, maker)
+            before = start(node.parent, at, cuts, maker.before(node))
             return lambda: maker.applied(node, before(), at, cuts)
         case _:
             raise TypeError(f"{type(node).__name__} has no random access")

@@ -11,7 +11,7 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,9 @@ from windrow.workers.messages import UNSENT_RESULT, Failure, MessageBuffer, fail
 from windrow.workers.pool import WorkerPool
 from windrow.workers.process import Job
 from windrow.workers.stacking import as_tree, stacked, unstacked
+
+if TYPE_CHECKING:
+    from windrow.engine.bad_rows import BadRow
 
 W = TypeVar("W", bound=WorkItem)
 Found = Callable[[], Result]
@@ -234,6 +237,7 @@ class _Handler:
             result.bytes_read,
             worked_s,
             result.arrived,
+            result.bad,
         )
 
 
@@ -251,6 +255,7 @@ class _Reply:
     bytes_read: int
     worked_s: Mapping[str, float]
     arrived: tuple[tuple[int, int], ...]
+    bad: tuple[BadRow, ...]
 
     def result(self) -> Result:
         error = None if self.failure is None else self.failure.raised()
@@ -265,6 +270,7 @@ class _Reply:
             self.bytes_read,
             self.worked_s,
             self.arrived,
+            self.bad,
         )
 
 

@@ -23,7 +23,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -277,10 +277,16 @@ class ReadBatches(Iterator["ReadBatch"]):
         for work, found in self._executor.in_order(self):
             for result in results(self._executor, work, found):
                 self._learn(result)
-                block = result.block
-                elements = MadeOf.of_elements(self._chain_number, block.marks[:, 0] - 1)
-                known = Block(block.table, block.marks, elements)
+                block, failed = result.block, None
+                bad = (*work.reader.noted, *result.bad)
+                if bad:
+                    elements = as_array(work.elements)
+                    block, failed = self._run.bad.noted(self._chain.node, elements, bad, block)
+                made_of = MadeOf.of_elements(self._chain_number, block.marks[:, 0] - 1)
+                known = Block(block.table, block.marks, made_of)
                 yield dataclasses.replace(result, block=known)
+                if failed is not None:
+                    raise failed
                 if self._watch is not None:
                     self._watch.saw(result.rows, len(known))
 
@@ -425,20 +431,26 @@ class ReadBatchTask(StageTask):
     rows: int
     first: int
     allow_nones: bool
-    given: tuple[Table, ...]
+    given: tuple[Any, ...]
 
     def result(self, stage: Sequence[Node], upper: Node | None) -> Result:
         if upper is None:
             raise TypeError(f"stage {self.stage} has no chain of its own")
         began = time.perf_counter()
         at, cuts = _asked(upper.length, self.elements, self.rows)
-        given_bytes = sum(map(tables.nbytes, self.given))
+        # Before a node that takes bad rows, a table comes with these.
+        given_bytes = sum(tables.nbytes(getattr(each, "table", each)) for each in self.given)
         read_counters = ReadCounters(upper)
         handed = execute.UpperReader(self.given, read_counters)
         table = execute.start(upper, at, cuts, handed)()
         found = _result(self, table, stage, None, began)
         bytes_read = given_bytes + handed.reader.bytes_read
-        return dataclasses.replace(found, bytes_read=bytes_read, arrived=read_counters.arrivals())
+        return dataclasses.replace(
+            found,
+            bytes_read=bytes_read,
+            arrived=read_counters.arrivals(),
+            bad=tuple(handed.noted),
+        )
 
 
 def compact(indices: IntArray) -> Elements:
@@ -509,7 +521,7 @@ class ReadBatch(WorkItem):
             self.reader.prefetcher = None
         return planned
 
-    def _task(self, given: tuple[Table, ...]) -> ReadBatchTask:
+    def _task(self, given: tuple[Any, ...]) -> ReadBatchTask:
         chain, allow_nones = self._chain, self._chain.node.allow_nones
         return ReadBatchTask(
             chain.number, self.elements, chain.rows, chain.first, allow_nones, given

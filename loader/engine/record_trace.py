@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -80,7 +80,7 @@ def trace(node: Node, indices: IntArray, *, uneven: bool = False) -> Trace:
         [5, 4, 3, 2]
     """
     at = positions(indices, node.length)
-    return start(node, at, [0, len(at)], _Recorder(uneven=uneven))()
+    return start(node, at, [0, len(at)], Recorder(uneven=uneven))()
 
 
 class TracedLeaf(NamedTuple):
@@ -111,7 +111,7 @@ def leaves_of(node: Node) -> dict[int, TracedLeaf]:
     return {key: leaf for parent in node.parents for key, leaf in leaves_of(parent).items()}
 
 
-class _Recorder:
+class Recorder:
     """Makes traces in place of values, and notes what was started."""
 
     def __init__(self, *, uneven: bool = False) -> None:
@@ -124,17 +124,17 @@ class _Recorder:
     ) -> Callable[[], Trace]:
         """Note records of a source."""
         self.started.append((source, records))
-        return lambda: _of_leaf(source, records)
+        return lambda: of_leaf(source, records)
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Callable[[], Trace]:
         """Note elements whose records another process knows."""
         if len(at):
             self.unknown.append((node.number, at.flat(node.length).tolist()))
-        return lambda: _of_leaf(node, at.offsets)
+        return lambda: of_leaf(node, at.offsets)
 
     def leaf(self, node: LeafNode, at: Positions) -> Callable[[], Trace]:
         """The numbers of a range are its records."""
-        return lambda: _of_leaf(node, at.offsets)
+        return lambda: of_leaf(node, at.offsets)
 
     def merged(self, parts: Sequence[tuple[Trace, IntArray]], count: int) -> Trace:
         """The rows of every part go where its elements go."""
@@ -176,6 +176,10 @@ class _Recorder:
         rows = np.repeat(starts[which], counts) + inside  # of the whole, for each row
         return Trace(counts, [at_rows(taken, rows) for taken in whole.taken])
 
+    def before(self, node: ValueNode) -> Self:
+        """Bad rows are not known: nothing is read."""
+        return self
+
     def applied(self, node: ValueNode, rows: Trace, at: Positions, cuts: Sequence[int]) -> Trace:
         """Return the records unchanged: a function does not change them."""
         return rows
@@ -206,7 +210,8 @@ def _evened(parts: Sequence[Trace]) -> list[Trace]:
     return found
 
 
-def _of_leaf(leaf: Any, records: IntArray) -> Trace:
+def of_leaf(leaf: Any, records: IntArray) -> Trace:
+    """The trace of elements that are one record each."""
     return Trace(np.ones(len(records), np.int64), [Taken(leaf, np.arange(len(records)), records)])
 
 
@@ -220,7 +225,7 @@ def origins(node: Node, elements: Sequence[int] | IntArray) -> tuple[str, Unknow
         The records as text, empty if the elements have no records; and the elements whose records
         only another process can name.
     """
-    recorder = _Recorder()
+    recorder = Recorder()
     with contextlib.suppress(Exception):  # of a selection map
         at = positions(np.array(elements), node.length)
         start(node, at, [0, len(elements)], recorder)

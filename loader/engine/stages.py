@@ -16,7 +16,7 @@ import functools
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,9 @@ from windrow.transforms.nodes import (
 from windrow.transforms.row_blocks import Block, joined, place_text, places
 from windrow.transforms.tables import Listed
 
+if TYPE_CHECKING:
+    from windrow.engine.bad_rows import BadRow
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
@@ -54,6 +57,7 @@ class Result:
         bytes_read: Bytes read for it.
         worked_s: Seconds of a worker process by activity.
         arrived: The records and their bytes, for each source that it read itself.
+        bad: Rows that `on_bad` nodes left out or replaced.
     """
 
     block: Block
@@ -63,6 +67,7 @@ class Result:
     bytes_read: int = 0
     worked_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     arrived: tuple[tuple[int, int], ...] = ()
+    bad: tuple[BadRow, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

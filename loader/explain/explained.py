@@ -33,6 +33,7 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
     """
     if node.length != STREAM:
         node = ToStreamNode((node,), default_options(node))
+    node = node.all_good()
     whole, node = node, tail_of(node).explained()
     found = predicted(node)
     order = node.parents_first()

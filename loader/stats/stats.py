@@ -76,6 +76,8 @@ class Stats:
         packing: Documents and tokens of the windows that were planned from lengths so far, for rows
             or batches, and what became of documents that were too long; None without such a plan.
             A window that was resumed in its middle counts as a whole.
+        bad_records: Records that `on_bad` nodes left out or replaced up to the element given last, by
+            node; None without such a node. They include what a restored state had counted.
     """
 
     elements: int
@@ -94,6 +96,7 @@ class Stats:
     peak_by: Mapping[str, int]
     timeline: tuple[BlockTimes, ...]
     packing: PackCounts | None = None
+    bad_records: Mapping[str, int] | None = None
 
     @property
     def sentence(self) -> str:
@@ -113,8 +116,9 @@ class Stats:
     def to_json(self) -> dict[str, Any]:
         """All of it and the sentence, as values that `json.dumps` takes; a `version` of the keys."""
         found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        if self.packing is None:
-            del found["packing"]
+        for name in ("packing", "bad_records"):
+            if found[name] is None:
+                del found[name]
         return {"version": JSON_VERSION, **found, "sentence": self.sentence}
 
     def __str__(self) -> str:
@@ -127,6 +131,9 @@ class Stats:
             tables.append(TextTable("sources", heads, rows))
         if self.packing is not None:
             tables.append(TextTable("packing", (), [("planned", self.packing.text())]))
+        if self.bad_records is not None:
+            bad = [(name, f"{count:,}") for name, count in self.bad_records.items()]
+            tables.append(TextTable("bad records", (), bad))
         return "\n\n".join([self.sentence, *(f"{t.title}\n{t.to_text()}" for t in tables)])
 
     def _times(self) -> list[tuple[str, str, str]]:

@@ -227,9 +227,9 @@ def failure(
         return SourceError(f"{about} cannot be read: {last.detail}; {tried}")
     if last.cause == "changed":
         text = f"{about} has changed since it was opened: {last.detail}. {_CHANGED}"
-        return ReadError(text, file=shown, why="changed")
+        return ReadError(text, file=shown, why="changed", is_unanswered=True)
     text = f"{about} could not be read; {tried}{detail}. {_WAYS_OUT.get(last.cause, _OTHER)}"
-    return ReadError(text, file=shown, why=last.kind)
+    return ReadError(text, file=shown, why=last.kind, is_unanswered=True)
 
 
 _CHANGED: Final = (

@@ -367,9 +367,10 @@ def unreachable(
         " these records, leave them out of the order",
         records=records,
         why=why,
+        is_unanswered=True,
     )
 
 
 def _again(error: ReadError) -> ReadError:
     """A copy of the error for another caller, so that their tracebacks stay apart."""
-    return ReadError(*error.args)
+    return ReadError(*error.args, is_unanswered=error.is_unanswered)

@@ -75,7 +75,7 @@ def test_elements_made_ahead_are_bounded_by_their_bytes() -> None:
 
 
 @pytest.mark.parametrize("options", [{"num_threads": 0}, {"prefetch_buffer_size": 0}])
-def test_without_threads_nothing_starts_one(options: dict[str, int]) -> None:
+def test_without_threads_nothing_starts_one(options: dict[str, Any]) -> None:
     dataset = endless(lambda x: x).to_iter_dataset(windrow.ReadOptions(**options))
     iterator = iter(dataset)
     iterator.start_prefetch()

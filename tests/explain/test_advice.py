@@ -316,6 +316,7 @@ def test_strides() -> None:
 )
 def test_who_leaves_out_what_is_named_reads_ahead(names: list[str]) -> None:
     chain = rows().batch(8)
-    advice = told(chain.to_iter_dataset(ReadOptions(**dict.fromkeys(names, 0))), "no-threads")
+    given: dict[str, Any] = dict.fromkeys(names, 0)
+    advice = told(chain.to_iter_dataset(ReadOptions(**given)), "no-threads")
     assert advice.do == f"leave {' and '.join(names)} out"
     assert kinds(chain.to_iter_dataset(ReadOptions())) == []

@@ -119,7 +119,7 @@ def test_loaders_equal_grains(
     drawn: tuple[str, dict[str, Any]], operations: list[Any], extra: int
 ) -> None:
     source = list(range(100, 100 + drawn[1]["num_records"] + extra))
-    read = {"num_threads": 0, "prefetch_buffer_size": 0}
+    read: dict[str, Any] = {"num_threads": 0, "prefetch_buffer_size": 0}
     ours = windrow.DataLoader(
         data_source=source,
         sampler=sampler_of(windrow, drawn),

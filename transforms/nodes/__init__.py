@@ -113,6 +113,11 @@ if TYPE_CHECKING:
     from windrow.transforms.nodes.interleave import StreamInterleaveNode
     from windrow.transforms.nodes.lengths import lengths_of, over_records
     from windrow.transforms.nodes.mixing import StreamMixNode, TokenMixNode, token_sizes
+    from windrow.transforms.nodes.on_bad import (
+        BAD_ERRORS,
+        OnBadNode,
+        on_bad_node,
+    )
     from windrow.transforms.nodes.own import (
         OwnIndicesNode,
         OwnMapNode,
@@ -134,6 +139,7 @@ if TYPE_CHECKING:
 
 # Few chains have these: a worker and a training loop load them only if theirs does.
 _MODULE_OF: Final = {
+    "BAD_ERRORS": "on_bad",
     "BEST_FIT": "packing",
     "BucketNode": "buckets",
     "CacheNode": "cache",
@@ -141,6 +147,7 @@ _MODULE_OF: Final = {
     "FitPackNode": "stream_packing",
     "FlatMapNode": "flatten",
     "FlattenNode": "flatten",
+    "OnBadNode": "on_bad",
     "OwnIndicesNode": "own",
     "OwnMapNode": "own",
     "OwnStreamNode": "own",
@@ -158,6 +165,7 @@ _MODULE_OF: Final = {
     "checked_too_long": "packing",
     "lengths_of": "lengths",
     "narrowed": "parts",
+    "on_bad_node": "on_bad",
     "over_records": "lengths",
     "own_numbers": "own",
     "pack_node": "stream_packing",
@@ -166,6 +174,7 @@ _MODULE_OF: Final = {
 }
 
 __all__ = [
+    "BAD_ERRORS",
     "BEST_FIT",
     "ENDLESS",
     "STREAM",
@@ -194,6 +203,7 @@ __all__ = [
     "MixNode",
     "MixingNode",
     "Node",
+    "OnBadNode",
     "OptionsNode",
     "OwnIndicesNode",
     "OwnMapNode",
@@ -265,6 +275,7 @@ __all__ = [
     "named_mixture",
     "narrowed",
     "no_row",
+    "on_bad_node",
     "options_of",
     "origin",
     "over_records",

@@ -71,7 +71,7 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.dealing import DealtToLanes, MadeOfBoxes
+from windrow.transforms.nodes.dealing import DealtToLanes, MadeOfBoxes, TakesBad
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -110,7 +110,7 @@ class RowShare(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node(DealtToLanes, MadeOfBoxes, abc.ABC):
+class Node(DealtToLanes, MadeOfBoxes, TakesBad, abc.ABC):
     """A node of a chain. Immutable; `length` is the elements in one epoch, or `STREAM`."""
 
     parents: tuple[Node, ...]

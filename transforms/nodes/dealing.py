@@ -1,4 +1,4 @@
-"""Parts of the protocol of nodes: which elements lanes take, and which boxes of elements are needed.
+"""Parts of the protocol of nodes: elements of lanes, boxes of elements, and bad rows.
 
 Lane `l` of `L` takes the elements `l, l + L, ...`, or a run of elements of each epoch after a block
 shuffle, whose blocks are dealt to lanes. Boxes go down a chain: see `windrow.transforms.nodes.parts`.
@@ -112,3 +112,21 @@ class MadeOfBoxes:
     def with_boxes(self, boxes: Boxes) -> Any:
         """A node without parents that makes only boxes of its elements; None if it cannot."""
         return None
+
+
+class TakesBad:
+    """The part of a node that says what becomes of bad rows: see `windrow.transforms.nodes.on_bad`."""
+
+    takes_bad: ClassVar[bool] = False
+    """Whether rows before it that raise are isolated, and left out or replaced."""
+
+    parents: tuple[Any, ...]
+    over: Any
+
+    def all_good(self) -> Any:
+        """The chain as if no row before it were bad, for predictions."""
+        return self.over(tuple(parent.all_good() for parent in self.parents))
+
+    def sent_over(self, parents: tuple[Any, ...]) -> Any:
+        """As `over`, in the half of a chain that is sent to worker processes."""
+        return self.over(parents)

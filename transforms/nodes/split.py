@@ -60,7 +60,8 @@ def _upper(node: Node, travels: Callable[[Any], bool], lower: list[Node]) -> Nod
     if not _must_travel(node, travels):
         lower.append(node)
         return GivenNode((), len(lower) - 1, node.length)
-    return node.over(tuple(_upper(parent, travels, lower) for parent in node.parents))
+    upper: Node = node.sent_over(tuple(_upper(parent, travels, lower) for parent in node.parents))
+    return upper
 
 
 def _must_travel(node: Node, travels: Callable[[Any], bool]) -> bool:

@@ -35,12 +35,15 @@ class RowPosition(NamedTuple):
         after: Integers of nodes after the last batch.
         own: States of the user's own nodes, by their numbers from "0" on, parents first; None
             without them.
+        bad: For the number of each `on_bad` node, parents first, the bad records of each lane; None
+            without such nodes.
     """
 
     rows: int
     lanes: list[list[int] | None]
     after: list[int]
     own: Mapping[str, Any] | None = None
+    bad: Mapping[str, Sequence[int | None]] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,312 @@
+"""Bad rows: evaluation of a chain before an `on_bad` node, which continues after rows that raise.
+
+A `Catcher` stands in place of the maker of values in the part of the chain before such a node. Each of
+its results is a table and the rows that are lost, which are absent in the table. What raises for a whole
+table is done again for parts of it, until each row that raises is alone. At the node the lost rows stay
+absent or are replaced, and are noted.
+
+Invariant: where nothing raises, the maker itself makes the tables, by the same calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.engine.index_walk import start
+from windrow.errors import ReadError
+from windrow.sources.ragged_column import PiecePlaces
+from windrow.transforms import columns, tables
+from windrow.transforms.nodes import (
+    JoinNode,
+    LeafNode,
+    Node,
+    PieceNode,
+    RegroupNode,
+    ValueNode,
+)
+from windrow.transforms.nodes.split import GivenNode
+from windrow.transforms.positions import Positions
+from windrow.transforms.tables import Columnar, Listed, Table
+
+IntArray = npt.NDArray[np.int64]
+
+# Characters of an error's message that are kept.
+_MOST = 500
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a row is lost: the class of the error, its message, and the file if it names one."""
+
+    kind: str
+    message: str
+    file: str | None = None
+
+    @classmethod
+    def of(cls, error: BaseException) -> Reason:
+        """The reason, of the error that the row raised."""
+        return cls(type(error).__name__, str(error)[:_MOST], getattr(error, "file", None))
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+class BadRow(NamedTuple):
+    """A row that an `on_bad` node left out or replaced: its node, its index there, and the reason."""
+
+    token: int
+    place: int
+    reason: Reason
+
+
+class Caught(NamedTuple):
+    """Rows, with those that are lost and absent, by their numbers."""
+
+    table: Table
+    lost: Mapping[int, Reason]
+
+
+class Catcher:
+    """Makes the tables before an `on_bad` node: see `windrow.engine.index_walk.Maker`."""
+
+    def __init__(self, inner: Any, node: Any) -> None:
+        """Take the place of a maker `inner` before `node`."""
+        self._inner, self._node = inner, node
+
+    def before(self, node: ValueNode) -> Catcher:
+        """The maker of the parent's tables."""
+        return Catcher(self._inner, node) if node.takes_bad else self
+
+    def start(
+        self, source: Any, records: IntArray, places: PiecePlaces | None = None
+    ) -> Callable[[], Caught]:
+        """Start reading records; after an error those are read again that did not raise."""
+        finish = self._inner.start(source, records)
+
+        def again(rows: IntArray) -> Table:
+            found: Table = self._inner.read_alone(source, records[rows])
+            return found
+
+        return lambda: self._isolated(len(records), finish, again, records)
+
+    def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Callable[[], Caught]:
+        """Tables of another process, which isolates their rows."""
+        found: Callable[[], Caught] = self._inner.given_before(self._node, node, at, cuts)
+        return found
+
+    def leaf(self, node: LeafNode, at: Positions) -> Callable[[], Caught]:
+        """Elements that follow from their positions."""
+        finish = self._inner.leaf(node, at)
+        return lambda: Caught(finish(), {})
+
+    def merged(self, parts: Sequence[tuple[Caught, IntArray]], count: int) -> Caught:
+        """One table of the rows of several."""
+        lost = {int(at[row]): why for part, at in parts for row, why in part.lost.items()}
+        return Caught(self._inner.merged([(part.table, at) for part, at in parts], count), lost)
+
+    def joined(self, node: JoinNode, parts: Sequence[Caught]) -> Caught:
+        """Elements made of the elements of all parents; lost where one of these is."""
+        lost = {row: why for part in parts for row, why in part.lost.items()}
+
+        def some(rows: IntArray) -> Table:
+            made: Table = self._inner.joined(node, [_taken(part.table, rows) for part in parts])
+            return made
+
+        whole = [part.table for part in parts]
+        return self._isolated(
+            whole[0].rows, lambda: self._inner.joined(node, whole), some, lost=lost
+        )
+
+    def gathered(
+        self, node: RegroupNode, rows: Caught, bounds: Sequence[int], at: Positions
+    ) -> Caught:
+        """Elements out of groups of rows; lost where one of these is."""
+        edges = np.array(bounds, np.int64)
+        lost = {
+            int(edges.searchsorted(row, side="right")) - 1: why for row, why in rows.lost.items()
+        }
+
+        def some(which: IntArray) -> Table:
+            counts = edges[which + 1] - edges[which]
+            ends = np.concatenate([[0], np.cumsum(counts)])
+            taken = np.arange(ends[-1]) + np.repeat(edges[which] - ends[:-1], counts)
+            table = _taken(rows.table, taken)
+            made: Table = self._inner.gathered(node, table, ends.tolist(), at.taken(which))
+            return made
+
+        return self._isolated(
+            len(at), lambda: self._inner.gathered(node, rows.table, bounds, at), some, lost=lost
+        )
+
+    def cut(self, node: PieceNode, whole: Caught, which: IntArray, at: Positions) -> Caught:
+        """Parts of elements; lost where the element is."""
+        lost = {row: whole.lost[n] for row, n in enumerate(which.tolist()) if n in whole.lost}
+
+        def some(rows: IntArray) -> Table:
+            wanted, numbers = np.unique(which[rows], return_inverse=True)
+            table = _taken(whole.table, wanted)
+            made: Table = self._inner.cut(node, table, numbers, at.taken(rows))
+            return made
+
+        return self._isolated(
+            len(at), lambda: self._inner.cut(node, whole.table, which, at), some, lost=lost
+        )
+
+    def applied(self, node: ValueNode, rows: Caught, at: Positions, cuts: Sequence[int]) -> Caught:
+        """Elements that a function makes; lost where it raises."""
+        if node.takes_bad:
+            return Caught(settled(self._inner, node, rows, at), {})
+        table, indices, lost = rows.table, at.flat(node.length), dict(rows.lost)
+
+        def made(rows: IntArray | None) -> Table:
+            part, own, inner = table, indices, cuts
+            if rows is not None:
+                part, own = _taken(table, rows), indices[rows]
+                inner = np.unique(np.searchsorted(rows, cuts)).tolist()
+            found, failed = self._inner.tried(node, part, own, inner, self._node.takes)
+            for row, error in failed.items():
+                lost[row if rows is None else int(rows[row])] = Reason.of(error)
+            given: Table = found
+            return given
+
+        # A function is not called for rows that are absent.
+        found = self._isolated(table.rows, lambda: made(None), made, skip=rows.lost)
+        return Caught(found.table, {**lost, **found.lost})
+
+    def _isolated(
+        self,
+        count: int,
+        whole: Callable[[], Table],
+        some: Callable[[IntArray], Table],
+        records: IntArray | None = None,
+        *,
+        lost: Mapping[int, Reason] | None = None,
+        skip: Mapping[int, Reason] | None = None,
+    ) -> Caught:
+        """Rows made at once or, if that raises, in parts.
+
+        Args:
+            count: The number of rows.
+            whole: Makes all of them. It is not called if some are `lost`.
+            some: Makes some of them, by their numbers.
+            records: The record that each is, where reading makes them.
+            lost: Rows that cannot be made.
+            skip: Rows that need not be made alone; they are absent.
+        """
+        waiting = list[IntArray]()
+        if not lost:
+            try:
+                return Caught(whole(), {})
+            except Exception as error:
+                if not self._node.takes(error):
+                    raise
+                if records is None and count == 1:
+                    return Caught(Listed([None]), {0: Reason.of(error)})
+                # Neighbours are lost together, so they stay together. A planned read fails for all
+                # chunks that were read together: one row is read again.
+                numbers = (
+                    np.arange(count) if records is None else np.argsort(records, kind="stable")
+                )
+                waiting = _parts(numbers, error, records)
+        found, parts = dict(lost or {}), list[tuple[Table, IntArray]]()
+        waiting = waiting or [np.arange(count)]
+        out = [*found, *(skip or {})]
+        while waiting:
+            rows = waiting.pop()
+            if out:
+                rows = rows[~np.isin(rows, out)]
+            if not len(rows):
+                continue
+            try:
+                parts.append((some(rows), rows))
+            except Exception as error:
+                if not self._node.takes(error):
+                    raise
+                if len(rows) == 1:
+                    found[int(rows[0])] = Reason.of(error)
+                else:
+                    waiting += _parts(rows, error, records)
+        return Caught(_merged(parts, count), found)
+
+
+def settled(inner: Any, node: Any, rows: Caught, at: Positions) -> Table:
+    """The elements of an `on_bad` node; its bad rows are noted."""
+    if not rows.lost:
+        return rows.table
+    indices = at.flat(node.length)
+    inner.noted.extend(
+        BadRow(node.token, int(indices[row]), why) for row, why in sorted(rows.lost.items())
+    )
+    if node.action == "skip":
+        return rows.table
+    return _replaced(inner, node, rows, at)
+
+
+def _replaced(inner: Any, node: Any, rows: Caught, at: Positions) -> Table:
+    """The elements, with others of the parent in place of bad ones."""
+    count, parts = rows.table.rows, list[tuple[Table, IntArray]]()
+    left = np.array(sorted(rows.lost), np.int64)
+    good = np.setdiff1d(np.arange(count), left)
+    if len(good):
+        parts.append((_taken(rows.table, good), good))
+    parent: Node = node.parent if node.spare is None else node.spare
+    tries = node.others(at.taken(left))
+    still, reader = np.arange(len(left)), Catcher(inner.alone(), node)
+    found = rows
+    for where in tries:
+        found = start(parent, where.taken(still), [0, len(still)], reader)()
+        is_lost = np.isin(np.arange(len(still)), list(found.lost))
+        kept = np.flatnonzero(~is_lost)
+        if len(kept):
+            parts.append((_taken(found.table, kept), left[still[kept]]))
+        still = still[is_lost]
+        if not len(still):
+            return _merged(parts, count)
+    index, why = at.flat(node.length)[left[still[0]]], next(iter(found.lost.values()))
+    raise ReadError(
+        f"{node.label}: element {index} is bad, and so are {len(tries)} others that were chosen in"
+        f" place of it, the last with {why}. Most of the data cannot be read: check it with windrow"
+        " verify"
+    )
+
+
+def _parts(rows: IntArray, error: Exception, records: IntArray | None) -> list[IntArray]:
+    """Two parts of rows that raised: those that the error names and the others, or both halves."""
+    if records is not None and isinstance(error, ReadError) and error.records is not None:
+        first, stop = error.records
+        named = (records[rows] >= first) & (records[rows] < stop)
+        if named.any() and not named.all():
+            return [rows[~named], rows[named]]
+    middle = len(rows) // 2
+    return [rows[middle:], rows[:middle]]
+
+
+def _taken(table: Table, rows: IntArray) -> Table:
+    found = tables.taken(table, rows)
+    if isinstance(found, Columnar) and found.present is not None and found.present.all():
+        return Columnar(found.tree, found.rows)
+    return found
+
+
+def _merged(parts: Sequence[tuple[Table, IntArray]], count: int) -> Table:
+    """Tables as one of `count` rows; rows in none of them are absent."""
+    if not parts:
+        return Listed([None] * count)
+    singles = [(tables.single(table), rows) for table, rows in parts]
+    whole = [
+        (table.tree, rows)
+        for table, rows in singles
+        if isinstance(table, Columnar) and table.present is None
+    ]
+    tree = columns.scattered(whole, count) if len(whole) == len(parts) else None
+    if tree is None or type(tree) is list:
+        return tables.merged(singles, count)
+    present = np.zeros(count, np.bool_)
+    for _, rows in whole:
+        present[rows] = True
+    return Columnar(tree, count, None if present.all() else present)

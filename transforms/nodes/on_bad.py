@@ -1,0 +1,219 @@
+"""Bad rows: elements that cannot be read, or for which a function raised, are left out or replaced.
+
+The engine isolates the rows before such a node that raise (`windrow.engine.bad_rows`). The node says which
+errors it takes, and what stands in place of a bad row.
+
+Invariant: what comes is a function of the chain, its seed and its data. An undamaged element is not
+changed.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from windrow.errors import (
+    ArgumentError,
+    ClosedError,
+    MissingExtraError,
+    NotFoundError,
+    PlanError,
+    ReadError,
+    RecordIndexError,
+    SourceError,
+    StateError,
+    WorkerError,
+)
+from windrow.transforms.arguments import one_of
+from windrow.transforms.lengths import RecordLengths
+from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
+from windrow.transforms.nodes.values import ValueNode
+from windrow.transforms.options import ON_BAD, OnBad, checked_max_bad
+from windrow.transforms.positions import Positions
+from windrow.transforms.random import IndexedRandom
+from windrow.transforms.specs import Spec
+from windrow.transforms.tables import Table
+
+BAD_ERRORS: Final[tuple[type[Exception], ...]] = (ReadError, ValueError)
+"""The errors that make a record a bad one, by default."""
+
+# Errors of the chain, of this process or of the machine: no other record would be better.
+_NEVER: Final = (
+    *(ArgumentError, PlanError, SourceError, NotFoundError, RecordIndexError, MissingExtraError),
+    *(StateError, ClosedError, WorkerError, MemoryError, RecursionError),
+)
+# The records that are tried in place of a bad one.
+TRIES: Final = 16
+# Numbers of nodes in this process. Copies of a node, in workers too, keep its number.
+_tokens = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OnBadNode(ValueNode):
+    """The parent's elements, with a way to continue where one of them raises.
+
+    Args:
+        errors: The classes of errors that it takes.
+        max_bad: The most bad records of a lane, or their share of each 1,000 elements; None for no
+            limit.
+        log: The file that they are appended to, if any.
+        token: Names the node in this run, also in its workers.
+    """
+
+    errors: tuple[type[Exception], ...]
+    max_bad: float | None
+    log: str | None
+    token: int = dataclasses.field(default_factory=lambda: next(_tokens), kw_only=True)
+
+    takes_bad: ClassVar[bool] = True
+    keeps_values: ClassVar[bool] = True
+    looks_at_values: ClassVar[bool] = False
+    # The seeds that later nodes derive do not change when it is added to a chain.
+    seed_depth: ClassVar[int] = 0
+
+    @property
+    @abc.abstractmethod
+    def action(self) -> OnBad:
+        """What becomes of a bad record."""
+
+    @property
+    def label(self) -> str:
+        names = ", ".join(sorted(error.__name__ for error in self.errors))
+        return f"on_bad({self.action}, errors=[{names}])"
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return ()
+
+    def takes(self, error: BaseException) -> bool:
+        """Whether a row that raised this error is a bad one."""
+        if isinstance(error, ReadError) and error.is_unanswered:
+            return False
+        return isinstance(error, self.errors) and not isinstance(error, _NEVER)
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return parents[0]
+
+    def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
+        return table
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        raise PlanError(
+            "lengths: on_bad decides by reading which elements are there; write it after what needs"
+            " lengths"
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SkipBadNode(OnBadNode):
+    """Makes bad elements absent; the length stays."""
+
+    drops: ClassVar[bool] = True
+
+    @property
+    def action(self) -> OnBad:
+        return "skip"
+
+    def all_good(self) -> Node:
+        (parent,) = super().all_good().parents
+        return _AllGoodNode((parent,), self.errors, self.max_bad, self.log)
+
+    def runs_as(self, where: Where) -> str:
+        return "bad records are left out; predicted as if all were good"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _AllGoodNode(SkipBadNode):
+    """As its base class, where no element is absent."""
+
+    drops: ClassVar[bool] = False
+
+    def all_good(self) -> Node:
+        return self
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReplaceBadNode(OnBadNode):
+    """Has other elements of the parent in place of bad ones.
+
+    Args:
+        seed: Decides, with the index, which.
+        spare: The parent with its sources, in a worker process, whose parent gets tables instead.
+    """
+
+    seed: int
+    spare: Node | None = None
+
+    @property
+    def action(self) -> OnBad:
+        return "replace"
+
+    @property
+    def label(self) -> str:
+        return f"{super().label[:-1]}, seed={self.seed})"
+
+    def sent_over(self, parents: tuple[Node, ...]) -> Node:
+        return dataclasses.replace(self, parents=parents, spare=self.spare or self.parent)
+
+    def made_from(self, at: Positions) -> Any:
+        return None
+
+    def others(self, at: Positions) -> list[Positions]:
+        """The positions that are tried one after the other in place of some: `TRIES` for each."""
+        draw = IndexedRandom(self.seed).at
+        tried = [
+            draw(index).integers(self.length, size=TRIES) for index in at.flat(self.length).tolist()
+        ]
+        return [Positions(at.epochs, offsets) for offsets in np.array(tried, np.int64).T]
+
+    def runs_as(self, where: Where) -> str:
+        return "bad records are replaced; predicted as if all were good"
+
+
+def on_bad_node(
+    parent: Node, action: Any, errors: Any, max_bad: Any, log: Any, seed: int | None
+) -> Node:
+    """The chain that continues after bad records, in one of the ways of `ON_BAD`.
+
+    Raises:
+        ArgumentError: If an argument is of a wrong type.
+        PlanError: If `action` is something else, `errors` is empty or has an error of the chain itself,
+            or the parent has no random access, or none of its elements can be replaced.
+    """
+    given = one_of(action, ON_BAD, "on_bad: action")
+    kinds = _checked_errors(errors)
+    most = checked_max_bad(max_bad, "on_bad: max_bad")
+    path = None if log is None else os.fspath(log)
+    if given == "raise":
+        return parent
+    if parent.length == STREAM:
+        raise PlanError("on_bad: needs random access; write it before to_iter_dataset")
+    if parent.has_gaps:
+        raise PlanError(
+            f"on_bad: {parent.label} plans rows from lengths, and needs every document; leave out bad"
+            " records when the data are converted"
+        )
+    if given == "skip":
+        return SkipBadNode((parent,), kinds, most, path)
+    return ReplaceBadNode((parent,), kinds, most, path, seed or 0)
+
+
+def _checked_errors(errors: Any) -> tuple[type[Exception], ...]:
+    given = errors if isinstance(errors, (tuple, list)) else (errors,)
+    if not given or not all(isinstance(e, type) and issubclass(e, Exception) for e in given):
+        raise ArgumentError(
+            f"on_bad: errors must be a class of exceptions, or a tuple of some, got {errors!r}"
+        )
+    own = [error.__name__ for error in given if issubclass(error, _NEVER)]
+    if own:
+        raise PlanError(
+            f"on_bad: {', '.join(own)} concerns the chain or the machine, not a record, and is always"
+            " raised; leave it out of errors"
+        )
+    return tuple(given)

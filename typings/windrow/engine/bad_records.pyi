@@ -1,0 +1,1 @@
+from loader.engine.bad_records import *

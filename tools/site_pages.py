@@ -24,6 +24,7 @@ MODULES: Final = (
     "windrow.converters",
     "windrow.checkpoint",
     "windrow.sinks",
+    "windrow.history",
     "windrow.errors",
 )
 # Of this section mkdocstrings knows the plural only, and shows it as code.

@@ -16,7 +16,7 @@ from windrow.cli.main import echo_json, examples, json_option, quiet_option, say
 from windrow.core.text import TextTable, counted, listing, shortened
 
 if TYPE_CHECKING:
-    from windrow.history import History, Part, Step
+    from windrow.history import History, PartOfStep, StepRecords
 
 
 @click.command(
@@ -66,7 +66,7 @@ def command(
             _say_what_is_missing(history)
 
 
-def _shown(step: Step) -> Iterator[str]:
+def _shown(step: StepRecords) -> Iterator[str]:
     first, stop = step.rows
     head = f"step {step.step}: rows {first} to {stop - 1}"
     if step.times > 1:
@@ -81,7 +81,7 @@ def _shown(step: Step) -> Iterator[str]:
         yield _table(part).to_text()
 
 
-def _table(part: Part) -> TextTable:
+def _table(part: PartOfStep) -> TextTable:
     rows: list[tuple[str, ...]] = []
     lists = [each for each in part.records if isinstance(each, list)]
     for number, names in enumerate(lists):

@@ -43,7 +43,7 @@ Counts = Mapping[str, Sequence["int | None"]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
-class _Bad:
+class _PendingBad:
     """A bad row: the element of the chain that it is part of, its index at the node, and the reason."""
 
     element: int
@@ -51,7 +51,7 @@ class _Bad:
     reason: Reason = dataclasses.field(compare=False)
 
 
-class _Found:
+class _BadOfLane:
     """The bad rows of one node in one lane, ascending, without those that were passed for good.
 
     Args:
@@ -62,10 +62,10 @@ class _Found:
 
     def __init__(self, passed: int, recent: int, window: int) -> None:
         self.passed, self.recent, self.window = passed, recent, window
-        self.rows: list[_Bad] = []
-        self.first: list[_Bad] = []  # of all rows of this run
+        self.rows: list[_PendingBad] = []
+        self.first: list[_PendingBad] = []  # of all rows of this run
 
-    def add(self, row: _Bad) -> None:
+    def add(self, row: _PendingBad) -> None:
         at = bisect.bisect_left(self.rows, row)
         if self.rows[at : at + 1] != [row]:
             self.rows.insert(at, row)
@@ -90,7 +90,7 @@ class _Found:
         self.passed += count
         del self.rows[:count]
 
-    def too_many(self, most: float, counted: float) -> _Bad | None:
+    def too_many(self, most: float, counted: float) -> _PendingBad | None:
         """The first row that is one too many."""
         if isinstance(most, int):
             allowed = max(0, most - self.passed)
@@ -131,7 +131,7 @@ class BadRecords:
         none, window = [0] * tail.lanes, _WINDOW * tail.lanes
         self._found = [
             [
-                _Found(passed or 0, recent or 0, window)
+                _BadOfLane(passed or 0, recent or 0, window)
                 for passed, recent in zip(
                     counts.get(f"{number}", none), counts.get(f"{number}w", none), strict=True
                 )
@@ -216,7 +216,7 @@ class BadRecords:
                 for which, index in _elements_of(part, own, elements, [*reasons]):
                     lane, element = int(lanes[which]), int(elements[which])
                     if element >= self._counted[lane].get(id(part), 0):
-                        self._found[number][lane].add(_Bad(element, index, reasons[index]))
+                        self._found[number][lane].add(_PendingBad(element, index, reasons[index]))
                 failed += self._too_many(number, np.unique(lanes).tolist())
             self._has_new = True
         here = [each for each in failed if each[0] in elements]
@@ -248,7 +248,7 @@ class BadRecords:
             )
             yield last.element, error
 
-    def _report(self, number: int, lane: int, rows: Sequence[_Bad]) -> None:
+    def _report(self, number: int, lane: int, rows: Sequence[_PendingBad]) -> None:
         """Log rows that were left out, and append them to the file of the node."""
         if not rows:
             return
@@ -337,7 +337,7 @@ def _records_of(node: Node, index: int) -> list[tuple[str, list[int]]]:
     return [(leaves[id(each.leaf)].text, each.records.tolist()) for each in found]
 
 
-def _line(node: Any, lane: int, row: _Bad) -> dict[str, Any]:
+def _line(node: Any, lane: int, row: _PendingBad) -> dict[str, Any]:
     """What the file of a node holds of a bad row."""
     return {
         "node": node.label,

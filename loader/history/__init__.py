@@ -3,6 +3,6 @@
 `DatasetIterator.keep_history` writes one; `read` opens it later, without the data.
 """
 
-from windrow.history.reading import History, Part, SourceOf, Start, Step, read
+from windrow.history.reading import History, PartOfStep, SourceOf, Start, StepRecords, read
 
-__all__ = ["History", "Part", "SourceOf", "Start", "Step", "read"]
+__all__ = ["History", "PartOfStep", "SourceOf", "Start", "StepRecords", "read"]

@@ -306,7 +306,7 @@ def _columns(elements: _Noted) -> list[IntArray]:
 # --- the life of an iterator ------------------------------------------------------------------------
 
 
-class Kept(Protocol):
+class KeepsHistory(Protocol):
     """An iterator whose history is kept."""
 
     def _note_given(self) -> None:
@@ -319,7 +319,7 @@ class Keeping:
     It ends with the iterator, when that is not used any more, and when the interpreter ends.
     """
 
-    def __init__(self, iterator: Kept, keeper: Keeper) -> None:
+    def __init__(self, iterator: KeepsHistory, keeper: Keeper) -> None:
         self._keeper = keeper
         self._close = weakref.finalize(iterator, keeper.close)
         self._ticker = Ticker(iterator, _tick, "windrow-history")
@@ -332,12 +332,12 @@ class Keeping:
         self._close()
 
 
-def _tick(iterator: Kept) -> float:
+def _tick(iterator: KeepsHistory) -> float:
     iterator._note_given()
     return FLUSH_S
 
 
-_kept: Final[weakref.WeakSet[Kept]] = weakref.WeakSet()
+_kept: Final[weakref.WeakSet[KeepsHistory]] = weakref.WeakSet()
 
 
 @functools.cache

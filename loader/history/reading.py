@@ -42,7 +42,7 @@ class SourceOf(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class PartOfStep:
     """What one process was given of a step.
 
     Args:
@@ -60,7 +60,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class StepRecords:
     """One step of a run.
 
     Args:
@@ -75,7 +75,7 @@ class Step:
     step: int
     rows: tuple[int, int]
     times: int
-    parts: tuple[Part, ...]
+    parts: tuple[PartOfStep, ...]
     missing: tuple[str, ...] = ()
 
     @property
@@ -112,7 +112,7 @@ class Start:
     files: tuple[str, ...]
 
 
-class _Segment:
+class _StartFrames:
     """The frames of one file from one start on."""
 
     def __init__(self, file: FrameFile, start: Frame) -> None:
@@ -130,8 +130,8 @@ class _Segment:
         facts = self.facts
         return facts["fingerprint"], self.first, facts["batch"], facts["shards"]
 
-    def columns(self, frame: Frame) -> _Elements:
-        return _Elements(*unpacked(self.file.payload(frame)))
+    def columns(self, frame: Frame) -> _FrameColumns:
+        return _FrameColumns(*unpacked(self.file.payload(frame)))
 
     def frame_of(self, number: int) -> Frame | None:
         """The frame that has an element, counted from the start of the segment."""
@@ -158,7 +158,7 @@ class _Segment:
         stops = self.columns(last).stops
         return last.element + int(np.searchsorted(stops, row, side="right"))
 
-    def part(self, number: int) -> tuple[Part, tuple[int, int]] | None:
+    def part(self, number: int) -> tuple[PartOfStep, tuple[int, int]] | None:
         """The records of an element, and its rows."""
         frame = self.frame_of(number)
         if frame is None:
@@ -167,10 +167,10 @@ class _Segment:
         lists, rows = found.of(number - frame.element, frame.first)
         records: Any = lists if facts["packs"] else [name for names in lists for name in names]
         sources = tuple(SourceOf(*source) for source in facts["sources"])
-        return Part(self.file.path, facts["part"], records, sources), rows
+        return PartOfStep(self.file.path, facts["part"], records, sources), rows
 
 
-class _Elements(NamedTuple):
+class _FrameColumns(NamedTuple):
     """The columns of a frame.
 
     Args:
@@ -207,7 +207,7 @@ class _Elements(NamedTuple):
 class _Begun:
     """The segments of one start; later starts count from row `cut` on, if that is not None."""
 
-    segments: list[_Segment]
+    segments: list[_StartFrames]
     cut: int | None = None
     step: int = 0
 
@@ -291,7 +291,7 @@ class History:
         """Bytes that are not whole frames, as a kill or a full disk leaves them: file, start, stop."""
         return [(file.path, start, stop) for file in self._files for start, stop in file.torn]
 
-    def step(self, number: int) -> Step:
+    def step(self, number: int) -> StepRecords:
         """The records of a step.
 
         Args:
@@ -309,7 +309,7 @@ class History:
         begun = [begun for begun in self._counting if begun.step <= number][-1]
         return self._found(begun, number - begun.step, f"step {number}")
 
-    def row(self, number: int) -> Step:
+    def row(self, number: int) -> StepRecords:
         """The step that has a row of the stream, as states count rows.
 
         Raises:
@@ -325,7 +325,7 @@ class History:
             f"row {number} is not in the history, which has {self._range()}{self._lost()}"
         )
 
-    def _found(self, begun: _Begun, element: int, what: str) -> Step:
+    def _found(self, begun: _Begun, element: int, what: str) -> StepRecords:
         found = [(segment, segment.part(element)) for segment in begun.segments]
         parts = [part for _, part in found if part is not None]
         step = begun.step + element
@@ -337,7 +337,7 @@ class History:
             any(segment.element_with(rows[0]) is not None for segment in each.segments)
             for each in self._begun
         )
-        return Step(step, rows, times, tuple(part for part, _ in parts), tuple(missing))
+        return StepRecords(step, rows, times, tuple(part for part, _ in parts), tuple(missing))
 
     def _range(self) -> str:
         if not self.steps:
@@ -410,15 +410,15 @@ def _named(path: str | os.PathLike[str]) -> list[str]:
     return found or [name]
 
 
-def _segments(files: Sequence[FrameFile]) -> list[_Segment]:
-    found: list[_Segment] = []
+def _segments(files: Sequence[FrameFile]) -> list[_StartFrames]:
+    found: list[_StartFrames] = []
     for file in files:
-        begun: dict[int, _Segment] = {}
+        begun: dict[int, _StartFrames] = {}
         last_s = 0.0
         for frame in file.frames:
             if frame.kind == START:
                 with contextlib.suppress(ReadError):
-                    segment = begun[frame.segment] = _Segment(file, frame)
+                    segment = begun[frame.segment] = _StartFrames(file, frame)
                     # The clock may have been set back.
                     last_s = segment.time_s = max(segment.time_s, last_s)
             elif frame.segment in begun:
@@ -429,7 +429,7 @@ def _segments(files: Sequence[FrameFile]) -> list[_Segment]:
     return found
 
 
-def _starts(segments: Sequence[_Segment]) -> list[_Begun]:
+def _starts(segments: Sequence[_StartFrames]) -> list[_Begun]:
     """The starts in order of time, each with the row where a later one takes over."""
     found: list[_Begun] = []
     for segment in sorted(segments, key=lambda segment: segment.time_s):

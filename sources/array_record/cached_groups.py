@@ -19,9 +19,9 @@ from windrow.core.native_read import NativeRead
 from windrow.sources.array_record.decode import Verify
 from windrow.sources.array_record.files import IndexedFile
 from windrow.sources.base import IntArray
-from windrow.sources.remote.disk_cache import HEAD_BYTES, Segment
+from windrow.sources.remote.disk_cache import HEAD_BYTES, CacheSegment
 
-FoundGroups = Sequence[tuple[int, IntArray, Segment]]
+FoundGroups = Sequence[tuple[int, IntArray, CacheSegment]]
 
 
 class CachedGroups:
@@ -57,7 +57,7 @@ class CachedGroups:
             return None
         return records
 
-    def _opened(self, core: Any, number: int, segment: Segment) -> tuple[Any, int]:
+    def _opened(self, core: Any, number: int, segment: CacheSegment) -> tuple[Any, int]:
         """A segment opened by the core, and the first group that it may hold."""
         if segment.opened is None:
             index = self._files[number].index

@@ -29,7 +29,7 @@ from windrow.sources.array_record.decode import ChunkError, StoredChunk, Verify,
 from windrow.sources.array_record.files import IndexedFile, check_unchanged
 from windrow.sources.array_record.records import DamagedRecordError, started_by_records
 from windrow.sources.base import IntArray
-from windrow.sources.remote.disk_cache import Segment
+from windrow.sources.remote.disk_cache import CacheSegment
 from windrow.sources.remote.fetcher import LIBRARY, ByteRange, Fetcher
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.range_cache import CachedRange, RangeCache
@@ -394,7 +394,7 @@ class _ReadPlan:
     positions: IntArray
     local: IntArray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
     by_core: bool = False  # whether the core has decoded all groups
-    in_segments: list[tuple[int, IntArray, Segment]] = dataclasses.field(default_factory=list)
+    in_segments: list[tuple[int, IntArray, CacheSegment]] = dataclasses.field(default_factory=list)
     from_disk: list[tuple[IntArray, int, bytes]] = dataclasses.field(default_factory=list)
     requests: list[_RangeRequest] = dataclasses.field(default_factory=list)
     kept: list[tuple[CachedRange, IntArray]] = dataclasses.field(default_factory=list)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from windrow.errors import NotFoundError, ReadError
-from windrow.sources.remote.disk_cache import Segment, StoredSegment, stored_segments
+from windrow.sources.remote.disk_cache import CacheSegment, StoredSegment, stored_segments
 
 _SHOWN_URLS = 20
 _UNKNOWN = "(unknown URL)"
@@ -121,10 +121,10 @@ def _segments(folder: str) -> Iterator[StoredSegment]:
         raise ReadError(f"{folder} cannot be listed: {error}", file=folder) from error
 
 
-def _opened(stored: StoredSegment) -> Segment | None:
+def _opened(stored: StoredSegment) -> CacheSegment | None:
     """The segment with its rows; None if it is not whole, or not there any more."""
     try:
-        segment = Segment(stored.path)
+        segment = CacheSegment(stored.path)
         if segment.refresh():
             return segment
         segment.close()
@@ -133,6 +133,6 @@ def _opened(stored: StoredSegment) -> Segment | None:
     return None
 
 
-def _damaged(segment: Segment) -> int:
+def _damaged(segment: CacheSegment) -> int:
     """The number of damaged ranges."""
     return len(segment.damaged(np.arange(len(segment.rows))))

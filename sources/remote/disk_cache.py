@@ -66,7 +66,7 @@ _TOUCH_S: Final = 30.0
 _log = logging.getLogger("windrow.remote")
 
 
-class Segment:
+class CacheSegment:
     """An open segment. Not thread-safe."""
 
     def __init__(self, path: str) -> None:
@@ -189,7 +189,7 @@ class KeptRanges:
     """Ranges of one segment: their places in the request."""
 
     places: IntArray
-    segment: Segment
+    segment: CacheSegment
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -224,7 +224,7 @@ class DiskCache:
             SEGMENT_BYTES, max(1, most_bytes // 64 // HEAD_BYTES) * HEAD_BYTES
         )
         self._lock = threading.Lock()
-        self._open: collections.OrderedDict[str, Segment] = collections.OrderedDict()
+        self._open: collections.OrderedDict[str, CacheSegment] = collections.OrderedDict()
         self._keys: dict[RemoteFile, str] = {}
         self._written = most_bytes  # since the folder was measured
         self._is_made = self._warned = False
@@ -353,7 +353,7 @@ class DiskCache:
     def _fan(self, name: str) -> str:
         return os.path.join(self._folder, name[:3])
 
-    def _segment(self, name: str) -> Segment | None:
+    def _segment(self, name: str) -> CacheSegment | None:
         """The open segment; None if it does not exist."""
         segment = self._open.pop(name, None)
         if segment is not None and segment.is_deleted:
@@ -361,7 +361,7 @@ class DiskCache:
             segment = None
         try:
             if segment is None:
-                segment = Segment(os.path.join(self._fan(name), name))
+                segment = CacheSegment(os.path.join(self._fan(name), name))
         except FileNotFoundError:
             return None
         self._open[name] = segment
@@ -411,7 +411,7 @@ class DiskCache:
             self._open.pop(name).close()
 
 
-def _checked(segment: Segment, places: IntArray, begin: IntArray, end: IntArray) -> IntArray:
+def _checked(segment: CacheSegment, places: IntArray, begin: IntArray, end: IntArray) -> IntArray:
     """The ranges at `places` that a segment has; it forgets damaged ones."""
     rows = segment.find(begin[places], end[places])
     places, rows = places[rows >= 0], rows[rows >= 0]
@@ -422,7 +422,9 @@ def _checked(segment: Segment, places: IntArray, begin: IntArray, end: IntArray)
     return places
 
 
-def _runs(segment: Segment, places: IntArray, begin: IntArray, end: IntArray) -> Iterator[KeptRun]:
+def _runs(
+    segment: CacheSegment, places: IntArray, begin: IntArray, end: IntArray
+) -> Iterator[KeptRun]:
     cuts = np.flatnonzero(begin[places[1:]] != end[places[:-1]]) + 1
     for at in np.split(places, cuts) if len(places) else ():
         start, stop = int(begin[at[0]]), int(end[at[-1]])

@@ -213,6 +213,7 @@ def loop() -> None:
         pass
 
 
+# A worker that is well has to make an element in these seconds on a machine that is busy, too.
 def limited(timeout_s: float) -> windrow.MultiprocessingOptions:
     return windrow.MultiprocessingOptions(2, timeout_s=timeout_s)
 
@@ -224,13 +225,13 @@ def test_a_worker_that_hangs_is_replaced_after_the_time_that_the_user_sets(
     at = moments.randrange(100)
     function = functools.partial(end_once, folder=tmp_path, at=at, end=end)
     dataset = windrow.MapDataset.source(np.arange(100)).map(function)
-    with pytest.warns(RuntimeWarning, match=r"longer than timeout_s=0\.2.*a new one"):
-        assert listed(dataset.mp_prefetch(limited(0.2))) == list(range(100))
+    with pytest.warns(RuntimeWarning, match=r"longer than timeout_s=2.*a new one"):
+        assert listed(dataset.mp_prefetch(limited(2))) == list(range(100))
 
 
 def test_a_stopped_worker_is_replaced_too(moments: random.Random) -> None:
     dataset = windrow.MapDataset.range(1000).map(lambda x: (x, os.getpid())).to_iter_dataset(READ)
-    iterator = iter(dataset.mp_prefetch(limited(0.2)))
+    iterator = iter(dataset.mp_prefetch(limited(2)))
     got = [next(iterator) for _ in range(moments.randrange(1, 200))]
     stopped = psutil.Process(got[-1][1])
     stopped.suspend()
@@ -246,8 +247,8 @@ def test_an_element_that_hangs_always_is_an_error_that_names_it(moments: random.
     dataset = windrow.MapDataset.source(np.arange(50)).map(
         functools.partial(end_at, at=at, end=hang)
     )
-    with iter(dataset.mp_prefetch(limited(0.1))) as iterator:
-        with pytest.raises(WorkerError, match=r"timeout_s=0\.1.*larger") as caught:
+    with iter(dataset.mp_prefetch(limited(1.5))) as iterator:
+        with pytest.raises(WorkerError, match=r"timeout_s=1\.5.*larger") as caught:
             list(iterator)
         assert f"element {at}, made of record {at}" in "".join(caught.value.__notes__)
 

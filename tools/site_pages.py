@@ -1,6 +1,6 @@
 """Pages of the documentation site that are made of other files: examples, and the reference.
 
-MkDocs calls `on_config`, `on_files` and `on_page_markdown` (see `hooks` in mkdocs.yml). An example becomes a page
+MkDocs calls `on_startup`, `on_files` and `on_page_markdown` (see `hooks` in mkdocs.yml). An example becomes a page
 with its docstring as text and its program below; a module becomes a page with its public names.
 """
 
@@ -34,7 +34,7 @@ _EXAMPLE: Final = re.compile(r"\]\(\.\./examples/(\w+)\.py\)")
 _README: Final = re.compile(r"\[([^]]*)\]\(\.\./README\.md\)")
 
 
-def on_config(config: Any) -> Any:
+def on_startup(**_: Any) -> None:
     """Lay out the packages under their import names, where mkdocstrings reads them."""
     place = ROOT / "build" / "packages" / "windrow"
     shutil.rmtree(place, ignore_errors=True)
@@ -45,7 +45,6 @@ def on_config(config: Any) -> Any:
     for path in place.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         path.write_text(_EXAMPLE_TITLE.sub(r"\1s:", text), encoding="utf-8")
-    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -36,7 +36,7 @@ IntArray = npt.NDArray[np.int64]
 _SHOWN = 8
 # Elements of a window in which a share of bad records is judged.
 _WINDOW = 1000
-_log = logging.getLogger("windrow")
+_log = logging.getLogger("windrow.bad_records")
 
 Counts = Mapping[str, Sequence["int | None"]]
 """For the number of each `on_bad` node, parents first, the bad records of each lane."""

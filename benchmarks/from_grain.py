@@ -157,7 +157,7 @@ CASES: Final = (
 
 
 def per_second(dataset: Any, settle: float, seconds: float) -> float:
-    """Batches per second, after the first and those of `settle` seconds more."""
+    """Batches per second, after the first batch and `settle` seconds more."""
     iterator: Iterator[Any] = iter(dataset)
     next(iterator)
     _taken(iterator, settle)

@@ -16,11 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 import psutil
-
-T = TypeVar("T")
 
 LIMIT_S = 60.0
 
@@ -199,17 +196,3 @@ class Program:
             assert left == []
             assert files == []
             assert left_in_memory(self._named_before) == set()
-
-
-def undisturbed(check: Callable[[], T], tries: int = 3) -> T:
-    """What `check` returns, which may fail when other processes keep a thread from running.
-
-    For what a run does beside its threads, such as the chunks that it finds in memory: on a machine
-    that is overloaded a thread can be so late that it does something else. Not for values.
-    """
-    for _ in range(tries - 1):
-        try:
-            return check()
-        except AssertionError:
-            continue
-    return check()

@@ -354,7 +354,7 @@ def test_hosts_of_a_controller_give_the_same_batches_and_states(name: str) -> No
 
 
 def narrow(batch: Any) -> Any:
-    """The leaves that JAX has in place of those of 64 bits."""
+    """The leaves that JAX has in place of leaves of 64 bits."""
     return jax.tree.map(lambda leaf: np.asarray(jax.numpy.asarray(leaf)), batch)
 
 

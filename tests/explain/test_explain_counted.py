@@ -22,7 +22,6 @@ from tests.explained_chains import (
     CASES,
     SHORT,
     SMALL,
-    Case,
     Dataset,
     Foreign,
     ForeignOfMany,
@@ -31,10 +30,9 @@ from tests.explained_chains import (
     write_stores,
 )
 from tests.full_queues import counted
-from tests.processes import undisturbed
 from tests.range_server import RangeServer
 from tests.teams import until
-from windrow import Explanation, MapDataset, ReadOptions, Stats, sources
+from windrow import Explanation, MapDataset, ReadOptions, sources
 from windrow.core import native
 from windrow.engine import read_batches
 from windrow.engine.process_executor import ProcessExecutor
@@ -171,12 +169,7 @@ def test_somebody_elses_source_is_asked_as_often_as_told(kind: type[Foreign]) ->
 def test_what_is_told_happens(stores: Stores, name: str) -> None:
     case = CASES[name]
     dataset = short_queue(case.make(stores))
-    explanation = dataset.explain()
-    undisturbed(lambda: check_counts(case, explanation, counted(dataset)))
-
-
-def check_counts(case: Case, explanation: Explanation, stats: Stats) -> None:
-    """Check that what a run counted lies in what was predicted."""
+    explanation, stats = dataset.explain(), counted(dataset)
     assert len(explanation.epoch) == len(stats.sources)
     for predicted, found in zip(explanation.epoch, stats.sources, strict=True):
         assert predicted.source == found.source

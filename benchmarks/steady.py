@@ -25,7 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,6 +107,18 @@ def measured(
     }
 
 
+def _apart(function: Callable[..., None], *args: object) -> Any:
+    """What the function puts into its last argument, in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    answer = context.SimpleQueue()
+    child = context.Process(target=function, args=(*args, answer))
+    child.start()
+    child.join()
+    if child.exitcode:
+        raise RuntimeError(f"steady: {function.__name__}{args} ended with {child.exitcode}")
+    return answer.get()
+
+
 def _grown(number: int, name: str, path: Path, seconds: float, answer: Any) -> None:
     side, watch = CASES[number].sides(path)[name], memory.Watch()
     with closed(side()) as batches:
@@ -116,14 +128,16 @@ def _grown(number: int, name: str, path: Path, seconds: float, answer: Any) -> N
 
 def grown_mib(number: int, name: str, path: Path, seconds: float) -> float:
     """The memory that a side of a case adds to a process of its own."""
-    context = multiprocessing.get_context("spawn")
-    answer = context.SimpleQueue()
-    child = context.Process(target=_grown, args=(number, name, path, seconds, answer))
-    child.start()
-    child.join()
-    if child.exitcode:
-        raise RuntimeError(f"steady: {name} ended with {child.exitcode}")
-    return float(answer.get()) / MIB
+    return float(_apart(_grown, number, name, path, seconds)) / MIB
+
+
+def _looped(path: Path, small: bool, answer: Any) -> None:
+    answer.put(steady_loop.table(path, small))
+
+
+def loop_table(path: Path, small: bool) -> str:
+    """What the training loop came to, in a process of its own: threads of other sides slow it."""
+    return str(_apart(_looped, path, small))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -210,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(parts[-1], flush=True)
         if asked.cases in steady_loop.NAME:
             path = paths.get("rows") or steady_zarr.written_rows(Path(folder) / "rows", asked.small)
-            parts.append(steady_loop.table(path, asked.small))
+            parts.append(loop_table(path, asked.small))
             print(parts[-1])
     if asked.page:
         page = PAGE.read_text(encoding="utf-8")

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +39,8 @@ BATCH: Final = 1024  # rows of a global batch
 LANES: Final = 8
 _EPOCHS: Final = 6  # of a training loop
 _TURNS: Final = 5
+_AHEAD: Final = 16  # steps until a loop keeps its pace
+_BUILDS: Final = 1_000
 _LOADER: Final = 0.8  # the share of the loader's speed that a training step needs
 # Threads, elements ahead and worker processes of Grain.
 _SETTINGS: Final = {
@@ -143,25 +147,95 @@ def _decoded(rows: int = BATCH) -> Any:
 
 
 def training() -> dict[str, Any]:
-    """A loop whose step waits, over the loader and over batches that lie on the devices."""
+    """A loop whose step waits, over the loader and over batches that lie on the devices.
+
+    Those are looped over once more while another process reads at the same pace: what two programs
+    on these cores take from each other.
+    """
     sharding = NamedSharding(over(("data", HERE)), P("data"))
     step = jax.jit(lambda batch: batch[0, 0] + 1)
     _, kind, rows = CASE.split(":")
-    dataset = _decoded(int(rows)) if kind == "decoded" else _shuffled(int(rows))
-    with iter(dataset.to_jax(sharding)) as batches:
+    more, beside, waits = [], [], []
+    steps = _EPOCHS * int(_sizes()["rows"]) // int(rows)
+    with iter(_paced(kind, int(rows)).to_jax(sharding)) as batches:
         own = [next(batches) for _ in range(4)]
         step(own[0]).block_until_ready()
-        steps = _EPOCHS * int(_sizes()["rows"]) // int(rows)
-        list(itertools.islice(batches, steps))
-        more, waits = [], []
         for _ in range(_TURNS):  # each finds the loader's speed anew, as the machine may be busy
+            _loop(itertools.islice(batches, _AHEAD), step, 0.0)  # what was made ahead is used up
             wait_s = _loop(itertools.islice(batches, steps), step, 0.0) / steps / _LOADER
+            _loop(itertools.islice(batches, _AHEAD), step, wait_s)
             ours_s = _loop(itertools.islice(batches, steps), step, wait_s)
-            more.append(
-                ours_s / _loop(itertools.islice(itertools.cycle(own), steps), step, wait_s) - 1
-            )
+            alone_s = _loop(itertools.islice(itertools.cycle(own), steps), step, wait_s)
+            with _reading(f"reading:{kind}:{rows}:{wait_s}"):
+                foreign_s = _loop(itertools.islice(itertools.cycle(own), steps), step, wait_s)
+            more.append(ours_s / alone_s - 1)
+            beside.append(foreign_s / alone_s - 1)
             waits.append(wait_s)
-    return {"more": statistics.median(more), "step_ms": 1e3 * statistics.median(waits)}
+    return {
+        "more": statistics.median(more),
+        "beside": statistics.median(beside),
+        "step_ms": 1e3 * statistics.median(waits),
+    }
+
+
+def _paced(kind: str, rows: int) -> Any:
+    return _decoded(rows) if kind == "decoded" else _shuffled(rows)
+
+
+@contextlib.contextmanager
+def _reading(case: str) -> Iterator[None]:
+    """Another process reads meanwhile."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.devices_side",
+        case,
+        str(FOLDER),
+        "0",
+        "1",
+        "1",
+        "0",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it has read for a while
+        yield
+        process.kill()
+
+
+def reading() -> dict[str, Any]:
+    """Read at a pace, without devices, until the process is ended."""
+    _, kind, rows, every = CASE.split(":")
+    with iter(_paced(kind, int(rows))) as batches:
+        for _ in range(_AHEAD):
+            next(batches)
+        print("reading", flush=True)
+        due_s = time.perf_counter()
+        for _ in batches:
+            due_s += float(every)
+            time.sleep(max(0.0, due_s - time.perf_counter()))
+    return {}
+
+
+def rebuilding() -> dict[str, Any]:
+    """Iterators for two meshes in turn, built and closed: what a process holds before and after."""
+    shardings = [
+        NamedSharding(over(("data", HERE)), P("data")),
+        NamedSharding(over(("data", HERE // 2), ("model", 2)), P("data", "model")),
+    ]
+    dataset, process, held = _shuffled(64), psutil.Process(), []
+    for number in range(_BUILDS + 1):
+        with iter(dataset.to_jax(shardings[number % 2])) as batches:
+            next(batches).block_until_ready()
+        if number in (_BUILDS // 4, _BUILDS):
+            memory = process.memory_full_info().uss
+            held.append((process.num_threads(), process.num_fds(), memory))
+    (threads, files, memory), (threads_after, files_after, memory_after) = held
+    return {
+        "threads": threads_after - threads,
+        "files": files_after - files,
+        "mb": (memory_after - memory) / 1e6,
+    }
 
 
 def _loop(batches: Iterator[Any], step: Callable[[Any], Any], wait_s: float) -> float:
@@ -263,6 +337,8 @@ CASES: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "volume": volume,
     "rows": rows,
     "training": training,
+    "reading": reading,
+    "rebuilding": rebuilding,
     "grain": against_grain,
     "saving": saving,
     "restoring": restoring,

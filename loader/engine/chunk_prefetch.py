@@ -27,6 +27,7 @@ import heapq
 import itertools
 import logging
 import operator
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -37,7 +38,7 @@ import numpy.typing as npt
 from windrow.core.threads import HelpedPool
 from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache
-from windrow.engine.tickets import ChunkRead, PlannedChunk, Ticket
+from windrow.engine.tickets import ChunkRead, PlannedChunk, Ticket, let_go
 from windrow.sources.chunks import ArrayPart, reads_without_lock
 from windrow.sources.ragged_column import PiecePlaces
 from windrow.sources.remote.options import is_remote_source
@@ -119,6 +120,7 @@ class ChunkPrefetcher:
         self._place = 0  # of the read batch being planned
         self.planned = self._made = 0  # records, since the start of the stream
         self._tickets: dict[int, list[Ticket]] = {}  # of planned read batches
+        weakref.finalize(self, let_go, self._tickets, self._known, self._reads).atexit = False
         counters.has_cache(self)
 
     # --- planning --------------------------------------------------------------------------------
@@ -469,8 +471,8 @@ class ChunkPrefetcher:
             self._take(self._reads.popleft())
             wait = False
         if every:
-            reads, self._reads = self._reads, collections.deque()
-            for read in reads:
+            for _ in range(len(self._reads)):
+                read = self._reads.popleft()
                 if read.future.done():
                     self._take(read)
                 else:
@@ -478,18 +480,19 @@ class ChunkPrefetcher:
 
     def _take(self, read: ChunkRead) -> None:
         self._pool.help_begin(read.future)
+        chunks, read.chunks = read.chunks, []  # they hold it
         try:
-            self._cache.arrived([chunk.slot for chunk in read.chunks], read.future)
+            self._cache.arrived([chunk.slot for chunk in chunks], read.future)
         except Exception as error:
             read.error = error
-            for chunk in read.chunks:  # the next planned read batch tries again
+            for chunk in chunks:  # the next planned read batch tries again
                 self._release(chunk)
                 if self._known.get(chunk.number) is chunk:
                     del self._known[chunk.number]
         read.done = True
         read.future = _TAKEN  # the old one holds the result, which the chunk cache has now
-        self._in_flight -= len(read.chunks)
-        for chunk in read.chunks:
+        self._in_flight -= len(chunks)
+        for chunk in chunks:
             self._rest(chunk)  # its read batch failed meanwhile
 
     def _wait(self, chunks: Sequence[PlannedChunk]) -> None:

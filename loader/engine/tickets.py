@@ -1,12 +1,14 @@
 """What a prefetcher has planned: the chunks that read batches want, and the reads of chunks.
 
-A ticket and its chunks hold each other until the read batch is made.
+A ticket and its chunks hold each other until the read batch is made, or the prefetcher is dropped.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -75,3 +77,16 @@ class Ticket:
         """The fragments that lie in chunk `at`."""
         order, bounds = self._by_chunk
         return order[bounds[at] : bounds[at + 1]]
+
+
+def let_go(
+    tickets: dict[int, list[Ticket]], known: dict[int, PlannedChunk], reads: Iterable[ChunkRead]
+) -> None:
+    """Take apart what was planned, so that its memory is given back, and reads end unfinished."""
+    for ticket in itertools.chain.from_iterable(tickets.values()):
+        ticket.chunks.clear()
+    for chunk in known.values():
+        chunk.uses.clear()
+        chunk.read = None
+    for read in reads:
+        read.chunks.clear()

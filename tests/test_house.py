@@ -10,6 +10,7 @@ from tools import house
 
 # Modules that may dispatch on classes of nodes, and the places where all of them do.
 MOST_MODULES, MOST_ARMS = 6, 45
+MOST_LINES = 599
 SETTINGS = """
 [tool.setuptools.package-dir]
 windrow = "loader"
@@ -95,3 +96,13 @@ def test_few_modules_dispatch_on_nodes() -> None:
     assert "windrow.engine.index_walk" in modules
     assert len(modules) <= MOST_MODULES, sorted(modules)
     assert sum(arms.values()) <= MOST_ARMS, arms
+
+
+def test_files_are_under_600_lines() -> None:
+    long = {
+        str(file.relative_to(house.HERE)): lines
+        for folder in ("loader", "sources", "transforms", "converters")
+        for file in (house.HERE / folder).rglob("*.py")
+        if (lines := len(file.read_text(encoding="utf-8").splitlines())) > MOST_LINES
+    }
+    assert long == {}

@@ -46,8 +46,7 @@ Contract of a node:
     nothing and calls no function. It checks that lengths are known for no positions, too.
 12. Boxes of elements: `boxes_of_parents(boxes)` says what boxes of the parents' elements make boxes of
     the node's own; None where it takes whole elements. Boxes never change which elements come.
-13. `functions` are the functions of the user that the node calls. A node that has some runs in the
-    worker processes of an `mp_prefetch` after it, so it must pickle.
+13. `functions`: the user's functions that it calls. A node with some runs in workers, so it must pickle.
 """
 
 from __future__ import annotations

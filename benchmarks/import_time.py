@@ -1,8 +1,9 @@
-"""How long `import windrow` takes, beside what it cannot do without: NumPy and TensorStore.
+"""What importing takes of time and memory, beside what it cannot do without: NumPy and TensorStore.
 
-Every worker process pays it at its start. The statements are timed in turn, each in a fresh
-process, so that a busy moment of the machine meets all of them; the minimum over the rounds is
-what the import costs, the rest is the machine.
+`import windrow` alone loads nothing: names are imported when they are used. Every worker process pays
+for them at its start. The statements are timed in turn, each in a fresh process, so that a busy moment
+of the machine meets all of them; the minimum over the rounds is what the import costs, the rest is the
+machine.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ import os
 import subprocess
 import sys
 
-OURS = "import windrow"
+OURS = "from windrow import MapDataset"
 PEER = "import numpy, tensorstore"
 
 _PROGRAM = """
 import time
+import psutil
+before = psutil.Process().memory_info().rss
 start_s = time.perf_counter()
 {statement}
-print(time.perf_counter() - start_s)
+took_s = time.perf_counter() - start_s
+print(took_s, psutil.Process().memory_info().rss - before)
 """
 
 
-def seconds(statement: str) -> float:
-    """Seconds that `statement` takes in a fresh process, without the interpreter's own start."""
+def cost(statement: str) -> tuple[float, float]:
+    """What `statement` takes in a fresh process, without the interpreter's start: seconds, and MiB."""
     # Bytecode is what people import; with this variable each process would compile the source.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
@@ -34,16 +38,14 @@ def seconds(statement: str) -> float:
         check=True,
         env=environment,
     )
-    return float(done.stdout)
+    seconds, size = done.stdout.split()
+    return float(seconds), int(size) / 2**20
 
 
 def run(rounds: int = 10) -> dict[str, object]:
     """Minimum over `rounds` fresh processes of each statement, after one that fills the caches."""
-    ours_s, peer_s = [], []
-    for _ in range(rounds + 1):
-        ours_s.append(seconds(OURS))
-        peer_s.append(seconds(PEER))
-    ours, peer = min(ours_s[1:]), min(peer_s[1:])
+    found = [(*cost(OURS), *cost(PEER)) for _ in range(rounds + 1)][1:]
+    ours, ours_mib, peer, peer_mib = map(min, zip(*found, strict=True))
     return {
         "case": "import",
         "ours": OURS,
@@ -51,6 +53,8 @@ def run(rounds: int = 10) -> dict[str, object]:
         "ours_s": round(ours, 4),
         "peer_s": round(peer, 4),
         "ratio": round(ours / peer, 2),
+        "ours_mib": round(ours_mib, 1),
+        "peer_mib": round(peer_mib, 1),
         "rounds": rounds,
     }
 

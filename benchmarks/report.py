@@ -258,7 +258,8 @@ def _others(others: Sequence[Mapping[str, Any]]) -> list[str]:
     for other in others:
         if other["case"] == "import":
             parts.append(
-                f"`{other['ours']}` takes {other['ours_s']} s, `{other['peer']}` {other['peer_s']} s."
+                f"`{other['ours']}` takes {other['ours_s']} s and {other['ours_mib']} MiB,"
+                f" `{other['peer']}` {other['peer_s']} s and {other['peer_mib']} MiB."
             )
     return parts
 

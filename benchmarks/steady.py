@@ -49,6 +49,7 @@ CASES: Final[tuple[Case, ...]] = (
 )
 MIB: Final = 2**20
 OURS: Final = "ours"
+DEFAULT, OF_DEFAULT = "Grain, default", 12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ WANTED: Final[Mapping[str, Wanted]] = {
     "patches, all in memory, global shuffle": Wanted(None, 1.1, None),
     "patches, a quarter in memory, global shuffle": Wanted(None, 1.0, None),
     "ArrayRecord, single records, global shuffle": Wanted(0.9, 2.5, 1.2),
+    "ArrayRecord, a function per record, 30,000 records": Wanted(None, 5, None),
+    "ArrayRecord, a function per record, 200,000 records": Wanted(None, 5, None),
     "ArrayRecord, groups of 256, block shuffle": Wanted(0.75, None, 1.35),
 }
 
@@ -194,6 +197,9 @@ def judged(name: str, rows: Sequence[Row]) -> str:
         found.append(("of the floor", ours.of_floor, bounds.of_floor))
     if peer is not None and bounds.of_peer is not None:
         found.append((f"of '{peer.side}'", ours.gb_per_s / peer.gb_per_s, bounds.of_peer))
+    default = next((row for row in rows if row.side == DEFAULT), None)
+    if default is not None:
+        found.append((f"of '{DEFAULT}'", ours.gb_per_s / default.gb_per_s, OF_DEFAULT))
     lines = [f"{value:.2f} {what} (at least {least:g})" for what, value, least in found]
     if bounds.cpu is not None:
         lines.append(f"{ours.cpu_of_floor:.2f} of its CPU (at most {bounds.cpu:g})")

@@ -175,11 +175,13 @@ format: $(READY)
 bench: $(READY)
 	@$(PY) -m benchmarks.steady
 	@$(PY) -m benchmarks
+	@$(PY) -m benchmarks.lanes
 
 bench-small: $(READY)
 	@$(PY) -m benchmarks --small
 	@$(PY) -m benchmarks.steady --small
 	@$(PY) -m benchmarks.devices --small
+	@$(PY) -m benchmarks.lanes --small
 
 bench-steady: $(READY)
 	@$(PY) -m benchmarks.steady

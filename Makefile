@@ -176,12 +176,16 @@ bench: $(READY)
 	@$(PY) -m benchmarks.steady
 	@$(PY) -m benchmarks
 	@$(PY) -m benchmarks.lanes
+	@$(PY) -m benchmarks.packing
+	@$(PY) -m benchmarks.planned_packing
 
 bench-small: $(READY)
 	@$(PY) -m benchmarks --small
 	@$(PY) -m benchmarks.steady --small
 	@$(PY) -m benchmarks.devices --small
 	@$(PY) -m benchmarks.lanes --small
+	@$(PY) -m benchmarks.packing --small
+	@$(PY) -m benchmarks.planned_packing --small
 
 bench-steady: $(READY)
 	@$(PY) -m benchmarks.steady

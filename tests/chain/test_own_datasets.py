@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pickle
 from collections.abc import Callable, Iterator
@@ -216,6 +217,62 @@ class Arrays(NoState):
         raise AssertionError
 
 
+class Whole(NoState):
+    def get_state(self) -> Any:
+        return self._parent.get_state()
+
+    def set_state(self, state: Any) -> None:
+        self._parent.set_state(state)
+
+
+class NoSuper(Whole):
+    def __init__(self, parent: Any) -> None:
+        self._own = parent
+
+    @property
+    def _parent(self) -> Any:
+        return self._own
+
+
+class NumberedStates(Whole):
+    def get_state(self) -> Any:
+        return {"rows": [{3: self._parent.get_state()}]}
+
+
+class Plain:
+    """An iterator with a state that is not a windrow.DatasetIterator."""
+
+    def __init__(self, parent: Any) -> None:
+        self._parent = parent
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._parent)
+
+    def get_state(self) -> Any:
+        return self._parent.get_state()
+
+    def set_state(self, state: Any) -> None:
+        self._parent.set_state(state)
+
+
+def _with(base: type[Any], **methods: Any) -> Any:
+    """A subclass with other methods, over a dataset with the methods that work."""
+    works = {"__len__": lambda self: 3, "__getitem__": lambda self, index: index}
+    whole = works if base is MapDataset else {}
+    return type("Wrong", (base,), {**whole, **methods})(MapDataset.range(3))
+
+
+def _yielding(self: Any, index: Any) -> Any:
+    yield index
+
+
+async def _asynchronous(self: Any) -> Any:
+    return iter(self._parent)
+
+
 class Failing(NoState):
     def __next__(self) -> Any:
         found = next(self._parent)
@@ -275,11 +332,80 @@ def _stream() -> Any:
             PlanError,
             "runs over one stream, and this one has lanes",
         ),
+        (
+            lambda: _with(MapDataset, __getitem__=_yielding),
+            ArgumentError,
+            "__getitem__ is a generator, and must return the element",
+        ),
+        (
+            lambda: _with(MapDataset, __getitem__=lambda self: 0),
+            ArgumentError,
+            r"Wrong: __getitem__\(self\) must take self and an index",
+        ),
+        (
+            lambda: _with(MapDataset, __len__=lambda self, epoch: 3),
+            ArgumentError,
+            r"__len__\(self, epoch\) must take self and nothing else",
+        ),
+        (
+            lambda: _with(MapDataset, __len__=3),
+            ArgumentError,
+            "__len__ must be a method, and is 3",
+        ),
+        (lambda: _with(IterDataset), ArgumentError, "Wrong: .* needs its own __iter__"),
+        (
+            lambda: _with(IterDataset, __iter__=None),
+            ArgumentError,
+            "__iter__ must be a method, and is None",
+        ),
+        (
+            lambda: _with(IterDataset, __iter__=_asynchronous),
+            ArgumentError,
+            "__iter__ is asynchronous",
+        ),
+        (
+            lambda: _with(MapDataset, __len__=lambda self: -1).map(plus),
+            ArgumentError,
+            "Wrong: __len__ must return an integer of at least 0",
+        ),
+        (
+            lambda: _with(MapDataset, __len__=lambda self: 2.5).map(plus),
+            ArgumentError,
+            "__len__ must return an integer of at least 0.*'float' object",
+        ),
+        (
+            lambda: list(_with(IterDataset, __iter__=lambda self: None).map(plus)),
+            ElementError,
+            "__iter__ returned a NoneType, which has no __next__ and no get_state",
+        ),
+        (
+            lambda: list(Over(_stream(), NoSuper).map(plus)),
+            ElementError,
+            r"Over: the __init__ of NoSuper must call super\(\).__init__\(parents\)",
+        ),
+        (
+            lambda: list(Over(_stream(), NumberedStates).map(plus)),
+            StateError,
+            "dicts whose keys are str.*JSON would make other keys of them",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(make: Callable[[], Any], error: Any, match: str) -> None:
     with pytest.raises(error, match=match):
         make()
+
+
+def test_an_iterator_of_another_class_with_a_state_is_taken() -> None:
+    _restored_at_each_step(Over(_stream(), Plain).map(plus))
+
+
+def test_methods_of_other_kinds_are_taken() -> None:
+    made = _with(
+        MapDataset,
+        __len__=staticmethod(lambda *args: 3),
+        __getitem__=functools.partialmethod(lambda self, by, index: index * by, 2),
+    )
+    assert list(made.map(plus)) == [100, 102, 104]
 
 
 def test_an_error_names_the_node_and_comes_again() -> None:

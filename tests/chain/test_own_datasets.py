@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -458,11 +459,48 @@ def test_states_are_forgotten_while_a_thread_adds_others() -> None:
 def test_workers_give_the_same(name: str) -> None:
     chain = CHAINS[name](windrow, WINDROW)
     whole = plain(chain)
-    options = windrow.MultiprocessingOptions(num_workers=2)
-    with iter(chain.mp_prefetch(options)) as iterator:
+    with iter(_in_workers(chain, 2)) as iterator:
         found = [next(iterator)]
         state = json.loads(json.dumps(iterator.get_state()))
         assert plain([*found, *iterator]) == whole
-    with iter(chain.mp_prefetch(options)) as other:
+    with iter(_in_workers(chain, 2)) as other:
         other.set_state(state)
         assert plain(other) == whole[1:]
+
+
+def _in_workers(chain: Any, workers: int) -> Any:
+    options = windrow.MultiprocessingOptions(num_workers=workers)
+    return chain.mp_prefetch(options) if workers else chain
+
+
+@pytest.mark.jobs
+def test_a_state_of_some_workers_continues_with_another_number() -> None:
+    own = WINDROW.Unbatch(_orders(windrow).repeat(2).batch(4).to_iter_dataset())
+    chain = WINDROW.Ramp(own, 3).map(_with_process).filter(_is_long)
+    whole = [rows for rows, _ in map(_split, chain)]
+    states, processes = list[Any](), set[int]()
+    with iter(_in_workers(chain, 2)) as iterator:
+        for step in range(len(whole)):
+            states.append(json.loads(json.dumps(iterator.get_state())))
+            rows, process = _split(next(iterator))
+            assert rows == whole[step]
+            processes.add(process)
+    assert os.getpid() not in processes
+    for workers in (0, 1, 3):
+        with iter(_in_workers(chain, workers)) as iterator:
+            for step in (len(whole) - 1, 0, len(whole) // 2):  # the workers are those of one start
+                iterator.set_state(states[step])
+                assert _split(next(iterator))[0] == whole[step]
+            assert [_split(found)[0] for found in iterator] == whole[len(whole) // 2 + 1 :]
+
+
+def _with_process(rows: Any) -> Any:
+    return {"rows": rows, "process": os.getpid()}
+
+
+def _is_long(element: Any) -> bool:
+    return len(element["rows"]) > 1
+
+
+def _split(element: Any) -> tuple[list[int], int]:
+    return element["rows"].tolist(), element["process"]

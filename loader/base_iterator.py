@@ -28,7 +28,7 @@ T_co = TypeVar("T_co", covariant=True)
 class BaseIterator(Iterator[T_co], Generic[T_co]):
     """An iterator with a state. A user's own iterator is over `_parents`."""
 
-    _is_own = False
+    _is_own: bool | None = None  # until `__init__` has run
     _parents: tuple[Any, ...] = ()
     _meter: Profiler
     _bad: Bad

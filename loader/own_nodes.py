@@ -5,13 +5,27 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from windrow.errors import ArgumentError, StateError
 from windrow.transforms import nodes
 from windrow.transforms.nodes import STREAM, Node, RowPosition, Tail
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.row_blocks import OwnStates
+
+_TAKEN: Final = {"__getitem__": "an index", "set_state": "a state"}
+_STATELESS: Final = (
+    "which has no state; return an instance of a subclass of windrow.DatasetIterator with __next__,"
+    " get_state and set_state"
+)
+_NO_GENERATOR: Final = {
+    "__iter__": _STATELESS,
+    "__getitem__": "and must return the element; use return instead of yield",
+    "__len__": "and must return the length; use return instead of yield",
+    "__next__": "and must return the next element; use return instead of yield",
+    "get_state": "and must return the state; use return instead of yield",
+    "set_state": "and must take the state; leave out yield",
+}
 
 
 def parents_given(parents: Any, kind: type[Any], own: type[Any]) -> tuple[Any, ...]:
@@ -35,7 +49,7 @@ def check_methods(own: type[Any], base: type[Any], names: Iterable[str]) -> None
     """Check that a subclass has methods of its own.
 
     Raises:
-        ArgumentError: If it has not; the message names them.
+        ArgumentError: If it has not, or one is not a method that can work; the message names them.
     """
     missing = [name for name in names if getattr(own, name, None) is getattr(base, name, None)]
     if missing:
@@ -45,11 +59,31 @@ def check_methods(own: type[Any], base: type[Any], names: Iterable[str]) -> None
             " method of a dataset"
         )
     for name in names:
-        if inspect.isgeneratorfunction(getattr(own, name)):
+        _check_method(own, name)
+
+
+def _check_method(own: type[Any], name: str) -> None:
+    function = getattr(own, name)
+    if not callable(function):
+        raise ArgumentError(
+            f"{own.__name__}: {name} must be a method, and is {function!r}; define it with def"
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ArgumentError(
+            f"{own.__name__}: {name} is asynchronous, and elements are made by plain calls; define it"
+            " with def instead of async def"
+        )
+    if inspect.isgeneratorfunction(function):
+        raise ArgumentError(f"{own.__name__}: {name} is a generator, {_NO_GENERATOR[name]}")
+    if inspect.isfunction(inspect.getattr_static(own, name)):
+        signature = inspect.signature(function, follow_wrapped=False)
+        taken = _TAKEN.get(name)
+        try:
+            signature.bind(*(("self",) if taken is None else ("self", taken)))
+        except TypeError as error:
             raise ArgumentError(
-                f"{own.__name__}: {name} is a generator, which has no state; return an instance of a"
-                " subclass of windrow.DatasetIterator with __next__, get_state and set_state"
-            )
+                f"{own.__name__}: {name}{signature} must take self and {taken or 'nothing else'}"
+            ) from error
 
 
 def parent_of(own: object, parents: tuple[Any, ...]) -> Any:
@@ -69,7 +103,7 @@ def map_node(dataset: Any, function: Callable[[int], Any]) -> Node:
     """The node of an own `MapDataset`, whose elements `function` makes of indices.
 
     Raises:
-        ArgumentError: If it has an `IterDataset` as a parent.
+        ArgumentError: If it has an `IterDataset` as a parent, or `__len__` returns no length.
     """
     name, parents = _named(dataset)
     streams = [each.label for each in parents if each.length == STREAM]
@@ -78,7 +112,13 @@ def map_node(dataset: Any, function: Callable[[int], Any]) -> Node:
             f"{name}: parents of a MapDataset need random access, and {streams[0]} is a stream;"
             " subclass windrow.IterDataset"
         )
-    return nodes.OwnMapNode((nodes.OwnIndicesNode(parents, len(dataset)),), function, name)
+    try:
+        length = len(dataset)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(
+            f"{name}: __len__ must return an integer of at least 0, the elements of one epoch ({error})"
+        ) from error
+    return nodes.OwnMapNode((nodes.OwnIndicesNode(parents, length),), function, name)
 
 
 def stream_node(dataset: Any) -> Node:

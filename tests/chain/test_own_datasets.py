@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -216,6 +218,62 @@ class Arrays(NoState):
         raise AssertionError
 
 
+class Whole(NoState):
+    def get_state(self) -> Any:
+        return self._parent.get_state()
+
+    def set_state(self, state: Any) -> None:
+        self._parent.set_state(state)
+
+
+class NoSuper(Whole):
+    def __init__(self, parent: Any) -> None:
+        self._own = parent
+
+    @property
+    def _parent(self) -> Any:
+        return self._own
+
+
+class NumberedStates(Whole):
+    def get_state(self) -> Any:
+        return {"rows": [{3: self._parent.get_state()}]}
+
+
+class Plain:
+    """An iterator with a state that is not a windrow.DatasetIterator."""
+
+    def __init__(self, parent: Any) -> None:
+        self._parent = parent
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._parent)
+
+    def get_state(self) -> Any:
+        return self._parent.get_state()
+
+    def set_state(self, state: Any) -> None:
+        self._parent.set_state(state)
+
+
+def _with(base: type[Any], **methods: Any) -> Any:
+    """A subclass with other methods, over a dataset with the methods that work."""
+    works = {"__len__": lambda self: 3, "__getitem__": lambda self, index: index}
+    whole = works if base is MapDataset else {}
+    return type("Wrong", (base,), {**whole, **methods})(MapDataset.range(3))
+
+
+def _yielding(self: Any, index: Any) -> Any:
+    yield index
+
+
+async def _asynchronous(self: Any) -> Any:
+    return iter(self._parent)
+
+
 class Failing(NoState):
     def __next__(self) -> Any:
         found = next(self._parent)
@@ -275,11 +333,80 @@ def _stream() -> Any:
             PlanError,
             "runs over one stream, and this one has lanes",
         ),
+        (
+            lambda: _with(MapDataset, __getitem__=_yielding),
+            ArgumentError,
+            "__getitem__ is a generator, and must return the element",
+        ),
+        (
+            lambda: _with(MapDataset, __getitem__=lambda self: 0),
+            ArgumentError,
+            r"Wrong: __getitem__\(self\) must take self and an index",
+        ),
+        (
+            lambda: _with(MapDataset, __len__=lambda self, epoch: 3),
+            ArgumentError,
+            r"__len__\(self, epoch\) must take self and nothing else",
+        ),
+        (
+            lambda: _with(MapDataset, __len__=3),
+            ArgumentError,
+            "__len__ must be a method, and is 3",
+        ),
+        (lambda: _with(IterDataset), ArgumentError, "Wrong: .* needs its own __iter__"),
+        (
+            lambda: _with(IterDataset, __iter__=None),
+            ArgumentError,
+            "__iter__ must be a method, and is None",
+        ),
+        (
+            lambda: _with(IterDataset, __iter__=_asynchronous),
+            ArgumentError,
+            "__iter__ is asynchronous",
+        ),
+        (
+            lambda: _with(MapDataset, __len__=lambda self: -1).map(plus),
+            ArgumentError,
+            "Wrong: __len__ must return an integer of at least 0",
+        ),
+        (
+            lambda: _with(MapDataset, __len__=lambda self: 2.5).map(plus),
+            ArgumentError,
+            "__len__ must return an integer of at least 0.*'float' object",
+        ),
+        (
+            lambda: list(_with(IterDataset, __iter__=lambda self: None).map(plus)),
+            ElementError,
+            "__iter__ returned a NoneType, which has no __next__ and no get_state",
+        ),
+        (
+            lambda: list(Over(_stream(), NoSuper).map(plus)),
+            ElementError,
+            r"Over: the __init__ of NoSuper must call super\(\).__init__\(parents\)",
+        ),
+        (
+            lambda: list(Over(_stream(), NumberedStates).map(plus)),
+            StateError,
+            "dicts whose keys are str.*JSON would make other keys of them",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(make: Callable[[], Any], error: Any, match: str) -> None:
     with pytest.raises(error, match=match):
         make()
+
+
+def test_an_iterator_of_another_class_with_a_state_is_taken() -> None:
+    _restored_at_each_step(Over(_stream(), Plain).map(plus))
+
+
+def test_methods_of_other_kinds_are_taken() -> None:
+    made = _with(
+        MapDataset,
+        __len__=staticmethod(lambda *args: 3),
+        __getitem__=functools.partialmethod(lambda self, by, index: index * by, 2),
+    )
+    assert list(made.map(plus)) == [100, 102, 104]
 
 
 def test_an_error_names_the_node_and_comes_again() -> None:
@@ -332,11 +459,48 @@ def test_states_are_forgotten_while_a_thread_adds_others() -> None:
 def test_workers_give_the_same(name: str) -> None:
     chain = CHAINS[name](windrow, WINDROW)
     whole = plain(chain)
-    options = windrow.MultiprocessingOptions(num_workers=2)
-    with iter(chain.mp_prefetch(options)) as iterator:
+    with iter(_in_workers(chain, 2)) as iterator:
         found = [next(iterator)]
         state = json.loads(json.dumps(iterator.get_state()))
         assert plain([*found, *iterator]) == whole
-    with iter(chain.mp_prefetch(options)) as other:
+    with iter(_in_workers(chain, 2)) as other:
         other.set_state(state)
         assert plain(other) == whole[1:]
+
+
+def _in_workers(chain: Any, workers: int) -> Any:
+    options = windrow.MultiprocessingOptions(num_workers=workers)
+    return chain.mp_prefetch(options) if workers else chain
+
+
+@pytest.mark.jobs
+def test_a_state_of_some_workers_continues_with_another_number() -> None:
+    own = WINDROW.Unbatch(_orders(windrow).repeat(2).batch(4).to_iter_dataset())
+    chain = WINDROW.Ramp(own, 3).map(_with_process).filter(_is_long)
+    whole = [rows for rows, _ in map(_split, chain)]
+    states, processes = list[Any](), set[int]()
+    with iter(_in_workers(chain, 2)) as iterator:
+        for step in range(len(whole)):
+            states.append(json.loads(json.dumps(iterator.get_state())))
+            rows, process = _split(next(iterator))
+            assert rows == whole[step]
+            processes.add(process)
+    assert os.getpid() not in processes
+    for workers in (0, 1, 3):
+        with iter(_in_workers(chain, workers)) as iterator:
+            for step in (len(whole) - 1, 0, len(whole) // 2):  # the workers are those of one start
+                iterator.set_state(states[step])
+                assert _split(next(iterator))[0] == whole[step]
+            assert [_split(found)[0] for found in iterator] == whole[len(whole) // 2 + 1 :]
+
+
+def _with_process(rows: Any) -> Any:
+    return {"rows": rows, "process": os.getpid()}
+
+
+def _is_long(element: Any) -> bool:
+    return len(element["rows"]) > 1
+
+
+def _split(element: Any) -> tuple[list[int], int]:
+    return element["rows"].tolist(), element["process"]

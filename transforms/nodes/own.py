@@ -148,17 +148,24 @@ class OwnStreamNode(StreamNode):
                 if len(values) < rows:
                     return
         finally:
-            iterator.close()
+            close = getattr(iterator, "close", None)  # a class of another library may have none
+            if close is not None:
+                close()
 
     def _iterator(self) -> Any:
-        iterator = iter(self.dataset)
-        wanted = ("__next__", "get_state", "set_state", "close")
+        iterator = self.dataset.__iter__()  # `iter` would not name the class
+        wanted = ("__next__", "get_state", "set_state")
         missing = [name for name in wanted if not callable(getattr(iterator, name, None))]
         if missing:
             raise ElementError(
                 f"{self.name}: __iter__ returned a {type(iterator).__name__}, which has no"
                 f" {' and no '.join(missing)}; return an instance of a subclass of"
                 " windrow.DatasetIterator"
+            )
+        if getattr(iterator, "_is_own", True) is None:
+            raise ElementError(
+                f"{self.name}: the __init__ of {type(iterator).__name__} must call"
+                " super().__init__(parents)"
             )
         return iterator
 
@@ -170,7 +177,8 @@ class OwnStreamNode(StreamNode):
         try:
             while len(values) < rows:
                 value = next(iterator)
-                marks.append(states.add(count + len(marks) + 1, self._text(iterator)))
+                text = self._text(iterator, is_first=not marks)
+                marks.append(states.add(count + len(marks) + 1, text))
                 values.append(value)
         except StopIteration:
             return values, marks, None
@@ -179,18 +187,30 @@ class OwnStreamNode(StreamNode):
             return values, marks[: len(values)], error
         return values, marks, None
 
-    def _text(self, iterator: Any) -> str:
+    def _text(self, iterator: Any, is_first: bool) -> str:
         state = iterator.get_state()
+        if is_first and _has_other_keys(state):
+            raise self._no_json(iterator, state, "JSON would make other keys of them")
         try:
             return json.dumps(state)
         except (TypeError, ValueError) as error:
-            raise StateError(
-                f"{self.name}: get_state of {type(iterator).__name__} must return JSON: dicts, lists,"
-                f" str, int, float, bool and None; got {str(state)[:200]} ({error})"
-            ) from error
+            raise self._no_json(iterator, state, str(error)) from error
+
+    def _no_json(self, iterator: Any, state: Any, why: str) -> StateError:
+        return StateError(
+            f"{self.name}: get_state of {type(iterator).__name__} must return JSON: dicts whose keys"
+            f" are str, lists, str, int, float, bool and None; got {str(state)[:200]} ({why})"
+        )
 
     def runs_as(self, where: Where) -> str:
         return "its own iterator; the rows of its parents are an estimate"
+
+
+def _has_other_keys(state: Any) -> bool:
+    """Whether a dict in a state has keys that are not str."""
+    if isinstance(state, dict):
+        return any(not isinstance(key, str) or _has_other_keys(state[key]) for key in state)
+    return isinstance(state, (list, tuple)) and any(map(_has_other_keys, state))
 
 
 def own_numbers(node: Node, position: Sequence[int]) -> list[int]:

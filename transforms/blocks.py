@@ -38,7 +38,7 @@ _GAMMA: Final = 0x9E3779B97F4A7C15
 _FEW_BITS: Final = 12
 _FEW: Final = 1 << _FEW_BITS
 _STRETCH_ELEMENTS: Final = 16_384
-# A window is sorted for more than this share of its elements; for fewer, they are picked.
+# Elements within this share of a window are picked; for others it is sorted.
 _PICKED_SHARE: Final = 1 / 16
 # Standard deviations of a rank among random numbers that a pick allows for. Beyond them it sorts.
 _DEVIATIONS: Final = 6
@@ -253,7 +253,7 @@ class BlockOrder:
         return found
 
     def _may_pick(self, epoch: int, number: int, places: IntArray) -> bool:
-        """Whether a stretch is asked for the first time, for a few elements, and not by a stream along it."""
+        """Whether this is the first time, for a few neighbours, and not by a stream along the stretches."""
         name = *self._name, epoch, number
         if _picked.find(*name) is not None:
             return False
@@ -262,7 +262,7 @@ class BlockOrder:
         _picked.keep(*name, table=_NOTHING)
         starts = self._starts(epoch)
         end = starts[number + 1] if number + 1 < len(starts) else self.bounds[-1]
-        return len(places) <= _PICKED_SHARE * int(end - starts[number])
+        return int(places.max() - places.min()) < _PICKED_SHARE * int(end - starts[number])
 
     def block_order(self, epoch: int) -> IntArray:
         """The blocks of an epoch in their order."""

@@ -38,7 +38,7 @@ _DONE: Future[None] = Future()
 _DONE.set_result(None)
 _BEGIN, _END = "<!-- hosts -->", "<!-- end of hosts -->"
 
-Kind = Literal["global shuffle", "lanes", "packed rows"]
+Kind = Literal["global shuffle", "block shuffle", "lanes", "filtered lanes", "packed rows"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,8 +46,9 @@ class Case:
     """A chain on some hosts.
 
     Args:
-        kind: "global shuffle" takes rows of a shuffle of all records; "lanes" takes lanes of a block shuffle,
-            one for each host; "packed rows" takes rows that are planned from lengths, of a block shuffle.
+        kind: "global shuffle" takes rows of a shuffle of all records, "block shuffle" of a block shuffle; "lanes"
+            takes lanes of a block shuffle, one for each host, and "filtered lanes" has a filter after them;
+            "packed rows" takes rows that are planned from lengths, of a block shuffle.
         hosts: The number of processes.
         records: Records, or documents, of the store.
         warm: Steps before those that are measured.
@@ -75,6 +76,7 @@ class Found(TypedDict):
         loader_ms: Milliseconds of a core that the whole loader takes for a step, without reading.
         memory_mb: Growth of resident memory from before the first process to after the last one.
         state_bytes: Bytes of the state of the process, as JSON.
+        first_reads: Reads of chunks until the first batch, and ahead of it.
         reads: Reads of chunks in a step.
         requests: Reads of all processes in a step.
         read_again: How many times a chunk is read in an epoch, by all processes.
@@ -88,6 +90,7 @@ class Found(TypedDict):
     loader_ms: float
     memory_mb: float
     state_bytes: int
+    first_reads: int
     reads: float
     requests: float
     read_again: float
@@ -99,7 +102,9 @@ class Found(TypedDict):
 HOSTS = (1, 16, 256, 4_096)
 CASES = (
     *(Case("global shuffle", hosts) for hosts in HOSTS),
+    *(Case("block shuffle", hosts, warm=500) for hosts in HOSTS),
     *(Case("lanes", hosts, warm=200) for hosts in HOSTS),
+    *(Case("filtered lanes", hosts, warm=200, steps=500) for hosts in HOSTS),
     *(Case("packed rows", hosts, 10_000_000, 8, 4_096 // hosts + 8) for hosts in HOSTS),
 )
 SMALL_CASES = tuple(
@@ -201,9 +206,18 @@ def dataset(
     if case.kind == "global shuffle":
         return records.shuffle(seed=1).repeat().batch(ROWS * case.hosts).to_iter_dataset()
     blocks = records.block_shuffle(seed=1, block=CHUNK_RECORDS).repeat()
+    if case.kind == "block shuffle":
+        return blocks.batch(ROWS * case.hosts).to_iter_dataset()
     if case.kind == "lanes":
         return blocks.to_iter_dataset(lanes=case.hosts).batch(ROWS * case.hosts)
+    if case.kind == "filtered lanes":
+        lanes = blocks.to_iter_dataset(lanes=case.hosts)
+        return lanes.filter(_kept).batch(ROWS * case.hosts)
     return blocks.pack(_TOKENS, lengths=lengths).batch(ROWS * case.hosts)
+
+
+def _kept(record: Any) -> bool:
+    return True
 
 
 def measured(case: Case) -> Found:
@@ -222,6 +236,7 @@ def measured(case: Case) -> Found:
         "loader_ms": round(most["loader_ms"], 3),
         "memory_mb": round(memory_bytes / MIB),
         "state_bytes": round(most["state_bytes"]),
+        "first_reads": round(most["first_reads"]),
         "reads": round(reads, 3),
         "requests": round(reads * case.hosts, 1),
         "read_again": round(reads * case.hosts * steps * CHUNK_RECORDS / case.records, 2),
@@ -236,7 +251,7 @@ def _of_process(case: Case, process: int) -> dict[str, float]:
     shard = dataset(case, MapDataset.source(store), store._lengths).shard(process, case.hosts)
     with iter(shard) as batches:
         next(batches)
-        open_s = time.perf_counter() - began_s
+        open_s, first_reads = time.perf_counter() - began_s, store.reader.chunks
         for _ in range(case.warm):
             next(batches)
         before, chunks, core_s = batches.stats(), store.reader.chunks, time.process_time()
@@ -259,6 +274,7 @@ def _of_process(case: Case, process: int) -> dict[str, float]:
         "plan_ms": plan_ms,
         "loader_ms": 1e3 * core_s / case.steps,
         "state_bytes": len(json.dumps(state)),
+        "first_reads": first_reads,
         "reads": chunks / case.steps,
         "documents": documents,
         "open_s": open_s,
@@ -290,11 +306,15 @@ def sharing(case: Case) -> float:
     if case.hosts == 1:
         return 1.0
     size = ROWS * case.hosts
-    if case.kind == "global shuffle":
+    if case.kind in ("global shuffle", "block shuffle"):
         records = min(case.records, 10_000_000)  # it depends on the records of a chunk alone
-        order = MapDataset.range(records).shuffle(seed=1)
+        whole = MapDataset.range(records)
+        blocks = whole.block_shuffle(seed=1, block=CHUNK_RECORDS)
+        order = whole.shuffle(seed=1) if case.kind == "global shuffle" else blocks
         given = np.asarray(order.read(range(records)))
         return _mean_sharing(given, np.arange(records) % size // ROWS, case.hosts)
+    if case.kind == "filtered lanes":  # the filter keeps all
+        return sharing(dataclasses.replace(case, kind="lanes"))
     if case.kind == "lanes":
         steps = min(4 * CHUNK_RECORDS // ROWS, case.records // size)
         batches = iter(dataset(case, MapDataset.range(case.records)))

@@ -9,7 +9,9 @@ is a function of bounds, elements, window, seed and epoch alone, written down he
 `permutation`), and stays as it is for ever.
 
 How: a window's order is made at once and kept, in a store bounded in bytes. Windows of a few
-elements are made many at a time, since one alone costs some 50 us however small it is.
+elements are made many at a time, since one alone costs some 50 us however small it is. A process of
+many takes a few elements of each window and does not come back: the first time that a window is asked
+for a few elements, these alone are picked, without a sort of the window.
 """
 
 from __future__ import annotations
@@ -36,10 +38,16 @@ _GAMMA: Final = 0x9E3779B97F4A7C15
 _FEW_BITS: Final = 12
 _FEW: Final = 1 << _FEW_BITS
 _STRETCH_ELEMENTS: Final = 16_384
+# Elements within this share of a window are picked; for others it is sorted.
+_PICKED_SHARE: Final = 1 / 16
+# Standard deviations of a rank among random numbers that a pick allows for. Beyond them it sorts.
+_DEVIATIONS: Final = 6
 # Enough for the current epochs and windows of several chains, however large they are.
 _LEAST_TABLES: Final = 8
 _epochs = OrderTables(32 * 2**20, least=_LEAST_TABLES)
 _stretches = OrderTables(32 * 2**20, least=_LEAST_TABLES)
+_NOTHING: Final = np.zeros(0, np.uint8)
+_picked = OrderTables(2**16)  # names of stretches that elements were picked from
 
 
 # --- permutations --------------------------------------------------------------------------------
@@ -85,6 +93,36 @@ def permutation(size: int, key: int) -> IntArray:
     """
     if size <= _FEW:
         return permutations(np.array([size], np.int64), np.array([key], np.uint64))
+    numbers, mask = _drawn(size, key)
+    numbers.sort()
+    numbers &= mask
+    return numbers.view(np.int64)
+
+
+def picked(size: int, key: int, places: IntArray) -> IntArray:
+    """`permutation(size, key)[places]`, at a fraction of the time if the places are near each other.
+
+    The numbers are even, so those at a few places lie in a narrow range, and only these are sorted.
+    """
+    if size <= _FEW:
+        return permutation(size, key)[places]
+    numbers, mask = _drawn(size, key)
+    first, last = int(places.min()), int(places.max())
+    margin = int(_DEVIATIONS / 2 * size**0.5) + 1
+    low = max(0, first - margin) * 2**64 // size
+    high = min(size, last + margin) * 2**64 // size
+    before = int(np.count_nonzero(numbers < np.uint64(low)))
+    near = numbers[(numbers - np.uint64(low)) <= np.uint64(min(high, 2**64 - 1) - low)]
+    if not before <= first <= last < before + len(near):
+        before, near = 0, numbers
+    near.sort()
+    near &= mask
+    found: IntArray = near.view(np.int64)[places - before]
+    return found
+
+
+def _drawn(size: int, key: int) -> tuple[Words, np.uint64]:
+    """The number of each of more than 4,096 items, and the mask of the item in it."""
     numbers = np.arange(1, size + 1, dtype=np.uint64)
     numbers *= np.uint64(_GAMMA)
     numbers += np.uint64(key)
@@ -92,9 +130,7 @@ def permutation(size: int, key: int) -> IntArray:
     mask = np.uint64((1 << (size - 1).bit_length()) - 1)
     numbers &= ~mask
     numbers |= np.arange(size, dtype=np.uint64)
-    numbers.sort()
-    numbers &= mask
-    return numbers.view(np.int64)
+    return numbers, mask
 
 
 def permutations(sizes: IntArray, keys: Words) -> IntArray:
@@ -195,17 +231,38 @@ class BlockOrder:
     def _in_epoch(self, epoch: int, offsets: IntArray) -> IntArray:
         starts = self._starts(epoch)
         first = int(starts.searchsorted(offsets[0], side="right")) - 1
-        table = self._stretch(epoch, first)
         places = offsets - starts[first]
+        end = starts[first + 1] if first + 1 < len(starts) else self.bounds[-1]
         # As unsigned numbers, offsets before the stretch are beyond it. Streams mostly need one stretch.
-        if places.view(np.uint64).max() < len(table):
-            found: IntArray = table.take(places).astype(np.int64)
-            return found
+        if places.view(np.uint64).max() < end - starts[first]:
+            return self._of_stretch(epoch, first, places)
         which = starts.searchsorted(offsets, side="right") - 1
         out = np.empty(len(offsets), np.int64)
         for number, rows in groups(which):
-            out[rows] = self._stretch(epoch, number).take(offsets[rows] - starts[number])
+            out[rows] = self._of_stretch(epoch, number, offsets[rows] - starts[number])
         return out
+
+    def _of_stretch(self, epoch: int, number: int, places: IntArray) -> IntArray:
+        """The offsets in the parent at some places of a stretch of windows."""
+        table = _stretches.find(*self._name, epoch, number)
+        if table is None and self._may_pick(epoch, number, places):
+            return self._picked(epoch, number, places)
+        if table is None:
+            table = self._stretch(epoch, number)
+        found: IntArray = table.take(places).astype(np.int64)
+        return found
+
+    def _may_pick(self, epoch: int, number: int, places: IntArray) -> bool:
+        """Whether this is the first time, for a few neighbours, and not by a stream along the stretches."""
+        name = *self._name, epoch, number
+        if _picked.find(*name) is not None:
+            return False
+        if number and _stretches.find(*self._name, epoch, number - 1) is not None:
+            return False
+        _picked.keep(*name, table=_NOTHING)
+        starts = self._starts(epoch)
+        end = starts[number + 1] if number + 1 < len(starts) else self.bounds[-1]
+        return int(places.max() - places.min()) < _PICKED_SHARE * int(end - starts[number])
 
     def block_order(self, epoch: int) -> IntArray:
         """The blocks of an epoch in their order."""
@@ -236,31 +293,49 @@ class BlockOrder:
         return starts, order
 
     def _stretch(self, epoch: int, number: int) -> npt.NDArray[Any]:
-        """The order of the windows of one stretch, end to end: offsets in the parent."""
-        table = _stretches.find(*self._name, epoch, number)
-        if table is not None:
-            return table
-        _, order = self._epoch(epoch)
-        step = self.window_blocks * self._stretch_windows
-        blocks = order[number * step : (number + 1) * step].astype(np.int64)
-        firsts = self.bounds[blocks]
-        sizes = self.bounds[blocks + 1] - firsts
-        begins = np.cumsum(sizes) - sizes
-        offsets = np.repeat(firsts - begins, sizes) + np.arange(sizes.sum())
+        """Make and keep the order of the windows of a stretch, end to end: offsets in the parent."""
+        firsts, begins, windows, keys = self._windows_of(epoch, number)
+        sizes = np.diff(begins)
+        offsets = np.repeat(firsts - begins[:-1], sizes) + np.arange(begins[-1])
         if self.elements is not None:
             offsets = self.elements.at(offsets)
-        windows = np.add.reduceat(sizes, np.arange(0, len(blocks), self.window_blocks))
-        numbers = np.arange(len(windows)) + (number * self._stretch_windows + 1)
-        keys = folded(self._epoch_key(epoch), numbers.astype(np.uint64))
-        if len(windows) == 1:
+        if len(keys) == 1:
             places = permutation(len(offsets), int(keys[0]))
         else:
-            places = permutations(windows, keys)
-            places += np.repeat(np.cumsum(windows) - windows, windows)
+            places = permutations(np.diff(windows), keys)
+            places += np.repeat(windows[:-1], np.diff(windows))
         narrow = self.bounds[-1] <= 2**32
         table = offsets.take(places).astype(np.uint32 if narrow else np.int64)
         _stretches.keep(*self._name, epoch, number, table=table)
         return table
+
+    def _picked(self, epoch: int, number: int, places: IntArray) -> IntArray:
+        """`_stretch(epoch, number).take(places)` without the order of all elements."""
+        firsts, begins, windows, keys = self._windows_of(epoch, number)
+        inside = np.empty(len(places), np.int64)
+        for window, rows in groups(windows.searchsorted(places, side="right") - 1):
+            start, stop = windows[window : window + 2].tolist()
+            inside[rows] = picked(stop - start, int(keys[window]), places[rows] - start) + start
+        block = begins.searchsorted(inside, side="right") - 1
+        offsets: IntArray = inside + (firsts - begins[:-1])[block]
+        return offsets if self.elements is None else self.elements.at(offsets)
+
+    def _windows_of(self, epoch: int, number: int) -> tuple[IntArray, IntArray, IntArray, Words]:
+        """The windows of a stretch.
+
+        Returns:
+            The first place of each block, the bounds of blocks and of windows in the stretch, and the
+            key of each window.
+        """
+        _, order = self._epoch(epoch)
+        step = self.window_blocks * self._stretch_windows
+        blocks = order[number * step : (number + 1) * step].astype(np.int64)
+        firsts = self.bounds[blocks]
+        begins = np.zeros(len(blocks) + 1, np.int64)
+        np.cumsum(self.bounds[blocks + 1] - firsts, out=begins[1:])
+        windows = np.append(begins[: -1 : self.window_blocks], begins[-1])
+        numbers = np.arange(len(windows) - 1) + (number * self._stretch_windows + 1)
+        return firsts, begins, windows, folded(self._epoch_key(epoch), numbers.astype(np.uint64))
 
     def _epoch_key(self, epoch: int) -> Words:
         seed = folded(np.zeros(1, np.uint64), np.array([self.seed], np.uint64))

@@ -199,6 +199,112 @@ def test_records_beyond_32_bits() -> None:
     assert dataset.read([2**33, length - 1]).max() > 2**32
 
 
+# --- a few elements of a window ------------------------------------------------------------------
+
+
+@given(
+    size=st.integers(1, 9_000) | st.integers(16_000, 16_400) | st.integers(65_000, 70_000),
+    key=st.integers(0, ONES),
+    deviations=st.sampled_from([0, 6]),
+    data=st.data(),
+)
+@settings(max_examples=80, deadline=None)
+def test_picked_items_are_those_of_the_permutation(
+    size: int, key: int, deviations: int, data: st.DataObject
+) -> None:
+    first = data.draw(st.integers(0, size - 1) | st.sampled_from([0, size - 1]))
+    most = st.sampled_from([first, min(first + 15, size - 1), size - 1])
+    places = ints(data.draw(st.lists(st.integers(first, data.draw(most)), min_size=1, max_size=20)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_DEVIATIONS", deviations)  # with 0 it mostly has to sort all
+        got = blocks.picked(size, key, places)
+    assert got.dtype == np.int64
+    assert np.array_equal(got, blocks.permutation(size, key)[places])
+
+
+@given(
+    sizes=st.lists(st.sampled_from([1, 7, 300, 4_097]), min_size=1, max_size=40),
+    window=st.integers(1, 8),
+    seed=make.SEEDS,
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_few_elements_come_as_in_the_whole_order(
+    sizes: list[int], window: int, seed: int, data: st.DataObject
+) -> None:
+    length = sum(sizes)
+    order = blocks.BlockOrder(bounds_of(sizes), window, seed)
+    few = st.tuples(st.integers(0, length - 1), st.sampled_from([1, 16, 200]), st.integers(0, 2))
+    asked = [
+        (epoch, np.arange(first, min(first + count, length)))
+        for first, count, epoch in data.draw(st.lists(few, max_size=6))
+    ]
+    picked = [order.at(np.full(len(some), epoch), some) for epoch, some in asked]
+    whole = [ints(epoch_of(order, epoch)) for epoch in range(3)]
+    for (epoch, some), got in zip(asked, picked, strict=True):
+        assert np.array_equal(got, whole[epoch][some])
+    again = [order.at(np.full(len(some), epoch), some) for epoch, some in asked]
+    assert all(map(np.array_equal, picked, again))
+    assert np.array_equal(np.sort(whole[0]), np.arange(length))
+
+
+def test_picked_elements_of_records_that_are_not_consecutive() -> None:
+    length = 64 * 1024
+    turned = blocks.BlockOrder(bounds_of([512] * 128), 16, 905, _Turned(length))
+    plain = blocks.BlockOrder(bounds_of([512] * 128), 16, 905)
+    for first in (5, 20_000, 40_000, length - 16):
+        some = np.arange(first, first + 16)
+        got = turned.at(np.zeros(16, np.int64), some)
+        assert np.array_equal(got, length - 1 - plain.at(np.zeros(16, np.int64), some))
+    assert np.array_equal(ints(epoch_of(turned, 0)), length - 1 - ints(epoch_of(plain, 0)))
+
+
+class _Turned:
+    """Records that are stored from the last to the first."""
+
+    token = "turned"
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def at(self, places: IntArray) -> IntArray:
+        return self._length - 1 - places
+
+
+def test_a_window_is_sorted_for_those_alone_who_come_back() -> None:
+    sorted_windows: list[int] = []
+    permutation = blocks.permutation
+
+    def counted(size: int, key: int) -> IntArray:
+        sorted_windows.append(size)
+        return permutation(size, key)
+
+    def at(order: blocks.BlockOrder, first: int, count: int = 16) -> None:
+        order.at(np.zeros(count, np.int64), np.arange(first, first + count))
+
+    with pytest.MonkeyPatch.context() as patch:
+        one_of_many = blocks.BlockOrder(bounds_of([1_000] * 640), 16, 901)
+        at(one_of_many, 0)  # makes the order of blocks
+        patch.setattr(blocks, "permutation", counted)
+        for step in range(1, 10):  # of 65,536 rows: each in another window
+            at(one_of_many, 65_536 * step)
+        assert sorted_windows == []
+        at(one_of_many, 65_536 * 3)  # the second time
+        at(one_of_many, 65_536 * 3 + 16)
+        assert sorted_windows == [16_000]
+        alone = blocks.BlockOrder(bounds_of([1_000] * 640), 16, 902)
+        at(alone, 0)
+        sorted_windows.clear()
+        for first in range(16, 64_000 - 16, 16):
+            at(alone, first)
+        assert sorted_windows == [16_000] * 4  # each window once, as soon as the stream is there
+        many = blocks.BlockOrder(bounds_of([1_000] * 640), 16, 903)
+        at(many, 0)
+        sorted_windows.clear()
+        at(many, 32_000, 2_000)
+        assert sorted_windows == [16_000]
+
+
 # --- locality ------------------------------------------------------------------------------------
 
 

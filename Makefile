@@ -43,7 +43,7 @@ help:
 	@echo "make bench-small the same programs on tiny data, to see that they run"
 	@echo "make bench-steady epochs that repeat over a store that memory does not hold, beside the floor"
 	@echo "make shuffling train in several orders, draw the pictures of docs/shuffling.md"
-	@echo "make wheel     build the sdist and the wheel, try the wheel in a clean environment"
+	@echo "make wheel     build the sdist and the wheel, try each in a clean environment"
 	@echo "make coverage  the tests with coverage, at least 90%; pages in htmlcov/"
 	@echo "make clean     remove what was built, environments too; then PYTHON=... chooses another Python"
 

@@ -7,6 +7,8 @@
 4. In a clean environment with no extras, and from a directory outside the checkout, the wheel
    imports, runs a chain, and names the extra to install where one is missing. It is the same chain
    with and without the native core.
+5. In another clean environment, where Rust cannot be found, the sdist is installed without the native
+   core. It warns about that once, and runs the same chain.
 """
 
 from __future__ import annotations
@@ -20,20 +22,28 @@ import tarfile
 import tempfile
 import venv
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools.forward_types import ROOT, modules, package_folders
 
 CRATE = ROOT / "loader" / "core" / "native"
 CORE = "windrow/core/_native.abi3.so"
+# PYTHONPATH could offer the checkout's modules in place of what was installed.
+ENVIRONMENT = {
+    key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "WINDROW_NATIVE")
+}
 SOURCE_FOLDERS = ("benchmarks", "examples", "tests", "tools", "typings")
 
 # Runs in the clean environment: it may use the standard library and windrow alone.
 TRIAL = """
-import importlib, pathlib, sys
+import importlib, pathlib, sys, warnings
 
 packages, modules, checkout = sys.argv[1].split(","), sys.argv[2].split(","), sys.argv[3]
+wanted_core, wanted_warnings = sys.argv[4], int(sys.argv[5])
+warned = []
+warnings.simplefilter("always")
+warnings.showwarning = lambda message, *args, **kwargs: warned.append(str(message))
 for name in packages:
     file = pathlib.Path(importlib.import_module(name).__file__).resolve()
     assert not file.is_relative_to(checkout), f"{name} comes from the checkout: {file}"
@@ -58,6 +68,9 @@ assert sorted(sum(batches, [])) == list(range(1, 11)), batches
 from windrow.core.native import native
 
 core = "with" if native() else "without"
+assert core == wanted_core, f"the native core: {core} it, in place of {wanted_core} it"
+warned = [message for message in warned if "native core cannot be imported" in message]
+assert len(warned) == wanted_warnings, f"not {wanted_warnings} warnings: {warned}"
 print(f"tried {len(packages)} packages and {len(modules)} modules {core} the native core", end="")
 print(f"; an extra is needed for {', '.join(without_extra)}" if without_extra else "")
 """
@@ -76,14 +89,17 @@ def build(out: Path) -> tuple[Path, Path]:
     return next(out.glob("*.tar.gz")), next(out.glob("*.whl"))
 
 
-def run(command: Sequence[str], what: str, cwd: Path = ROOT) -> str:
+def run(
+    command: Sequence[str],
+    what: str,
+    cwd: Path = ROOT,
+    environment: Mapping[str, str] = ENVIRONMENT,
+) -> str:
     """Standard output of `command`.
 
     Raises:
         TrialError: If the command fails; its output is in the message.
     """
-    # PYTHONPATH could offer the checkout's modules in place of the wheel's.
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=cwd, env=environment
     )
@@ -133,22 +149,73 @@ def check_sdist(sdist: Path) -> None:
     compare(sdist.name, wanted, {name for name in got if name.partition("/")[0] in folders})
 
 
-def try_wheel(wheel: Path, work: Path) -> str:
-    """What the trials print: the wheel in a clean environment under `work`, without extras."""
-    environment = work / "venv"
-    venv.create(environment, with_pip=True)
-    python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
-    pip = [str(python), "-m", "pip", "install", "-qq", "--no-input", "--no-compile", str(wheel)]
-    run(pip, "install", cwd=work)
+def without_rust(environment: Mapping[str, str], home: Path) -> dict[str, str]:
+    """The environment in which neither the PATH nor `home`, which is empty, has cargo or rustc."""
+    kept = {
+        key: value for key, value in environment.items() if not key.startswith(("CARGO", "RUST"))
+    }
+    kept["PATH"] = os.pathsep.join(
+        folder
+        for folder in environment.get("PATH", os.defpath).split(os.pathsep)
+        if not any(shutil.which(program, path=folder) for program in ("cargo", "rustc"))
+    )
+    # The settings of pip stay those of the user.
+    kept.setdefault("XDG_CONFIG_HOME", str(Path.home() / ".config"))
+    kept["HOME"] = kept["USERPROFILE"] = str(home)
+    return kept
+
+
+def install(package: Path, work: Path, environment: Mapping[str, str] = ENVIRONMENT) -> Path:
+    """The interpreter of a clean environment under `work` that has the package without extras."""
+    venv.create(work / "venv", with_pip=True)
+    python = work / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    pip = [str(python), "-m", "pip", "install", "-qq", "--no-input", "--no-compile", str(package)]
+    run(pip, f"install {package.name}", work, environment)
+    return python
+
+
+def trial(
+    python: Path,
+    work: Path,
+    environment: Mapping[str, str] = ENVIRONMENT,
+    *,
+    has_core: bool,
+    warnings: int = 0,
+) -> str:
+    """What the trial prints, once it has the native core or not, and so many warnings about that."""
+    core = "with" if has_core else "without"
     names = [",".join(package_folders()), ",".join(modules())]
-    trial = [str(python), "-c", TRIAL, *names, str(ROOT)]
-    without = ["env", "WINDROW_NATIVE=0", *trial]
-    return run(trial, "trial", cwd=work) + run(without, "trial without the core", cwd=work)
+    command = [str(python), "-c", TRIAL, *names, str(ROOT), core, str(warnings)]
+    return run(command, f"trial {core} the core", work, environment)
+
+
+def try_wheel(wheel: Path, work: Path) -> str:
+    """What the trials of the wheel print, in a clean environment under `work`."""
+    python = install(wheel, work)
+    has_core = shutil.which("cargo") is not None
+    switched_off = {**ENVIRONMENT, "WINDROW_NATIVE": "0"}
+    return trial(python, work, has_core=has_core, warnings=0 if has_core else 1) + trial(
+        python, work, switched_off, has_core=False
+    )
+
+
+def try_sdist(sdist: Path, work: Path) -> str:
+    """What the trial of the sdist prints, in a clean environment under `work` without Rust."""
+    home = work / "home"
+    home.mkdir()
+    environment = without_rust(ENVIRONMENT, home)
+    # What it needs was downloaded for the wheel.
+    cache = run([sys.executable, "-m", "pip", "cache", "dir"], "pip cache dir").strip()
+    environment.setdefault("PIP_CACHE_DIR", cache)
+    python = install(sdist, work, environment)
+    return trial(python, work, environment, has_core=False, warnings=1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build, check and try; one line per step."""
-    parser = argparse.ArgumentParser(prog="try_wheel", description="Build and try the wheel.")
+    parser = argparse.ArgumentParser(
+        prog="try_wheel", description="Build and try the sdist and the wheel."
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder to build into")
     out: Path = parser.parse_args(argv).out
     try:
@@ -158,7 +225,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_sdist(sdist)
         print(f"Trying {wheel.name} in a clean environment ...", flush=True)
         with tempfile.TemporaryDirectory() as work:
-            print(try_wheel(wheel, Path(work)), end="")
+            print(try_wheel(wheel, Path(work)), end="", flush=True)
+        print(f"Trying {sdist.name} in a clean environment without Rust ...", flush=True)
+        with tempfile.TemporaryDirectory() as work:
+            print(try_sdist(sdist, Path(work)), end="")
     except TrialError as error:
         print(f"try_wheel: {error}", file=sys.stderr)
         return 1

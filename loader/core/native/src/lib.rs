@@ -18,6 +18,7 @@ mod planning;
 mod pool;
 mod tf_example;
 mod tfrecord;
+mod turns;
 mod varint;
 mod zarr;
 

@@ -5,7 +5,6 @@
 //! none of its parent's threads: it starts its own, and the parent's work never ends there.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
@@ -21,6 +20,7 @@ use pyo3::prelude::*;
 use crate::array_record::parallel::Workspace;
 use crate::codecs::Tools;
 use crate::guard::{self, guarded};
+use crate::turns::{Turn, Waiting};
 
 /// Memory that is kept per thread and use; larger chunks get new memory each time.
 pub const KEPT_BYTES: usize = 16 << 20;
@@ -119,6 +119,11 @@ impl Work {
         self.is_done.load(Ordering::Acquire)
     }
 
+    /// Whether a thread could begin a task.
+    pub fn has_tasks(&self) -> bool {
+        self.next.load(Ordering::Acquire) < self.count
+    }
+
     /// Whether this process began it, so that it ends.
     pub fn is_here(&self) -> bool {
         self.process == process::id()
@@ -185,8 +190,8 @@ impl Work {
         while !self.wait(Duration::from_secs(1)) {}
     }
 
-    /// Does tasks until no more are left to begin.
-    fn run(&self, scratch: &mut Scratch) {
+    /// Does tasks until no more are left to begin, or until `is_enough`, which it asks between steps.
+    fn run(&self, scratch: &mut Scratch, is_enough: impl Fn() -> bool) {
         loop {
             let first = self.next.fetch_add(self.step, Ordering::AcqRel);
             if first >= self.count {
@@ -194,6 +199,9 @@ impl Work {
             }
             for task in first..self.count.min(first + self.step) {
                 self.run_one(task, scratch);
+            }
+            if is_enough() {
+                return;
             }
         }
     }
@@ -222,12 +230,14 @@ impl Work {
 }
 
 struct Queue {
-    waiting: VecDeque<Arc<Work>>,
+    waiting: Waiting,
     threads: usize,
 }
 
 struct Pool {
     queue: Mutex<Queue>,
+    /// Whether several owners may have work.
+    is_shared: AtomicBool,
     filled: Condvar,
     most: AtomicUsize,
     process: u32,
@@ -250,14 +260,19 @@ impl Pool {
             Some(parent) => parent.most.load(Ordering::Relaxed),
             None => cores(),
         };
-        let pool = Box::leak(Box::new(Pool {
-            queue: Mutex::new(Queue { waiting: VecDeque::new(), threads: 0 }),
+        let pool = Box::leak(Box::new(Pool::new(most)));
+        POOL.store(pool, Ordering::Release);
+        pool
+    }
+
+    fn new(most: usize) -> Pool {
+        Pool {
+            queue: Mutex::new(Queue { waiting: Waiting::default(), threads: 0 }),
+            is_shared: AtomicBool::new(false),
             filled: Condvar::new(),
             most: AtomicUsize::new(most),
             process: process::id(),
-        }));
-        POOL.store(pool, Ordering::Release);
-        pool
+        }
     }
 
     fn submit(&'static self, work: Arc<Work>) -> std::io::Result<()> {
@@ -272,7 +287,8 @@ impl Pool {
             }
         }
         let one = work.count <= work.step;
-        queue.waiting.push_back(work);
+        queue.waiting.put(thread::current().id(), work);
+        self.is_shared.store(queue.waiting.is_shared(), Ordering::Relaxed);
         drop(queue);
         if one {
             self.filled.notify_one()
@@ -285,13 +301,15 @@ impl Pool {
     fn serve(&self) {
         step_back();
         let mut scratch = Scratch::new();
-        while let Some(work) = self.next() {
-            work.run(&mut scratch);
+        let mut turn = None;
+        while let Some(work) = self.next(&mut turn) {
+            let is_over = || turn.as_ref().is_some_and(Turn::is_over);
+            work.run(&mut scratch, || self.is_shared.load(Ordering::Relaxed) && is_over());
         }
     }
 
-    /// The oldest work that has tasks to begin; None if there are more threads than there may be.
-    fn next(&self) -> Option<Arc<Work>> {
+    /// Work that has tasks to begin; None if there are more threads than there may be.
+    fn next(&self, turn: &mut Option<Turn>) -> Option<Arc<Work>> {
         let mut queue = locked(&self.queue);
         loop {
             if queue.threads > self.most.load(Ordering::Relaxed) {
@@ -299,11 +317,10 @@ impl Pool {
                 self.filled.notify_one(); // it may have been woken for work
                 return None;
             }
-            while let Some(work) = queue.waiting.front() {
-                if work.next.load(Ordering::Acquire) < work.count {
-                    return Some(Arc::clone(work));
-                }
-                queue.waiting.pop_front();
+            let work = queue.waiting.take(turn);
+            self.is_shared.store(queue.waiting.is_shared(), Ordering::Relaxed);
+            if work.is_some() {
+                return work;
             }
             queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
@@ -339,8 +356,8 @@ thread_local! {
 /// Does tasks of some work on this thread, until no more are left to begin.
 pub fn help(work: &Work) {
     OWN.with(|own| match own.try_borrow_mut() {
-        Ok(mut scratch) => work.run(&mut scratch),
-        Err(_) => work.run(&mut Scratch::new()),
+        Ok(mut scratch) => work.run(&mut scratch, || false),
+        Err(_) => work.run(&mut Scratch::new(), || false),
     });
 }
 
@@ -471,5 +488,66 @@ mod tests {
         let work = Arc::new(Work::new(Box::new(counted), 0, 1));
         submit(&work).unwrap();
         assert!(work.is_done());
+    }
+
+    const MANY: usize = 10_000;
+
+    /// Tasks that take a while, once they may begin, and say in which order they are done.
+    struct Noted {
+        name: char,
+        may_begin: Arc<AtomicBool>,
+        done: Arc<Mutex<Vec<char>>>,
+    }
+
+    impl Tasks for Noted {
+        fn run(&self, _: usize, _: &mut Scratch) -> Result<Found, String> {
+            while !self.may_begin.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_micros(10) {}
+            locked(&self.done).push(self.name);
+            Ok(Found::Stored)
+        }
+    }
+
+    /// The order in which a pool does two works of `MANY` tasks: 'a' is submitted before 'b'.
+    fn order(threads: usize, has_two_owners: bool) -> Vec<char> {
+        let pool: &'static Pool = Box::leak(Box::new(Pool::new(threads)));
+        let (may_begin, done) = (Arc::default(), Arc::default());
+        let work = |name| {
+            let (may_begin, done) = (Arc::clone(&may_begin), Arc::clone(&done));
+            Arc::new(Work::new(Box::new(Noted { name, may_begin, done }), MANY, 3))
+        };
+        let (a, b) = (work('a'), work('b'));
+        pool.submit(Arc::clone(&a)).unwrap();
+        let other = Arc::clone(&b);
+        if has_two_owners {
+            thread::spawn(|| pool.submit(other)).join().unwrap().unwrap();
+        } else {
+            pool.submit(other).unwrap();
+        }
+        may_begin.store(true, Ordering::Release);
+        assert!(a.wait(Duration::from_secs(100)) && b.wait(Duration::from_secs(100)));
+        locked(&done).clone()
+    }
+
+    #[test]
+    fn owners_take_turns() {
+        for threads in [1, 2] {
+            let order = order(threads, true);
+            let of_b = order[..MANY].iter().filter(|&&name| name == 'b').count();
+            assert!((MANY / 4..=MANY / 4 * 3).contains(&of_b), "{of_b}");
+            // A turn is of many tasks, so that a thread seldom asks for the next.
+            let turns = order.chunk_by(|a, b| a == b).count();
+            assert!(threads > 1 || turns < MANY / 10, "{turns}");
+        }
+    }
+
+    #[test]
+    fn the_work_of_an_owner_is_done_in_its_order() {
+        let order = order(1, false);
+        assert!(order.is_sorted());
+        assert_eq!(order.len(), 2 * MANY);
     }
 }

@@ -9,13 +9,13 @@ use pyo3::types::{PyBytes, PyList};
 
 use crate::guard::guarded;
 
-const LENGTH_BYTES: usize = 8;
-const CHECKSUM_BYTES: usize = 4;
-const HEADER_BYTES: usize = LENGTH_BYTES + CHECKSUM_BYTES;
+pub const LENGTH_BYTES: usize = 8;
+pub const CHECKSUM_BYTES: usize = 4;
+pub const HEADER_BYTES: usize = LENGTH_BYTES + CHECKSUM_BYTES;
 const MASK_DELTA: u32 = 0xa282_ead8;
 
 /// The checksum of `data` as these files have it.
-fn masked(data: &[u8]) -> u32 {
+pub fn masked(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(MASK_DELTA)
 }
 
@@ -35,6 +35,16 @@ fn record(bytes: &[u8], check_data: bool) -> Option<&[u8]> {
 }
 
 /// The records that `block` begins with, and the bytes that they take with their frames.
+pub fn records(block: &[u8], check_data: bool) -> (Vec<&[u8]>, usize) {
+    let (mut records, mut done) = (Vec::new(), 0);
+    while let Some(data) = record(&block[done..], check_data) {
+        records.push(data);
+        done += HEADER_BYTES + data.len() + CHECKSUM_BYTES;
+    }
+    (records, done)
+}
+
+/// The records that `block` begins with, and the bytes that they take with their frames.
 ///
 /// It ends before a record that is not whole, or has a wrong checksum.
 #[pyfunction]
@@ -44,14 +54,7 @@ fn tfrecord_records<'py>(
     check_data: bool,
 ) -> PyResult<(Bound<'py, PyList>, usize)> {
     guarded(|| {
-        let (records, done) = py.detach(|| {
-            let (mut records, mut done) = (Vec::new(), 0);
-            while let Some(data) = record(&block[done..], check_data) {
-                records.push(data);
-                done += HEADER_BYTES + data.len() + CHECKSUM_BYTES;
-            }
-            (records, done)
-        });
+        let (records, done) = py.detach(|| records(block, check_data));
         let records = records.into_iter().map(|data| PyBytes::new(py, data));
         Ok((PyList::new(py, records.collect::<Vec<_>>())?, done))
     })

@@ -8,9 +8,9 @@
 //! protobuf decides about it. Memory follows the bytes that are there, never a length that they claim.
 
 mod encode;
-mod message;
+pub(crate) mod message;
 mod python;
-mod rows;
+pub(crate) mod rows;
 
 use pyo3::prelude::*;
 

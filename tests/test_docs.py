@@ -22,8 +22,10 @@ import windrow
 from windrow.converters import Manifest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKING = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+GUIDES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+PAGES = [ROOT / "README.md", *DOCS]
+LINKING = [*sorted(ROOT.glob("*.md")), *DOCS]
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\s*\Z")
@@ -108,11 +110,20 @@ def _check_converters(names: dict[str, Any], printed: str) -> None:
     assert np.array_equal(np.asarray(images), np.asarray(names["images"]))
 
 
+def lines_of(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def name_of(path: Path) -> str:
+    """The path of a page from the root of the repository."""
+    return path.relative_to(ROOT).as_posix()
+
+
 # What a page's program leaves behind, beside what the page itself shows.
 _CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {"converters.md": _check_converters}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_the_programs_on_a_page(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,20 +137,31 @@ def test_the_programs_on_a_page(
             value.close()
 
 
-@pytest.mark.parametrize("path", LINKING, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", LINKING, ids=name_of)
 def test_the_links_of_a_page(path: Path) -> None:
     assert broken_links(path) == []
 
 
-@pytest.mark.parametrize("path", LINKING, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", LINKING, ids=name_of)
 def test_no_page_has_a_place_that_is_not_filled_in(path: Path) -> None:
     assert _PLACEHOLDER.findall(path.read_text(encoding="utf-8")) == []
 
 
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in DOCS} - {"README.md"}
     assert pages - set(_LINK.findall(index)) == set()
+
+
+def test_the_readme_is_short() -> None:
+    assert lines_of(ROOT / "README.md") <= 100
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=name_of)
+def test_a_guide_is_short_and_has_a_program_that_runs(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    assert lines_of(path) <= 80
+    assert list(blocks_to_run(page))
 
 
 # --- the tools of this file ----------------------------------------------------------------------

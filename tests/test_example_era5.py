@@ -101,8 +101,8 @@ def test_the_order_depends_on_the_seed_alone() -> None:
     assert not np.array_equal(firsts[0]["x"], firsts[2]["x"])
 
 
-def test_the_five_lines_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_lines_of_the_page_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "windows.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python\n([^`]*era5_uk_[^`]*)^```$", page, re.MULTILINE)
     names: dict[str, Any] = {"windrow": windrow}
     monkeypatch.chdir(ROOT)

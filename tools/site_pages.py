@@ -30,8 +30,8 @@ MODULES: Final = (
 # Of this section mkdocstrings knows the plural only, and shows it as code.
 _EXAMPLE_TITLE: Final = re.compile(r"^( +Example):$", re.MULTILINE)
 # A link from a page of docs/ to a program, and to the README.
-_EXAMPLE: Final = re.compile(r"\]\(\.\./examples/(\w+)\.py\)")
-_README: Final = re.compile(r"\[([^]]*)\]\(\.\./README\.md\)")
+_EXAMPLE: Final = re.compile(r"\]\(\.\./((?:\.\./)*)examples/(\w+)\.py\)")
+_README: Final = re.compile(r"\[([^]]*)\]\((?:\.\./)+README\.md\)")
 
 
 def on_startup(**_: Any) -> None:
@@ -61,7 +61,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Let links to programs lead to their pages."""
-    return _README.sub(r"\1", _EXAMPLE.sub(r"](examples/\1.md)", markdown))
+    return _README.sub(r"\1", _EXAMPLE.sub(r"](\1examples/\2.md)", markdown))
 
 
 def example_page(path: Path) -> str:

@@ -79,6 +79,8 @@ class Access:
         self.what = what
         self.storage_options = dict(storage_options or {})
         self.options = as_remote_options(remote, what)
+        self.reached = False
+        """Whether a URL was opened with these settings."""
         self._sent: set[str] = set()
         self._restart()
 
@@ -87,6 +89,7 @@ class Access:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.what, self.storage_options, self.options, self._sent = state
+        self.reached = True
         self._restart()
 
     def _restart(self) -> None:
@@ -119,6 +122,7 @@ class Access:
             ArgumentError: If no library can read it with these options.
             SourceError: If it cannot be parsed.
         """
+        self.reached = True
         try:
             cached = self.options.cache_dir is not None
             route = route_of(self.what, url, self.storage_options, cached=cached)

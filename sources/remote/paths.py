@@ -152,9 +152,11 @@ def what_is_there(path: str) -> str:
         folder = up
     wanted = os.path.relpath(path, folder).split(os.sep)[0]
     names = LOCAL.names_in(folder)
-    close = difflib.get_close_matches(wanted, names, n=1)
+    # The ends of names are alike among all files of a format, and show no likeness.
+    by_stem = {name.partition(".")[0]: name for name in reversed(names)}
+    close = difflib.get_close_matches(wanted.partition(".")[0], by_stem, n=1, cutoff=0.7)
     if close:
-        return f"did you mean {os.path.join(folder, close[0])}?"
+        return f"did you mean {os.path.join(folder, by_stem[close[0]])}?"
     return f"{folder} exists and holds {listing(names)}"
 
 

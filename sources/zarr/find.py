@@ -521,6 +521,13 @@ def _opened(item: Found, future: Any) -> Any:
         why, cause = item.reason(error)
         if "NOT_FOUND" in why or "Failed to detect format" in why:
             raise gone(item, why) from cause
+        if fields := re.search(r'Must specify a "field" that is one of: \[(.*)\]', why):
+            names = fields[1].replace('"', "").replace(",", ", ")
+            raise SourceError(
+                f"{item.what}: records of {named} in {item.where} have the fields {names}, and such"
+                " arrays are not read: write each field to an array of its own; or give one field by"
+                ' a spec of TensorStore: {"driver": ..., "kvstore": ..., "field": "..."}'
+            ) from cause
         raise SourceError(
             f"{item.what}: {named} in {item.where} cannot be opened: {why}. If its dtype or"
             " codec is the reason, write the array with another one, or choose other arrays of a"

@@ -64,7 +64,7 @@ def assert_same(opened: Source, by_path: Source) -> None:
 
 
 def _stream(source: Source) -> IterDataset[Any]:
-    return MapDataset.source(source).shuffle(seed=1).batch(2).to_iter_dataset()
+    return MapDataset.source(source).shuffle(seed=1).batch(1).to_iter_dataset()
 
 
 # --- zarr-python ---------------------------------------------------------------------------------

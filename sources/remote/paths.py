@@ -11,6 +11,7 @@ import json
 import os
 import re
 import urllib.parse
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from windrow.core.redaction import shown_url
@@ -140,6 +141,11 @@ def local_path(path: str | os.PathLike[str], *, what: str) -> str:
             )
         text = urllib.parse.unquote(slash + rest)
     return os.path.abspath(os.path.expanduser(text))
+
+
+def options_for(paths: Iterable[Any], options: Mapping[str, Any] | None) -> Any:
+    """`options` if one of the paths is a URL; None for local paths, which refuse storage options."""
+    return options if any(is_remote(os.fspath(path)) for path in paths) else None
 
 
 def what_is_there(path: str) -> str:

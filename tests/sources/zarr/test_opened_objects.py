@@ -18,7 +18,7 @@ from windrow import IterDataset, MapDataset
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources import RaggedDataSource, WindowDataSource, ZarrDataSource
 from windrow.sources.base import Source
-from windrow.sources.zarr.objects import _place
+from windrow.sources.zarr.objects import _place  # type: ignore[attr-defined]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:.*V3 specification")
 VALUES = np.arange(40, dtype="f4").reshape(10, 4)
@@ -235,7 +235,7 @@ def test_memory_maps_are_pickled_by_their_file(tmp_path: Path) -> None:
     ("array", "message"),
     [
         (np.zeros(3, "M8[ns]"), r"dtype datetime64\[ns\]; give its numbers: array.view\('int64'\)"),
-        (np.ma.masked_array([1, 2], [True, False]), r"a masked array.*array.filled\(value\)"),  # type: ignore[no-untyped-call]
+        (np.ma.masked_array([1, 2], [True, False]), r"a masked array.*array.filled\(value\)"),
         (np.array(["a"]), r"is not read: dtype <U1; write it with another dtype"),
     ],
 )

@@ -12,7 +12,7 @@ import os
 import re
 import urllib.parse
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from windrow.core.redaction import shown_url
 from windrow.core.text import listing

@@ -9,6 +9,7 @@ import abc
 import functools
 import importlib
 import os
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
@@ -382,6 +383,14 @@ def applied(dataset: D, transformations: Any) -> D:
                     batch.batch_size, drop_remainder=batch.drop_remainder, batch_fn=batch.batch_fn
                 )
             case _:
+                if isinstance(transform, type):
+                    name = transform.__name__
+                    raise ArgumentError(f"apply: {name} is a class; pass an instance: {name}(...)")
+                if isinstance(transform, types.FunctionType):
+                    raise ArgumentError(
+                        f"apply: {transform.__qualname__} is a function; use map or filter, or an"
+                        " instance of a class of windrow.transforms, such as Map or Filter"
+                    )
                 raise ArgumentError(
                     f"apply: {transform!r} is not a Map, RandomMap, MapWithIndex, FlatMap, Filter"
                     " or Batch of windrow.transforms; for a plain function use map or filter"

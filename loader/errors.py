@@ -25,6 +25,8 @@ Three mistakes have one class here and another builtin in Grain. Their classes d
 
 from __future__ import annotations
 
+import re
+
 
 class WindrowError(Exception):
     """Base of every error that Windrow raises on purpose."""
@@ -116,10 +118,26 @@ class StateIndexError(StateError, RecordIndexError):
 
 def missing_extra(what: str, extra: str) -> MissingExtraError:
     """The error for `what` needing the optional dependencies of `windrow-data[extra]`."""
+    packages = _packages_of(extra)
+    way = f"run: pip install {' '.join(packages)}; or in" if packages else "in"
     return MissingExtraError(
-        f"{what} needs the packages of windrow-data[{extra}], which are not installed; in Windrow's"
+        f"{what} needs the packages of windrow-data[{extra}], which are not installed; {way} Windrow's"
         f" folder run: pip install '.[{extra}]'"
     )
+
+
+def _packages_of(extra: str) -> list[str]:
+    """The packages of an extra; empty if Windrow was not installed."""
+    from importlib import metadata  # only for errors
+
+    try:
+        required = metadata.requires("windrow-data") or []
+    except metadata.PackageNotFoundError:
+        return []
+    found = [
+        re.match(r"([\w.-]+).*extra == ['\"]" + re.escape(extra) + "['\"]", r) for r in required
+    ]
+    return sorted({match[1] for match in found if match is not None})
 
 
 def missing_package(what: str, package: str) -> MissingExtraError:

@@ -35,6 +35,13 @@ class IterDataset(Dataset[T]):
         [[1, 2, 4, 5], [7, 8]]
     """
 
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> Any:
+            from windrow.core.absent_names import of_stream  # only for errors
+
+            raise of_stream(type(self).__name__, name)
+
     def _check_own_class(self) -> None:
         from windrow import own_nodes  # few processes have own nodes
 

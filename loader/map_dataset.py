@@ -536,8 +536,12 @@ class MapDataset(PlannedByLengths[T]):
     def __getitem__(self, index: builtins.slice) -> MapDataset[T]: ...
 
     def __getitem__(self, index: int | builtins.slice) -> T | MapDataset[T] | None:
+        """An element, or the dataset of a slice; `[len(ds)]` is element 0 of the next epoch."""
         if isinstance(index, slice):
             return self.slice(index)
+        if isinstance(index, list | tuple) or np.ndim(index):
+            got = f"index must be an integer, got a {type(index).__name__}"
+            raise ArgumentError(f"{got}; for several elements use ds.read([...])")
         number = integer(index, "index")
         if not -(2**63) <= number < 2**63:
             raise RecordIndexError(f"index {number} is too large; choose one below 2**63")

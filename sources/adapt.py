@@ -41,7 +41,7 @@ def as_source(value: Any) -> Source:
         raise ArgumentError(_path_message(value))
     if isinstance(value, np.ndarray):
         return ArrayDataSource(value)
-    if isinstance(value, ts.TensorStore):
+    if isinstance(value, ts.TensorStore) or _is_opened(value):
         return _of_stores(value)
     if isinstance(value, Mapping):
         for item in value.values():
@@ -75,9 +75,20 @@ def _of_stores(value: Any) -> Source:
     return ZarrDataSource(value)
 
 
+def _is_opened(value: Any) -> bool:
+    # Neither zarr-python nor xarray is imported here; who has an object of theirs has imported them.
+    if type(value).__module__.partition(".")[0] not in ("zarr", "xarray"):
+        return False
+    from windrow.sources.zarr.objects import is_opened
+
+    return is_opened(value)
+
+
 def _holds_stores(value: Mapping[str, Any]) -> bool:
     return any(
-        isinstance(item, ts.TensorStore) or (isinstance(item, Mapping) and _holds_stores(item))
+        isinstance(item, ts.TensorStore)
+        or _is_opened(item)
+        or (isinstance(item, Mapping) and _holds_stores(item))
         for item in value.values()
     )
 

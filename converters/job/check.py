@@ -32,7 +32,13 @@ from windrow.core.text import bad_lines
 from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.remote.options import RemoteOptions
-from windrow.sources.remote.paths import LOCAL, joined, refuse_unfinished, what_is_there
+from windrow.sources.remote.paths import (
+    LOCAL,
+    joined,
+    options_for,
+    refuse_unfinished,
+    what_is_there,
+)
 from windrow.sources.signatures import ARRAY_RECORD, TFRECORD, ZARR
 from windrow.sources.zarr.error_text import is_refused
 
@@ -316,7 +322,8 @@ class FolderCheck:
             return
         paths = [self.place(file.name) for file in files]
         try:
-            source = ArrayRecordDataSource(paths, direct=True, storage_options=self._options)
+            options = options_for(paths, self._options)
+            source = ArrayRecordDataSource(paths, direct=True, storage_options=options)
         except (SourceError, ReadError, NotFoundError) as error:
             if len(files) == 1:
                 yield BadFile(files[0].name, str(error))

@@ -24,6 +24,7 @@ from windrow.core.native import native
 from windrow.errors import ReadError, WindrowError
 from windrow.sources.array_record.files import ArrayRecordFile
 from windrow.sources.array_record.source import ArrayRecordDataSource
+from windrow.sources.remote.paths import options_for
 
 IntArray = npt.NDArray[np.int64]
 
@@ -38,7 +39,7 @@ class OpenRecordFiles:
         self._direct = native() is not None
         self.source = ArrayRecordDataSource(
             [file.url for file in files],
-            storage_options=self.options,
+            storage_options=options_for([file.url for file in files], self.options),
             direct=True if self._direct else None,
         )
         ends = np.cumsum([file.records for file in self.source.files], dtype=np.int64)
@@ -106,7 +107,9 @@ class OpenRecordFiles:
             if not self._direct:
                 # The reader by byte ranges has the index; the package does not show its own.
                 source = ArrayRecordDataSource(
-                    source.files[at].path, storage_options=self.options, direct=True
+                    source.files[at].path,
+                    storage_options=options_for([source.files[at].path], self.options),
+                    direct=True,
                 )
             (part,) = source.parts
             if part.chunk_count >= first + groups:

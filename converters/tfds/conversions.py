@@ -42,6 +42,7 @@ from windrow.converters.zarr.rows import (
 )
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.base import Columns
+from windrow.sources.remote.paths import options_for
 from windrow.sources.tf_example.features import Column, Ragged
 from windrow.sources.tfds.features import IMAGE, TfdsFeatures
 from windrow.sources.tfds.folder import ARRAY_RECORD, TfdsFolder
@@ -395,7 +396,7 @@ def read_split(
     def opened(name: str) -> ZarrDataSource:
         # By its own path: the group's metadata would be parsed anew for every array.
         where = f"{os.fspath(group).rstrip('/')}/{name}"
-        return ZarrDataSource(where, storage_options=storage_options)
+        return ZarrDataSource(where, storage_options=options_for([where], storage_options))
 
     columns: dict[str, Column] = {}
     for name, feature in arrays.features.items():

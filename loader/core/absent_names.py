@@ -26,6 +26,23 @@ ABSENT: Final = {
 """A sentence for each name, without the name."""
 
 
+OF_STREAMS: Final = {
+    "block_shuffle": "shuffle before to_iter_dataset(), or use window_shuffle",
+    "concatenate": "concatenate before to_iter_dataset()",
+    "read": "a stream has no random access; read before to_iter_dataset(), or iterate",
+    "shuffle": "a stream has no global shuffle; shuffle before to_iter_dataset(), or use window_shuffle",
+    "slice": "slice before to_iter_dataset(), or use limit",
+}
+"""For methods that only a `MapDataset` has, what to do with a stream."""
+
+
+def of_stream(kind: str, name: str) -> AttributeError:
+    """The error for an attribute that a stream, of the class `kind`, does not have."""
+    found = OF_STREAMS.get(name)
+    text = f"{kind!r} object has no attribute {name!r}"
+    return AttributeError(text if found is None else f"{text}: {found}", name=name)
+
+
 def found(module: str, places: Mapping[str, str], name: str) -> Any:
     """What a name of a module stands for, imported now.
 

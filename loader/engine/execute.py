@@ -480,6 +480,9 @@ def _called_in_turn(
         more, error = tables.gathered(rest, len(values) - len(out), who)
         out += more
     if error is not None:
+        element = values[len(out)]
+        if isinstance(error, KeyError) and isinstance(element, dict):
+            error.add_note(f"windrow: the element has the keys {list(element)}")
         _name_place(error, who, node, indices[len(out)])
     return out, error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import pickle
@@ -102,6 +103,10 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
         state = value.__getstate__()
     except Exception:  # whatever a type's own way of pickling raises
         return
+    if isinstance(state, list) and dataclasses.is_dataclass(value):
+        # The state of a frozen dataclass with slots: values in the order of its fields.
+        fields = [field.name for field in dataclasses.fields(value)]
+        state = dict(zip(fields, state, strict=False))
     for part in state if isinstance(state, tuple) else (state,):
         if isinstance(part, dict):
             yield from ((str(key), item) for key, item in part.items())

@@ -39,7 +39,12 @@ from windrow.sources.array_record.package_reader import PackageReader, open_and_
 from windrow.sources.array_record.records import RecordGroups, RecordReader
 from windrow.sources.base import IntArray, checked_indices
 from windrow.sources.chunks import LaidOutSource
-from windrow.sources.remote.options import RemoteOptions, RemoteStats, as_remote_options
+from windrow.sources.remote.options import (
+    RemoteOptions,
+    RemoteStats,
+    as_remote_options,
+    useless_options,
+)
 from windrow.sources.remote.paths import is_remote, split_path
 
 if TYPE_CHECKING:
@@ -112,6 +117,8 @@ class ArrayRecordDataSource(LaidOutSource):
         wanted = [part.path for part in ranges]
         self.is_remote_source = any(map(is_remote, wanted))
         """Whether any file is read over a network."""
+        if storage_options and not self.is_remote_source:
+            raise useless_options(WHAT, storage_options)
         of_package = direct is False or (reader_options is not None and not direct)
         if self.is_remote_source or (direct and native() is None):
             by_path, reader = self._opened_by_ranges(wanted, verify)

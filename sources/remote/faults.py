@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import collections
 import errno
+import inspect
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
 from windrow.core.redaction import Redaction, shown_url
-from windrow.errors import NotFoundError, ReadError, SourceError, WindrowError
+from windrow.core.text import listing
+from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError, WindrowError
 
 # The reason of a failure, as far as the error and its way out depend on it.
 Cause = Literal["missing", "denied", "changed", "network", "unusable", "other"]
@@ -218,6 +221,11 @@ def failure(
     attempts = "1 attempt" if len(faults) == 1 else f"{len(faults)} attempts"
     tried = f"{attempts} in {took_s:.1f} s: {kinds}"
     detail = f" ({redaction.hide(last.detail)})" if last.detail else ""
+    if option := re.search(r"TypeError: .*unexpected keyword argument '(\w+)'", last.detail):
+        return ArgumentError(
+            f"{what}: storage_options[{option[1]!r}] is not an option of the file system of {shown};"
+            f" it takes {listing(_options_of(url), 30)}"
+        )
     if last.cause == "missing":
         return NotFoundError(
             f"{about} was not found; {tried}{detail}. Check the URL, and that"
@@ -230,6 +238,17 @@ def failure(
         return ReadError(text, file=shown, why="changed", is_unanswered=True)
     text = f"{about} could not be read; {tried}{detail}. {_WAYS_OUT.get(last.cause, _OTHER)}"
     return ReadError(text, file=shown, why=last.kind, is_unanswered=True)
+
+
+def _options_of(url: str) -> list[str]:
+    """The options that the file system of a URL names."""
+    import fsspec  # loaded already, since it has read
+
+    kind = fsspec.get_filesystem_class(url.partition("://")[0].partition("::")[0])
+    taken = inspect.signature(kind.__init__).parameters.values()
+    own = {"self", "asynchronous", "loop", "fs"}
+    plain = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    return sorted(item.name for item in taken if item.kind in plain and item.name not in own)
 
 
 _CHANGED: Final = (

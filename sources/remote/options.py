@@ -10,8 +10,10 @@ import dataclasses
 import math
 import os
 import threading
+from collections.abc import Mapping
 from typing import Any
 
+from windrow.core.text import listing
 from windrow.errors import ArgumentError, PlanError
 
 MIB = 1 << 20
@@ -141,6 +143,14 @@ def as_remote_options(options: Any, what: str) -> RemoteOptions:
             f" {type(options).__name__}"
         )
     return options
+
+
+def useless_options(what: str, options: Mapping[str, Any]) -> ArgumentError:
+    """The error for storage options of a source that opens no URL. Values are not shown."""
+    return ArgumentError(
+        f"{what}: storage_options has {listing(sorted(options))}, and only URLs are opened with such"
+        " options; leave storage_options out, or give a URL such as 's3://bucket/data'"
+    )
 
 
 class RemoteStats:

@@ -11,7 +11,8 @@ import json
 import os
 import re
 import urllib.parse
-from typing import Final, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Protocol
 
 from windrow.core.redaction import shown_url
 from windrow.core.text import listing
@@ -142,6 +143,11 @@ def local_path(path: str | os.PathLike[str], *, what: str) -> str:
     return os.path.abspath(os.path.expanduser(text))
 
 
+def options_for(paths: Iterable[Any], options: Mapping[str, Any] | None) -> Any:
+    """`options` if one of the paths is a URL; None for local paths, which refuse storage options."""
+    return options if any(is_remote(os.fspath(path)) for path in paths) else None
+
+
 def what_is_there(path: str) -> str:
     """A clause on the nearest parent folder of `path` that exists, for an error about `path`."""
     folder = os.path.dirname(path)
@@ -152,9 +158,11 @@ def what_is_there(path: str) -> str:
         folder = up
     wanted = os.path.relpath(path, folder).split(os.sep)[0]
     names = LOCAL.names_in(folder)
-    close = difflib.get_close_matches(wanted, names, n=1)
+    # The ends of names are alike among all files of a format, and show no likeness.
+    by_stem = {name.partition(".")[0]: name for name in reversed(names)}
+    close = difflib.get_close_matches(wanted.partition(".")[0], by_stem, n=1, cutoff=0.7)
     if close:
-        return f"did you mean {os.path.join(folder, close[0])}?"
+        return f"did you mean {os.path.join(folder, by_stem[close[0]])}?"
     return f"{folder} exists and holds {listing(names)}"
 
 

@@ -27,7 +27,7 @@ from windrow.errors import (
     SourceError,
 )
 from windrow.sources.dataset_info import INFO, TfdsSplit, json_object, splits_of
-from windrow.sources.remote.options import RemoteOptions, as_remote_options
+from windrow.sources.remote.options import RemoteOptions, as_remote_options, useless_options
 from windrow.sources.remote.paths import (
     LOCAL,
     Names,
@@ -145,6 +145,8 @@ class TfdsFolder:
                 " the dataset again"
             )
         refuse_unfinished(folder, what=what, names=names)
+        if storage_options and names is LOCAL:
+            raise useless_options(what, storage_options)
         return _read(folder, names, what)
 
     @classmethod

@@ -25,6 +25,7 @@ from windrow.errors import SourceError
 from windrow.sources.windows.cf import decoding_of, times_of
 from windrow.sources.windows.selection import Coordinate
 from windrow.sources.zarr.find import found_array
+from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
 from windrow.sources.zarr.names import Found
@@ -106,6 +107,9 @@ class Coordinates:
         Raises:
             SourceError, ReadError, MissingExtraError: As `coordinate_of` raises them.
         """
+        if isinstance(found.spec, HeldArray):
+            dim, values = found.spec.labels[name]
+            return Coordinate(name, (dim,), values)
         stored = self._listed(found)[name]
         return self._once((found, name), lambda: _read(stored, str(stored.dims[0])))
 
@@ -114,6 +118,9 @@ class Coordinates:
 
         The attribute `coordinates` of the array, or of its group, lists these coordinates.
         """
+        if isinstance(found.spec, HeldArray):
+            labels = found.spec.labels.items()
+            return {name: dim for name, (dim, _) in labels if name != dim and dim in found.dims}
         return {name: str(stored.dims[0]) for name, stored in self._listed(found).items()}
 
     def read_ahead(self, of: Sequence[tuple[Found, str]], extra_of: Sequence[Found]) -> None:
@@ -157,6 +164,9 @@ def coordinate_of(found: Found, dim: str) -> Coordinate | None:
         ReadError: If a chunk of it is damaged.
         MissingExtraError: If it holds strings and zarr-python is not installed.
     """
+    if isinstance(found.spec, HeldArray):
+        held = found.spec.labels.get(dim)
+        return None if held is None or held[0] != dim else Coordinate(dim, (dim,), held[1])
     stored = _in_groups(found, dim)
     if stored is None or len(stored.shape or ()) != 1 or stored.dims not in ((dim,), ()):
         return None
@@ -182,6 +192,8 @@ def _extra(found: Found) -> dict[str, _StoredCoordinate]:
 
 def _folder(found: Found) -> Folder | None:
     """The folder of an array; None for an array without one, such as a view."""
+    if isinstance(found.spec, HeldArray):
+        return None
     if found.folder is not None:
         return LocalFolder(found.what, found.folder)
     access = found.access or Access(found.what)

@@ -172,7 +172,9 @@ class _Planner:
         elif any(key in dims for dims in names):
             return key
         known = list(dict.fromkeys(dim for dims in names for dim in dims))
-        close = difflib.get_close_matches(str(key), [d for d in known if isinstance(d, str)], 1)
+        named = [dim for dim in known if isinstance(dim, str)]
+        close = difflib.get_close_matches(str(key), named, 1)
+        close = close or [dim for dim in named if dim.startswith(str(key))]
         if not any(isinstance(dim, str) for dim in known):
             more = "; the axes of the arrays have no names: give them with dims=, or count from 0"
         else:

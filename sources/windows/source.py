@@ -31,6 +31,7 @@ from windrow.sources.windows.parts import WindowParts, blocks_of, parts_of
 from windrow.sources.windows.plan import WindowRequest, planned
 from windrow.sources.windows.window_coordinates import window_coordinates
 from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.objects import standing_for
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray, OverTree
 
@@ -140,6 +141,9 @@ class WindowDataSource(OverTree, LaidOutSource):
         if pad is not None and pad not in _PADS:
             raise ArgumentError(f"{_WHAT}: pad must be one of {_PADS} or None, got {pad!r}")
         wanted = _float_dtype(decode)
+        arrays, names, storage_options = standing_for(
+            _WHAT, arrays, names, storage_options, decode=decode is not False
+        )
         access = Access(_WHAT, storage_options, remote)
         self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names, access=access)
         request = WindowRequest(

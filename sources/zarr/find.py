@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import tensorstore as ts
 
 from windrow.core.redaction import shown_url
@@ -26,6 +27,7 @@ from windrow.sources.remote.paths import (
     unfinished,
 )
 from windrow.sources.zarr.error_text import bare
+from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.metadata import (
     attributes_of,
@@ -108,6 +110,10 @@ def noted_in_parent(access: Access, value: Any) -> str | None:
 
 def _find(access: Access, value: Any, name: str, known: tuple[str, ...]) -> FoundTree:
     what = access.what
+    if isinstance(value, np.ndarray):
+        value = HeldArray(value)
+    if isinstance(value, HeldArray):
+        return value.found(what, name)
     if isinstance(value, ts.TensorStore):
         return Found(what, name, _place_of(value), value, access=access)
     if isinstance(value, ts.Spec):
@@ -122,8 +128,8 @@ def _find(access: Access, value: Any, name: str, known: tuple[str, ...]) -> Foun
         return _find_path(access, os.fspath(value), name, known)
     raise ArgumentError(
         f"{what}: {f'{name!r} is' if name else 'got'} a {type(value).__name__}; give a path or URL"
-        " of a Zarr array or group, a dict of them, or an open tensorstore.TensorStore, such as"
-        " tensorstore.array(x) of an array in memory"
+        " of a Zarr array or group, an open array or group of zarr-python, xarray or TensorStore, an array"
+        " of NumPy, or a dict of these"
     )
 
 
@@ -484,6 +490,8 @@ def _open(item: Found) -> Any:
     """The open store, or a future of it."""
     if isinstance(item.spec, ts.TensorStore):
         return item.spec
+    if isinstance(item.spec, HeldArray):
+        return item.spec.open(item)
     access = item.access
     if access is None:
         return ts.open(item.spec, open=True, read=True)
@@ -513,6 +521,13 @@ def _opened(item: Found, future: Any) -> Any:
         why, cause = item.reason(error)
         if "NOT_FOUND" in why or "Failed to detect format" in why:
             raise gone(item, why) from cause
+        if fields := re.search(r'Must specify a "field" that is one of: \[(.*)\]', why):
+            names = fields[1].replace('"', "").replace(",", ", ")
+            raise SourceError(
+                f"{item.what}: records of {named} in {item.where} have the fields {names}, and such"
+                " arrays are not read: write each field to an array of its own; or give one field by"
+                ' a spec of TensorStore: {"driver": ..., "kvstore": ..., "field": "..."}'
+            ) from cause
         raise SourceError(
             f"{item.what}: {named} in {item.where} cannot be opened: {why}. If its dtype or"
             " codec is the reason, write the array with another one, or choose other arrays of a"

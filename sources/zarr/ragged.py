@@ -29,6 +29,7 @@ from windrow.sources.zarr.find import noted_in_parent
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.local.metadata import held_records
 from windrow.sources.zarr.names import OFFSETS, TOKENIZER, VALUES, choose_rows
+from windrow.sources.zarr.objects import standing_for
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray, OverTree
 
@@ -260,6 +261,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
         """
         if text not in (None, _BYTES, _STR):
             raise ArgumentError(f"{_WHAT}: text must be 'bytes', 'str' or None, got {text!r}")
+        arrays, names, storage_options = standing_for(_WHAT, arrays, names, storage_options)
         access = Access(_WHAT, storage_options, remote)
         noted: dict[str, str | None] = {}
 

@@ -18,6 +18,7 @@ from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
 from windrow.sources.chunks import ArrayPart, LaidOutSource
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.objects import standing_for
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreArray, read_rows
 from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OverTree
@@ -49,7 +50,9 @@ class ZarrDataSource(OverTree, LaidOutSource):
 
         Args:
             arrays: A path or URL of an array or a group, a dict of these (which may be nested), a
-                spec of TensorStore, or an open `tensorstore.TensorStore`, which may be a view. An
+                spec of TensorStore, or an open `tensorstore.TensorStore`, which may be a view. Also
+                an open `zarr.Array` or `zarr.Group`, an `xarray.Dataset` or `DataArray` that shows
+                what its store holds or is in memory, or an array of NumPy, memory-mapped too. An
                 array gives rows; several arrays give a dict per record. In a group, xarray's
                 coordinates (arrays of one axis and its name, or listed by an attribute) and arrays
                 of shape () are left out, unless the group holds nothing else.
@@ -83,6 +86,7 @@ class ZarrDataSource(OverTree, LaidOutSource):
             >>> len(source), source[3]["image"].shape, source.read(np.array([3, 9]))["label"]
             (10, (4, 4), array([3, 9]))
         """
+        arrays, names, storage_options = standing_for(_WHAT, arrays, names, storage_options)
         access = Access(_WHAT, storage_options, remote)
         self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names, access=access)
         parts = [array.part for array in self._tree.open()]

@@ -53,6 +53,8 @@ _IN_ENVIRONMENT: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SES
 # A pool of recently decoded shard indices and chunks, for all arrays of a source.
 _POOL: Final = "cache_pool#windrow"
 _POOL_BYTES: Final = 32 << 20
+_ZARR_FILES: Final = ("zarr.json", ".zarray", ".zgroup")
+_MOST_TRIED: Final = 64
 _FILES: Final = "zarr.json, .zarray, .zgroup, attributes.json (N5) or info (precomputed)"
 
 
@@ -79,6 +81,8 @@ class Access:
         self.what = what
         self.storage_options = dict(storage_options or {})
         self.options = as_remote_options(remote, what)
+        self.reached = False
+        """Whether a URL was opened with these settings."""
         self._sent: set[str] = set()
         self._restart()
 
@@ -87,6 +91,7 @@ class Access:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.what, self.storage_options, self.options, self._sent = state
+        self.reached = True
         self._restart()
 
     def _restart(self) -> None:
@@ -119,10 +124,17 @@ class Access:
             ArgumentError: If no library can read it with these options.
             SourceError: If it cannot be parsed.
         """
+        self.reached = True
         try:
             cached = self.options.cache_dir is not None
             route = route_of(self.what, url, self.storage_options, cached=cached)
         except ValueError as error:
+            if "unsupported URL scheme" in str(error):
+                raise ArgumentError(
+                    f"{self.what}: neither TensorStore nor fsspec knows the protocol"
+                    f" {url.partition('://')[0]!r}; they know file, memory, http, s3, gs, zip and"
+                    " others (fsspec.available_protocols() lists them)"
+                ) from None
             raise SourceError(
                 f"{self.what}: {self.hide(repr(url))} cannot be opened: {self.reason(error)}"
             ) from None
@@ -379,6 +391,13 @@ class LocalFolder(Folder):
                 f"{other_reader([os.path.basename(self.where)], 'ZarrDataSource')}"
             )
         names = LOCAL.names_in(self.where)
+        for name in names[:_MOST_TRIED]:
+            inner = os.path.join(self.where, name)
+            if any(os.path.isfile(os.path.join(inner, key)) for key in _ZARR_FILES):
+                return NotFoundError(
+                    f"{self.what}: {self.where} is not a Zarr array or group, and holds"
+                    f" {listing(names)}; did you mean {inner}?"
+                )
         return NotFoundError(
             f"{self.what}: {self.where} is not a Zarr array or group: it has no {_FILES}; it holds"
             f" {listing(names)}{other_reader(names, 'ZarrDataSource')}"

@@ -24,9 +24,11 @@ from windrow.errors import ArgumentError, MissingExtraError, SourceError
 from windrow.sources.base import Columns, IntArray
 from windrow.sources.boxes import BoxField, BoxPart, Padding
 from windrow.sources.chunks import ArrayPart, BoxReader, RowReader
+from windrow.sources.remote.options import useless_options
 from windrow.sources.zarr.box_readers import box_reader
 from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.find import find_all, open_each, unread
+from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
 from windrow.sources.zarr.local.native_chunks import native_chunks
 from windrow.sources.zarr.local.presence import spec_of
@@ -115,6 +117,8 @@ class OpenArray:
     def missing_value(self) -> Any:
         """The fill value of an array of Zarr v2, which marks missing values for xarray."""
         backend, metadata = self.backend, self.found.metadata
+        if isinstance(self.found.spec, HeldArray):
+            return None
         if isinstance(backend, PlainStore):
             metadata = backend.plain.presence.metadata
         if metadata is not None:
@@ -208,6 +212,8 @@ class ArrayTree:
         self._access = Access(what) if access is None else access
         self._found: list[Found] = []
         tree = find_all(what, arrays, names if known is None else known, self._access)
+        if self._access.storage_options and not self._access.reached:
+            raise useless_options(what, self._access.storage_options)
         chosen, self.left_out = choose(what, tree, names)
         """Arrays that were found and give no records: coordinates, and arrays that were not chosen.
 
@@ -381,7 +387,11 @@ def _with_remotes(
     """The stores, with a `RemoteArray` for remote ones, whose metadata are read concurrently."""
     pairs: list[tuple[Any, RemoteArray | None]] = []
     for item, store in zip(found, stores, strict=True):
-        is_remote = isinstance(store, ts.TensorStore) and is_remote_spec(spec_of(store))
+        # The spec of an array in memory has all its values.
+        held = isinstance(item.spec, HeldArray)
+        is_remote = (
+            not held and isinstance(store, ts.TensorStore) and is_remote_spec(spec_of(store))
+        )
         access = item.access if is_remote else None
         pairs.append((store, RemoteArray(access, store, item.where) if access else None))
     for item, (_, remote) in zip(found, pairs, strict=True):
@@ -431,6 +441,8 @@ def _pickled_spec(what: str, found: Found, array: StoreArray) -> Any:
 
 def _is_pickled_as_found(found: Found) -> bool:
     """Whether the spec with which an array was found opens it again in another process."""
+    if isinstance(found.spec, HeldArray):
+        return True
     return found.access is not None and isinstance(found.spec, dict) and is_remote_spec(found.spec)
 
 

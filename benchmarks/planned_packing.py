@@ -13,6 +13,7 @@ and `records_of_last` for a batch of 64 packed rows, in milliseconds: the median
 from __future__ import annotations
 
 import argparse
+import functools
 import dataclasses
 import json
 import statistics
@@ -175,7 +176,7 @@ def records_of(*, small: bool = False, batches: int = 20) -> dict[str, float]:
     chain = windrow.MapDataset.source(_Documents(lengths)).shuffle(seed=1).repeat()
     stream = chain.pack(_ROW, window=ENOUGH).batch(_BATCH)
     stream.records_of(0)  # reads lengths, and imports
-    of_index = [_ms(lambda number=number: stream.records_of(number)) for number in range(batches)]
+    of_index = [_ms(functools.partial(stream.records_of, number)) for number in range(batches)]
     of_last = []
     with iter(stream) as iterator:
         for _ in range(batches):

@@ -55,8 +55,7 @@ def stream_of(path: str, kind: str) -> windrow.IterDataset[Any]:
     if kind == "planned":
         return chain.pack(ROW, window=64, read_options=ALONE).batch(BATCH)
     lanes = chain.map(as_tokens).to_iter_dataset(ALONE, lanes=LANES)
-    packed: Any = lanes.pack({"tokens": ROW}, "best_fit", num_packing_bins=4)
-    return packed.batch(BATCH)
+    return lanes.pack({"tokens": ROW}, "best_fit", num_packing_bins=4).batch(BATCH)
 
 
 def checksum(batch: dict[str, Any]) -> int:

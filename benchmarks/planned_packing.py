@@ -13,8 +13,8 @@ and `records_of_last` for a batch of 64 packed rows, in milliseconds: the median
 from __future__ import annotations
 
 import argparse
-import functools
 import dataclasses
+import functools
 import json
 import statistics
 import sys

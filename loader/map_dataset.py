@@ -27,6 +27,7 @@ from windrow.transforms.arguments import (
     checked_seed,
     indices_of,
     integer,
+    one_index,
     one_of,
     weights_given,
 )
@@ -539,10 +540,7 @@ class MapDataset(PlannedByLengths[T]):
         """An element, or the dataset of a slice; `[len(ds)]` is element 0 of the next epoch."""
         if isinstance(index, slice):
             return self.slice(index)
-        if isinstance(index, list | tuple) or np.ndim(index):
-            got = f"index must be an integer, got a {type(index).__name__}"
-            raise ArgumentError(f"{got}; for several elements use ds.read([...])")
-        number = integer(index, "index")
+        number = one_index(index)
         if not -(2**63) <= number < 2**63:
             raise RecordIndexError(f"index {number} is too large; choose one below 2**63")
         element: T | None = self.__getitems__(np.array([number], np.int64))[0]

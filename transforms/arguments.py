@@ -44,6 +44,14 @@ def integer(value: Any, what: str) -> int:
         raise ArgumentError(f"{what} must be an integer, got {value!r}") from None
 
 
+def one_index(value: Any) -> int:
+    """`value` as the index of one element; raises ArgumentError for several."""
+    if not isinstance(value, int) and np.ndim(value):
+        got = f"index must be an integer, got a {type(value).__name__}"
+        raise ArgumentError(f"{got}; for several elements use ds.read([...])")
+    return integer(value, "index")
+
+
 def indices_of(value: Any, who: str) -> npt.NDArray[Any]:
     """Indices that the method `who` was given, as an array `(n,)` of integers; empty ones of any dtype.
 

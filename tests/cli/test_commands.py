@@ -215,7 +215,7 @@ def test_a_real_process_keeps_data_and_words_apart(array: str, tmp_path: Path) -
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("windrow inspect: ")
-    assert "did you mean" in done.stderr
+    assert "exists and holds a.zarr" in done.stderr
 
 
 def test_a_closed_pipe_is_silent(array: str) -> None:

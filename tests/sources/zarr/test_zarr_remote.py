@@ -471,7 +471,7 @@ def test_nothing_is_there(server: RangeServer) -> None:
         ZarrDataSource(server.url("none"))
     with pytest.raises(NotFoundError, match=r"memory://nowhere/? is not a Zarr array or group"):
         ZarrDataSource("memory://nowhere")
-    with pytest.raises(SourceError, match="cannot be opened"):
+    with pytest.raises(ArgumentError, match="neither TensorStore nor fsspec knows the protocol"):
         ZarrDataSource("nonsense://x/y")
 
 

@@ -63,9 +63,13 @@ class Served:
 class Server:
     """The server of a folder."""
 
-    def __init__(self, folder: str, latency_ms: float) -> None:
+    def __init__(
+        self, folder: str, latency_ms: float, slow_share: float = 0.0, slow_ms: float = 0.0
+    ) -> None:
+        options = {"latency-ms": latency_ms, "slow-share": slow_share, "slow-ms": slow_ms}
+        given = [f"--{name}={value}" for name, value in options.items()]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", far_server.__name__, folder, "--latency-ms", str(latency_ms)],
+            [sys.executable, "-m", far_server.__name__, folder, *given],
             cwd=Path(__file__).parents[1],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

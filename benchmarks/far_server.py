@@ -4,8 +4,8 @@
 folder on loopback until its stdin ends. It takes little of the machine for itself, since its clients
 are measured on the same cores: one thread, and files go to the sockets without a copy.
 
-1. Each request waits for the latency, whatever else is under way, and is then answered as fast as
-   its connection takes it. Connections are kept; one request of a connection is answered at a time.
+1. Each request waits for the latency (a share of them, drawn from a seed, for a longer one), whatever
+   else is under way, and is then answered as fast as its connection takes it. Connections are kept; one request of a connection is answered at a time.
 2. `GET /-/stats` tells at once what was served since `GET /-/reset`, as JSON: requests, those of
    which no file was found, bytes of bodies, and connections made.
 3. Files do not change while it runs.
@@ -19,6 +19,7 @@ import dataclasses
 import json
 import math
 import os
+import random
 import re
 import resource
 import selectors
@@ -29,6 +30,7 @@ import time
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 STATS, RESET = "/-/stats", "/-/reset"
 _RANGE = re.compile(rb"\r\nrange:\s*bytes=(\d*)-(\d*)\s*\r\n", re.IGNORECASE)
@@ -38,6 +40,7 @@ _READ_BYTES = 1 << 16
 _SEND_BYTES = 1 << 22
 _BACKLOG = 1_024
 _OPEN_FILES = 8_192
+_SEED = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,17 +88,25 @@ class _Connection:
         return not answer.head and answer.start == answer.stop
 
 
+_Queue: TypeAlias = collections.deque[tuple[float, _Connection, _Answer]]
+
+
 class Server:
     """Serves a folder on loopback; `run` returns once stdin has ended."""
 
-    def __init__(self, folder: str, *, latency_s: float) -> None:
+    def __init__(
+        self, folder: str, *, latency_s: float, slow_share: float = 0.0, slow_s: float = 0.0
+    ) -> None:
         self._folder = folder
         self._latency_s = latency_s
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
         self._listener.setblocking(False)
         self._files: dict[str, _File | None] = {}
-        # All wait equally long, so that the first to come is the first to be due.
-        self._waiting: collections.deque[tuple[float, _Connection, _Answer]] = collections.deque()
+        self._slow_share, self._slow_s = slow_share, slow_s
+        self._draw = random.Random(_SEED)
+        # All of a queue wait equally long, so that the first to come is the first to be due.
+        self._waiting: _Queue = collections.deque()
+        self._slow: _Queue = collections.deque()
         self._selector = selectors.DefaultSelector()
         self._reset()
 
@@ -111,8 +122,8 @@ class Server:
         self._selector.register(sys.stdin, selectors.EVENT_READ)
         while True:
             wait_s = None
-            if self._waiting:
-                wait_s = max(0.0, self._waiting[0][0] - time.monotonic())
+            if due := [queue[0][0] for queue in (self._waiting, self._slow) if queue]:
+                wait_s = max(0.0, min(due) - time.monotonic())
             for key, events in self._selector.select(wait_s):
                 if key.fileobj is sys.stdin:
                     return
@@ -122,12 +133,16 @@ class Server:
                     self._send(key.data)
                 else:
                     self._receive(key.data)
-            now_s = time.monotonic()
-            while self._waiting and self._waiting[0][0] <= now_s:
-                _, connection, answer = self._waiting.popleft()
-                if connection.is_open:
-                    connection.answer = answer
-                    self._send(connection)
+            for queue in (self._waiting, self._slow):
+                self._answer_due(queue)
+
+    def _answer_due(self, queue: _Queue) -> None:
+        now_s = time.monotonic()
+        while queue and queue[0][0] <= now_s:
+            _, connection, answer = queue.popleft()
+            if connection.is_open:
+                connection.answer = answer
+                self._send(connection)
 
     def _reset(self) -> None:
         self._requests = self._missing = self._bytes = self._connections = 0
@@ -176,7 +191,9 @@ class Server:
         self._requests += 1
         answer = self._answer(method, path, b"\r\n" + fields)
         self._bytes += answer.stop - answer.start
-        self._waiting.append((time.monotonic() + self._latency_s, connection, answer))
+        is_slow = self._slow_share and self._draw.random() < self._slow_share
+        queue, wait_s = (self._slow, self._slow_s) if is_slow else (self._waiting, self._latency_s)
+        queue.append((time.monotonic() + wait_s, connection, answer))
 
     def _send(self, connection: _Connection) -> None:
         try:
@@ -269,6 +286,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--latency-ms", type=float, default=0.0, help="wait before each answer, in ms [0]"
     )
+    parser.add_argument(
+        "--slow-share", type=float, default=0.0, help="requests that wait longer, as a share [0]"
+    )
+    parser.add_argument("--slow-ms", type=float, default=0.0, help="wait before these, in ms [0]")
     args = parser.parse_args(argv)
     if not 0 <= args.latency_ms < math.inf:
         parser.error(f"--latency-ms must be at least 0 and finite, got {args.latency_ms}")
@@ -276,7 +297,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most < _OPEN_FILES <= hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
-    server = Server(args.folder, latency_s=args.latency_ms / 1e3)
+    server = Server(
+        args.folder,
+        latency_s=args.latency_ms / 1e3,
+        slow_share=args.slow_share,
+        slow_s=args.slow_ms / 1e3,
+    )
     print(server.port, flush=True)
     server.run()
     return 0

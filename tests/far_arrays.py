@@ -22,7 +22,7 @@ AnyArray = npt.NDArray[Any]
 # is well passes the last one too, on a busy machine: that is read by `tests.limits.at_last`. Limits of
 # a stall are curl's, for the whole process: none is short here.
 PATIENT = RemoteOptions(retries=8, backoff_s=0.01, max_backoff_s=0.05)
-TWICE = RemoteOptions(retries=1, backoff_s=0.01, max_backoff_s=0.02)
+TWICE = RemoteOptions(retries=1, backoff_s=0.01, max_backoff_s=0.02, outage_s=0)
 SHORT = dataclasses.replace(TWICE, timeout_s=0.25)
 
 

@@ -13,15 +13,17 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from windrow.errors import ReadError, SourceError
 from windrow.sources import RemoteOptions
+from windrow.sources.remote.fetcher import Fetcher
 
 T = TypeVar("T")
 
-# Three attempts, soon one after the other; the limits of time are those that users have.
-CALM: Final = RemoteOptions(retries=2, backoff_s=0.001, max_backoff_s=0.01)
+# Three attempts, soon one after the other, also of a store that answered before; the limits of time are
+# those that users have.
+CALM: Final = RemoteOptions(retries=2, backoff_s=0.001, max_backoff_s=0.01, outage_s=0)
 # What a busy machine may add to a limit.
 SLACK_S: Final = 30.0
 _ATTEMPTS: Final = 50
@@ -41,6 +43,12 @@ def ended(by: str, limit_s: float = 0.2, *, retries: int = CALM.retries) -> Remo
 def passed(by: str) -> RemoteOptions:
     """Limits as of `ended` that a good answer keeps at some attempt, however busy the machine is."""
     return ended(by, 1.0, retries=20) if by in ("stalled", "timeout") else CALM
+
+
+def counted(reader: Fetcher) -> dict[str, Any]:
+    """What a fetcher counted, without times."""
+    counts = reader.stats.counts()
+    return {name: value for name, value in counts.items() if not name.endswith("_s")}
 
 
 @contextlib.contextmanager

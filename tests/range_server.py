@@ -42,6 +42,7 @@ Kind = Literal[
     "stall",  # no byte of an answer, without end
     "stall_body",  # half of the body, then nothing, without end
     "drip",  # the body, one byte every `pause_s`
+    "late",  # a good answer, `pause_s` later
     "ignore_range",  # status 200 and the whole file
     "wrong_range",  # a Content-Range that begins elsewhere
     "replace",  # the file becomes `body`, then is served
@@ -93,6 +94,11 @@ def stall(*, body: bool = False) -> Fault:
 def drip(pause_s: float = 0.05) -> Fault:
     """One byte of the body every `pause_s`."""
     return Fault("drip", pause_s=pause_s)
+
+
+def late(pause_s: float) -> Fault:
+    """A good answer, so much later."""
+    return Fault("late", pause_s=pause_s)
 
 
 def replace(data: bytes) -> Fault:
@@ -347,6 +353,8 @@ class RangeServer:
             await asyncio.Event().wait()
         if kind == "close":
             return False
+        if fault is not None and kind == "late":
+            await asyncio.sleep(fault.pause_s)
         if fault is not None and kind == "replace":
             self.put(request.path, fault.body)
         if kind == "ignore_range":

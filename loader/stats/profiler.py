@@ -417,6 +417,7 @@ class Profiler:
     def stats(self, left: int) -> Stats:
         """Return the stats, if `left` elements of the last block are not given yet."""
         sources = tuple(counters.costs() for counters in self.read_counters.all)
+        requests = self.read_counters.requests()
         with self.lock:
             sums, held = self._gone.plus(self.maker), self.maker.bytes_by()
             loop = self._loop  # before the clock, since it may turn in between
@@ -439,6 +440,7 @@ class Profiler:
                 buffers_by=held,
                 peak_by=_most(sums.peak_by, held),
                 packing=self.read_counters.packing,
+                requests=requests,
                 timeline=tuple(_times(entry, self._first_s or 0.0) for entry in self._timeline),
             )
 

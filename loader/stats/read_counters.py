@@ -22,6 +22,7 @@ import numpy.typing as npt
 from windrow.sources.chunks import ArrayPart, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.part_sizes import bytes_per_record
+from windrow.sources.remote.options import is_remote_source
 from windrow.stats.costs import Amount, SourceCosts, known
 from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes import Node
@@ -241,6 +242,20 @@ class ReadCounters:
     def packed(self, counts: PackCounts) -> None:
         """Note that a window was planned from lengths. Only one thread calls this."""
         self.packing = counts if self.packing is None else self.packing + counts
+
+    def requests(self) -> dict[str, float] | None:
+        """Figures of the network requests of all sources so far; None if no source is remote."""
+        found = {
+            id(stats): stats
+            for one in self.all
+            if is_remote_source(one.source)
+            and (stats := getattr(one.source, "remote_stats", None)) is not None
+        }
+        if not found:
+            return None
+        from windrow.sources.remote.request_counts import request_figures
+
+        return request_figures(list(found.values()))
 
     def of(self, source: Any) -> SourceCounters:
         """Return the counters of a source."""

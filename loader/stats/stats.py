@@ -20,6 +20,17 @@ JSON_VERSION = 1
 
 NOTHING_YET = "nothing was asked for yet"
 
+# The names of `Stats.requests` in a table.
+_REQUESTS = {
+    "requests": "made",
+    "retries": "made again",
+    "hedged": "made twice",
+    "outage_s": "waited for a store that was away",
+    "p50_s": "time of a request, median",
+    "p95_s": "time of a request, 95th percentile",
+    "p99_s": "time of a request, 99th percentile",
+}
+
 # Below this share a user would not notice that the loop waits.
 _NOTICED = 0.005
 
@@ -78,6 +89,10 @@ class Stats:
             A window that was resumed in its middle counts as a whole.
         bad_records: Records that `on_bad` nodes left out or replaced up to the element given last, by
             node; None without such a node. They include what a restored state had counted.
+        requests: Network requests of this process for the sources since these were opened, also by other
+            iterators; None if no source is remote. `requests`, which includes `retries` and second
+            requests, `hedged`; `outage_s`, the seconds for which a store was waited for; and once one was
+            answered `p50_s`, `p95_s` and `p99_s`, the seconds of the last 1,024 of each source by percentile.
     """
 
     elements: int
@@ -97,6 +112,7 @@ class Stats:
     timeline: tuple[BlockTimes, ...]
     packing: PackCounts | None = None
     bad_records: Mapping[str, int] | None = None
+    requests: Mapping[str, float] | None = None
 
     @property
     def sentence(self) -> str:
@@ -116,7 +132,7 @@ class Stats:
     def to_json(self) -> dict[str, Any]:
         """All of it and the sentence, as values that `json.dumps` takes; a `version` of the keys."""
         found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        for name in ("packing", "bad_records"):
+        for name in ("packing", "bad_records", "requests"):
             if found[name] is None:
                 del found[name]
         return {"version": JSON_VERSION, **found, "sentence": self.sentence}
@@ -134,6 +150,9 @@ class Stats:
         if self.bad_records is not None:
             bad = [(name, f"{count:,}") for name, count in self.bad_records.items()]
             tables.append(TextTable("bad records", (), bad))
+        if self.requests is not None:
+            told = [(_REQUESTS[name], _figure(name, n)) for name, n in self.requests.items()]
+            tables.append(TextTable("requests", (), told))
         return "\n\n".join([self.sentence, *(f"{t.title}\n{t.to_text()}" for t in tables)])
 
     def _times(self) -> list[tuple[str, str, str]]:
@@ -161,6 +180,10 @@ class Stats:
             **{f"{kind} at most": in_units(size) for kind, size in self.peak_by.items()},
         }
         return list(rows.items())
+
+
+def _figure(name: str, value: float) -> str:
+    return f"{value:.3f} s" if name.endswith("_s") else f"{value:,.0f}"
 
 
 def _columns(costs: SourceCosts) -> list[tuple[str, str]]:

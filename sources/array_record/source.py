@@ -39,13 +39,9 @@ from windrow.sources.array_record.package_reader import PackageReader, open_and_
 from windrow.sources.array_record.records import RecordGroups, RecordReader
 from windrow.sources.base import IntArray, checked_indices
 from windrow.sources.chunks import LaidOutSource
-from windrow.sources.remote.options import (
-    RemoteOptions,
-    RemoteStats,
-    as_remote_options,
-    useless_options,
-)
+from windrow.sources.remote.options import RemoteOptions, as_remote_options, useless_options
 from windrow.sources.remote.paths import is_remote, split_path
+from windrow.sources.remote.request_counts import RemoteStats
 
 if TYPE_CHECKING:
     from windrow.sources.remote.fetcher import Fetcher
@@ -130,6 +126,8 @@ class ArrayRecordDataSource(LaidOutSource):
         self._files = tuple(by_path[path] for path in wanted)
         self._records = RecordGroups(self._ranges, self._files, reader=reader)
         self._length = len(self._records)
+        if self._fetcher is not None:
+            self._fetcher.expect_answers()
 
     def _used_fetcher(self) -> Fetcher:
         """The fetcher that reads URLs, made at its first use."""
@@ -279,9 +277,18 @@ class ArrayRecordDataSource(LaidOutSource):
             return dict(zip(names, pool.map(index_local_file, names), strict=True))
 
     def stats(self) -> dict[str, Any]:
-        """Counts of network requests so far: `requests`, `retries`, `bytes`, and `faults` by kind."""
-        stats = RemoteStats() if self._fetcher is None else self._fetcher.stats
-        return stats.counts()
+        """Counts of network requests so far: `requests`, `retries`, `bytes`, and `faults` by kind.
+
+        Once a request was answered also `p50_s`, `p95_s` and `p99_s`: seconds that the last 1,024 requests
+        took, by percentile. `hedged` is the number of second requests, and `outage_s` the seconds in which
+        requests waited for a store that was away, if there were any.
+        """
+        return self.remote_stats.counts()
+
+    @property
+    def remote_stats(self) -> RemoteStats:
+        """The counts of network requests."""
+        return RemoteStats() if self._fetcher is None else self._fetcher.stats
 
     def read(self, indices: IntArray) -> list[bytes]:
         """The records at `indices`, in that order.

@@ -68,6 +68,8 @@ _TRANSIENT_ERRNO: Final = frozenset(
         *(errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EAGAIN),
     }
 )
+# Faults that may pass, of a store that answers.
+_ANSWERED: Final = frozenset({"cut short", "wrong range", "changed", "answer not understood"})
 _DETAIL_CHARACTERS: Final = 300
 _PLAIN: Final = Redaction({})
 
@@ -101,6 +103,11 @@ class RequestError(Exception):
     def transient(self) -> bool:
         """Whether the fault may pass."""
         return self.cause == "network"
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether the store has not answered, as opposed to a wrong or partial answer."""
+        return self.cause == "network" and self.kind not in _ANSWERED
 
 
 def status_fault(status: int, *, code: str = "", retry_after_s: float = 0.0) -> RequestError:
@@ -202,6 +209,8 @@ def failure(
     faults: Sequence[RequestError],
     took_s: float,
     redaction: Redaction,
+    *,
+    outage_s: float = 0.0,
 ) -> WindrowError:
     """The error for the user, after the last attempt.
 
@@ -212,6 +221,7 @@ def failure(
         faults: The faults of all attempts; the last one decides the class of the error.
         took_s: Seconds of all attempts, with the pauses.
         redaction: Hides secrets.
+        outage_s: `RemoteOptions.outage_s`, if the store was waited for.
     """
     last = faults[-1]
     shown = redaction.hide(shown_url(url))
@@ -236,6 +246,10 @@ def failure(
     if last.cause == "changed":
         text = f"{about} has changed since it was opened: {last.detail}. {_CHANGED}"
         return ReadError(text, file=shown, why="changed", is_unanswered=True)
+    if outage_s:
+        detail += (
+            f". It had answered before, so it was waited for (RemoteOptions.outage_s={outage_s:g})"
+        )
     text = f"{about} could not be read; {tried}{detail}. {_WAYS_OUT.get(last.cause, _OTHER)}"
     return ReadError(text, file=shown, why=last.kind, is_unanswered=True)
 

@@ -8,7 +8,8 @@
 3. Each range is one request, as it was given; the caller has merged neighbours.
 4. A fault that may pass is followed by a pause and another attempt, at most `retries` times; any
    other fault ends the request. An attempt ends after `timeout_s` and a pause after `max_backoff_s`,
-   so a request never takes longer than `RemoteOptions.longest_s`, plus the wait for a free slot.
+   so a request never takes longer than `RemoteOptions.longest_s`, plus the wait for a free slot. Once
+   `expect_answers` was called, a request waits for `outage_s` more for a store that is away.
 5. With a cache on disk, `kept` reads from it and `keep` writes to it; both wait for the disk, and
    never run on the event loop.
 6. An error that is raised has no other error as its cause or context. No error, repr or pickled
@@ -21,27 +22,25 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import logging
 import os
 import queue
-import random
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
 from windrow.core.bounded_tasks import ByteSemaphore, Share, run_bounded
 from windrow.core.cancellation import cancel_with_scope
-from windrow.core.in_flight import InFlight
 from windrow.core.process import refuse_forked
-from windrow.core.redaction import Redaction, shown_url
-from windrow.errors import NotFoundError, ReadError, WindrowError
-from windrow.sources.remote.faults import RequestError, as_fault, failure
+from windrow.core.redaction import Redaction
+from windrow.errors import NotFoundError, ReadError
+from windrow.sources.remote.attempts import Attempts
 from windrow.sources.remote.file_systems import FileSystems
-from windrow.sources.remote.options import RemoteOptions, RemoteStats
+from windrow.sources.remote.options import RemoteOptions
+from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.remote_file import ByteRange, FileTail, RemoteFile
+from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.remote.transports import Transport, same
 
 if TYPE_CHECKING:
@@ -49,12 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
 
-_log = logging.getLogger("windrow.remote")
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 LIBRARY: Final = "fsspec"
-# Not the module's own generator: a pause must not change the numbers that a user draws from it.
-_draw: Final = random.Random()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,6 +74,8 @@ class Fetcher:
         storage_options: Mapping[str, Any] | None,
         options: RemoteOptions,
         stats: RemoteStats | None = None,
+        *,
+        expected: bool = False,
     ) -> None:
         """Open nothing yet.
 
@@ -87,14 +84,17 @@ class Fetcher:
             storage_options: Settings of fsspec's file systems.
             options: Limits.
             stats: Counts the requests; None for counts of its own.
+            expected: As after `expect_answers`.
         """
         self._what, self.options = what, options
         self._storage_options = dict(storage_options or {})
         self.redaction = Redaction(self._storage_options)
         self.stats = stats or RemoteStats()
+        self._outages = Outages(what, options, self.stats, self.redaction)
+        self._outages.expected = expected
         self._attempts = self._fresh_attempts(options)
         self._budget = ByteSemaphore(options.in_flight_bytes)
-        self._in_turn: dict[Transport, _Attempts] = {}
+        self._in_turn: dict[Transport, Attempts] = {}
         self._systems = FileSystems(what, self._storage_options, options, redaction=self.redaction)
         self._cache: DiskCache | None = None
         if options.cache_dir is not None:
@@ -105,10 +105,16 @@ class Fetcher:
             self.stats.cached(0)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Fetcher, (self._what, self._storage_options, self.options)
+        expected = self._outages.expected
+        make = functools.partial(Fetcher, expected=expected) if expected else Fetcher
+        return make, (self._what, self._storage_options, self.options)
 
     def __repr__(self) -> str:
         return f"Fetcher({self._what!r}, {self.options!r})"
+
+    def expect_answers(self) -> None:
+        """Wait for stores that are away from now on, also in pickled copies: all have answered."""
+        self._outages.expect()
 
     # ---- bytes
 
@@ -344,6 +350,7 @@ class Fetcher:
             wanted.start,
             wanted.stop,
             wanted.file,
+            hedge_bytes=wanted.size_bytes if job.transport.confirms and self.options.hedge else 0,
         )
         self.stats.received(len(data))
         return data
@@ -393,10 +400,16 @@ class Fetcher:
         attempts = self._attempts_of(transport)
         return self._wait(attempts.make(url, lambda: "", ask, transport, path))
 
-    def _fresh_attempts(self, options: RemoteOptions) -> _Attempts:
-        return _Attempts(self._what, options, stats=self.stats, redaction=self.redaction)
+    def _fresh_attempts(self, options: RemoteOptions) -> Attempts:
+        return Attempts(
+            self._what,
+            options,
+            stats=self.stats,
+            redaction=self.redaction,
+            outages=self._outages,
+        )
 
-    def _attempts_of(self, transport: Transport) -> _Attempts:
+    def _attempts_of(self, transport: Transport) -> Attempts:
         """The slots for requests: a transport that takes one request at a time has its own slot.
 
         The time that a request waits for its turn must not count as the request's time.
@@ -424,79 +437,6 @@ class Fetcher:
             return running.result()
         finally:
             running.cancel()  # in case a signal ended the wait
-
-
-class _Attempts:
-    """Makes requests on an event loop, at most `max_requests` at a time, and retries them."""
-
-    def __init__(
-        self, what: str, options: RemoteOptions, *, stats: RemoteStats, redaction: Redaction
-    ) -> None:
-        """Request nothing yet."""
-        self._what, self._options, self._stats, self._redaction = what, options, stats, redaction
-        self._slots = asyncio.Semaphore(options.max_requests)
-
-    async def make(
-        self, url: str, where: Callable[[], str], ask: Callable[[*Ts], Awaitable[T]], *args: *Ts
-    ) -> T:
-        """The result of `ask(*args)`, which makes one request, after as many attempts as it needs.
-
-        Args:
-            url: The URL that is read, for an error.
-            where: Names the part of it that is read, for an error.
-            ask: Makes the request.
-            args: Its arguments.
-
-        Raises:
-            NotFoundError: If the URL names nothing.
-            SourceError: If the server cannot serve parts of files.
-            ReadError: If the URL cannot be read.
-        """
-        started = time.monotonic()
-        faults: list[RequestError] = []
-        with InFlight(lambda: self._described(url, where(), faults)):
-            while True:
-                try:
-                    return await self._once(faults, ask, *args)
-                except RequestError as fault:
-                    if not fault.transient or len(faults) > self._options.retries:
-                        break
-                pause_s = self._pause_s(faults)
-                if _log.isEnabledFor(logging.DEBUG):
-                    from windrow.core.debug_log import debug
-
-                    debug(_log, "%s: in %.1f s", self._described(url, where(), faults), pause_s)
-                await asyncio.sleep(pause_s)
-        took_s = time.monotonic() - started
-        raise failure(self._what, url, where(), faults, took_s, self._redaction)
-
-    def _described(self, url: str, where: str, faults: Sequence[RequestError]) -> str:
-        shown = ", ".join(filter(None, [self._redaction.hide(shown_url(url)), where]))
-        before = f" after {faults[-1].kind}" if faults else ""
-        return f"{shown}, attempt {len(faults) + 1}{before}"
-
-    def _pause_s(self, faults: list[RequestError]) -> float:
-        """The seconds before the next attempt: a random part of the backoff, or as requested."""
-        options = self._options
-        most = min(options.max_backoff_s, options.backoff_s * 2.0 ** (len(faults) - 1))
-        requested = min(options.max_backoff_s, faults[-1].retry_after_s)
-        return max(requested, _draw.uniform(0.0, most))
-
-    async def _once(
-        self, faults: list[RequestError], ask: Callable[[*Ts], Awaitable[T]], *args: *Ts
-    ) -> T:
-        async with self._slots:
-            self._stats.request(again=bool(faults))
-            try:
-                async with asyncio.timeout(self._options.timeout_s):
-                    return await ask(*args)
-            except WindrowError:
-                raise
-            except Exception as error:
-                fault = as_fault(error, self._redaction)
-        faults.append(fault)
-        self._stats.fault(fault.kind)
-        raise fault
 
 
 def _loop() -> asyncio.AbstractEventLoop:

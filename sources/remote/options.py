@@ -1,15 +1,14 @@
-"""Options of reading over a network, and counts of the requests.
+"""Options of reading over a network.
 
-Invariant: no read waits longer than `RemoteOptions.longest_s` for one request.
+Invariant: no read waits longer than `RemoteOptions.longest_s` for one request, and `outage_s` more for a store
+that is away.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import math
 import os
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,6 +40,13 @@ class RemoteOptions:
         backoff_s: The most seconds before the first retry. It doubles with each further retry, and
             each pause is a random part of it, so that many readers do not retry at once.
         max_backoff_s: The most seconds before any retry.
+        outage_s: Seconds for which a store that has answered may be away after a source was opened: its
+            requests are made again for so long instead of `retries` times, if they end with a status of
+            408, 429, 500, 502, 503 or 504, without a connection or in a timeout. 0 to end with an error
+            after `retries`.
+        hedge: The most second requests, as a share of the requests and of their bytes. A second request is
+            made for a range of bytes when twice the time has passed in which 95% of the last requests
+            were answered. The first answer is taken. 0.02 is 2% of them; 0 for none.
         cache_dir: A folder of a local disk that keeps what was fetched, for later epochs and runs and
             for all processes of the host; None to keep nothing there.
         cache_bytes: The most bytes of that folder. What was used least recently is evicted.
@@ -61,6 +67,8 @@ class RemoteOptions:
     retries: int = 5
     backoff_s: float = 0.25
     max_backoff_s: float = 8.0
+    outage_s: float = 600.0
+    hedge: float = 0.0
     cache_dir: str | os.PathLike[str] | None = None
     cache_bytes: int = 16 << 30
 
@@ -71,8 +79,10 @@ class RemoteOptions:
             self._whole(name, 0)
         for name in ("timeout_s", "stall_s"):
             self._number(name, 0.001)
-        for name in ("backoff_s", "max_backoff_s"):
+        for name in ("backoff_s", "max_backoff_s", "outage_s", "hedge"):
             self._number(name, 0.0)
+        if self.hedge > 1:
+            raise PlanError(f"RemoteOptions: hedge is a share and at most 1, got {self.hedge!r}")
         self._number("most_fetched", 1.0)
         self._whole("cache_bytes", _LEAST_CACHE_BYTES)
         if self.cache_dir is not None:
@@ -96,7 +106,7 @@ class RemoteOptions:
 
     @property
     def longest_s(self) -> float:
-        """The most seconds until one request has succeeded or failed for good.
+        """The most seconds until one request has succeeded or failed for good, without outages.
 
         A server may request a pause before each retry; it gets up to `max_backoff_s`.
         """
@@ -151,53 +161,3 @@ def useless_options(what: str, options: Mapping[str, Any]) -> ArgumentError:
         f"{what}: storage_options has {listing(sorted(options))}, and only URLs are opened with such"
         " options; leave storage_options out, or give a URL such as 's3://bucket/data'"
     )
-
-
-class RemoteStats:
-    """Counts of network requests. Thread-safe; a pickled copy starts at zero."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._requests = self._retries = self._bytes = 0
-        self._cached_bytes: int | None = None
-        self._faults: collections.Counter[str] = collections.Counter()
-
-    def __reduce__(self) -> tuple[type[RemoteStats], tuple[()]]:
-        return RemoteStats, ()
-
-    def request(self, *, again: bool = False) -> None:
-        """Count a request; `again` if it was made before."""
-        with self._lock:
-            self._requests += 1
-            self._retries += again
-
-    def received(self, size_bytes: int) -> None:
-        """Count bytes that arrived."""
-        with self._lock:
-            self._bytes += size_bytes
-
-    def cached(self, size_bytes: int) -> None:
-        """Count bytes that came from the cache on disk; only then do `counts` have them."""
-        with self._lock:
-            self._cached_bytes = (self._cached_bytes or 0) + size_bytes
-
-    def fault(self, kind: str) -> None:
-        """Count a failed request by its description, such as 'status 503', 'timeout', 'cut short'."""
-        with self._lock:
-            self._faults[kind] += 1
-
-    def counts(self) -> dict[str, Any]:
-        """Numbers of `requests` (including retries), `retries`, `bytes`, and `faults` by kind.
-
-        With a cache on disk also `cached_bytes`, which came from it.
-        """
-        with self._lock:
-            found: dict[str, Any] = {
-                "requests": self._requests,
-                "retries": self._retries,
-                "bytes": self._bytes,
-                "faults": dict(self._faults),
-            }
-            if self._cached_bytes is not None:
-                found["cached_bytes"] = self._cached_bytes
-            return found

@@ -22,6 +22,7 @@ from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.base import Columns, IntArray, checked_indices
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import RemoteOptions
+from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.tfds.columns import decode_records
 from windrow.sources.tfds.features import TfdsFeatures
 from windrow.sources.tfds.folder import ARRAY_RECORD, FEATURES, TfdsFolder
@@ -169,6 +170,11 @@ class TFDSDataSource(LaidOutSource):
     def stats(self) -> dict[str, Any]:
         """Network requests so far, as `ArrayRecordDataSource` counts them."""
         return self._records.stats()
+
+    @property
+    def remote_stats(self) -> RemoteStats:
+        """The counts of network requests."""
+        return self._records.remote_stats
 
     def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
         """Decodes the records in the part's column.

@@ -179,6 +179,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         )
         self._whole: WindowDataSource | None = None  # where this one reads parts of another
         self._forget()
+        self._tree.expect_answers()
 
     def narrowed(self, boxes: Boxes) -> WindowDataSource:
         """The source that reads only these boxes of the leaves of records."""

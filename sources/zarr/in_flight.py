@@ -6,7 +6,8 @@ never answers. So this module ends reads, whatever TensorStore does with them.
 1. As many reads run as keep `max_requests` requests busy, with at most `in_flight_bytes` together;
    one read always runs. Other reads wait for their turn, in the order in which they were started.
 2. A read ends at most `longest_s` after it began, for each `max_requests` objects that it needs:
-   with its values, with TensorStore's error, or with a TimeoutError.
+   with its values, with TensorStore's error, or with a TimeoutError. Once the store is `expected` to
+   answer, it gets `outage_s` more, in which TensorStore or the fetcher asks again.
 3. Values that arrive after the end of a read are dropped; they have memory of their own.
 4. When the cancel scope of the caller is set, its reads end; reads that wait never begin.
 
@@ -31,7 +32,8 @@ from typing import Any, Final
 
 from windrow.core.cancellation import CancelScope, current_scope, settle, stopped
 from windrow.core.daemon_threads import DaemonPool
-from windrow.sources.remote.options import RemoteOptions, RemoteStats
+from windrow.sources.remote.options import RemoteOptions
+from windrow.sources.remote.request_counts import RemoteStats
 
 # Reads run beyond those that keep the requests busy, so that requests continue during decoding.
 _AHEAD: Final = 2
@@ -50,6 +52,7 @@ class _RemoteRead:
     weight_bytes: int
     answer: Future[Any]
     context: contextvars.Context
+    began_s: float = 0.0
     due: float = math.inf
     future: Any = None
     is_cancelled: bool = False
@@ -67,6 +70,8 @@ class InFlightLimiter:
         self._under_way: set[_RemoteRead] = set()
         self._requests = self._bytes = 0  # in progress
         self._here = threading.local()
+        self.expected = False
+        """Whether the store has answered, so that reads wait while it is away."""
 
     def __reduce__(self) -> tuple[type[InFlightLimiter], tuple[RemoteOptions, RemoteStats]]:
         return InFlightLimiter, (self._options, self._stats)
@@ -138,7 +143,9 @@ class InFlightLimiter:
             return bool(self._under_way)
 
     def _limit_s(self, read: _RemoteRead) -> float:
-        return self._options.longest_s * math.ceil(read.requests / self._options.max_requests)
+        more_s = self._options.outage_s if self.expected else 0.0
+        turns = math.ceil(read.requests / self._options.max_requests)
+        return self._options.longest_s * turns + more_s
 
     def _start_waiting(self) -> None:
         """Start the reads whose turn has come."""
@@ -165,7 +172,8 @@ class InFlightLimiter:
                 return None
             self._waiting.popleft()
             self._requests, self._bytes = requests, weight
-            read.due = time.monotonic() + self._limit_s(read)
+            read.began_s = time.monotonic()
+            read.due = read.began_s + self._limit_s(read)
             begun = not self._under_way
             self._under_way.add(read)
         if begun:
@@ -198,6 +206,7 @@ class InFlightLimiter:
             self._bytes -= read.weight_bytes
         if error is None:
             self._stats.received(read.size_bytes)
+            self._stats.took(time.monotonic() - read.began_s)
         elif not read.is_cancelled:
             self._stats.fault(kind_of(error))
         # Not by a callback of the answer: it would hold the read, and both would stay alive until

@@ -294,6 +294,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
                 "Choose fields of one length by names=[...]."
             )
         self._length = fields[0].records
+        self._tree.expect_answers()
 
     def __len__(self) -> int:
         return self._length

@@ -105,6 +105,7 @@ class ZarrDataSource(OverTree, LaidOutSource):
                     " with WindowDataSource"
                 )
         self._length = parts[0].rows
+        self._tree.expect_answers()
 
     def __len__(self) -> int:
         return self._length

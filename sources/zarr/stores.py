@@ -28,8 +28,9 @@ from windrow.core.daemon_threads import DaemonThreads
 from windrow.core.redaction import HIDDEN, Redaction, shown_url
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
-from windrow.sources.remote.options import RemoteStats, as_remote_options
+from windrow.sources.remote.options import as_remote_options
 from windrow.sources.remote.paths import LOCAL, joined, what_is_there
+from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.signatures import other_reader
 from windrow.sources.zarr.error_text import bare, is_refused, reason
 from windrow.sources.zarr.in_flight import InFlightLimiter
@@ -84,13 +85,14 @@ class Access:
         self.reached = False
         """Whether a URL was opened with these settings."""
         self._sent: set[str] = set()
+        self._expected = False
         self._restart()
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.what, self.storage_options, self.options, self._sent
+        return self.what, self.storage_options, self.options, self._sent, self._expected
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.what, self.storage_options, self.options, self._sent = state
+        self.what, self.storage_options, self.options, self._sent, self._expected = state
         self.reached = True
         self._restart()
 
@@ -103,7 +105,18 @@ class Access:
         self._redaction = Redaction(self.storage_options)
         self._lock = threading.Lock()
         self._fetcher: Fetcher | None = None
+        self._expect()
         self._context: ts.Context | None = None
+
+    def expect_answers(self) -> None:
+        """Wait for stores that are away from now on, also in pickled copies: all have answered."""
+        self._expected = True
+        self._expect()
+
+    def _expect(self) -> None:
+        self.in_flight.expected = self.fetches.expected = self._expected
+        if self._fetcher is not None and self._expected:
+            self._fetcher.expect_answers()
 
     def hide(self, text: str) -> str:
         """`text` without secrets."""
@@ -211,15 +224,12 @@ class Access:
         with self._lock:
             if self._fetcher is None:
                 self._fetcher = Fetcher(self.what, self.storage_options, self.options, self.stats)
+                self._expect()
             return self._fetcher
 
     def run(self, fn: Callable[[], T]) -> Future[T]:
         """Run `fn`, which may wait, in a thread of its own."""
         return self._threads.submit(contextvars.copy_context().run, fn)
-
-    def counts(self) -> dict[str, Any]:
-        """Requests to networks so far, as `RemoteStats.counts` returns them."""
-        return self.stats.counts()
 
 
 # --- folders -------------------------------------------------------------------------------------

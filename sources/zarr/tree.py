@@ -25,6 +25,7 @@ from windrow.sources.base import Columns, IntArray
 from windrow.sources.boxes import BoxField, BoxPart, Padding
 from windrow.sources.chunks import ArrayPart, BoxReader, RowReader
 from windrow.sources.remote.options import useless_options
+from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.box_readers import box_reader
 from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.find import find_all, open_each, unread
@@ -290,9 +291,14 @@ class ArrayTree:
         """Whether an array is read over a network."""
         return any(array.is_remote_source for array in self.open())
 
-    def counts(self) -> dict[str, Any]:
-        """Requests for remote arrays, as `RemoteStats.counts` returns them."""
-        return self._access.counts()
+    @property
+    def remote_stats(self) -> RemoteStats:
+        """The counts of requests for remote arrays."""
+        return self._access.stats
+
+    def expect_answers(self) -> None:
+        """Wait for stores that are away from now on: all have answered."""
+        self._access.expect_answers()
 
     @property
     def facts(self) -> str:
@@ -578,5 +584,14 @@ class OverTree:
         reads that were started, of a chunk or of adjacent chunks, `bytes` the bytes of the values,
         and `faults` the reads that failed for good. TensorStore's own counts are for the whole
         process: `tensorstore.experimental_collect_matching_metrics("/tensorstore/http/")`.
+
+        Once a request was answered also `p50_s`, `p95_s` and `p99_s`: seconds that the last 1,024 requests
+        took, by percentile. `hedged` is the number of second requests, and `outage_s` the seconds in which
+        requests waited for a store that was away, if there were any; TensorStore makes no second requests.
         """
-        return self._tree.counts()
+        return self.remote_stats.counts()
+
+    @property
+    def remote_stats(self) -> RemoteStats:
+        """The counts of requests to networks."""
+        return self._tree.remote_stats

@@ -34,7 +34,7 @@ from windrow.core.cancellation import (
 from windrow.core.daemon_threads import DaemonPool
 from windrow.errors import ReadError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, WindowDataSource
-from windrow.sources.remote.options import RemoteStats
+from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.in_flight import InFlightLimiter, side_by_side
 
 pytestmark = pytest.mark.jobs

@@ -31,7 +31,7 @@ OPTIONS = (
     "group_size:5,snappy,pad_to_block_boundary:true",
 )
 COUNT = 61
-QUICK = RemoteOptions(retries=1, backoff_s=0.0)
+QUICK = RemoteOptions(retries=1, backoff_s=0.0, outage_s=0)
 Damage = Callable[[bytearray, random.Random], None]
 Files = list[tuple[bytes, list[bytes]]]
 

@@ -27,7 +27,7 @@ from tests.range_server import RangeServer, cut, replace, reset, status
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
 
-QUICK = RemoteOptions(backoff_s=0.01, max_backoff_s=0.05)
+QUICK = RemoteOptions(backoff_s=0.01, max_backoff_s=0.05, outage_s=0)
 OPTIONS = (
     "group_size:1",
     "group_size:7,uncompressed",
@@ -378,7 +378,7 @@ def test_what_lasts_is_an_error_that_tells_what_was_tried(
     server: RangeServer, tmp_path: Path
 ) -> None:
     written(tmp_path / "a.array_record", some_records(20), "group_size:2")
-    limits = RemoteOptions(retries=2, backoff_s=0.01)
+    limits = RemoteOptions(retries=2, backoff_s=0.01, outage_s=0)
     source = ArrayRecordDataSource(server.url("a.array_record"), remote=limits)
     server.chance(1.0, [status(503)])
     chain = windrow.MapDataset.source(source).shuffle(seed=0).batch(4)

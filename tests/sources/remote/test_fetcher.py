@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.limits import CALM
+from tests.limits import CALM, counted
 from tests.processes import until
 from tests.range_server import Fault, RangeServer, replace, stall, status
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
@@ -72,7 +72,7 @@ def test_tails_are_one_request_each_and_a_url_that_comes_twice_one(server: Range
     assert [tail.file.size_bytes for tail in tails] == [len(DATA) - n for n in (3, 1, 3, 2)]
     assert all(tail.data == DATA[-1000:] for tail in tails)
     assert [asked[2] for asked in server.counts().asked] == ["bytes=-1000"] * 3
-    assert reader.stats.counts() == {"requests": 3, "retries": 0, "bytes": 3000, "faults": {}}
+    assert counted(reader) == {"requests": 3, "retries": 0, "bytes": 3000, "faults": {}}
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_calls_side_by_side_share_what_is_on_its_way(folder: Path) -> None:
 
 def test_who_waited_for_what_was_given_up_asks_itself(folder: Path) -> None:
     with RangeServer(folder, latency_s=0.2) as server:
-        once = RemoteOptions(retries=0)
+        once = RemoteOptions(retries=0, outage_s=0)
         source = ArrayRecordDataSource(server.url("a.array_record"), remote=once)
         server.plan([status(503)])
         results: list[int] = []

@@ -33,7 +33,7 @@ from windrow.errors import (
 from windrow.sources import RemoteOptions, TFDSDataSource, even_splits
 
 SPLITS = {"train": [23, 0, 18], "test": [9]}
-QUICK = RemoteOptions(backoff_s=0.01, max_backoff_s=0.05)
+QUICK = RemoteOptions(backoff_s=0.01, max_backoff_s=0.05, outage_s=0)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,302 @@
+"""Stores that answered and are away: the run waits for them, tells of it, and ends after `outage_s`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import pickle
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
+
+import windrow
+from tests.far_arrays import array_over, values, write_ways
+from tests.limits import CALM, within
+from tests.processes import until
+from tests.range_server import Fault, RangeServer, cut, replace, stall, status
+from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, WindrowError
+from windrow.sources import ArrayRecordDataSource, RemoteOptions
+from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
+
+DATA = bytes(range(256)) * 40
+# Three attempts before a request waits, and a wait that no test reaches by the machine's own clock.
+PATIENT = dataclasses.replace(CALM, outage_s=600)
+
+
+@pytest.fixture
+def server() -> Iterator[RangeServer]:
+    with RangeServer({"a.bin": DATA}) as running:
+        yield running
+
+
+@pytest.fixture
+def file(server: RangeServer) -> RemoteFile:
+    found = Fetcher("Tests", None, CALM).tails([server.url("a.bin")], 1)[0].file
+    server.reset_counts()
+    return found
+
+
+def fetcher(options: RemoteOptions = PATIENT, *, each_s: float = 0.0) -> Fetcher:
+    """A fetcher for which every attempt takes `each_s`, by the clock of its outages."""
+    reader = Fetcher("Tests", None, options)
+    reader.expect_answers()
+    reader._outages.clock = lambda: each_s * reader.stats._requests
+    return reader
+
+
+def read(reader: Fetcher, file: RemoteFile) -> bytes:
+    return reader.start([ByteRange(file, 0, 3000)]).result()[0]
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
+def test_a_store_that_comes_back_delays_the_read(
+    server: RangeServer, file: RemoteFile, code: int
+) -> None:
+    server.plan([status(code)] * 40)
+    reader = fetcher(each_s=10.0)
+    assert read(reader, file) == DATA[:3000]
+    counts = reader.stats.counts()
+    assert (counts["requests"], counts["retries"]) == (41, 40)
+    assert counts["faults"] == {f"status {code}": 40}
+    assert counts["outage_s"] == pytest.approx(400.0)
+    assert read(reader, file) == DATA[:3000]
+    assert reader.stats.counts()["outage_s"] == pytest.approx(400.0)
+
+
+def test_timeouts_and_refused_connections_are_outages(
+    server: RangeServer, file: RemoteFile
+) -> None:
+    server.plan([stall()] * 4)
+    reader = fetcher(dataclasses.replace(PATIENT, stall_s=0.5), each_s=1.0)
+    assert read(reader, file) == DATA[:3000]
+    assert reader.stats.counts()["faults"]["stalled"] >= 4
+    server.close()
+    with pytest.raises(ReadError, match=r"had answered before.*outage_s=600"):
+        read(fetcher(each_s=100.0), file)
+
+
+def test_an_outage_that_lasts_is_an_error_that_says_what_was_tried(
+    server: RangeServer, file: RemoteFile
+) -> None:
+    server.chance(1.0, [status(503)])
+    reader = fetcher(each_s=30.0)
+    with pytest.raises(ReadError) as caught:
+        read(reader, file)
+    assert re.search(
+        r"bytes \[0, 3,000\), could not be read; 21 attempts in \d+\.\d s: status 503 \(21\)\."
+        r" It had answered before, so it was waited for \(RemoteOptions\.outage_s=600\)\. Check the network",
+        str(caught.value),
+    )
+    assert (caught.value.why, caught.value.is_unanswered) == ("status 503", True)
+    # The outage is as long as it is, so the next read does not wait for all of it again.
+    with pytest.raises(ReadError, match=r"3 attempts in"):
+        read(reader, file)
+    server.heal()
+    assert read(reader, file) == DATA[:3000]
+    assert reader.stats.counts()["outage_s"] == pytest.approx(30.0 * 24)
+    server.plan([status(503)] * 9)
+    assert read(reader, file) == DATA[:3000]
+
+
+@pytest.mark.parametrize(
+    ("fault", "attempts", "told"),
+    [
+        (status(404), 1, "was not found"),
+        (status(403), 1, "status 403"),
+        (status(400), 1, "status 400"),
+        (replace(b"another" * 2000), 1, "has changed since it was opened"),
+        (cut(), 3, r"3 attempts in .*cut short \(3\)"),
+        (Fault("wrong_range"), 3, r"3 attempts in .*wrong range \(3\)"),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Fault) else "",
+)
+def test_an_answer_is_not_an_outage(
+    server: RangeServer, file: RemoteFile, fault: Fault, attempts: int, told: str
+) -> None:
+    server.chance(1.0, [fault])
+    with pytest.raises((ReadError, NotFoundError), match=told) as caught:
+        read(fetcher(), file)
+    assert "outage_s" not in str(caught.value)
+    assert server.counts().requests == attempts
+
+
+def test_an_error_ends_an_outage(server: RangeServer, file: RemoteFile) -> None:
+    server.plan([*[status(503)] * 10, status(404)])
+    with pytest.raises(
+        NotFoundError, match=r"11 attempts in .*status 503 \(10\), status 404 \(1\)"
+    ):
+        read(fetcher(), file)
+
+
+def test_wrong_answers_within_an_outage_are_few(server: RangeServer, file: RemoteFile) -> None:
+    server.plan([*[status(503)] * 10, cut(), cut(), status(503), None])
+    assert read(fetcher(), file) == DATA[:3000]
+    server.plan([*[status(503)] * 10, cut(), cut(), status(503), cut(), None])
+    with pytest.raises(ReadError, match=r"14 attempts in .*status 503 \(11\), cut short \(3\)"):
+        read(fetcher(), file)
+
+
+def test_a_message_each_minute_says_since_when_and_what_was_tried(
+    server: RangeServer, file: RemoteFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = dataclasses.replace(file, url=file.url.replace("//", "//user:sesame@") + "?key=sesame")
+    server.plan([status(503)] * 30)
+    with caplog.at_level(logging.WARNING, "windrow.remote"):
+        assert read(fetcher(each_s=10.0), secret) == DATA[:3000]
+    told = [record.getMessage() for record in caplog.records]
+    # It waits after the third attempt, 20 s after the first one failed.
+    seconds = [
+        re.search(r"for (\d+) s; requests tried: status 503 \((\d+)\)", t) for t in told[:-1]
+    ]
+    assert [found and found.groups() for found in seconds] == [
+        (str(20 + 60 * n), str(3 + 6 * n)) for n in range(5)
+    ]
+    store = server.address
+    since = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.fullmatch(
+        rf"Tests: {store} has not answered since {since}, for 20 s; requests tried: status 503 \(3\)\."
+        r" Reading waits for it, for up to 600 s in all \(RemoteOptions\.outage_s\)",
+        told[0].replace("***@", ""),
+    )
+    assert told[-1].endswith(f"{server.port} answers again, after 300 s")
+    assert "sesame" not in caplog.text
+
+
+def test_a_file_that_alone_fails_is_told_of_once_a_minute(
+    server: RangeServer, file: RemoteFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = fetcher(each_s=1.0)
+    with caplog.at_level(logging.WARNING, "windrow.remote"):
+        for _ in range(8):
+            server.plan([status(503)] * 4)
+            assert read(reader, file) == DATA[:3000]  # 40 s in all
+    assert len(caplog.records) == 2
+    assert reader.stats.counts()["outage_s"] == pytest.approx(32.0)
+
+
+def test_nothing_waits_before_the_source_is_open(server: RangeServer, file: RemoteFile) -> None:
+    server.chance(1.0, [status(503)])
+    reader = Fetcher("Tests", None, PATIENT)
+    with pytest.raises(ReadError, match=r"3 attempts in .*status 503 \(3\)\. Check"):
+        read(reader, file)
+    with pytest.raises(ReadError, match=r"3 attempts in .*status 503 \(3\)\. Check"):
+        ArrayRecordDataSource(server.url("a.bin"), remote=PATIENT)
+    reader.expect_answers()
+    copy = pickle.loads(pickle.dumps(reader))
+    server.plan([status(503)] * 9)
+    server.heal()
+    assert read(copy, file) == DATA[:3000]
+    off = fetcher(CALM)
+    server.chance(1.0, [status(503)])
+    with pytest.raises(ReadError, match=r"3 attempts in .*status 503 \(3\)\. Check"):
+        read(off, file)
+
+
+def test_a_copy_waits_as_its_original(server: RangeServer, file: RemoteFile) -> None:
+    copy = pickle.loads(pickle.dumps(fetcher()))
+    server.plan([status(503)] * 9)
+    assert read(copy, file) == DATA[:3000]
+
+
+def test_a_cancelled_wait_ends_at_once(server: RangeServer, file: RemoteFile) -> None:
+    server.chance(1.0, [status(503)])
+    reader = fetcher(dataclasses.replace(PATIENT, backoff_s=500.0, max_backoff_s=500.0, retries=0))
+    running = reader.start([ByteRange(file, 0, 3000)])
+    assert until(lambda: reader.stats.counts()["faults"] != {})
+    with within(1.0):
+        running.cancel()
+        assert until(lambda: not [text for text, _ in windrow_in_flight()])
+
+
+def windrow_in_flight() -> list[tuple[str, float]]:
+    from windrow.core.in_flight import in_flight
+
+    return in_flight()
+
+
+# ---- sources
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[RangeServer]:
+    writer = ArrayRecordWriter(str(tmp_path / "a.array_record"), "group_size:1")
+    for number in range(200):
+        writer.write(np.full(300, number, "u2").tobytes())
+    writer.close()
+    with RangeServer(tmp_path) as running:
+        yield running
+
+
+def numbers(batches: Any) -> list[int]:
+    return [int(np.frombuffer(record, "u2")[0]) for batch in batches for record in batch]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("cached", [False, True])
+def test_an_outage_within_an_epoch_changes_nothing(
+    site: RangeServer, tmp_path: Path, workers: int, cached: bool
+) -> None:
+    folder = tmp_path / "cache" if cached else None
+    options = dataclasses.replace(PATIENT, merge_gap_bytes=0, cache_dir=folder)
+    source = ArrayRecordDataSource(site.url("a.array_record"), remote=options)
+    chain = windrow.MapDataset.source(source).shuffle(seed=1).batch(8).to_iter_dataset()
+    if workers:
+        chain = chain.mp_prefetch(workers)
+    site.plan([*[None] * 5, *[status(503)] * 300])
+    found = numbers(chain)
+    expected = np.asarray(windrow.MapDataset.range(200).shuffle(seed=1).read(np.arange(200)))
+    assert found == expected.tolist()
+    assert site.counts().faults["status"] == 300
+
+
+def test_closing_the_iterator_ends_the_wait(site: RangeServer) -> None:
+    slow = dataclasses.replace(PATIENT, backoff_s=500.0, max_backoff_s=500.0, retries=0)
+    source = ArrayRecordDataSource(site.url("a.array_record"), remote=slow)
+    iterator = iter(windrow.MapDataset.source(source).shuffle(seed=1).batch(8).to_iter_dataset())
+    site.chance(1.0, [status(503)])
+
+    def wait() -> None:
+        with contextlib.suppress(WindrowError):  # the iterator is closed
+            next(iterator)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    assert until(lambda: source.stats()["faults"] != {})
+    with within(1.0):
+        iterator.close()
+        waiting.join(60)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("way", ["filter", "cookies", "plain"])
+def test_arrays_wait_too(tmp_path: Path, way: str) -> None:
+    data = values(48, 6)
+    write_ways(tmp_path, data)
+    with RangeServer(tmp_path) as server:
+        source = array_over(server, way, PATIENT)
+        server.plan([status(503)] * (4 if way == "plain" else 60))
+        np.testing.assert_array_equal(source.read(np.arange(48)), data)
+        assert server.counts().faults["status"] >= 4
+
+
+# ---- options
+
+
+@pytest.mark.parametrize("name", ["outage_s", "hedge"])
+def test_options_are_checked(name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} must be a number"):
+        RemoteOptions(**{name: "long"})  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match=f"{name} must be at least 0"):
+        RemoteOptions(**{name: -1.0})  # type: ignore[arg-type]
+
+
+def test_a_share_is_at_most_one() -> None:
+    with pytest.raises(PlanError, match="hedge is a share and at most 1, got 2"):
+        RemoteOptions(hedge=2)

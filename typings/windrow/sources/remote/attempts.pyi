@@ -1,0 +1,1 @@
+from sources.remote.attempts import *

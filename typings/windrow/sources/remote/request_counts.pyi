@@ -1,0 +1,1 @@
+from sources.remote.request_counts import *

@@ -4,8 +4,8 @@
     python -m benchmarks.lanes --small    tiny data, to see that it runs
 
 Rows of a Zarr array, shuffled in windows of 64 blocks, in batches of 256. Both streams take turns in one process,
-each first in every other round. The CPU time is that of the whole process: of the loop, of the reads, and
-of the threads that decode. Every turn first delivers a quarter of an epoch that does not count.
+each first in every other round. The CPU time is of the whole process: the loop, the reads and the
+threads that decode. Every turn first delivers a quarter of an epoch that does not count.
 """
 
 from __future__ import annotations

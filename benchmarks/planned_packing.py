@@ -192,7 +192,7 @@ def _ms(call: Callable[[], Sequence[Any]]) -> float:
     """The time of a call that names the records of a batch."""
     began = time.perf_counter()
     if len(call()) != _BATCH:
-        raise RuntimeError("planned_packing: the records are not those of a batch")
+        raise RuntimeError("planned_packing: records_of named other records than the batch has")
     return 1000 * (time.perf_counter() - began)
 
 

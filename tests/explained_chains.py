@@ -5,6 +5,7 @@ Invariant: chains over the same stores are the same each time, and all of it is 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -51,6 +52,14 @@ class Stores:
     def url(self, name: str) -> str:
         """Where the server has a store."""
         return self.server.url(name)
+
+
+@contextlib.contextmanager
+def served_stores(folder: Path) -> Iterator[Stores]:
+    """The stores, written into a folder and served from there."""
+    write_stores(folder)
+    with RangeServer(folder) as server:
+        yield Stores(folder, server)
 
 
 def write_stores(folder: Path) -> None:

@@ -24,6 +24,8 @@ T = TypeVar("T")
 # Three attempts, soon one after the other, also of a store that answered before; the limits of time are
 # those that users have.
 CALM: Final = RemoteOptions(retries=2, backoff_s=0.001, max_backoff_s=0.01, outage_s=0)
+# A file on a server.
+DATA: Final = bytes(range(256)) * 40
 # What a busy machine may add to a limit.
 SLACK_S: Final = 30.0
 _ATTEMPTS: Final = 50

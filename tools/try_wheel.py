@@ -159,7 +159,7 @@ def without_rust(environment: Mapping[str, str], home: Path) -> dict[str, str]:
         for folder in environment.get("PATH", os.defpath).split(os.pathsep)
         if not any(shutil.which(program, path=folder) for program in ("cargo", "rustc"))
     )
-    # The settings of pip stay those of the user.
+    # The user's settings of pip are kept.
     kept.setdefault("XDG_CONFIG_HOME", str(Path.home() / ".config"))
     kept["HOME"] = kept["USERPROFILE"] = str(home)
     return kept
@@ -182,7 +182,7 @@ def trial(
     has_core: bool,
     warnings: int = 0,
 ) -> str:
-    """What the trial prints, once it has the native core or not, and so many warnings about that."""
+    """The output that the trial must have: whether the core is there, and how many warnings came."""
     core = "with" if has_core else "without"
     names = [",".join(package_folders()), ",".join(modules())]
     command = [str(python), "-c", TRIAL, *names, str(ROOT), core, str(warnings)]

@@ -488,7 +488,7 @@ def test_a_state_of_some_workers_continues_with_another_number() -> None:
     assert os.getpid() not in processes
     for workers in (0, 1, 3):
         with iter(_in_workers(chain, workers)) as iterator:
-            for step in (len(whole) - 1, 0, len(whole) // 2):  # the workers are those of one start
+            for step in (len(whole) - 1, 0, len(whole) // 2):  # the workers stay the same
                 iterator.set_state(states[step])
                 assert _split(next(iterator))[0] == whole[step]
             assert [_split(found)[0] for found in iterator] == whole[len(whole) // 2 + 1 :]

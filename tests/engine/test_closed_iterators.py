@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.explained_chains import CASES, Stores, write_stores
-from tests.range_server import RangeServer
+from tests.explained_chains import CASES, Stores, served_stores
 from windrow.core.native import native
 
 pytestmark = pytest.mark.skipif(native() is None, reason="futures of other threads are cancelled")
@@ -27,10 +26,8 @@ NAMES = [name for name, case in CASES.items() if not case.is_slow and not is_can
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
-    folder = tmp_path_factory.mktemp("stores")
-    write_stores(folder)
-    with RangeServer(folder) as server:
-        yield Stores(folder, server)
+    with served_stores(tmp_path_factory.mktemp("stores")) as found:
+        yield found
 
 
 def ours_in_cycles() -> list[str]:

@@ -27,7 +27,7 @@ from tests.explained_chains import (
     ForeignOfMany,
     Stores,
     nodes_of,
-    write_stores,
+    served_stores,
 )
 from tests.full_queues import counted
 from tests.range_server import RangeServer
@@ -69,10 +69,8 @@ COLUMNS = ("records", "chunks", "reads", "stored_bytes", "decoded_bytes", "deliv
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
-    folder = tmp_path_factory.mktemp("stores")
-    write_stores(folder)
-    with RangeServer(folder) as server:
-        yield Stores(folder, server)
+    with served_stores(tmp_path_factory.mktemp("stores")) as found:
+        yield found
 
 
 def short_queue(dataset: Dataset) -> Dataset:
@@ -130,9 +128,7 @@ class Watch:
 
 
 def test_explaining_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_stores(tmp_path)
-    with RangeServer(tmp_path) as server:
-        stores = Stores(tmp_path, server)
+    with served_stores(tmp_path) as stores:
         chains = {name: case.make(stores) for name, case in CASES.items()}
         watch = Watch(stores, chains.values(), monkeypatch)
         before = watch.counts()

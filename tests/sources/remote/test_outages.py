@@ -1,4 +1,4 @@
-"""Stores that answered and are away: the run waits for them, tells of it, and ends after `outage_s`."""
+"""Stores that answered and are away: the run waits, logs that it waits, and ends after `outage_s`."""
 
 from __future__ import annotations
 
@@ -18,29 +18,15 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
 from tests.far_arrays import array_over, values, write_ways
-from tests.limits import CALM, within
+from tests.limits import CALM, DATA, within
 from tests.processes import until
 from tests.range_server import Fault, RangeServer, cut, replace, stall, status
 from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, WindrowError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
 from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 
-DATA = bytes(range(256)) * 40
 # Three attempts before a request waits, and a wait that no test reaches by the machine's own clock.
 PATIENT = dataclasses.replace(CALM, outage_s=600)
-
-
-@pytest.fixture
-def server() -> Iterator[RangeServer]:
-    with RangeServer({"a.bin": DATA}) as running:
-        yield running
-
-
-@pytest.fixture
-def file(server: RangeServer) -> RemoteFile:
-    found = Fetcher("Tests", None, CALM).tails([server.url("a.bin")], 1)[0].file
-    server.reset_counts()
-    return found
 
 
 def fetcher(options: RemoteOptions = PATIENT, *, each_s: float = 0.0) -> Fetcher:

@@ -5,37 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
-from tests.limits import CALM, within
+from tests.limits import CALM, DATA, within
 from tests.range_server import RangeServer, late, stall, status
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
 from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 from windrow.sources.remote.request_counts import RemoteStats, request_figures
 
-DATA = bytes(range(256)) * 40
 # No answer comes so late that a test would pass only after it.
 _LATE_S = 300.0
 
 HEDGED = dataclasses.replace(CALM, hedge=0.02)
-
-
-@pytest.fixture
-def server() -> Iterator[RangeServer]:
-    with RangeServer({"a.bin": DATA}) as running:
-        yield running
-
-
-@pytest.fixture
-def file(server: RangeServer) -> RemoteFile:
-    found = Fetcher("Tests", None, HEDGED).tails([server.url("a.bin")], 1)[0].file
-    server.reset_counts()
-    return found
 
 
 def seen(count: int = 200, took_s: float = 0.01, size_bytes: int = 100) -> RemoteStats:

@@ -48,7 +48,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 
 def assert_same(opened: Source, by_path: Source) -> None:
-    """Records, fingerprints, explain() and states are those of the path; pickled too."""
+    """Records, fingerprints, explain() and states equal what the path gives, also after pickling."""
     indices = np.array([1, 0, 1])
     for source in (opened, pickle.loads(pickle.dumps(opened))):
         assert source.fingerprint == by_path.fingerprint

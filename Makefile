@@ -89,9 +89,10 @@ sharded: $(READY)
 	@$(PY) -m examples.train_sharded
 	@$(PY) -m pytest -q -m jobs tests/devices
 
-# Three processes on two cores: tests of remote stores wait for most of their time.
+# Three processes on two cores: tests of remote stores wait for most of their time. Each keeps to its
+# third of the tests while it can, so that most stores are written once.
 test: $(READY)
-	@$(PY) -m pytest -q -n 3 -m "not jobs and not report and not tfds"
+	@$(PY) -m pytest -q -n 3 --dist worksteal -m "not jobs and not report and not tfds"
 
 test-plain: $(READY)
 	@WINDROW_NATIVE=0 $(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds" \
@@ -105,10 +106,11 @@ test-native: $(READY)
 test-jobs: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "jobs and not soak and not tfds" $(call marked,jobs)
 
-# Worker processes, conversions on processes, and an example: what a change must never break.
+# Worker processes, conversions on processes, predictions, and an example: what a change must never break.
 BRIEF := $(addprefix tests/,workers/test_workers.py workers/test_workers_faults.py workers/test_workers_stream.py \
 	workers/test_worker_review.py converters/test_converters_executor.py verification/test_verify_bombs.py \
-	explain/test_explain_counted.py test_example.py test_hunt.py)
+	explain/test_explain_counted.py explain/test_dry_run.py explain/test_advice.py explain/test_explain_endless.py \
+	test_example.py test_hunt.py)
 test-brief: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "jobs and not soak and not tfds" $(BRIEF)
 

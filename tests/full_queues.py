@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Set
 from typing import Any
 from unittest import mock
 
@@ -21,19 +22,20 @@ def counted(dataset: MapDataset[Any] | IterDataset[Any], every: int = 8) -> Stat
 
     Memory is measured after every block, however quickly blocks come.
     """
+    others = set(threading.enumerate())  # iterators that earlier tests have left, too
     with mock.patch.object(profiler, "_LEAST_S", 0.0), iter(dataset) as iterator:
         for number, _ in enumerate(iterator):
             if number < _FIRST or number % every == 0:
-                wait_for_full_queue(iterator)
+                _wait_for_full_queue(iterator, others)
         return iterator.stats()
 
 
-def wait_for_full_queue(iterator: DatasetIterator[Any]) -> None:
+def _wait_for_full_queue(iterator: DatasetIterator[Any], others: Set[threading.Thread]) -> None:
     """Until the loader waits for room, or has made all there is, or makes nothing ahead."""
     before_s = iterator.stats().blocked_s
-    full = until(lambda: iterator.stats().blocked_s > before_s or not _is_made())
+    full = until(lambda: iterator.stats().blocked_s > before_s or not _is_made(others))
     assert full, f"the queue did not get full: {iterator.stats()}"
 
 
-def _is_made() -> bool:
-    return any(thread.name == _THREAD for thread in threading.enumerate())
+def _is_made(others: Set[threading.Thread]) -> bool:
+    return any(thread.name == _THREAD for thread in set(threading.enumerate()) - others)

@@ -386,21 +386,22 @@ class RangeServer:
             body = body[: len(body) // 2]
         if fault is not None and kind == "drip":
             for at in range(len(body)):
+                self._sends(1)
                 writer.write(body[at : at + 1])
                 await writer.drain()
-                self._sent_bytes(1)
                 await asyncio.sleep(fault.pause_s)
             return True
+        self._sends(len(body))
         writer.write(body)
         await writer.drain()
-        self._sent_bytes(len(body))
         if kind == "stall_body":
             await asyncio.Event().wait()
         if kind == "reset":
             _reset(writer)
         return not broken and request.headers.get("connection", "").lower() != "close"
 
-    def _sent_bytes(self, size_bytes: int) -> None:
+    def _sends(self, size_bytes: int) -> None:
+        """Count bytes before they are sent: who has an answer may ask for the counts at once."""
         with self._lock:
             self._body_bytes += size_bytes
 

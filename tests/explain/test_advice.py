@@ -18,6 +18,9 @@ from windrow import Explanation, IterDataset, MapDataset, ReadOptions
 from windrow.explain.explanation import Advice
 from windrow.stats.costs import Amount
 
+# Streams are run beside what is predicted of them. A part of `make test-brief`.
+pytestmark = pytest.mark.jobs
+
 # Makes a dataset from the options of its streams.
 Make: TypeAlias = Callable[[Sequence[ReadOptions]], IterDataset[Any]]
 

@@ -24,6 +24,9 @@ from windrow.quality.batch_sample import added_up
 from windrow.sources import ZarrDataSource
 from windrow.stats.costs import Amount, SourceCosts, known
 
+# Streams are run beside what is predicted of them. A part of `make test-brief`.
+pytestmark = pytest.mark.jobs
+
 ROWS, CHUNK, ROW_BYTES = 4_000, 20, 64
 
 

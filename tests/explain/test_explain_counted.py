@@ -53,6 +53,9 @@ from windrow.transforms.nodes import (
     values,
 )
 
+# Streams are run beside what is predicted of them. A part of `make test-brief`.
+pytestmark = pytest.mark.jobs
+
 # Reads of a chunk, a record, or a call, as they can be noticed: by a name in CASES.
 NOTICED = {
     "chunks by blocks, little room": "opened",
@@ -155,13 +158,7 @@ def test_somebody_elses_source_is_asked_as_often_as_told(kind: type[Foreign]) ->
     assert source.calls == 300
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.jobs) if case.is_slow else name
-        for name, case in CASES.items()
-    ],
-)
+@pytest.mark.parametrize("name", CASES)
 def test_what_is_told_happens(stores: Stores, name: str) -> None:
     case = CASES[name]
     dataset = short_queue(case.make(stores))
@@ -194,7 +191,6 @@ def test_chunks_that_take_long_are_held_as_told(
     assert found.held_bytes.low <= told.held_bytes.high
 
 
-@pytest.mark.jobs
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_workers_that_answer_together_have_no_more_held(
     stores: Stores, monkeypatch: pytest.MonkeyPatch, count: int

@@ -17,6 +17,9 @@ from windrow import IterDataset, MapDataset
 from windrow.explain.extrapolation import read_whole
 from windrow.stats.costs import Amount
 
+# Streams are run beside what is predicted of them. A part of `make test-brief`.
+pytestmark = pytest.mark.jobs
+
 
 def kept(element: Any) -> bool:
     return True

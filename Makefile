@@ -101,7 +101,8 @@ test-plain: $(READY)
 # Python's library is linked by the tests, so that they are programs.
 test-native: $(READY)
 	@cd $(CRATE) && cargo fmt --check && export PYO3_PYTHON="$(CURDIR)/$(PY)" && \
-		cargo clippy --quiet --locked --all-targets -- -D warnings && cargo test --quiet --locked
+		cargo clippy --quiet --locked --all-targets -- -D warnings && cargo test --quiet --locked && \
+		cargo metadata --no-deps --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 
 test-jobs: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "jobs and not soak and not tfds" $(call marked,jobs)

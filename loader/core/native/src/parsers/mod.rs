@@ -25,7 +25,7 @@ pub const PARSERS: [Parser; 10] = [
     ("chunk_codecs", zarr::chunk_codecs),
     ("shard_index", zarr::shard_index),
     ("tfrecords", tensorflow::tfrecords),
-    ("examples", tensorflow::examples),
+    ("tf_examples", tensorflow::examples),
 ];
 
 /// Parses `data`; false if there is no parser with this name.

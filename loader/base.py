@@ -17,7 +17,7 @@ import numpy as np
 
 from windrow.engine import execute
 from windrow.engine.defaults import default_options
-from windrow.errors import ArgumentError, ReadError
+from windrow.errors import ArgumentError, ReadError, UnsupportedTransformError
 from windrow.iterator import DatasetIterator
 from windrow.transforms import functions, nodes, specs, tables
 from windrow.transforms.nodes import STREAM, Node, StreamLimitNode
@@ -391,7 +391,7 @@ def applied(dataset: D, transformations: Any) -> D:
                         f"apply: {transform.__qualname__} is a function; use map or filter, or an"
                         " instance of a class of windrow.transforms, such as Map or Filter"
                     )
-                raise ArgumentError(
+                raise UnsupportedTransformError(
                     f"apply: {transform!r} is not a Map, RandomMap, MapWithIndex, FlatMap, Filter"
                     " or Batch of windrow.transforms; for a plain function use map or filter"
                 )

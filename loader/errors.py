@@ -18,9 +18,10 @@ attributes.
     ├── ConversionError (RuntimeError)       a conversion that is unfinished, or cannot be done
     └── MissingExtraError (ImportError)      an optional dependency that is not installed
 
-Three mistakes have one class here and another builtin in Grain. Their classes derive from both:
-`ArgumentValueError` (ArgumentError, PlanError), `EmptyPathsError` (NotFoundError, SourceError) and
-`StateIndexError` (StateError, RecordIndexError).
+Four mistakes have one class here and another builtin in Grain. Their classes derive from both:
+`ArgumentValueError` (ArgumentError, PlanError), `EmptyPathsError` (NotFoundError, SourceError),
+`StateIndexError` (StateError, RecordIndexError) and `UnsupportedTransformError` (ArgumentError,
+NotImplementedError).
 """
 
 from __future__ import annotations
@@ -114,6 +115,10 @@ class EmptyPathsError(NotFoundError, SourceError):
 
 class StateIndexError(StateError, RecordIndexError):
     """The state is at an element that the dataset does not have."""
+
+
+class UnsupportedTransformError(ArgumentError, NotImplementedError):
+    """A transform that a chain has no node for, such as a `TfRandomMap`."""
 
 
 def missing_extra(what: str, extra: str) -> MissingExtraError:

@@ -350,8 +350,9 @@ class IterDataset(Dataset[T]):
         A restored stream reads again only what the open rows hold.
 
         Args:
-            length_struct: The cells of a row for each feature. Other keys of elements are left out.
-                For a meta feature that is a dict of sequences, give a dict.
+            length_struct: The cells of a row for each feature. For a meta feature that is a dict of
+                sequences, give a dict. Other keys of elements are left out; for "concat_then_split"
+                they are an error.
             method: "first_fit" and "best_fit" keep `num_packing_bins` rows open. A sequence goes into
                 the first row that has room, or into the fullest. When one fits into none, all rows
                 are given out. "concat_then_split" puts sequences end to end and cuts them.

@@ -76,11 +76,19 @@ def length_of(value: Any) -> int:
     return 1 if np.ndim(value) == 0 else len(value)
 
 
-def values_of(element: Any, features: Sequence[PackedFeature], who: str) -> list[Any]:
+def values_of(
+    element: Any, features: Sequence[PackedFeature], who: str, *, all_keys: bool = False
+) -> list[Any]:
     """The values of the features of an element.
 
+    Args:
+        element: A dict.
+        features: The features.
+        who: The caller's name, for messages.
+        all_keys: Whether another key of the element is an error.
+
     Raises:
-        ElementError: If the element is not a dict, or lacks a feature.
+        ElementError: If the element is not a dict, lacks a feature, or has a key that it may not have.
     """
     if not isinstance(element, dict):
         raise ElementError(
@@ -92,6 +100,12 @@ def values_of(element: Any, features: Sequence[PackedFeature], who: str) -> list
         raise ElementError(
             f"{who}: the element has the keys {sorted(map(str, element))} and lacks {missing}; map it"
             " to a dict that has them before, or leave them out of length_struct"
+        )
+    if all_keys and len(element) > len(features):
+        others = sorted(map(str, set(element) - {feature.name for feature in features}))
+        raise ElementError(
+            f"{who}: the element has the keys {sorted(map(str, element))}, and length_struct lacks"
+            f" {others}; give their cells there, or leave them out in a map before"
         )
     return [f.taken(element, who) if f.inside else element[f.name] for f in features]
 

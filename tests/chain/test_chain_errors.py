@@ -314,6 +314,7 @@ BUILTIN = {
     "ArgumentValueError": (TypeError, ValueError),
     "EmptyPathsError": (FileNotFoundError, ValueError),
     "StateIndexError": (ValueError, IndexError),
+    "UnsupportedTransformError": (TypeError, NotImplementedError),
 }
 
 

@@ -256,6 +256,15 @@ def test_elements_that_do_not_fit(struct: Any, message: str) -> None:
         list(stream.pack(struct, num_packing_bins=2))
 
 
+def test_concat_then_split_loses_no_key() -> None:
+    source = [{"x": np.zeros(5), "y": np.zeros(5)}]
+    stream = windrow.MapDataset.source(source).to_iter_dataset()
+    message = r"has the keys \['x', 'y'\], and length_struct lacks \['y'\]; give their cells there"
+    with pytest.raises(ElementError, match=message):
+        list(stream.pack({"x": 4}, "concat_then_split"))
+    assert len(list(stream.pack({"x": 4, "y": 4}, "concat_then_split"))) == 2
+
+
 def test_an_element_that_lacks_a_part_of_a_dict() -> None:
     stream = windrow.MapDataset.source([{"x": {"y": 1}}]).to_iter_dataset()
     packed = stream.pack({"x": {"z": 4}}, num_packing_bins=2, meta_features=("x",))

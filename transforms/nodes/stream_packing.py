@@ -278,7 +278,7 @@ class _Coming:
         self._number += 1
         element, mark = found
         self._before, self._after = self._after, mark
-        return bins.values_of(element, self._features, "pack")
+        return bins.values_of(element, self._features, "pack", all_keys=True)
 
     def next_rows(self) -> tuple[list[dict[str, Any]], list[list[int]]]:
         """The next row, and rows that were whole already and came while it was filled.

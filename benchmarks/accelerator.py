@@ -208,11 +208,7 @@ def of_training(folder: Path, sizes: Sizes, device: Any) -> Iterator[Line]:
         for each in itertools.islice(_batches(folder, sizes, kept=True), 4)
     ]
     for step_ms in sizes.step_ms:
-        times = 1
-        while (
-            took_s := _loop(itertools.islice(itertools.cycle(own), 20), weights, times) / 20
-        ) < step_ms / 1e3:
-            times = max(times + 1, int(times * min(2.0, step_ms / 1e3 / took_s)))
+        times, took_s = _calibrated(own, weights, step_ms / 1e3)
         count = max(4, int(sizes.steps_s / took_s))
         for kept in (True, False):
             more, alones = [], []
@@ -230,6 +226,17 @@ def of_training(folder: Path, sizes: Sizes, device: Any) -> Iterator[Line]:
                 "more time than over batches on the device",
                 f"{100 * statistics.median(more):+.1f}% ({100 * min(more):+.1f} to {100 * max(more):+.1f})",
             )
+
+
+def _calibrated(own: Sequence[Any], weights: Any, goal_s: float) -> tuple[int, float]:
+    """How often a step multiplies so that it takes as long as wanted, and how long it takes then."""
+    times = 1
+    while True:
+        _loop(iter(own[:1]), weights, times)  # compiles
+        took_s = _loop(itertools.islice(itertools.cycle(own), 20), weights, times) / 20
+        if took_s >= goal_s:
+            return times, took_s
+        times = max(times + 1, int(times * min(2.0, goal_s / took_s)))
 
 
 def _loop(batches: Iterator[Any], weights: Any, times: int) -> float:

@@ -79,7 +79,7 @@ class Tail:
         """The lanes that this process runs."""
         if self.is_indexed or self.lanes == 1 or self.batch is None or self.shards == 1:
             return range(self.lanes)
-        return self._joining(self.batch).own_lanes()
+        return self._joining(self.batch, None).own_lanes()
 
     @property
     def lane_rows(self) -> list[int] | None:
@@ -119,7 +119,7 @@ class Tail:
 
             alone = another_batch(batch, OwnRowsBatchNode, parents=(own,))
             return _replaced(self.node, batch, alone)
-        return _replaced(self.node, batch, self._joining(batch, checked=True))
+        return _replaced(self.node, batch, self._joining(batch, self._counts(batch)))
 
     def with_batch_of(self, size: int) -> Node:
         """The same chain with a last batch of another size."""
@@ -128,15 +128,20 @@ class Tail:
         return _replaced(self.node, self.batch, another_batch(self.batch, BatchNode, size=size))
 
     def explained(self) -> Node:
-        """The chain that `explain()` judges: as written, but with the lanes that this process runs."""
+        """The chain that `explain()` judges: as written, but with the lanes that this process runs.
+
+        Shards end together, so a lane that is longer than others is not run to its own end.
+        """
         batch = self.batch
         if self.is_indexed or batch is None or batch.batch_fn is not None:
             return self.node
         if self.lanes == self.shards == 1:
             return self.node
-        return _replaced(self.node, batch, self._joining(batch))
+        counts = None if self.shards == 1 or batch.parent.never_ends() else self.lane_rows
+        ends = None if counts is None else (min(counts), max(counts))
+        return _replaced(self.node, batch, self._joining(batch, ends))
 
-    def _joining(self, batch: BatchNode, *, checked: bool = False) -> LaneBatchNode:
+    def _joining(self, batch: BatchNode, counts: tuple[int, int] | None) -> LaneBatchNode:
         if batch.size % self.lanes:
             fits = [n for n in range(1, batch.size + 1) if batch.size % n == 0]
             near = min(fits, key=lambda n: abs(n - self.lanes))
@@ -145,7 +150,6 @@ class Tail:
                 f"batch: {batch.size} rows cannot be taken equally from {self.lanes} lanes; choose"
                 f" batch({more}), or lanes={near}"
             )
-        counts = self._counts(batch) if checked else None
         return another_batch(batch, LaneBatchNode, lanes=self.lanes, counts=counts)
 
     def _counts(self, batch: BatchNode) -> tuple[int, int] | None:

@@ -17,7 +17,13 @@ except ImportError as error:
     raise missing_extra("benchmarks.hosts", "bench") from error
 
 _INK, _FAINT, _RULE, _PAPER = "#24292f", "#6e7781", "#d0d7de", "#ffffff"
-_COLOURS = {"global shuffle": "#0969da", "lanes": "#bc4c00", "packed rows": "#8250df"}
+_COLOURS = {
+    "global shuffle": "#0969da",
+    "block shuffle": "#1a7f37",
+    "lanes": "#bc4c00",
+    "filtered lanes": "#bf3989",
+    "packed rows": "#8250df",
+}
 
 
 def draw(path: Path, found: Sequence[Mapping[str, Any]]) -> None:

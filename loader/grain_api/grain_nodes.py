@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from windrow.errors import PlanError
+from windrow.errors import PlanError, StateError
 from windrow.grain_api import datasets, files, grain_attributes
 from windrow.grain_api.conversion import Build, GraphConversion
 from windrow.grain_api.options import WithOptionsIterDataset
@@ -40,6 +40,13 @@ def _tfrecord(to: GraphConversion, node: Any) -> Any:
     if to.part is not None:
         raise PlanError("Grain cannot share a TFRecord file among workers")
     return files.TFRecordIterDataset(node._path)
+
+
+def _without_place(to: GraphConversion, iterator: Any) -> Any:
+    raise StateError(
+        "from_grain: an iterator over a Parquet or TFRecord file has its place as a row group or a byte,"
+        " which no state of Windrow has; pass the dataset, and skip what the iterator has given"
+    )
 
 
 # --- with random access --------------------------------------------------------------------------
@@ -240,6 +247,8 @@ NODES: Final[Mapping[str, Build]] = {
     "RangeMapDataset": lambda to, node: MapDataset.range(node.start, node.stop, node.step),
     "ParquetIterDataset": _parquet,
     "TFRecordIterDataset": _tfrecord,
+    "_ParquetDatasetIterator": _without_place,
+    "_TFRecordDatasetIterator": _without_place,
     # With random access.
     "MapMapDataset": _map,
     "RandomMapMapDataset": _random_map,

@@ -373,6 +373,24 @@ def stream(lanes: int = 4) -> IterDataset[int]:
         (lambda: M.range(9).shard(0, 2), r"shard: needs a batch .*batch\(global_batch_size\)"),
         (lambda: M.range(9).batch(8).shard(0, 3), r"no equal parts for 3 .* 9 rows, or 2 shards"),
         (lambda: M.range(9).batch(8).map(len).shard(0, 2), "move it before batch"),
+        (
+            lambda: M.range(9).batch(8).shard(0, 2).map(len),
+            "which has only some rows of each batch",
+        ),
+        (lambda: M.range(9).batch(8).shard(0, 2).filter(len), "move it before batch"),
+        (
+            lambda: M.range(9).batch(8).shard(0, 2).map_with_index(pow),
+            "map_with_index.* comes after",
+        ),
+        (
+            lambda: M.range(9).batch(8).seed(1).shard(0, 2).random_map(pow),
+            "random_map.* comes after",
+        ),
+        (
+            lambda: stream().repeat().batch(8).shard(0, 2).map(len),
+            "which has only some rows of each batch",
+        ),
+        (lambda: stream().repeat().batch(8).shard(0, 2).filter(len), "move it before batch"),
         (lambda: M.range(9).batch(8, batch_fn=len).shard(0, 2), "leave out batch_fn"),
         (lambda: M.range(9).batch(8).shard(0, 2).shard(0, 2), "is a shard already"),
         (lambda: stream().batch(8).shard(0, 2), r"not known .*\.repeat\(\) before"),

@@ -104,6 +104,13 @@ STREAMS: dict[str, Callable[[Any], Any]] = {
     "interleave": lambda ds: IterDataset.interleave([ds, ds, ds.filter(odd)], 2),
     "zip": lambda ds: IterDataset.zip([ds, ds.map(plus)]),
     "limit, batch": lambda ds: ds.limit(7).batch(2),
+    "cache": lambda ds: ds.cache().repeat(3),
+    "cache in a mix": lambda ds: IterDataset.mix([ds.cache().repeat(2), ds.map(plus)], [2, 1]),
+    "cache in a zip": lambda ds: IterDataset.zip([ds.cache().repeat(2), ds.repeat(2)]),
+    "own after a cache": lambda ds: WINDROW.Ramp(ds.cache().repeat(2), 3).map(np.sum),
+    "rebatch": lambda ds: ds.batch(3).rebatch(2),
+    "pad": lambda ds: ds.batch(5, remainder="pad", mask="real"),
+    "random_map": lambda ds: ds.seed(1).random_map(lambda n, rng: n + rng.integers(9)),
     "own after own": lambda ds: WINDROW.Ramp(ds.window_shuffle(3, seed=2), 3).map(np.sum),
 }
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 FOLDER, INDEX, COUNT, HERE, PORT = Path(sys.argv[1]), *map(int, sys.argv[2:6])
 WHAT = sys.argv[6]
@@ -25,6 +26,7 @@ os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={HERE}"
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import orbax.checkpoint as ocp  # noqa: E402
+from jax.experimental import multihost_utils  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 from tests.devices.cases import Noting, are_same, records  # noqa: E402
@@ -40,6 +42,7 @@ P: Any = PartitionSpec
 DEVICES = jax.devices()
 TREE = {"x": P("data"), "n": P(("data", "model"))}
 ROWS = 64
+DRAWN = 6  # chains on meshes
 STORE = FOLDER / "rows.zarr"
 RECORDS = records(np.arange(ROWS))
 
@@ -70,10 +73,17 @@ def random_access(mesh: Mesh, specs: Any) -> dict[str, Any]:
     return compared((chain(source), source), chain(Noting(ROWS)), shardings(mesh, specs))
 
 
+def is_kept(record: Any) -> bool:
+    """Shortens lanes 4 to 7 of 8 alone, so that processes without one of these have to be told the end."""
+    return bool(record["n"] % 8 < 4 or record["n"] % 3)
+
+
 def finite_stream(mesh: Mesh) -> dict[str, Any]:
     source = Noting(ROWS)
-    dataset = stream(source).batch(8, remainder="drop")
-    plain = stream(Noting(ROWS)).batch(8, remainder="drop")
+    dataset, plain = (
+        MapDataset.source(each).to_iter_dataset(lanes=8).filter(is_kept).batch(8, remainder="drop")
+        for each in (source, Noting(ROWS))
+    )
     found = compared((dataset, source), plain, shardings(mesh, TREE))
     with iter(dataset.to_jax(shardings(mesh, TREE))) as again, iter(plain) as expected:
         again.seek(2)
@@ -103,6 +113,9 @@ def boxes(mesh: Mesh) -> dict[str, Any]:
         padded = np.pad(field, ((1, 1), (0, 0)), mode="edge")
         return padded[:-2] + padded[2:]
 
+    def before(field: Any) -> Any:
+        return field - np.roll(field, 1, 0)
+
     fields = MapDataset.source(ZarrDataSource(FOLDER / "fields.zarr")).shuffle(seed=2)
     sharding = NamedSharding(mesh, P(None, "data"))
     plain = fields.batch(4)
@@ -114,6 +127,8 @@ def boxes(mesh: Mesh) -> dict[str, Any]:
     said = [costs.chunks.high for process in each for costs in process.epoch]
     around = fields.map(smooth, local="lat", halo={"lat": 1}).batch(4)
     same &= all(map(are_same, around.to_jax(sharding), around))
+    circle = fields.map(before, local="lat", halo={"lat": 1}, wrap="lat").batch(4)
+    same &= all(map(are_same, circle.to_jax(sharding), circle))
     return {"same": same, "chunks": costs.chunks.high, "explained": said}
 
 
@@ -130,6 +145,72 @@ def colocated(mesh: Mesh) -> dict[str, Any]:
             new.set_state(plain.get_state())
             same &= are_same(next(new), next(plain))
     return {"same": same}
+
+
+def evaluation(mesh: Mesh) -> dict[str, Any]:
+    """The records of real rows of this process: an evaluation that ends in a short batch."""
+    dataset = MapDataset.source({"n": np.arange(ROWS - 3, dtype=np.int32)}).batch(
+        16, remainder="pad", mask="real"
+    )
+    spec = NamedSharding(mesh, P(("data", "model")))
+    real, batches = list[int](), 0
+    for batch in dataset.to_jax(spec):
+        batches += 1
+        shards = zip(batch["n"].addressable_shards, batch["real"].addressable_shards, strict=True)
+        for numbers, mask in shards:
+            real += np.asarray(numbers.data)[np.asarray(mask.data)].tolist()
+    return {"real": real, "batches": batches}
+
+
+def kept_in_memory(mesh: Mesh) -> dict[str, Any]:
+    """A leaf that stays in NumPy has the rows of this process."""
+    specs = {"x": NamedSharding(mesh, P("data")), "n": NamedSharding(mesh, P("data"))}
+    same = True
+    for batch, plain in zip(chain(RECORDS).to_jax(specs, host=("n",)), chain(RECORDS), strict=True):
+        own = sorted({shard.index[0].indices(16)[:2] for shard in batch["x"].addressable_shards})
+        rows = np.concatenate([np.arange(*bounds) for bounds in own])
+        same &= isinstance(batch["n"], np.ndarray)
+        same &= np.array_equal(batch["n"], plain["n"][rows])
+    return {"same": same}
+
+
+def drawn(number: int) -> dict[str, Any]:
+    """A random chain on a random mesh: the same in all processes."""
+    random = np.random.default_rng([number, COUNT, HERE])
+    count = len(DEVICES)
+    model = int(random.choice([n for n in (1, 2, 4) if count % n == 0]))
+    devices = random.permutation(np.array(DEVICES)).reshape(-1, model)
+    mesh = Mesh(devices, ("data", "model"))
+    rows: list[Any] = [P("data"), P(("data", "model")), P("model"), P(), P(("model", "data"))]
+    size = 8 * int(random.integers(1, 4))
+    lanes = int(random.choice([1, 8]))
+    kinds = {
+        "rows": lambda: (
+            MapDataset.source(RECORDS).shuffle(seed=number).batch(size, remainder="drop")
+        ),
+        "mixed": lambda: MapDataset.mix(
+            [MapDataset.source(RECORDS), MapDataset.source(RECORDS).shuffle(seed=number)[:40]]
+        ).batch(size, remainder="drop"),
+        "stream": lambda: stream(RECORDS).repeat().batch(size).limit(5),
+        "padded": lambda: (
+            MapDataset.source(RECORDS)
+            .to_iter_dataset(lanes=lanes)
+            .batch(size, remainder="pad", mask="real")
+        ),
+        "fields": lambda: (
+            MapDataset.source(ZarrDataSource(FOLDER / "fields.zarr"))
+            .shuffle(seed=number)
+            .repeat(3)
+            .batch(8)
+        ),
+    }
+    kind = str(random.choice(list(kinds)))
+    spec = rows[int(random.integers(len(rows)))]
+    if kind == "fields":
+        spec = P(None, *spec) if random.integers(2) else spec
+    dataset = kinds[kind]()
+    same = all(map(are_same, dataset.to_jax(NamedSharding(mesh, spec)), dataset))
+    return {"same": same, "what": f"{kind} of {size} on {mesh.devices.shape} by {spec}"}
 
 
 def part_of_the_devices() -> str:
@@ -155,14 +236,16 @@ class Dying:
 
 
 def checkpointed(mesh: Mesh) -> dict[str, Any]:
-    """Restores parameters and the iterator, compares two batches, saves after the first of them."""
-    plain, dataset = (stream(Noting(ROWS)).repeat().batch(16) for _ in range(2))
+    """Restores parameters and the iterator, compares batches, saves after the first of them."""
+    source = Noting(ROWS)
+    plain, dataset = (stream(each).repeat().batch(16) for each in (Noting(ROWS), source))
     iterator = iter(dataset.to_jax(shardings(mesh, TREE)))
     sharding = NamedSharding(mesh, P("data"))
     found: dict[str, Any] = {}
     with ocp.CheckpointManager(FOLDER / "steps") as manager:
         step = manager.latest_step() or 0
-        weights = jax.make_array_from_callback((16,), sharding, lambda at: np.zeros(16, "f4")[at])
+        first = np.arange(16, dtype="f4")
+        weights = jax.make_array_from_callback((16,), sharding, lambda at: first[at])
         params = {"weights": weights}
         if step:
             args = ocp.args.Composite(
@@ -174,7 +257,9 @@ def checkpointed(mesh: Mesh) -> dict[str, Any]:
             restored = manager.restore(step, args=args)
             params, iterator = restored["params"], restored["data"]
             shards = params["weights"].addressable_shards
-            found["params"] = [float(shard.data[0]) for shard in shards]
+            found["params"] = all(
+                np.array_equal(shard.data, first[shard.index] + step) for shard in shards
+            )
         with iter(plain) as expected:
             expected.seek(step)
             found["same"] = are_same(next(iterator), next(expected))
@@ -185,10 +270,11 @@ def checkpointed(mesh: Mesh) -> dict[str, Any]:
                 data=CheckpointSave(Dying() if is_dying else iterator),
             )
             manager.save(step + 1, args=args)
-            found["same"] &= are_same(next(iterator), next(expected))
+            for _ in range(9):  # beyond the end of an epoch
+                found["same"] &= are_same(next(iterator), next(expected))
             manager.wait_until_finished()
     iterator.close()
-    return {**found, "step": step}
+    return {**found, "step": step, "lanes": sorted({n % 8 for n in source.indices})}
 
 
 def main() -> None:
@@ -201,8 +287,25 @@ def main() -> None:
         os.replace(file.name, name)
 
 
+def gathers(*_: Any, **__: Any) -> Any:
+    """Stands for what JAX has to gather across processes."""
+    raise AssertionError("to_jax gathered across processes")
+
+
 def everything(data: Mesh) -> dict[str, Any]:
     """What is asked of all processes, case by case; `data` has all devices along one axis."""
+    with mock.patch.multiple(
+        multihost_utils,
+        process_allgather=gathers,
+        broadcast_one_to_all=gathers,
+        assert_equal=gathers,
+    ):
+        found = without_checkpoints(data)
+    return {**found, "checkpoint": checkpointed(data)}
+
+
+def without_checkpoints(data: Mesh) -> dict[str, Any]:
+    """All cases but the last."""
     rows = np.array(DEVICES).reshape(COUNT, HERE)
     return {
         "rows": random_access(data, TREE),
@@ -213,11 +316,16 @@ def everything(data: Mesh) -> dict[str, Any]:
             Mesh(rows, ("data", "model")), {"x": P(None, "data"), "n": P()}
         ),
         "stream": finite_stream(data),
+        "some of each": random_access(
+            Mesh(rows[:, :1].reshape(-1, 1), ("data", "model")), {"x": P("data"), "n": P("data")}
+        ),
         "chunks": stored_chunks(data),
         "boxes": boxes(data),
         "colocated": colocated(data),
+        "evaluation": evaluation(data),
+        "host": kept_in_memory(data),
+        "drawn": [drawn(number) for number in range(DRAWN)],
         "part": part_of_the_devices(),
-        "checkpoint": checkpointed(data),
     }
 
 

@@ -79,10 +79,14 @@ def folder(tmp_path: Path) -> Path:
 
 def check(folder: Path, count: int, devices: int, step: int) -> None:
     found, rows = run(folder, count, devices), list(range(64))
-    cases = ("rows", "permuted", "replicated", "another axis", "stream", "chunks", "boxes")
-    for name in (*cases, "colocated"):
+    cases = ("rows", "permuted", "replicated", "another axis", "stream", "chunks", "boxes", "host")
+    for name in (*cases, "colocated", "some of each"):
         assert [each[name]["same"] for each in found] == [True] * count, name
-    for name in ("rows", "permuted"):
+    for each in found:
+        assert [case["what"] for case in each["drawn"] if not case["same"]] == []
+    assert sorted(n for each in found for n in each["evaluation"]["real"]) == rows[:-3]
+    assert {each["evaluation"]["batches"] for each in found} == {4}
+    for name in ("rows", "permuted", "some of each"):
         read = [each[name]["read"] for each in found]
         assert [len(own) for own in read] == [64 // count] * count
         assert sorted(n for own in read for n in own) == rows
@@ -100,11 +104,18 @@ def check(folder: Path, count: int, devices: int, step: int) -> None:
 
 
 def check_step(found: list[dict[str, Any]], step: int) -> None:
-    """All processes continued with the batch and the parameters of a step."""
+    """All processes continued with the batches, the parameters and the lanes of a step."""
     steps = [each["checkpoint"] for each in found]
     assert [(each["same"], each["step"]) for each in steps] == [(True, step)] * len(found)
-    for each in steps:
-        assert set(each.get("params", [])) <= {float(step)}
+    assert [each.get("params", True) for each in steps] == [True] * len(found)
+    assert all(("params" in each) == (step > 0) for each in steps)
+    for index, each in enumerate(steps):
+        assert each["lanes"] == lanes_of(index, len(found))
+
+
+def lanes_of(index: int, count: int) -> list[int]:
+    """The lanes of a process, of 8."""
+    return list(range(index * 8 // count, (index + 1) * 8 // count))
 
 
 def check_streams(found: list[dict[str, Any]], stored_bytes: int) -> None:
@@ -112,9 +123,13 @@ def check_streams(found: list[dict[str, Any]], stored_bytes: int) -> None:
     ends = [each["stream"] for each in found]
     assert len({(end["batches"], end["end"], end["after"]) for end in ends}) == 1
     assert (ends[0]["end"], ends[0]["after"]) == (8 * ends[0]["batches"], 0)
+    # Alone, processes would end at different batches: see `is_kept` of the program.
+    kept = [sum(n % 8 == lane and (lane < 4 or n % 3 > 0) for n in range(64)) for lane in range(8)]
+    alone = [min(kept[lane] for lane in lanes_of(index, count)) for index in range(count)]
+    assert ends[0]["batches"] == min(kept)
+    assert count == 1 or len(set(alone)) > 1
     for index, end in enumerate(ends):
-        lanes = {n % 8 for n in end["read"]}
-        assert lanes == set(range(index * 8 // count, (index + 1) * 8 // count))
+        assert {n % 8 for n in end["read"]} == set(lanes_of(index, count))
     assert sum(each["chunks"]["chunks"] for each in found) == CHUNKS
     read = [each["chunks"]["bytes"] for each in found]
     assert sum(read) == stored_bytes  # each chunk by one process, once

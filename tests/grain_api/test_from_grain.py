@@ -12,6 +12,8 @@ from typing import Any
 import grain
 import numpy as np
 import numpy.typing as npt
+import pyarrow
+import pyarrow.parquet
 import pytest
 from absl import flags
 from grain import experimental as more
@@ -24,6 +26,7 @@ from tests import strategies as make
 from tests.array_record_bytes import written
 from tests.hypothesis_profiles import examples
 from tests.strategies import Drawn
+from windrow.converters import write_records
 from windrow.errors import ArgumentError, PlanError, StateError
 from windrow.grain_api import grain_nodes, grain_states
 from windrow.grain_api.loader_state import in_place
@@ -513,6 +516,30 @@ def test_what_is_not_of_grain_is_refused() -> None:
         windrow.from_grain([1, 2])
     with pytest.raises(ArgumentError, match=r"got a windrow.map_dataset.MapDataset"):
         windrow.from_grain(windrow.MapDataset.range(3))
+
+
+@pytest.mark.parametrize("given", [0, 1])
+@pytest.mark.parametrize("strict", [True, False])
+def test_files_convert_and_their_iterators_have_no_place(
+    tmp_path: Path, given: int, strict: bool
+) -> None:
+    table = pyarrow.table({"a": np.arange(10)})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=4)
+    write_records(tmp_path / "records", [b"a", b"bc", b"def"])
+    files: list[Any] = [
+        more.ParquetIterDataset(str(tmp_path / "rows.parquet")),
+        more.TFRecordIterDataset(str(tmp_path / "records")),
+    ]
+    for dataset in files:
+        for theirs in (dataset, dataset.map(len), dataset.batch(2)):
+            assert same_elements(windrow.from_grain(theirs, strict=strict), theirs)
+            iterator = iter(theirs)
+            for _ in range(given):
+                next(iterator)
+            with pytest.raises(
+                StateError, match=r"over a Parquet or TFRecord file.*pass the dataset"
+            ):
+                windrow.from_grain(iterator, strict=strict)
 
 
 def test_places_that_have_no_counterpart_are_refused() -> None:

@@ -257,7 +257,8 @@ def _share_of(node: BatchNode, share: BatchParts) -> Node:
     who, shards = share.who, share.shards
     if node.shards > 1:
         raise PlanError(f"{who}: {node.written} is a shard already; call {who} once, without shard")
-    if node.size % shards and not (share.is_even and node.length != STREAM):
+    is_even = share.is_even and not node.is_padded  # padded batches are all whole
+    if node.size % shards and not (is_even and node.length != STREAM):
         fits = [n for n in range(1, node.size + 1) if node.size % n == 0]
         near = min(fits, key=lambda n: abs(n - shards))
         more = -(-node.size // shards) * shards
@@ -276,7 +277,7 @@ def _share_of(node: BatchNode, share: BatchParts) -> Node:
         parts=share.parts,
         shards=shards,
         agree=share.agree,
-        is_even=share.is_even,
+        is_even=is_even,
     )
 
 

@@ -18,7 +18,7 @@ from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.same import SameIndices
-from windrow.transforms.nodes.whole_chain import follows_batch
+from windrow.transforms.nodes.whole_chain import follows_batch, shard_below
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
 from windrow.transforms.row_blocks import BLOCK_ROWS, Step
@@ -96,11 +96,26 @@ class ValueNode(SameIndices):
         return f"columns at once, {where.of_many}"
 
 
+def _check_whole_batches(node: ValueNode) -> None:
+    """Raise a PlanError if the elements of a node are batches that have the rows of one shard alone."""
+    sharded = shard_below(node.parent)
+    if sharded is not None:
+        raise PlanError(
+            f"{node.written} comes after {sharded.written}, which has only some rows of each batch;"
+            " move it before batch, or write it as map(..., batched=True), which promises that rows"
+            " are independent"
+        )
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class EachNode(ValueNode):
     """Calls a function of the user on elements one by one, on as many threads as pay."""
 
     function: Callable[..., Any]
+
+    def count(self) -> int:
+        _check_whole_batches(self)
+        return super().count()
 
     @abc.abstractmethod
     def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
@@ -343,6 +358,10 @@ class RandomColumnMapNode(ValueNode):
     seed: int
 
     position_width: ClassVar[int] = 1
+
+    def count(self) -> int:
+        _check_whole_batches(self)
+        return super().count()
 
     @property
     def label(self) -> str:

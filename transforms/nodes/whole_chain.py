@@ -19,6 +19,13 @@ def as_node(value: object) -> Node | None:
     return value if isinstance(value, Node) else None
 
 
+def shard_below(node: Node) -> Node | None:
+    """The last batch of a chain, if a shard of several makes only a part of its rows."""
+    while node.shards is None and len(node.parents) == 1:
+        node = node.parent
+    return node if (node.shards or 1) > 1 else None
+
+
 def seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
     """The seed of a node after `node`: the one given, in `[0, stop)`, or a derived one.
 

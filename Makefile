@@ -187,6 +187,7 @@ bench-small: $(READY)
 	@$(PY) -m benchmarks.steady --small
 	@$(PY) -m benchmarks.devices --small
 	@$(PY) -m benchmarks.accelerator --small
+	@$(PY) -m benchmarks.hosts --small
 	@$(PY) -m benchmarks.lanes --small
 	@$(PY) -m benchmarks.packing --small
 	@$(PY) -m benchmarks.planned_packing --small

@@ -81,6 +81,7 @@ class Found(TypedDict):
         requests: Reads of all processes in a step.
         read_again: How many times a chunk is read in an epoch, by all processes.
         sharing: Processes that read a chunk, on average.
+        shared: The share of chunks that more than one process reads.
         open_s, restore_s: Seconds until the first batch, from nothing and from a state.
     """
 
@@ -95,6 +96,7 @@ class Found(TypedDict):
     requests: float
     read_again: float
     sharing: float
+    shared: float
     open_s: float
     restore_s: float
 
@@ -229,6 +231,7 @@ def measured(case: Case) -> Found:
     documents = most.pop("documents")
     steps = case.records / (documents or ROWS * case.hosts)  # of an epoch
     reads = float(np.mean([each["reads"] for each in found]))
+    of_chunks = readers_of(case)
     return {
         "kind": case.kind,
         "hosts": case.hosts,
@@ -240,7 +243,8 @@ def measured(case: Case) -> Found:
         "reads": round(reads, 3),
         "requests": round(reads * case.hosts, 1),
         "read_again": round(reads * case.hosts * steps * CHUNK_RECORDS / case.records, 2),
-        "sharing": round(sharing(case), 2),
+        "sharing": round(float(of_chunks.mean()), 2),
+        "shared": round(float((of_chunks > 1).mean()), 4),
         "open_s": round(most["open_s"], 2),
         "restore_s": round(most["restore_s"], 2),
     }
@@ -301,10 +305,10 @@ def _packed_ms(case: Case, process: int, store: Store) -> float:
     return 1e6 * spent_s / sum(len(packed.lengths_of_window(n)) for n in range(windows))
 
 
-def sharing(case: Case) -> float:
-    """How many processes read a chunk, on average: counted along the order, of chunks that it reads whole."""
+def readers_of(case: Case) -> IntArray:
+    """How many processes read each chunk: counted along the order, of chunks that it reads whole."""
     if case.hosts == 1:
-        return 1.0
+        return np.ones(1, np.int64)
     size = ROWS * case.hosts
     if case.kind in ("global shuffle", "block shuffle"):
         records = min(case.records, 10_000_000)  # it depends on the records of a chunk alone
@@ -312,15 +316,15 @@ def sharing(case: Case) -> float:
         blocks = whole.block_shuffle(seed=1, block=CHUNK_RECORDS)
         order = whole.shuffle(seed=1) if case.kind == "global shuffle" else blocks
         given = np.asarray(order.read(range(records)))
-        return _mean_sharing(given, np.arange(records) % size // ROWS, case.hosts)
+        return readers(given, np.arange(records) % size // ROWS, case.hosts)
     if case.kind == "filtered lanes":  # the filter keeps all
-        return sharing(dataclasses.replace(case, kind="lanes"))
+        return readers_of(dataclasses.replace(case, kind="lanes"))
     if case.kind == "lanes":
         steps = min(4 * CHUNK_RECORDS // ROWS, case.records // size)
         batches = iter(dataset(case, MapDataset.range(case.records)))
         given = np.concatenate([next(batches) for _ in range(steps)])
         batches.close()
-        return _mean_sharing(given, np.arange(len(given)) % size // ROWS, case.hosts)
+        return readers(given, np.arange(len(given)) % size // ROWS, case.hosts)
     packed = _packed(case, Store(case))
     plans = [packed.plan_of(window) for window in range(min(20, case.records // 16_384))]
     sizes = [len(plan.given) for plan in plans]
@@ -332,15 +336,16 @@ def sharing(case: Case) -> float:
     )
     per_row = np.concatenate([np.diff(plan.bounds) for plan in plans])
     row = np.repeat(np.arange(len(per_row)), per_row)
-    return _mean_sharing(given[documents], row % size // ROWS, case.hosts)
+    return readers(given[documents], row % size // ROWS, case.hosts)
 
 
-def _mean_sharing(records: IntArray, processes: IntArray, hosts: int) -> float:
+def readers(records: IntArray, processes: IntArray, hosts: int) -> IntArray:
+    """The processes that have records of a chunk, of each chunk that all records are of."""
     chunks = records // CHUNK_RECORDS
     numbers, which, counts = np.unique(chunks, return_inverse=True, return_counts=True)
     pairs = np.unique(which * hosts + processes) // hosts
-    readers = np.bincount(pairs, minlength=len(numbers))
-    return float(readers[counts >= CHUNK_RECORDS].mean())
+    found: IntArray = np.bincount(pairs, minlength=len(numbers))[counts >= CHUNK_RECORDS]
+    return found
 
 
 def run(cases: Sequence[Case] = CASES) -> list[Found]:
@@ -386,6 +391,7 @@ def tables(found: Sequence[Found]) -> str:
             f"{each['requests']:,.0f}",
             f"{each['read_again']:,.3g}",
             f"{each['sharing']:,.3g}",
+            f"{100 * each['shared']:.3g}%",
         )
         for each in found
     ]
@@ -396,6 +402,7 @@ def tables(found: Sequence[Found]) -> str:
         "requests/s in all",
         "times a chunk is read",
         "by processes",
+        "chunks of several",
     )
     return "\n\n".join(
         [

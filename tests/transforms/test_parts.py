@@ -339,6 +339,44 @@ def test_a_chunk_outside_the_box_is_never_read(tmp_path: Path) -> None:
         dataset[0]
 
 
+NORTH: Boxes = {(): (Cells(0, 4, 8), whole(8))}
+OF_TWO: Boxes = {(): (whole(2), Cells(0, 4, 8), whole(8))}
+IN_PAIRS: Boxes = {(n,): box for n in (0, 1) for box in NORTH.values()}
+NARROW: dict[str, tuple[Callable[[Any], Any], Boxes]] = {
+    "slice": (lambda s: s[1:], NORTH),
+    "repeat": (lambda s: s.repeat(2), NORTH),
+    "concatenate": (lambda s: MapDataset.concatenate([s[:2], s]), NORTH),
+    "mix": (lambda s: MapDataset.mix([s, s[2:]], [0.3, 0.7]), NORTH),
+    "zip": (lambda s: MapDataset.zip([s, s.shuffle(seed=1)]), IN_PAIRS),
+    "block_shuffle": (lambda s: s.block_shuffle(seed=1), NORTH),
+    "batch": (lambda s: s.batch(2), OF_TWO),
+    "local map": (lambda s: s.map(np.negative, local=BOTH).shuffle(seed=2).batch(2), OF_TWO),
+    "window_shuffle": (lambda s: s.to_iter_dataset().window_shuffle(3, seed=1).batch(2), OF_TWO),
+    "lanes": (lambda s: s.to_iter_dataset(lanes=2).batch(2), OF_TWO),
+    "mix of streams": (
+        lambda s: IterDataset.mix([s.to_iter_dataset(), s[:4].to_iter_dataset()]).batch(2),
+        OF_TWO,
+    ),
+    "zip of streams": (lambda s: IterDataset.zip([s.to_iter_dataset()] * 2), IN_PAIRS),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_no_node_reads_a_chunk_outside_the_box(tmp_path: Path, name: str) -> None:
+    make, boxes = NARROW[name]
+    stored(tmp_path, (8, 8, 8), (1, 4, 4), ("time", "lat", "lon"))
+    expected = [
+        np.asarray(each)[..., :4, :] for each in make(MapDataset.source(ZarrDataSource(tmp_path)))
+    ]
+    for path in (tmp_path / "c").glob("*/1/*"):
+        path.write_bytes(b"not a chunk")
+    dataset = make(MapDataset.source(ZarrDataSource(tmp_path)))
+    found = list(type(dataset)(narrowed(dataset._node, boxes)))
+    assert len(found) == len(expected) > 0
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(own), np.asarray(other))
+
+
 def test_one_source_serves_what_parts_share(fields: str) -> None:
     source = MapDataset.source(source_of(fields, "rows"))
     both = MapDataset.zip([source, source.map(doubled, local="lat")])

@@ -184,7 +184,7 @@ def drawn(number: int) -> dict[str, Any]:
     rows: list[Any] = [P("data"), P(("data", "model")), P("model"), P(), P(("model", "data"))]
     size = 8 * int(random.integers(1, 4))
     lanes = int(random.choice([1, 8]))
-    kinds = {
+    kinds: dict[str, Any] = {
         "rows": lambda: (
             MapDataset.source(RECORDS).shuffle(seed=number).batch(size, remainder="drop")
         ),
@@ -208,7 +208,7 @@ def drawn(number: int) -> dict[str, Any]:
     spec = rows[int(random.integers(len(rows)))]
     if kind == "fields":
         spec = P(None, *spec) if random.integers(2) else spec
-    dataset = kinds[kind]()
+    dataset: Any = kinds[kind]()
     found = list(itertools.islice(dataset.to_jax(NamedSharding(mesh, spec)), MOST))
     expected = list(itertools.islice(dataset, MOST))
     same = len(found) == len(expected) > 0 and all(map(are_same, found, expected))

@@ -162,7 +162,7 @@ class Node(DealtToLanes, MadeOfBoxes, TakesBad, abc.ABC):
 
     @property
     def shards(self) -> int | None:
-        """Shards that its batches are cut into, of which it makes one; None if it makes no batches."""
+        """Shards that its batches are cut into; it makes one of them. None if it makes no batches."""
         return None
 
     @abc.abstractmethod

@@ -160,11 +160,6 @@ class Node(DealtToLanes, MadeOfBoxes, TakesBad, abc.ABC):
         """The one parent of a node that has one."""
         return self.parents[0]
 
-    @property
-    def shards(self) -> int | None:
-        """Shards that its batches are cut into; it makes one of them. None if it makes no batches."""
-        return None
-
     @abc.abstractmethod
     def count(self) -> int:
         """Check the arguments of the node, with a PlanError, and return its length. Called once."""

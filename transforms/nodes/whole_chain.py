@@ -21,9 +21,9 @@ def as_node(value: object) -> Node | None:
 
 def shard_below(node: Node) -> Node | None:
     """The last batch of a chain, if a shard of several makes only a part of its rows."""
-    while node.shards is None and len(node.parents) == 1:
+    while len(node.parents) == 1 and not hasattr(node, "shards"):  # as batches have
         node = node.parent
-    return node if (node.shards or 1) > 1 else None
+    return node if getattr(node, "shards", 1) > 1 else None
 
 
 def seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:

@@ -111,7 +111,7 @@ class DatasetIterator(BaseIterator[T_co]):
         self._owner = 0  # the process that this one was forked from, which has the threads
         self._meter = Profiler(self._running)
         self._has_own = has_own(self._running)
-        again = self._has_own and any(each.gives_again for each in self._running.walk())
+        again = self._has_own and any(hasattr(each, "gives_again") for each in self._running.walk())
         self._own_states = OwnStates(forgets=not again)
         self._bad = bad_records(self._running, self._tail, self._position)
         _all.add(self)

@@ -145,8 +145,6 @@ class Node(DealtToLanes, MadeOfBoxes, TakesBad, abc.ABC):
     """Whether its parents are not run as nodes, because a node of the user asks them itself."""
     seed_depth: ClassVar[int] = 1
     """How much deeper its parents are than it is, where the depth decides a derived seed."""
-    gives_again: ClassVar[bool] = False
-    """Whether rows that it has given, with their marks, may come again."""
     packs: ClassVar[bool] = False
     """Whether a row is made of several elements one after the other; see `Block.made_of`."""
 

@@ -23,7 +23,7 @@ class CacheNode(StreamNode):
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
-    gives_again: ClassVar[bool] = True
+    gives_again: ClassVar[bool] = True  # rows, with their marks
 
     @property
     def label(self) -> str:

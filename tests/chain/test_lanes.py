@@ -38,6 +38,10 @@ def with_row(row: int, number: int) -> int:
     return row * 10_000 + number
 
 
+def noisy(number: int, generator: np.random.Generator) -> int:
+    return number + 3 * int(generator.integers(10**6))
+
+
 def some(number: int) -> list[int]:
     return [number * 10 + n for n in range(number % 4)]
 
@@ -65,7 +69,7 @@ def drawn_stream(data: st.DataObject, options: ReadOptions) -> IterDataset[Any]:
     if data.draw(st.booleans(), "blocks"):
         chain = chain.block_shuffle(seed=3, block=data.draw(st.sampled_from([1, 3, 7])))
     stream = chain.map(ten_more).to_iter_dataset(options, lanes=8)
-    for step in data.draw(st.lists(st.sampled_from("fwmlirtpc"), max_size=4), "steps"):
+    for step in data.draw(st.lists(st.sampled_from("fwmlinrtpc"), max_size=4), "steps"):
         match step:
             case "f":
                 stream = stream.filter(not_of_three)
@@ -78,6 +82,8 @@ def drawn_stream(data: st.DataObject, options: ReadOptions) -> IterDataset[Any]:
                 stream = stream.limit(150)
             case "i":
                 stream = stream.map_with_index(with_row)
+            case "n":
+                stream = stream.random_map(noisy, seed=7)
             case "r":
                 stream = stream.repeat(2)
             case "t":
@@ -242,6 +248,13 @@ def test_shards_of_random_access(shards: int) -> None:
         assert np.array_equal(np.concatenate(mine), whole["n"])
         assert {array.dtype for array in mine} == {whole["n"].dtype}
     assert [len(part) for part in parts] == [7] * shards
+    states = []
+    for each in [dataset, *parts]:
+        with iter(each) as batches:
+            next(batches)
+            next(batches)
+            states.append(batches.get_state())
+    assert all(state == states[0] for state in states)
 
 
 @given(
@@ -342,6 +355,28 @@ def test_no_block_is_in_two_shards() -> None:
     parts = [rows(stream.shard(shard, 4)) for shard in range(4)]
     blocks = [{row // 10 for row in part} for part in parts]
     assert sum(map(len, blocks)) == len(set.union(*blocks)) == 16
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8])
+def test_a_lane_shuffles_windows_of_its_share_of_the_blocks(lanes: int) -> None:
+    chain = M.range(320).block_shuffle(1, block=10, window_blocks=4)
+    share = max(1, 4 // lanes)
+    for lane in range(lanes):
+        own = rows(chain.to_iter_dataset(lanes=lanes).batch(lanes).shard(lane, lanes))
+        for first in range(0, len(own), 10 * share):
+            window = own[first : first + 10 * share]
+            assert len({row // 10 for row in window}) == share
+            assert window != sorted(window)
+
+
+def test_all_lanes_are_read_in_one_plan() -> None:
+    calls = []
+    for lanes in (1, 64):
+        source = Counting(6_400)
+        list(M.source(source).to_iter_dataset(SYNCHRONOUS, lanes=lanes).batch(64))
+        assert source.records == 6_400
+        calls.append(source.calls)
+    assert calls[1] <= calls[0]
 
 
 def test_a_shard_reads_its_own_rows_only() -> None:

@@ -378,6 +378,23 @@ def test_stats_count_what_was_planned() -> None:
     assert found.text() in str(iterator.stats())
 
 
+@pytest.mark.parametrize("too_long", ["truncate", "drop"])
+def test_stats_count_what_was_lost(too_long: str) -> None:
+    chain, lengths = long_dataset()
+    iterator = iter(chain.pack(32, window=40, too_long=too_long))
+    rows = list(iterator)
+    found, long = iterator.stats().packing, lengths[lengths > 32]
+    assert found is not None
+    if too_long == "truncate":
+        assert (found.truncated, found.truncated_tokens) == (len(long), (long - 32).sum())
+        assert (found.dropped, found.dropped_tokens) == (0, 0)
+    else:
+        assert (found.dropped, found.dropped_tokens) == (len(long), long.sum())
+        assert (found.truncated, found.truncated_tokens) == (0, 0)
+    real = sum(np.count_nonzero(row["tokens_segment_ids"]) for row in rows)
+    assert real == lengths.sum() - found.truncated_tokens - found.dropped_tokens
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 

@@ -85,6 +85,18 @@ def test_functions_run_in_workers_and_progress_is_told() -> None:
     assert (found[0].tolist(), told) == ([1, 5, 0, 8], [4])
 
 
+def test_several_workers_count_in_order() -> None:
+    items = ["x" * (n % 7) for n in range(9_000)]
+    told: list[int] = []
+    found = windrow.lengths(
+        MapDataset.source(items), workers=2, progress=lambda now: told.append(now.records)
+    )
+    assert found[0].tolist() == [len(each) for each in items]
+    assert len(told) > 1
+    assert told == sorted(told)
+    assert told[-1] == 9_000
+
+
 class Counting:
     """A source that counts its reads."""
 

@@ -159,10 +159,28 @@ def test_packed_rows_and_a_map_of_whole_batches() -> None:
     documents = [np.full(n % 7 + 1, n, np.int32) for n in range(60)]
     packed = MapDataset.source(documents).repeat().pack(8).batch(4)
     plain = list(itertools.islice(packed, 3))
-    with iter(packed.to_jax(over("data"))) as batches:
-        assert all(are_same(next(batches), batch) for batch in plain)
+    for axes in (("data",), ("data", "model")):  # rows, and rows cut along the sequence
+        with iter(packed.to_jax(over(*axes))) as batches:
+            assert all(are_same(next(batches), batch) for batch in plain)
     halves = MapDataset.source(X).batch(8).map(lambda batch: batch / 2)
     assert all(map(is_same, halves.to_jax(over("data", "model")), halves))
+
+
+def test_nothing_is_asked_about_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("to_jax asked which process this is")
+
+    dataset = MapDataset.source(X).shuffle(seed=1).batch(8)
+    expected = list(dataset)
+    for name in (
+        "process_index",
+        "process_count",
+        "local_devices",
+        "local_device_count",
+        "devices",
+    ):
+        monkeypatch.setattr(jax, name, refuse)
+    assert all(map(is_same, dataset.to_jax(over("data", "model")), expected))
 
 
 def test_a_batch_goes_through_jit_and_shard_map() -> None:

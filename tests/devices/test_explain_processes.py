@@ -84,9 +84,11 @@ def read_by(dataset: Any, sharding: Any, process: int) -> dict[str, float]:
     with DatasetIterator[Any](shared._chain_of(shared._written, process)) as batches:
         for _ in batches:
             pass
-        (costs,) = batches.stats().sources
+        stats = batches.stats()
+        (costs,) = stats.sources
     assert costs.decoded_bytes is not None
     return {
+        "held_bytes": stats.peak_buffers_bytes,
         "records": costs.records.high,
         "chunks": costs.chunks.high,
         "reads": costs.reads.high,
@@ -99,7 +101,9 @@ def check(dataset: Any, sharding: Any) -> AcrossProcesses:
     found = described(dataset, sharding)
     for process in found.processes:
         (costs,) = process.epoch
-        for name, number in read_by(dataset, sharding, process.process).items():
+        counted = read_by(dataset, sharding, process.process)
+        assert 0 < counted.pop("held_bytes") <= 1.2 * process.buffers.high
+        for name, number in counted.items():
             assert number in getattr(costs, name), (process, name)
     return found
 

@@ -34,6 +34,30 @@ def test_a_program_ends_while_batches_are_on_their_way() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "96\n", "")
 
 
+OF_64_BITS = """
+import warnings
+import jax, numpy as np, windrow
+from jax.sharding import SingleDeviceSharding
+warnings.simplefilter("error")
+rows = {"n": 2**40 + np.arange(4), "x": np.linspace(0, 1, 4)}
+(batch,) = windrow.MapDataset.source(rows).batch(4).to_jax(SingleDeviceSharding(jax.devices()[0]))
+print({name: str(leaf.dtype) for name, leaf in batch.items()})
+print(all(np.array_equal(batch[name], rows[name]) for name in rows))
+"""
+
+
+def test_leaves_of_64_bits_stay_where_jax_has_them() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OF_64_BITS],
+        cwd=ROOT,
+        env={**os.environ, **FOUR, "JAX_ENABLE_X64": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "{'n': 'int64', 'x': 'float64'}\nTrue\n"
+
+
 def run_on_four_devices(*options: str, **environment: str) -> str:
     """What pytest says about the tests of several devices."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]

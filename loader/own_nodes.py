@@ -99,12 +99,8 @@ def parent_of(own: object, parents: tuple[Any, ...]) -> Any:
     return parents[0]
 
 
-def map_node(dataset: Any, function: Callable[[int], Any]) -> Node:
-    """The node of an own `MapDataset`, whose elements `function` makes of indices.
-
-    Raises:
-        ArgumentError: If it has an `IterDataset` as a parent, or `__len__` returns no length.
-    """
+def check_random_access(dataset: Any) -> None:
+    """Raise an ArgumentError if an own `MapDataset` has an `IterDataset` as a parent."""
     name, parents = _named(dataset)
     streams = [each.label for each in parents if each.length == STREAM]
     if streams:
@@ -112,6 +108,15 @@ def map_node(dataset: Any, function: Callable[[int], Any]) -> Node:
             f"{name}: parents of a MapDataset need random access, and {streams[0]} is a stream;"
             " subclass windrow.IterDataset"
         )
+
+
+def map_node(dataset: Any, function: Callable[[int], Any]) -> Node:
+    """The node of an own `MapDataset`, whose elements `function` makes of indices.
+
+    Raises:
+        ArgumentError: If `__len__` returns no length.
+    """
+    name, parents = _named(dataset)
     try:
         length = len(dataset)
     except (TypeError, ValueError, OverflowError) as error:

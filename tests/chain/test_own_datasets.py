@@ -331,12 +331,12 @@ def _stream() -> Any:
             "Over: get_state of Arrays must",
         ),
         (
-            lambda: WINDROW.Doubled(_stream()).map(plus),
+            lambda: WINDROW.Doubled(_stream()),
             ArgumentError,
             "parents of a MapDataset need random",
         ),
         (
-            lambda: WINDROW.Ramp(MapDataset.range(8).to_iter_dataset(lanes=2), 3).map(plus),
+            lambda: WINDROW.Ramp(MapDataset.range(8).to_iter_dataset(lanes=2), 3),
             PlanError,
             "runs over one stream, and this one has lanes",
         ),

@@ -3,7 +3,7 @@
 It measures four things on the first device of JAX, which may be a CPU too:
 
 - whether all batches arrive whole, though the memory that they come from is used again;
-- rows a second, beside copies of batches that already lie in memory, and beside Grain;
+- GB a second, beside copies of batches that already lie in memory, and beside Grain;
 - a loop whose step multiplies matrices for some milliseconds, over the loader and over batches that
   lie on the device;
 - the CPU's time per GB.
@@ -144,7 +144,7 @@ def of_arrival(folder: Path, sizes: Sizes, device: Any) -> Iterator[Line]:
             (each if number % 3 == 0 else None, _sum_of_bits(each))
             for number, each in enumerate(arrays)
         ]
-        wrong = 0
+        wrong = abs(count - len(held)) * sizes.batch
         for (array, found), plain in zip(held, batches, strict=False):
             wrong += int((np.asarray(found) != np.asarray(_sum_of_bits(plain))).sum())
             wrong += 0 if array is None else int((np.asarray(array) != plain).any(1).sum())
@@ -153,11 +153,11 @@ def of_arrival(folder: Path, sizes: Sizes, device: Any) -> Iterator[Line]:
 
 
 def of_rates(folder: Path, sizes: Sizes, device: Any) -> Iterator[Line]:
-    """Rows a second onto the device."""
+    """GB a second onto the device."""
     own = [np.asarray(each) for each in itertools.islice(_batches(folder, sizes, kept=True), 8)]
     sharding = SingleDeviceSharding(device)
     sides: dict[str, Callable[[], Iterator[Any]]] = {
-        "copies of batches in memory (floor)": lambda: _copied(itertools.cycle(own), device),
+        "copies of batches in memory (limit)": lambda: _copied(itertools.cycle(own), device),
         "global shuffle, chunks kept in memory": lambda: iter(
             _batches(folder, sizes, kept=True).to_jax(sharding)
         ),

@@ -316,7 +316,7 @@ def readers_of(case: Case) -> IntArray:
         blocks = whole.block_shuffle(seed=1, block=CHUNK_RECORDS)
         order = whole.shuffle(seed=1) if case.kind == "global shuffle" else blocks
         given = np.asarray(order.read(range(records)))
-        return readers(given, np.arange(records) % size // ROWS, case.hosts)
+        return counted_readers(given, np.arange(records) % size // ROWS, case.hosts)
     if case.kind == "filtered lanes":  # the filter keeps all
         return readers_of(dataclasses.replace(case, kind="lanes"))
     if case.kind == "lanes":
@@ -324,7 +324,7 @@ def readers_of(case: Case) -> IntArray:
         batches = iter(dataset(case, MapDataset.range(case.records)))
         given = np.concatenate([next(batches) for _ in range(steps)])
         batches.close()
-        return readers(given, np.arange(len(given)) % size // ROWS, case.hosts)
+        return counted_readers(given, np.arange(len(given)) % size // ROWS, case.hosts)
     packed = _packed(case, Store(case))
     plans = [packed.plan_of(window) for window in range(min(20, case.records // 16_384))]
     sizes = [len(plan.given) for plan in plans]
@@ -336,11 +336,11 @@ def readers_of(case: Case) -> IntArray:
     )
     per_row = np.concatenate([np.diff(plan.bounds) for plan in plans])
     row = np.repeat(np.arange(len(per_row)), per_row)
-    return readers(given[documents], row % size // ROWS, case.hosts)
+    return counted_readers(given[documents], row % size // ROWS, case.hosts)
 
 
-def readers(records: IntArray, processes: IntArray, hosts: int) -> IntArray:
-    """The processes that have records of a chunk, of each chunk that all records are of."""
+def counted_readers(records: IntArray, processes: IntArray, hosts: int) -> IntArray:
+    """The number of processes that have records of each chunk, for chunks whose records are all given."""
     chunks = records // CHUNK_RECORDS
     numbers, which, counts = np.unique(chunks, return_inverse=True, return_counts=True)
     pairs = np.unique(which * hosts + processes) // hosts

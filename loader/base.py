@@ -390,9 +390,11 @@ def applied(dataset: D, transformations: Any) -> D:
             case _:
                 if isinstance(transform, type):
                     name = transform.__name__
-                    raise ArgumentError(f"apply: {name} is a class; pass an instance: {name}(...)")
+                    raise UnsupportedTransformError(
+                        f"apply: {name} is a class; pass an instance: {name}(...)"
+                    )
                 if isinstance(transform, types.FunctionType):
-                    raise ArgumentError(
+                    raise UnsupportedTransformError(
                         f"apply: {transform.__qualname__} is a function; use map or filter, or an"
                         " instance of a class of windrow.transforms, such as Map or Filter"
                     )

@@ -118,7 +118,7 @@ class StateIndexError(StateError, RecordIndexError):
 
 
 class UnsupportedTransformError(ArgumentError, NotImplementedError):
-    """A transform that a chain has no node for, such as a `TfRandomMap`."""
+    """`apply` got something that no node can run, such as a `TfRandomMap` or a plain function."""
 
 
 def missing_extra(what: str, extra: str) -> MissingExtraError:

@@ -111,8 +111,11 @@ class DatasetIterator(BaseIterator[T_co]):
         self._owner = 0  # the process that this one was forked from, which has the threads
         self._meter = Profiler(self._running)
         self._has_own = has_own(self._running)
-        again = self._has_own and any(hasattr(each, "gives_again") for each in self._running.walk())
-        self._own_states = OwnStates(forgets=not again)
+        # The rows that a cache gives again need the states of own nodes before it.
+        cached = self._has_own and any(
+            hasattr(each, "gives_again") and has_own(each) for each in self._running.walk()
+        )
+        self._own_states = OwnStates(keeps_all=cached)
         self._bad = bad_records(self._running, self._tail, self._position)
         _all.add(self)
 

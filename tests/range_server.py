@@ -401,7 +401,7 @@ class RangeServer:
         return not broken and request.headers.get("connection", "").lower() != "close"
 
     def _sends(self, size_bytes: int) -> None:
-        """Count bytes before they are sent: who has an answer may ask for the counts at once."""
+        """Count bytes before they are sent: a client that has its answer may ask for the counts at once."""
         with self._lock:
             self._body_bytes += size_bytes
 

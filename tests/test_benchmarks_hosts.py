@@ -33,9 +33,9 @@ def test_a_case_has_all_figures(kind: str) -> None:
 def test_readers_of_chunks_are_counted() -> None:
     records = np.arange(3 * hosts.CHUNK_RECORDS)
     processes = records // (2 * hosts.CHUNK_RECORDS)  # one process has two chunks, another one
-    assert hosts.readers(records, processes, 2).tolist() == [1, 1, 1]
+    assert hosts.counted_readers(records, processes, 2).tolist() == [1, 1, 1]
     processes[:10] = 1
-    assert hosts.readers(records, processes, 2).tolist() == [2, 1, 1]
+    assert hosts.counted_readers(records, processes, 2).tolist() == [2, 1, 1]
 
 
 def test_the_plan_of_a_step_does_not_grow_with_the_hosts() -> None:
@@ -61,5 +61,7 @@ def test_all_chains_are_in_the_picture() -> None:
 @pytest.mark.jobs
 def test_a_tiny_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert hosts.main(["--small"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line[0] == "{"]
+    lines = [
+        json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")
+    ]
     assert [line["kind"] for line in lines] == [case.kind for case in hosts.SMALL_CASES]

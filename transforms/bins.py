@@ -101,11 +101,11 @@ def values_of(
             f"{who}: the element has the keys {sorted(map(str, element))} and lacks {missing}; map it"
             " to a dict that has them before, or leave them out of length_struct"
         )
-    if all_keys and len(element) > len(features):
-        others = sorted(map(str, set(element) - {feature.name for feature in features}))
+    others = set(element) - {feature.name for feature in features} if all_keys else set()
+    if others:
         raise ElementError(
             f"{who}: the element has the keys {sorted(map(str, element))}, and length_struct lacks"
-            f" {others}; give their cells there, or leave them out in a map before"
+            f" {sorted(map(str, others))}; give their cells there, or leave them out in a map before"
         )
     return [f.taken(element, who) if f.inside else element[f.name] for f in features]
 

@@ -163,11 +163,11 @@ class OwnStates:
     The thread that makes rows adds, while the user's loop forgets: neither iterates over the dict.
     """
 
-    def __init__(self, *, forgets: bool = True) -> None:
-        """Start empty; without `forgets` all are kept, since a cache may give their rows again."""
+    def __init__(self, *, keeps_all: bool = False) -> None:
+        """Start empty. With `keeps_all` no state is dropped, since a cache may give its row again."""
         self._kept: dict[int, Kept] = {}
         self._oldest = self._next = 1
-        self._forgets = forgets
+        self._keeps_all = keeps_all
 
     def add(self, count: int, text: str) -> int:
         """Keep a state, and return its number."""
@@ -182,7 +182,7 @@ class OwnStates:
     def forget_before(self, numbers: Iterable[int]) -> None:
         """Drop states that come before all of these, which belong to the present position."""
         # A node at its start, 0, may have rows in hand that were made before the rows of other nodes.
-        first = min(numbers, default=0) if self._forgets else 0
+        first = 0 if self._keeps_all else min(numbers, default=0)
         for number in range(self._oldest, first):
             del self._kept[number]
         self._oldest = max(self._oldest, first)

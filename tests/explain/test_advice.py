@@ -18,7 +18,7 @@ from windrow import Explanation, IterDataset, MapDataset, ReadOptions
 from windrow.explain.explanation import Advice
 from windrow.stats.costs import Amount
 
-# Streams are run beside what is predicted of them. A part of `make test-brief`.
+# Runs are compared with predictions, which takes long. A part of `make test-brief`.
 pytestmark = pytest.mark.jobs
 
 # Makes a dataset from the options of its streams.

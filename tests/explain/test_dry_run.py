@@ -24,7 +24,7 @@ from windrow.quality.batch_sample import added_up
 from windrow.sources import ZarrDataSource
 from windrow.stats.costs import Amount, SourceCosts, known
 
-# Streams are run beside what is predicted of them. A part of `make test-brief`.
+# Runs are compared with predictions, which takes long. A part of `make test-brief`.
 pytestmark = pytest.mark.jobs
 
 ROWS, CHUNK, ROW_BYTES = 4_000, 20, 64

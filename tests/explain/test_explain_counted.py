@@ -53,7 +53,7 @@ from windrow.transforms.nodes import (
     values,
 )
 
-# Streams are run beside what is predicted of them. A part of `make test-brief`.
+# Runs are compared with predictions, which takes long. A part of `make test-brief`.
 pytestmark = pytest.mark.jobs
 
 # Reads of a chunk, a record, or a call, as they can be noticed: by a name in CASES.

@@ -17,7 +17,7 @@ from windrow import IterDataset, MapDataset
 from windrow.explain.extrapolation import read_whole
 from windrow.stats.costs import Amount
 
-# Streams are run beside what is predicted of them. A part of `make test-brief`.
+# Runs are compared with predictions, which takes long. A part of `make test-brief`.
 pytestmark = pytest.mark.jobs
 
 

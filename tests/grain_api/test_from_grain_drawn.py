@@ -77,5 +77,7 @@ def test_drawn_chains_are_grains(length: int, names: list[str], at: int) -> None
         theirs = STEPS[name](theirs)
     expected = list(itertools.islice(theirs, MOST))
     assert list(itertools.islice(windrow.from_grain(theirs), MOST)) == expected
-    if not WITHOUT_PLACES & set(names) and len(expected) < MOST:
+    # In a later epoch Grain's own state of an interleaving says that all of it is exhausted.
+    has_place = not WITHOUT_PLACES & set(names) and not {"interleave", "repeat"} <= set(names)
+    if has_place and len(expected) < MOST:
         test_from_grain.check_places(theirs, expected, min(at, len(expected)))

@@ -18,12 +18,13 @@ class CacheNode(StreamNode):
     """The parent's elements, which are kept during the first whole pass of a run.
 
     A pass that does not begin at the start keeps nothing. What is kept is a copy, and what is given of
-    it is another: the consumer may change elements.
+    it is another: the consumer may change elements. Later passes give the same rows with the same
+    marks again (`gives_again`), so the states that these marks name must be kept.
     """
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
-    gives_again: ClassVar[bool] = True  # rows, with their marks
+    gives_again: ClassVar[bool] = True
 
     @property
     def label(self) -> str:

@@ -18,7 +18,7 @@ from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.same import SameIndices
-from windrow.transforms.nodes.whole_chain import follows_batch, shard_below
+from windrow.transforms.nodes.whole_chain import follows_batch, shard_before
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
 from windrow.transforms.row_blocks import BLOCK_ROWS, Step
@@ -98,12 +98,12 @@ class ValueNode(SameIndices):
 
 def _check_whole_batches(node: ValueNode) -> None:
     """Raise a PlanError if the elements of a node are batches that have the rows of one shard alone."""
-    sharded = shard_below(node.parent)
+    sharded = shard_before(node.parent)
     if sharded is not None:
+        way = ", or write it as map(..., batched=True), which promises that rows are independent"
         raise PlanError(
             f"{node.written} comes after {sharded.written}, which has only some rows of each batch;"
-            " move it before batch, or write it as map(..., batched=True), which promises that rows"
-            " are independent"
+            f" move it before batch{way if isinstance(node, MapNode) else ''}"
         )
 
 

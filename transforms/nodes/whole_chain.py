@@ -19,11 +19,13 @@ def as_node(value: object) -> Node | None:
     return value if isinstance(value, Node) else None
 
 
-def shard_below(node: Node) -> Node | None:
-    """The last batch of a chain, if a shard of several makes only a part of its rows."""
-    while len(node.parents) == 1 and not hasattr(node, "shards"):  # as batches have
+def shard_before(node: Node) -> Node | None:
+    """A batch of a chain of which a shard of several makes only some rows, before datasets meet."""
+    while getattr(node, "shards", 1) == 1:  # which batches alone have
+        if len(node.parents) != 1:
+            return None
         node = node.parent
-    return node if getattr(node, "shards", 1) > 1 else None
+    return node
 
 
 def seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:

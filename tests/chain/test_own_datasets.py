@@ -129,6 +129,14 @@ def test_states_that_are_not_needed_are_dropped() -> None:
         assert len(iterator._own_states._kept) < 3000
 
 
+def test_a_cache_before_an_own_node_keeps_no_states() -> None:
+    before = MapDataset.range(16).batch(4).to_iter_dataset().cache().repeat()
+    with iter(WINDROW.Unbatch(before).map(plus)) as iterator:
+        for _ in range(3999):
+            next(iterator)
+        assert len(iterator._own_states._kept) < 3000
+
+
 def test_an_iterator_is_pickled_skipped_and_sought() -> None:
     chain = WINDROW.Unbatch(MapDataset.range(40).batch(4).to_iter_dataset()).map(plus)
     iterator = iter(chain)

@@ -20,7 +20,7 @@ def as_node(value: object) -> Node | None:
 
 
 def shard_before(node: Node) -> Node | None:
-    """A batch of a chain of which a shard of several makes only some rows, before datasets meet."""
+    """The nearest batch that a shard of several cuts, back to where datasets meet; None without one."""
     while getattr(node, "shards", 1) == 1:  # which batches alone have
         if len(node.parents) != 1:
             return None

@@ -46,7 +46,7 @@ class Dataset(abc.ABC, Generic[T]):
 
         self._check_own_class()
         self._own_parents = own_nodes.parents_given(parents, Dataset, type(self))
-        self._check_own_parents()
+        own_nodes.check_parents(self)
 
     @functools.cached_property
     def _node(self) -> Node:
@@ -60,10 +60,6 @@ class Dataset(abc.ABC, Generic[T]):
     @abc.abstractmethod
     def _check_own_class(self) -> None:
         """Check that a subclass of a user has the methods that it needs."""
-
-    @abc.abstractmethod
-    def _check_own_parents(self) -> None:
-        """Check that a dataset whose class is a user's subclass can run over its parents."""
 
     @abc.abstractmethod
     def _own_node(self) -> Node:

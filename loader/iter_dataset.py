@@ -47,9 +47,6 @@ class IterDataset(Dataset[T]):
 
         own_nodes.check_methods(type(self), IterDataset, ("__iter__",))
 
-    def _check_own_parents(self) -> None:
-        self._own_node()  # checks lanes
-
     def _own_node(self) -> nodes.Node:
         from windrow import own_nodes
 

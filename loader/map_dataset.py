@@ -61,11 +61,6 @@ class MapDataset(PlannedByLengths[T]):
 
         own_nodes.check_methods(type(self), MapDataset, ("__len__", "__getitem__"))
 
-    def _check_own_parents(self) -> None:
-        from windrow import own_nodes
-
-        own_nodes.check_random_access(self)
-
     def _own_node(self) -> nodes.Node:
         from windrow import own_nodes
 

@@ -99,8 +99,16 @@ def parent_of(own: object, parents: tuple[Any, ...]) -> Any:
     return parents[0]
 
 
-def check_random_access(dataset: Any) -> None:
-    """Raise an ArgumentError if an own `MapDataset` has an `IterDataset` as a parent."""
+def check_parents(dataset: Any) -> None:
+    """Check that a dataset of an own class can run over its parents.
+
+    Raises:
+        ArgumentError: If a `MapDataset` has an `IterDataset` as a parent.
+        PlanError: If a parent of an `IterDataset` has several lanes.
+    """
+    if not hasattr(type(dataset), "__getitem__"):
+        stream_node(dataset)
+        return
     name, parents = _named(dataset)
     streams = [each.label for each in parents if each.length == STREAM]
     if streams:

@@ -96,14 +96,14 @@ class ValueNode(SameIndices):
         return f"columns at once, {where.of_many}"
 
 
-def _check_whole_batches(node: ValueNode) -> None:
+def _check_whole_batches(node: ValueNode, *, may_be_batched: bool = False) -> None:
     """Raise a PlanError if the elements of a node are batches that have the rows of one shard alone."""
     sharded = shard_before(node.parent)
     if sharded is not None:
         way = ", or write it as map(..., batched=True), which promises that rows are independent"
         raise PlanError(
             f"{node.written} comes after {sharded.written}, which has only some rows of each batch;"
-            f" move it before batch{way if isinstance(node, MapNode) else ''}"
+            f" move it before batch{way if may_be_batched else ''}"
         )
 
 
@@ -113,8 +113,11 @@ class EachNode(ValueNode):
 
     function: Callable[..., Any]
 
+    may_be_batched: ClassVar[bool] = False
+    """Whether the same method takes a function of columns."""
+
     def count(self) -> int:
-        _check_whole_batches(self)
+        _check_whole_batches(self, may_be_batched=self.may_be_batched)
         return super().count()
 
     @abc.abstractmethod
@@ -226,6 +229,8 @@ class MapNode(EachNode):
 
     keeps_length: bool = False
     locality: Locality | None = None
+
+    may_be_batched: ClassVar[bool] = True
 
     @property
     def follows_batch(self) -> bool:

@@ -268,10 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = report.table(("case", "figure", "measured"), rows, left=2)
     print(text)
     if args.page:
-        page = report.between(text, args.page.read_text(), begin=_BEGIN, end=_END)
-        if page is None:
-            parser.error(f"{args.page} has no line {_BEGIN}")
-        args.page.write_text(page)
+        report.put_into_page(args.page, text, begin=_BEGIN, end=_END)
     return 0
 
 

@@ -431,10 +431,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = tables(found)
     print(text)
     if args.page:
-        page = report.between(text, args.page.read_text(), begin=_BEGIN, end=_END)
-        if page is None:
-            parser.error(f"{args.page} has no line {_BEGIN}")
-        args.page.write_text(page)
+        report.put_into_page(args.page, text, begin=_BEGIN, end=_END)
         hosts_pictures.draw(args.page.parent / "images" / "hosts.png", found)
     return 0
 

@@ -180,6 +180,14 @@ def between(text: str, page: str, *, begin: str, end: str) -> str | None:
     return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
+def put_into_page(path: Path, text: str, *, begin: str, end: str) -> None:
+    """Put a text between two lines of a page; a page without them ends the program."""
+    page = between(text, path.read_text(), begin=begin, end=end)
+    if page is None:
+        raise SystemExit(f"{path} has no line {begin}")
+    path.write_text(page)
+
+
 def _wanted(criteria: Sequence[Mapping[str, Any]]) -> list[str]:
     if not criteria:
         return []

@@ -9,7 +9,7 @@ from typing import Any
 import grain
 import numpy as np
 from grain import experimental as more
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import windrow
@@ -65,6 +65,8 @@ STEPS: dict[str, Callable[[Any], Any]] = {
 WITHOUT_PLACES = {"concat", "cache"}
 
 
+# Its fifth place is one from which Grain itself goes on with nothing.
+@example(length=2, names=["interleave", "repeat"], at=5)
 @given(
     length=st.integers(0, 12),
     names=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=3),

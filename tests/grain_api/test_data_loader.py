@@ -11,7 +11,7 @@ import grain
 import grain.python
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import windrow
@@ -113,6 +113,13 @@ def test_samplers_equal_grains(drawn: tuple[str, dict[str, Any]], data: st.DataO
         assert one.rng.integers(1 << 60) == other.rng.integers(1 << 60)
 
 
+LAST_OF_THREE = {"num_records": 3, "seed": 0, "shard": (1, 2, False), "shuffle": False}
+
+
+# The filter drops the only record of the shard: for ever, in Grain.
+@example(
+    drawn=("IndexSampler", LAST_OF_THREE | {"num_epochs": None}), operations=[NotThrees()], extra=0
+)
 @given(drawn=samplers(), operations=OPERATIONS, extra=st.integers(0, 3))
 @settings(max_examples=examples(80), deadline=None)
 def test_loaders_equal_grains(
@@ -126,19 +133,28 @@ def test_loaders_equal_grains(
         operations=operations,
         read_options=windrow.ReadOptions(**read),
     )
-    theirs = grain.DataLoader(
-        data_source=source,
-        sampler=sampler_of(grain, drawn),
-        operations=[as_grain(operation) for operation in operations],
-        read_options=grain.ReadOptions(**read),
-    )
+
+    def grains(drawn: tuple[str, dict[str, Any]]) -> Any:
+        return grain.DataLoader(
+            data_source=source,
+            sampler=sampler_of(grain, drawn),
+            operations=[as_grain(operation) for operation in operations],
+            read_options=grain.ReadOptions(**read),
+        )
+
+    theirs = grains(drawn)
     first, second = iter(ours), iter(theirs)
     if len(ours.sampler) < 1000:  # type: ignore[arg-type]
         assert plain(first) == plain(second)
         return
-    everything_dropped = NotThrees in map(type, operations) and Double in map(type, operations)
-    for _ in range(0 if everything_dropped else 20):
-        assert plain([next(first)]) == plain([next(second)])
+    for _ in range(20):
+        try:
+            element = next(first)
+        except PlanError as error:  # where Grain searches for ever: it finds nothing in an epoch
+            assert "the stream has no row" in str(error)
+            assert plain(grains((drawn[0], {**drawn[1], "num_epochs": 1}))) == []
+            return
+        assert plain([element]) == plain([next(second)])
 
 
 @pytest.mark.parametrize("after", [[], [NoiseOrNone()], [windrow.transforms.Batch(4)]])

@@ -1,6 +1,6 @@
 """`from_grain`: records per second, as multiples of the same object of Grain.
 
-    python -m benchmarks.from_grain --settle 8 --seconds 8
+    python -m benchmarks.from_grain --settle 8 --seconds 8 --page docs/grain.md
 
 Records are in ArrayRecord files as Grain advises to write them (one record per group). Both sides run the
 object that Grain built, in turn in one process. The batches of the first `--settle` seconds are not
@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,11 +29,13 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from grain import experimental
 
 import windrow
+from benchmarks import report
 
 BATCH: Final = 128
 ROW: Final = 2_048
 SETS: Final = 8
 SMALL_RECORDS: Final = 300
+_BEGIN, _END = "<!-- from_grain, the last run -->", "<!-- end of from_grain -->"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,6 +200,22 @@ def run(case: Case, folder: Path, *, settle: float, seconds: float, rounds: int)
     }
 
 
+def table(found: Sequence[Mapping[str, Any]]) -> str:
+    """The cases as a table in Markdown."""
+    rows = [
+        (
+            each["case"],
+            f"{each['grain_batches_per_s']:,}",
+            f"{each['windrow_batches_per_s']:,}",
+            f"{each['times']:.1f}",
+            f"{each['wanted']}",
+        )
+        for each in found
+    ]
+    head = ("case", "Grain, batches/s", "Windrow, batches/s", "times", "wanted")
+    return report.table(head, rows, left=1)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="from_grain", description=__doc__)
@@ -207,22 +225,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--records", type=int, help="fewer records than the case has")
     parser.add_argument("--case", help="one case, by the begin of its name")
     parser.add_argument("--small", action="store_true", help="a tiny run; its figures say nothing")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="put the table into a page")
     given = parser.parse_args(argv)
     if given.small:
         given.seconds, given.rounds, given.records = 0, 1, SMALL_RECORDS
     flags.FLAGS(["from_grain"])  # Grain's workers ask for them
     with tempfile.TemporaryDirectory() as folder:
+        found = []
         for case in CASES:
             if given.case is None or case.name.startswith(given.case):
                 smaller = dataclasses.replace(case, records=given.records or case.records)
-                found = run(
-                    smaller,
-                    Path(folder),
-                    settle=given.settle,
-                    seconds=given.seconds,
-                    rounds=given.rounds,
+                found.append(
+                    run(
+                        smaller,
+                        Path(folder),
+                        settle=given.settle,
+                        seconds=given.seconds,
+                        rounds=given.rounds,
+                    )
                 )
-                print(found, flush=True)
+                print(found[-1], flush=True)
+    if given.page:
+        report.put_into_page(given.page, table(found), begin=_BEGIN, end=_END)
     return 0
 
 

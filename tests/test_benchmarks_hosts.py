@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,6 +58,14 @@ def test_the_plan_of_a_step_does_not_grow_with_the_hosts() -> None:
 
 def test_all_chains_are_in_the_picture() -> None:
     assert set(hosts_pictures._COLOURS) == {case.kind for case in hosts.CASES}
+
+
+def test_all_cases_are_on_the_page() -> None:
+    page = Path("docs/scaling.md").read_text()
+    measured, simulated = page.split("<!-- hosts -->")[1].split("Simulated, at one step")
+    for case in hosts.CASES:
+        row = re.compile(rf"^\| {case.kind} +\| +{case.hosts:,} \|", re.MULTILINE)
+        assert len(row.findall(measured)) == len(row.findall(simulated)) == 1, case
 
 
 @pytest.mark.jobs

@@ -48,6 +48,8 @@ def run_round(seed: int, tests: Sequence[str], workers: int) -> Round:
         [
             *(sys.executable, "-m", "pytest", "-q", "-n", str(workers), "-p", "no:cacheprovider"),
             *("-m", MARKS, "--hypothesis-profile=hunt", f"--hypothesis-seed={seed}"),
+            # A hunt draws more examples than a fixed test: its longest tests take minutes.
+            *("-o", "faulthandler_timeout=900"),
             *("--hypothesis-show-statistics", *tests),
         ],
         cwd=ROOT,

@@ -171,7 +171,7 @@ def test_other_hosts_with_other_workers_go_on_with_the_next_row(data: st.DataObj
     stream = drawn_stream(data, ReadOptions()).repeat()
     if has_rows(stream):
         order = data.draw(st.permutations([0, 1, 2, 3]), "workers")
-        check_hosts(data, stream, st.sampled_from([1, 2, 3]), order[:3])
+        check_hosts(data, stream, st.sampled_from(SHARDS), order[:3])
 
 
 @pytest.mark.parametrize(("shards", "method"), [(1, "concat"), (3, "first_fit"), (8, "concat")])
@@ -398,6 +398,11 @@ def stream(lanes: int = 4) -> IterDataset[int]:
     return M.range(100).to_iter_dataset(lanes=lanes).filter(not_of_three)
 
 
+class Twice(IterDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(self._parent)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -413,6 +418,18 @@ def stream(lanes: int = 4) -> IterDataset[int]:
             "which has only some rows of each batch",
         ),
         (lambda: M.range(9).batch(8).shard(0, 2).filter(len), "move it before batch"),
+        (
+            lambda: M.zip([M.range(2), M.range(9).batch(8).shard(0, 2)]).map(len),
+            r"map\(len\) comes after batch\(8\).*has only some rows of each batch",
+        ),
+        (
+            lambda: IterDataset.mix([stream(1).repeat().batch(8).shard(0, 2)] * 2).map(len),
+            r"map\(len\) comes after batch\(8\).*has only some rows of each batch",
+        ),
+        (
+            lambda: Twice(M.range(9).to_iter_dataset().batch(8).shard(0, 2)),
+            "Twice comes after .*has only some rows of each batch",
+        ),
         (
             lambda: M.range(9).batch(8).shard(0, 2).map_with_index(pow),
             "map_with_index.* comes after",

@@ -18,7 +18,7 @@ from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.same import SameIndices
-from windrow.transforms.nodes.whole_chain import follows_batch, shard_before
+from windrow.transforms.nodes.whole_chain import check_whole_batches, follows_batch
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
 from windrow.transforms.row_blocks import BLOCK_ROWS, Step
@@ -96,17 +96,6 @@ class ValueNode(SameIndices):
         return f"columns at once, {where.of_many}"
 
 
-def _check_whole_batches(node: ValueNode, *, may_be_batched: bool = False) -> None:
-    """Raise a PlanError if the elements of a node are batches that have the rows of one shard alone."""
-    sharded = shard_before(node.parent)
-    if sharded is not None:
-        way = ", or write it as map(..., batched=True), which promises that rows are independent"
-        raise PlanError(
-            f"{node.written} comes after {sharded.written}, which has only some rows of each batch;"
-            f" move it before batch{way if may_be_batched else ''}"
-        )
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class EachNode(ValueNode):
     """Calls a function of the user on elements one by one, on as many threads as pay."""
@@ -117,7 +106,7 @@ class EachNode(ValueNode):
     """Whether the same method takes a function of columns."""
 
     def count(self) -> int:
-        _check_whole_batches(self, may_be_batched=self.may_be_batched)
+        check_whole_batches(self, may_be_batched=self.may_be_batched)
         return super().count()
 
     @abc.abstractmethod
@@ -365,7 +354,7 @@ class RandomColumnMapNode(ValueNode):
     position_width: ClassVar[int] = 1
 
     def count(self) -> int:
-        _check_whole_batches(self)
+        check_whole_batches(self)
         return super().count()
 
     @property

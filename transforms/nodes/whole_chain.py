@@ -19,13 +19,16 @@ def as_node(value: object) -> Node | None:
     return value if isinstance(value, Node) else None
 
 
-def shard_before(node: Node) -> Node | None:
-    """The nearest batch that a shard of several cuts, back to where datasets meet; None without one."""
-    while getattr(node, "shards", 1) == 1:  # which batches alone have
-        if len(node.parents) != 1:
-            return None
-        node = node.parent
-    return node
+def check_whole_batches(node: Node, *, may_be_batched: bool = False) -> None:
+    """Raise a PlanError if a node gets batches that have the rows of one shard alone."""
+    before = (each for parent in node.parents for each in reversed(parent.parents_first()))
+    sharded = next((each for each in before if getattr(each, "shards", 1) > 1), None)
+    if sharded is not None:
+        way = ", or write it as map(..., batched=True), which promises that rows are independent"
+        raise PlanError(
+            f"{node.written} comes after {sharded.written}, which has only some rows of each batch;"
+            f" move it before batch{way if may_be_batched else ''}"
+        )
 
 
 def seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Final
 
 from windrow.engine.defaults import default_options
 from windrow.explain.across import SharedStream, across, advice_on_lanes
@@ -16,9 +17,15 @@ from windrow.explain.explanation import Explanation, NodeLine
 from windrow.explain.prediction import Prediction, predicted
 from windrow.explain.running import running
 from windrow.quality.shuffle_quality import quality_of
+from windrow.stats.costs import combined
+from windrow.transforms.amounts import Amount
 from windrow.transforms.nodes import STREAM, VAST, Node, ToStreamNode
 from windrow.transforms.nodes.tail import tail_of
 from windrow.transforms.record_sizes import record_bytes
+
+_OTHERS_END: Final = (
+    "at which batch another shard ends, where all of them end: numbers are as if it ended at any batch"
+)
 
 
 def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
@@ -34,7 +41,8 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
     if node.length != STREAM:
         node = ToStreamNode((node,), default_options(node))
     node = node.all_good()
-    whole, node = node, tail_of(node).explained()
+    whole, tail = node, tail_of(node)
+    node = tail.explained()
     found = predicted(node)
     order = node.parents_first()
     numbers = {id(each): number for number, each in enumerate(order)}
@@ -48,6 +56,9 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
         advice += advice_on_lanes(shared, every, numbers)
     batches, endless = node.elements(), node.is_endless()
     epoch, later = found.epoch, found.later_epoch
+    others_end = tail.agree is not None and not endless
+    if others_end:
+        epoch = tuple(combined(lambda own: Amount(0, own.high), [costs]) for costs in epoch)
     per_batch = 1 / batches.middle if batches.low else None
     return Explanation(
         nodes=lines,
@@ -63,7 +74,7 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
         buffers_by=found.peak_by,
         quality=quality_of(whole),
         advice=tuple(advice),
-        unknown=tuple(_unknown(node, order, found)),
+        unknown=(*_unknown(node, order, found), *([_OTHERS_END] if others_end else [])),
         across=every,
     )
 

@@ -144,6 +144,18 @@ def test_what_is_unknown_is_said() -> None:
     assert explanation.epoch[0].reads == Amount.exactly(5)  # all of them are read all the same
 
 
+def test_another_shard_may_end_the_run_at_any_batch() -> None:
+    stream = laid(96).to_iter_dataset(lanes=4).filter(no).batch(8, remainder="drop")
+    alone = stream.explain()
+    (costs,) = stream.shard(0, 4, agree=bool).explain().epoch
+    assert alone.epoch[0].records == Amount.exactly(96)
+    assert costs.records == Amount(0, 24)
+    assert costs.reads.low == 0 < costs.reads.high
+    said = "\n".join(stream.shard(0, 4, agree=bool).explain().unknown)
+    assert "at which batch another shard ends, where all of them end" in said
+    assert "another shard" not in "\n".join(alone.unknown)
+
+
 def test_unknown_records_of_somebody_elses_source() -> None:
     explanation = MapDataset.source([object()] * 5).explain()
     assert any("bytes of the records of SequenceDataSource" in line for line in explanation.unknown)

@@ -101,6 +101,14 @@ def parameters(made: Any) -> dict[str, inspect.Parameter] | None:
         return None
 
 
+def same_default(ours: Any, theirs: Any) -> bool:
+    """Whether a default is Grain's; of objects that both libraries make it is enough to be there."""
+    plain = (type(None), bool, int, float, str, bytes, tuple)
+    if isinstance(ours, plain) or isinstance(theirs, plain):
+        return type(ours) is type(theirs) and ours == theirs
+    return (ours is inspect.Parameter.empty) == (theirs is inspect.Parameter.empty)
+
+
 def same_signature(ours: Any, theirs: Any) -> bool:
     """Whether a call that Grain takes is one that we take: names, order, kinds and defaults."""
     wanted, given = parameters(theirs), parameters(ours)
@@ -117,9 +125,11 @@ def same_signature(ours: Any, theirs: Any) -> bool:
     return (
         own == list(wanted)
         and all(
-            (given[name].kind, given[name].default is inspect.Parameter.empty)
-            == (each.kind, each.default is inspect.Parameter.empty)
-            or (each.default is inspect.Parameter.empty and given[name].kind == each.kind)
+            given[name].kind == each.kind
+            and (
+                each.default is inspect.Parameter.empty
+                or same_default(given[name].default, each.default)
+            )
             for name, each in wanted.items()
         )
         and all(
@@ -155,6 +165,29 @@ def test_methods_are_grains(kind: str) -> None:
         and not same_signature(getattr(ours, name), getattr(theirs, name))
     ]
     assert other == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda first, second=2, *, third=None: None,
+        lambda first, second=1.0, *, third=None: None,
+        lambda first, second=1, *, third=(): None,
+        lambda first, second=1, third=None: None,
+        lambda first, second, *, third=None: None,
+        lambda second=1, *, third=None: None,
+    ],
+)
+def test_another_default_is_another_signature(other: Any) -> None:
+    def of_grain(first: int, second: int = 1, *, third: Any = None) -> None:
+        """Takes one to three arguments."""
+
+    def more_general(first: int = 0, second: int = 1, *, third: Any = None, more: int = 1) -> None:
+        """Takes all of them, and one more."""
+
+    assert same_signature(of_grain, of_grain)
+    assert same_signature(more_general, of_grain)
+    assert not same_signature(other, of_grain)
 
 
 def test_modules_are_found_without_being_imported() -> None:

@@ -181,6 +181,7 @@ bench: $(READY)
 	@$(PY) -m benchmarks.lanes
 	@$(PY) -m benchmarks.packing
 	@$(PY) -m benchmarks.planned_packing
+	@$(PY) -m benchmarks.from_grain --settle 8 --seconds 8
 
 bench-small: $(READY)
 	@$(PY) -m benchmarks --small
@@ -191,6 +192,7 @@ bench-small: $(READY)
 	@$(PY) -m benchmarks.lanes --small
 	@$(PY) -m benchmarks.packing --small
 	@$(PY) -m benchmarks.planned_packing --small
+	@$(PY) -m benchmarks.from_grain --small
 
 bench-steady: $(READY)
 	@$(PY) -m benchmarks.steady

@@ -24,7 +24,7 @@ from windrow.transforms.nodes.tail import tail_of
 from windrow.transforms.record_sizes import record_bytes
 
 _OTHERS_END: Final = (
-    "at which batch another shard ends, where all of them end: numbers are as if it ended at any batch"
+    "at which batch another shard ends, and with it all of them: numbers are as if at any batch"
 )
 
 

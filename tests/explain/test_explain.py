@@ -152,7 +152,7 @@ def test_another_shard_may_end_the_run_at_any_batch() -> None:
     assert costs.records == Amount(0, 24)
     assert costs.reads.low == 0 < costs.reads.high
     said = "\n".join(stream.shard(0, 4, agree=bool).explain().unknown)
-    assert "at which batch another shard ends, where all of them end" in said
+    assert "at which batch another shard ends, and with it all of them" in said
     assert "another shard" not in "\n".join(alone.unknown)
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -409,6 +409,27 @@ def test_a_controller_reads_nothing_and_saves_one_state(tmp_path: Any) -> None:
                 again.set_state(wrong)
             assert next(again).tolist() == list(range(16, 24))
     assert source.count == 0
+
+
+class Announced(Read):
+    """Says that a record is read, by all copies of this process."""
+
+    fingerprint = "announced"
+    is_read: ClassVar = threading.Event()
+
+    def __getitem__(self, index: int) -> Any:
+        self.is_read.set()
+        return super().__getitem__(index)
+
+
+def test_hosts_of_a_controller_read_ahead_when_told() -> None:
+    one = SingleDeviceSharding(DEVICES[1])
+    chain = MapDataset.source(Announced()).map(int).batch(8)
+    with iter(chain.to_jax(one, colocated=True)) as batches:
+        assert not Announced.is_read.is_set()
+        batches.start_prefetch()
+        assert Announced.is_read.wait(60)
+        assert next(batches).tolist() == list(range(8))
 
 
 def test_what_a_controller_cannot_run_is_refused() -> None:

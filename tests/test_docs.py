@@ -20,6 +20,7 @@ import zarr
 
 import windrow
 from windrow.converters import Manifest
+from windrow.errors import StateError
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -151,6 +152,16 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in DOCS} - {"README.md"}
     assert pages - set(_LINK.findall(index)) == set()
+
+
+def test_the_page_on_stability_names_what_is_public_and_the_states_that_are_read() -> None:
+    page = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8")
+    public = page.split("## What is public\n")[1].split("\n## ")[0]
+    reference = re.findall(r"reference/(\S+)\.md", (ROOT / "mkdocs.yml").read_text())
+    assert re.findall(r"`(windrow[.\w]*)`", public) == reference
+    states = re.findall(r"^\| (\d+) \|", page, flags=re.M)
+    with pytest.raises(StateError, match=rf"this Windrow reads versions {' and '.join(states)};"):
+        iter(windrow.MapDataset.range(1)).set_state({"version": 0})
 
 
 def test_the_readme_is_short() -> None:

@@ -112,6 +112,19 @@ class KnowsLengths(Protocol):
 
 
 @runtime_checkable
+class KnowsSomeLengths(Protocol):
+    """A source that knows the lengths of some records without finding those of all."""
+
+    def lengths_of(self, records: IntArray) -> IntArray | None:
+        """The lengths of `records`, int64 `(len(records),)`; None to ask for all by `lengths()`.
+
+        It is asked for no records too, where a chain is built: it reads nothing then, and is None, or
+        raises, if lengths are not known.
+        """
+        ...
+
+
+@runtime_checkable
 class KnowsEarlier(Protocol):
     """A source whose data may grow, and which knows what it was before."""
 

@@ -111,6 +111,11 @@ class ForeignDataSource(BatchedSource):
         lengths = getattr(self._source, "lengths", None)
         return lengths() if callable(lengths) else None
 
+    def lengths_of(self, records: IntArray) -> Any:
+        """The result of the source's own method `lengths_of`; None if it has no such method."""
+        lengths_of = getattr(self._source, "lengths_of", None)
+        return lengths_of(records) if callable(lengths_of) else None
+
     def _read_each(self, wanted: list[int]) -> list[Any]:
         source, records, index = self._source, [], 0
         try:

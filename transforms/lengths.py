@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ArgumentError, PlanError, SourceError, WindrowError
-from windrow.sources.base import KnowsLengths
+from windrow.sources.base import KnowsLengths, KnowsSomeLengths
 
 IntArray = npt.NDArray[np.int64]
 
@@ -54,13 +54,20 @@ class RecordLengths:
             who = "lengths" if len(sources) == 1 else f"lengths[{number}]"
             self._found[id(source)] = checked(array, source, who, PlanError, ArgumentError)
 
-    def of(self, source: Any) -> IntArray:
-        """The length of each record of a source.
+    def of(self, source: Any, records: IntArray) -> IntArray:
+        """The lengths of some records of a source, which is asked for those of all if it must be.
 
         Raises:
             PlanError: If neither the user nor the source gives them.
             SourceError: If the source gives wrong ones.
         """
+        if id(source) not in self._found and isinstance(source, KnowsSomeLengths):
+            some = source.lengths_of(records)
+            if some is not None:
+                return _checked_some(some, source, records)
+        return self._all(source)[records]
+
+    def _all(self, source: Any) -> IntArray:
         found = self._found.get(id(source))
         if found is None:
             name = type(source).__name__
@@ -108,6 +115,23 @@ def checked(
         at = int(np.argmax(found < 0))
         raise wrong(
             f"{who}: the length of record {at:,} is {found[at]}; lengths must be at least 0"
+        )
+    return found
+
+
+def _checked_some(value: Any, source: Any, records: IntArray) -> IntArray:
+    """`value` as the lengths of some records of a source."""
+    who, array = f"{type(source).__name__}.lengths_of()", np.asarray(value)
+    if array.shape != records.shape or (array.size and array.dtype.kind not in "iu"):
+        raise SourceError(
+            f"{who} must give one integer for each of {len(records):,} records, got an array of shape"
+            f" {array.shape} and dtype {array.dtype}"
+        )
+    found = array.astype(np.int64, copy=False)
+    if found.size and found.min() < 0:
+        at = int(np.argmax(found < 0))
+        raise SourceError(
+            f"{who}: the length of record {records[at]:,} is {found[at]}; lengths must be at least 0"
         )
     return found
 

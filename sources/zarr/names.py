@@ -28,6 +28,10 @@ TOKENIZER: Final = "windrow_tokenizer"
 # The two arrays of such an inner group.
 VALUES: Final = "values"
 OFFSETS: Final = "offsets"
+# A third array, which may be missing: the first record of each block of values. Its attribute says how
+# many values make a block.
+BLOCKS: Final = "blocks"
+BLOCK_VALUES: Final = "windrow_block_values"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -150,7 +154,8 @@ def choose_rows(
     """
     groups = dict(_row_groups(tree))
     if "" in groups and names is None:
-        return choose(what, tree, [VALUES, OFFSETS]), groups
+        index = [BLOCKS] if _steps(tree, BLOCKS) else []
+        return choose(what, tree, [VALUES, OFFSETS, *index]), groups
     if names is None:
         data, found = set(arrays_of(_data_of(tree))), dict[str, None]()
         for path, item in zip(_paths(tree), arrays_of(tree), strict=True):
@@ -173,7 +178,8 @@ def _row_groups(tree: FoundTree, path: str = "") -> Iterator[tuple[str, str | No
     if isinstance(tree, Found):
         return
     items = _items(tree)
-    if items.keys() == {VALUES, OFFSETS} and all(isinstance(x, Found) for x in items.values()):
+    arrays = {name for name, item in items.items() if isinstance(item, Found)}
+    if arrays == items.keys() and arrays - {BLOCKS} == {VALUES, OFFSETS}:
         yield path, None
         return
     noted = noted_rows(tree.attributes) if isinstance(tree, FoundGroup) else {}

@@ -1,10 +1,9 @@
 """Rows of different lengths from Zarr: all values end to end, and offsets that say where rows begin.
 
-Record `i` is `values[offsets[i] : offsets[i + 1]]`. Offsets are read once, as a whole, when the first
-record or length is asked for. The values are a part of the source, read by chunks as any array is.
+Record `i` is `values[offsets[i] : offsets[i + 1]]`. Offsets are read in chunks when a record or a length
+is asked for (`offsets.py`). The values are a part of the source, read by chunks as any array is.
 
-Invariants: all fields have one number of records. Offsets begin with 0, never fall and end with the
-number of values, or nothing is read with them.
+Invariant: all fields have one number of records.
 """
 
 from __future__ import annotations
@@ -12,106 +11,32 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, Union
 
 import numpy as np
 
 from windrow.core.process import refuse_forked
-from windrow.core.threads import InlineExecutor
 from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
-from windrow.sources.chunks import ArrayPart, LaidOutSource, Span
+from windrow.sources.chunks import ArrayPart, LaidOutSource
 from windrow.sources.ragged_column import RaggedColumn
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.find import noted_in_parent
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.local.metadata import held_records
-from windrow.sources.zarr.names import OFFSETS, TOKENIZER, VALUES, choose_rows
+from windrow.sources.zarr.names import BLOCKS, OFFSETS, TOKENIZER, VALUES, choose_rows
 from windrow.sources.zarr.objects import standing_for
+from windrow.sources.zarr.offsets import Offsets, block_edges
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray, OverTree
 
 _WHAT: Final = "RaggedDataSource"
 _SHOWN_FIELDS: Final = 4
 _BYTES, _STR = "bytes", "str"
-# A block of records is some chunks: the rows that begin in a chunk and end in the next one need both.
-_BLOCK_BYTES: Final = 1 << 20
-_LEAST_IN_BLOCK, _MOST_IN_BLOCK = 4, 64
 
 _Layout: TypeAlias = Union[int, "dict[str, _Layout]"]  # a leaf is the number of a field
-
-
-class _Offsets:
-    """Where rows begin among the values, read when they are first needed. Thread-safe."""
-
-    def __init__(self, offsets: OpenArray, values: OpenArray) -> None:
-        self.array, self._values = offsets, values
-        self._found: IntArray | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def part(self) -> ArrayPart:
-        """The offsets as stored."""
-        return self.array.part
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self.part.rows - 1
-
-    def all(self) -> IntArray:
-        """The offsets, int64 `(rows + 1,)`.
-
-        Raises:
-            ReadError: If they cannot be read, fall, or do not end with the number of values.
-        """
-        with self._lock:
-            if self._found is None:
-                self._found = self._read()
-            return self._found
-
-    def starts(self, records: IntArray) -> IntArray:
-        """The first value of each record."""
-        return self.all()[records]
-
-    def lengths(self, records: IntArray) -> IntArray:
-        """The number of values of each record."""
-        offsets = self.all()
-        return offsets[records + 1] - offsets[records]
-
-    def _read(self) -> IntArray:
-        part = self.part
-        out = np.empty(part.rows, part.dtype)
-        spans = [
-            Span(first, stop, out[first:stop])
-            for first, stop in map(part.bounds, range(part.chunk_count))
-        ]
-        part.reader.start(spans, InlineExecutor()).result()
-        return self._checked(out)
-
-    def _checked(self, offsets: Any) -> IntArray:
-        found: IntArray = offsets.astype(np.int64, copy=False)
-        items = self._values.part.rows
-        if found[0] != 0:
-            raise self._damaged(f"they begin with {found[0]:,}, and must begin with 0")
-        falls = np.flatnonzero(found[1:] < found[:-1])
-        if len(falls):
-            at = int(falls[0])
-            raise self._damaged(
-                f"offset {at + 1:,} is {found[at + 1]:,}, and less than {found[at]:,} before it"
-            )
-        if found[-1] != items:
-            raise self._damaged(f"the last one is {found[-1]:,}, and there are {items:,} values")
-        return found
-
-    def _damaged(self, why: str) -> ReadError:
-        found = self.array.found
-        return ReadError(
-            f"{_WHAT}: the offsets in {found.where} do not fit the values in"
-            f" {self._values.found.where}: {why}. Write both again, or convert again"
-        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,7 +45,7 @@ class _RaggedField:
 
     name: str
     array: OpenArray
-    offsets: _Offsets | None = None
+    offsets: Offsets | None = None
     kind: str | None = None  # bytes or str; None for arrays
 
     @property
@@ -163,11 +88,7 @@ class _RaggedField:
         if self.offsets is None or error.records is None:
             return error
         first, stop = error.records
-        bounds = self.offsets.all()
-        records = (
-            int(np.searchsorted(bounds, first, side="right")) - 1,
-            int(np.searchsorted(bounds, stop, side="left")),
-        )
+        records = self.offsets.records_of(first, stop)
         items = held_records(first, stop)
         text = str(error).replace(
             f"the chunk that holds {items} cannot",
@@ -337,10 +258,11 @@ class RaggedDataSource(OverTree, LaidOutSource):
             }
         if isinstance(tree, dict):
             values, offsets = opened[tree[VALUES]], opened[tree[OFFSETS]]
+            index = opened[tree[BLOCKS]] if BLOCKS in tree else None
             noted = self._noted[path]
             # A conversion that noted numbers wrote numbers.
             kind = self._text or noted if noted in (None, _BYTES, _STR) else None
-            fields.append(_RaggedField(path, values, _Offsets(offsets, values), kind))
+            fields.append(_RaggedField(path, values, Offsets(offsets, values, index), kind))
         else:
             fields.append(_RaggedField(path, opened[tree]))
         return len(fields) - 1
@@ -348,17 +270,24 @@ class RaggedDataSource(OverTree, LaidOutSource):
     @property
     def fingerprint(self) -> str:
         """Names, dtypes, shapes and chunks of the arrays, which rows are strings, and tokenizers."""
-        return self._named(self._tree.facts)
+        return self._named_with({})
 
     def fingerprint_of_first(self, records: int) -> str:
         """As `sources.base.KnowsEarlier`. Reads the offsets, which say how many values there were."""
-        rows = {}
+        rows: dict[int, int | None] = {}
         for field in self._fields:
             rows[id(field.array)] = records
             if field.offsets is not None:
-                rows[id(field.array)] = int(field.offsets.all()[records])
+                rows[id(field.array)] = field.offsets.offset(records)
                 rows[id(field.offsets.array)] = records + 1
-        return self._named(self._tree.facts_of_first([rows[id(a)] for a in self._tree.open()]))
+        return self._named_with(rows)
+
+    def _named_with(self, rows: dict[int, int | None]) -> str:
+        """The fingerprint, where some arrays have only their first rows. Indexes are not in it."""
+        indexes = (field.offsets.index for field in self._fields if field.offsets is not None)
+        rows |= {id(index): None for index in indexes}
+        every = [rows.get(id(array), array.part.rows) for array in self._tree.open()]
+        return self._named(self._tree.facts_of_first(every))
 
     def _named(self, facts: str) -> str:
         kinds = [f"{field.name}={field.kind}" for field in self._fields if field.kind]
@@ -380,17 +309,27 @@ class RaggedDataSource(OverTree, LaidOutSource):
             PlanError: If several fields of a record differ in length.
             ReadError: If the offsets cannot be read, or are damaged.
         """
+        return self._agreed(lambda offsets: np.diff(offsets.all()))
+
+    def lengths_of(self, records: IntArray) -> IntArray | None:
+        """As `lengths`, for some records. Reads the chunks of offsets in which they are."""
+        wanted = checked_indices(records, self._length, _WHAT)
+        return self._agreed(lambda offsets: offsets.lengths(wanted))
+
+    def _agreed(self, lengths: Callable[[Offsets], IntArray]) -> IntArray | None:
+        """The lengths that the fields have in common."""
         ragged = [field for field in self._fields if field.offsets is not None]
         if any(field.kind == _STR for field in ragged):
             return None
-        every = [field.offsets.all() for field in ragged if field.offsets is not None]
+        every = [lengths(field.offsets) for field in ragged if field.offsets is not None]
         for field, other in zip(ragged, every, strict=True):
-            if not np.array_equal(other, every[0]):
+            is_same = field.array.part.rows == ragged[0].array.part.rows
+            if not (is_same and np.array_equal(other, every[0])):
                 raise PlanError(
                     f"{_WHAT}: {ragged[0].name!r} and {field.name!r} of a record differ in length;"
                     " choose one by names=[...], or give lengths="
                 )
-        return np.diff(every[0])
+        return every[0]
 
     @property
     def parts(self) -> Sequence[ArrayPart]:
@@ -403,8 +342,10 @@ class RaggedDataSource(OverTree, LaidOutSource):
         return [field.part() for field in self._fields]
 
     def still_parts(self) -> Sequence[ArrayPart]:
-        """The offsets, which all records need; see `scan.Repeating`."""
-        return [field.offsets.part for field in self._fields if field.offsets is not None]
+        """The offsets, which all records need, and their indexes; see `scan.Repeating`."""
+        every = [field.offsets for field in self._fields if field.offsets is not None]
+        indexes = [offsets.index.part for offsets in every if offsets.index is not None]
+        return [*(offsets.part for offsets in every), *indexes]
 
     def blocks(self) -> IntArray:
         """Bounds of the records that begin in some consecutive chunks of the largest field.
@@ -413,17 +354,13 @@ class RaggedDataSource(OverTree, LaidOutSource):
         chunks belong to two blocks.
 
         Raises:
-            ReadError: If the offsets cannot be read, or are damaged.
+            ReadError: If the offsets or their index cannot be read, or are damaged.
         """
         field = max(
             self._fields, key=lambda field: field.array.part.rows * field.array.part.row_bytes
         )
-        part = field.array.part
-        chunk_bytes = max(1, part.chunk_rows * part.row_bytes)
-        chunks = min(max(_BLOCK_BYTES // chunk_bytes, _LEAST_IN_BLOCK), _MOST_IN_BLOCK)
-        edges = np.arange(0, part.chunk_count, chunks) * part.chunk_rows - part.shift
-        if field.offsets is not None:
-            edges = np.searchsorted(field.offsets.all()[:-1], edges)
+        offsets = field.offsets
+        edges = block_edges(field.array.part) if offsets is None else offsets.block_starts()
         bounds: IntArray = np.unique(np.clip([0, *edges, self._length], 0, self._length))
         return bounds
 

@@ -305,10 +305,11 @@ class ArrayTree:
         """Names, dtypes, shapes and chunks of the arrays, or a digest if that is long."""
         return _shown(self._facts, lambda: self.open()[0].part.rows)
 
-    def facts_of_first(self, rows: Sequence[int]) -> str:
-        """The facts when each array had only its first rows."""
-        pairs = zip(self.open(), rows, strict=True)
-        return _shown([array.facts_of_first(count) for array, count in pairs], lambda: rows[0])
+    def facts_of_first(self, rows: Sequence[int | None]) -> str:
+        """The facts when each array had only its first rows; None leaves an array out."""
+        every = zip(self.open(), rows, strict=True)
+        pairs = [(array, count) for array, count in every if count is not None]
+        return _shown([array.facts_of_first(count) for array, count in pairs], lambda: pairs[0][1])
 
     @property
     def place(self) -> str:

@@ -90,7 +90,7 @@ class SourceNode(Node):
         return super().layout() if found is None else found
 
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
-        return known.of(self.source)[at.offsets]
+        return known.of(self.source, at.offsets)
 
     def runs_as(self, where: Where) -> str:
         return where.reading(self.source)

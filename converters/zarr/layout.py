@@ -116,6 +116,11 @@ class ArrayLayout:
         return numpy_dtype(self.dtype)
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in memory."""
+        return math.prod(self.shape[1:]) * self.numpy_dtype.itemsize
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all values in memory."""
         return math.prod(self.shape) * self.numpy_dtype.itemsize

@@ -2,7 +2,8 @@
 
 The place of a row's values is known only when all rows before it have been counted. So each work
 item writes its rows into two data files of the work folder: all values end to end, and the ends of
-the rows among them. When all are there, the two arrays are written from byte ranges of those files.
+the rows among them. When all are there, the two arrays are written from byte ranges of those files, and
+of more than one block of values an index: the first record that begins in each block or after it.
 
 Invariant: row `i` is `values[offsets[i] : offsets[i + 1]]`, offsets begin with 0 and never fall, and
 neither depends on how the rows were divided into work items.
@@ -24,7 +25,7 @@ from windrow.converters.zarr.layout import ArrayLayout
 from windrow.converters.zarr.rows import BLOCK_BYTES, RowFiles, ranges
 from windrow.errors import ConversionError
 from windrow.sources.tf_example.features import Array, Feature, Ragged
-from windrow.sources.zarr.names import OFFSETS, RAGGED, VALUES
+from windrow.sources.zarr.names import BLOCK_VALUES, OFFSETS, RAGGED, VALUES
 
 _OFFSET: Final = np.dtype("<i8")
 
@@ -125,7 +126,7 @@ class RaggedFiles:
     @property
     def size_bytes(self) -> int:
         """Bytes of the items."""
-        return (self.stop - self.start) * _item_bytes(self.layout)
+        return (self.stop - self.start) * self.layout.row_bytes
 
     def write(self, folder: OutputFolder, steps: Steps) -> FinishedPart:
         """Write them."""
@@ -139,7 +140,7 @@ class RaggedFiles:
         dtype, shape = self.layout.numpy_dtype, self.layout.shape[1:]
         if self.what == OFFSETS and self.start == 0:
             yield np.zeros(1, dtype)
-        step = max(1, BLOCK_BYTES // _item_bytes(self.layout)) * _item_bytes(self.layout)
+        step = max(1, BLOCK_BYTES // self.layout.row_bytes) * self.layout.row_bytes
         waiting: list[Array] = []
         for run in self.runs:
             for start, stop in ranges(run.start, run.stop, step):
@@ -164,7 +165,7 @@ def ragged_files(what: str, layout: ArrayLayout, spooled: Sequence[Spooled]) -> 
         layout: The layout of the array.
         spooled: The rows of all work items, in order.
     """
-    item_bytes = _item_bytes(layout)
+    item_bytes = layout.row_bytes
     # Item 0 of the offsets is 0 and lies in no file; the ends of rows follow it.
     shift = 1 if what == OFFSETS else 0
     ends: list[int] = []
@@ -193,6 +194,79 @@ def ragged_files(what: str, layout: ArrayLayout, spooled: Sequence[Spooled]) -> 
     return found
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _EndsRun:
+    """The ends of the rows in one data file, and the rows and items before it."""
+
+    spooled: Spooled
+    rows: int
+    items: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BlockFiles:
+    """Some files of the index of a feature, of the blocks `[start, stop)`. Picklable."""
+
+    layout: ArrayLayout
+    start: int
+    stop: int
+    runs: tuple[_EndsRun, ...] = dataclasses.field(repr=False)
+
+    @property
+    def key(self) -> str:
+        """The key of the part that they are."""
+        return f"ragged-{self.layout.name}-{self.start}-{self.stop}"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the items."""
+        return (self.stop - self.start) * self.layout.row_bytes
+
+    def write(self, folder: OutputFolder, steps: Steps) -> FinishedPart:
+        """Write them."""
+        with RowFiles(folder, self.layout, self.start, self.stop, counted=False) as out:
+            out.add(self._records(folder))
+            steps.add(0, self.size_bytes)
+        return FinishedPart(self.key, 0, tuple(out.files))
+
+    def _records(self, folder: OutputFolder) -> Array:
+        """The first record that begins at the first value of each block, or after it."""
+        edges = np.arange(self.start, self.stop) * self.layout.attributes[BLOCK_VALUES]
+        found = np.zeros(len(edges), _OFFSET)
+        done = 1 if self.start == 0 else 0  # record 0 begins with block 0
+        for run in self.runs:
+            size = run.spooled.rows * _OFFSET.itemsize
+            for start, stop in ranges(0, size, BLOCK_BYTES):
+                data = _read(folder, run.spooled, OFFSETS, start, stop)
+                ends = np.frombuffer(data, _OFFSET) + run.items
+                until = int(np.searchsorted(edges, ends[-1], side="right"))
+                if until > done:
+                    # A record begins where the one before it ends.
+                    first = run.rows + start // _OFFSET.itemsize + 1
+                    found[done:until] = first + np.searchsorted(ends, edges[done:until])
+                    done = until
+        return found
+
+
+def block_files(layout: ArrayLayout, spooled: Sequence[Spooled]) -> list[BlockFiles]:
+    """Return the files of the index of a feature, to be written in parallel.
+
+    Args:
+        layout: The layout of the index, as `Storage.blocks_layout` makes it.
+        spooled: The rows of all work items, in order.
+    """
+    size = layout.attributes[BLOCK_VALUES]
+    found = []
+    for start, stop in ranges(0, layout.shape[0], layout.file_shape[0]):
+        runs, rows, items = [], 0, 0
+        for one in spooled:
+            if items < (stop - 1) * size and items + one.items >= start * size:
+                runs.append(_EndsRun(one, rows, items))
+            rows, items = rows + one.rows, items + one.items
+        found.append(BlockFiles(layout, start, stop, tuple(runs)))
+    return found
+
+
 def _read(folder: OutputFolder, spooled: Spooled, what: str, start: int, stop: int) -> bytes:
     name = folder.data_name(f"{spooled.name}.{what}")
     data = folder.target.read(name, start, stop)
@@ -204,7 +278,3 @@ def _read(folder: OutputFolder, spooled: Spooled, what: str, start: int, stop: i
             " change the folder meanwhile"
         )
     return data
-
-
-def _item_bytes(layout: ArrayLayout) -> int:
-    return int(layout.numpy_dtype.itemsize * np.prod(layout.shape[1:], dtype=np.int64))

@@ -2,7 +2,7 @@
 
     count     counts the records of each file; if bad ones may be left out, it reads all to find them
     convert   decodes and writes the rows of some whole files of the output
-    ragged    writes values and offsets of ragged features, from files that `convert` has left
+    ragged    writes values, offsets and index of ragged features, from files that `convert` has left
 
 The files of the output, not of the input, divide the work. One worker writes each of them whole and
 once, and reads the records of its rows from wherever they lie.
@@ -54,7 +54,15 @@ from windrow.converters.zarr.decoding import (
     inferred_rows,
 )
 from windrow.converters.zarr.layout import METADATA, ArrayLayout, metadata_files
-from windrow.converters.zarr.ragged import RaggedFiles, Spool, Spooled, attribute, ragged_files
+from windrow.converters.zarr.ragged import (
+    BlockFiles,
+    RaggedFiles,
+    Spool,
+    Spooled,
+    attribute,
+    block_files,
+    ragged_files,
+)
 from windrow.converters.zarr.rows import (
     BLOCK_BYTES,
     Described,
@@ -74,7 +82,7 @@ from windrow.sources.tf_example.features import (
     features_from_json,
     features_to_json,
 )
-from windrow.sources.zarr.names import OFFSETS, VALUES
+from windrow.sources.zarr.names import BLOCKS, OFFSETS, VALUES
 
 # Bytes of rows in one work item: enough to be worth a task, and quick to do again.
 _PIECE_BYTES: Final = 64 << 20
@@ -339,13 +347,15 @@ class RecordsWork:
 
     # Ragged features.
 
-    def ragged(self, folder: OutputFolder, results: list[FinishedPart]) -> list[RaggedFiles]:
+    def ragged(
+        self, folder: OutputFolder, results: list[FinishedPart]
+    ) -> list[RaggedFiles | BlockFiles]:
         ordered = in_order(results)
         features, ragged_bytes = _noted_features(folder)
         records = sum(part.records for part in ordered)
         layouts = list(self._layouts(features, ragged_bytes, records))
         files = [dataclasses.asdict(file) for part in ordered for file in part.files]
-        items: list[RaggedFiles] = []
+        items: list[RaggedFiles | BlockFiles] = []
         for name, feature in features.items():
             if feature.ragged:
                 spooled = [Spooled(**part.details["spooled"][name]) for part in ordered]
@@ -355,11 +365,17 @@ class RecordsWork:
                 items += ragged_files(VALUES, values, spooled)
                 items += ragged_files(OFFSETS, offsets, spooled)
                 layouts += [values, offsets]
+                blocks = self.storage.blocks_layout(f"{name}/{BLOCKS}", values)
+                if blocks.shape[0] > 1:
+                    items += block_files(blocks, spooled)
+                    layouts.append(blocks)
         folder.note("arrays", [layout.to_json() for layout in layouts])
         folder.note("converted", files)
         return items
 
-    def write_ragged(self, folder: OutputFolder, item: RaggedFiles, steps: Steps) -> FinishedPart:
+    def write_ragged(
+        self, folder: OutputFolder, item: RaggedFiles | BlockFiles, steps: Steps
+    ) -> FinishedPart:
         with room(self.memory_bytes).taken(writing_bytes([item.layout])):
             return item.write(folder, steps)
 

@@ -39,7 +39,8 @@ from windrow.converters.zarr.layout import (
 from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.sources.remote.paths import split_path
 from windrow.sources.tf_example.features import Feature, features_from_json, features_to_json
-from windrow.sources.zarr.names import OFFSETS, VALUES
+from windrow.sources.zarr.names import BLOCK_VALUES, OFFSETS, VALUES
+from windrow.sources.zarr.offsets import values_per_block
 
 # Descriptions of rows.
 
@@ -316,6 +317,21 @@ class Storage:
         """The array of the offsets of a ragged feature."""
         (chunk,), _ = training_rows([8], rows + 1)
         return self._line(name, "int64", (rows + 1,), self.chunk_rows or chunk)
+
+    def blocks_layout(self, name: str, values: ArrayLayout) -> ArrayLayout:
+        """The array of the first record of each block of `values`, which is read as a whole."""
+        size = values_per_block(values.chunk_shape[0], values.row_bytes)
+        blocks = -(-values.shape[0] // size)
+        chunk = min(1 << max(0, blocks - 1).bit_length(), _LARGEST_CHUNK_BYTES // 8)
+        return rows_layout(
+            name,
+            "int64",
+            (blocks,),
+            chunk_rows=chunk,
+            shard_rows=None,
+            codecs=codecs_of(self.codecs, itemsize=8),
+            attributes={BLOCK_VALUES: size},
+        )
 
     def _line(self, name: str, dtype: str, shape: tuple[int, ...], chunk: int) -> ArrayLayout:
         """Lay out an array that is read in any runs of items."""

@@ -45,7 +45,7 @@ from windrow.converters.zarr.zarr_inputs import ArrayInputs, array_names, find_a
 from windrow.core.process import cores
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, WindrowError
 from windrow.sources.tf_example.features import BYTES, Column, Feature, Ragged, features_to_json
-from windrow.sources.zarr.names import OFFSETS, RAGGED, VALUES
+from windrow.sources.zarr.names import BLOCKS, OFFSETS, RAGGED, VALUES
 
 Encode = Callable[[dict[str, Any]], bytes]
 
@@ -255,6 +255,7 @@ def _fields(inputs: ArrayInputs, *, chosen: bool) -> tuple[RecordField, ...]:
     fields = []
     for name, ragged in _ragged(inputs.attributes).items():
         values, offsets = (arrays.pop(f"{name}/{what}", None) for what in (VALUES, OFFSETS))
+        arrays.pop(f"{name}/{BLOCKS}", None)
         if values is not None and offsets is not None:
             fields.append(RecordField(name, _ragged_feature(values, ragged), values, offsets))
     if not chosen:

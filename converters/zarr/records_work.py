@@ -360,8 +360,10 @@ class RecordsWork:
             if feature.ragged:
                 spooled = [Spooled(**part.details["spooled"][name]) for part in ordered]
                 total = sum(one.items for one in spooled)
-                values = self.storage.values_layout(f"{name}/{VALUES}", feature, total, records)
-                offsets = self.storage.offsets_layout(f"{name}/{OFFSETS}", records)
+                values = self._dressed(
+                    self.storage.values_layout(f"{name}/{VALUES}", feature, total, records)
+                )
+                offsets = self._dressed(self.storage.offsets_layout(f"{name}/{OFFSETS}", records))
                 items += ragged_files(VALUES, values, spooled)
                 items += ragged_files(OFFSETS, offsets, spooled)
                 layouts += [values, offsets]

@@ -183,7 +183,7 @@ class Offsets:
         if stop == self.part.rows and found[-1] != values:
             raise self._damaged(f"the last one is {found[-1]:,}, and there are {values:,} values")
         if found[-1] > values:
-            raise self._damaged(f"offset {stop - 1:,} is {found[-1]:,} of {values:,} values")
+            raise self._damaged(f"offset {stop - 1:,} is {found[-1]:,}, and there are {values:,} values")
         if self._first_records is not None:
             self._check_index(first, stop, self._first_records)
 

@@ -22,7 +22,7 @@ from windrow.converters.job.targets import LocalTarget
 from windrow.converters.zarr import ragged, rows
 from windrow.converters.zarr.chunk_codecs import codecs_of
 from windrow.converters.zarr.layout import ArrayLayout, encode, rows_layout
-from windrow.converters.zarr.ragged import Spool, Spooled, ragged_files
+from windrow.converters.zarr.ragged import Spool, Spooled, block_files, ragged_files
 from windrow.converters.zarr.rows import (
     MemoryBudget,
     RowFiles,
@@ -32,7 +32,7 @@ from windrow.converters.zarr.rows import (
 )
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.tf_example.features import Feature, Ragged
-from windrow.sources.zarr.names import OFFSETS, VALUES
+from windrow.sources.zarr.names import BLOCK_VALUES, OFFSETS, VALUES
 
 
 @contextlib.contextmanager
@@ -136,6 +136,51 @@ def test_values_and_offsets_do_not_depend_on_pieces_and_blocks(data: st.DataObje
     wanted |= encode(layouts[OFFSETS], (0,), ends.astype(np.int64))
     assert found == wanted
     assert sum(told) == sum(item.size_bytes for item in items)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_the_index_does_not_depend_on_pieces_and_blocks(data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.integers(0, 9) | st.just(30), min_size=1, max_size=30))
+    ends, size = np.cumsum([0, *lengths]), data.draw(st.integers(1, 7))
+    edges = np.arange(0, ends[-1], size)
+    layout = rows_layout(
+        "x/blocks",
+        "int64",
+        edges.shape,
+        chunk_rows=data.draw(st.sampled_from([1, 3, 64])),
+        shard_rows=None,
+        attributes={BLOCK_VALUES: size},
+    )
+    spooled = []
+    with opened() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ragged, "BLOCK_BYTES", 8 * data.draw(st.integers(1, 5)))
+        for number, (start, stop) in enumerate(data.draw(st.composite(parts)(len(lengths)))):
+            with Spool(folder, f"p{number}", f"p{number}.0") as spool:
+                offsets = ends[start : stop + 1]
+                spool.add(Ragged(np.zeros(offsets[-1] - offsets[0], "u1"), offsets - offsets[0]))
+                spooled.append(spool.close())
+        for item in block_files(layout, spooled):
+            WRITE(folder, item, lambda records, size: None)
+        assert staged(folder) == encode(layout, (0,), np.searchsorted(ends, edges))
+
+
+@pytest.mark.parametrize(
+    ("items", "feature", "size", "blocks", "chunk"),
+    [
+        (10**6, Feature("bytes"), 1 << 18, 4, 4),
+        (10**12, Feature("uint16", (None,)), 1 << 17, 7_629_395, 1 << 17),
+        (100, Feature("uint16", (None,)), 1 << 17, 1, 1),
+        (0, Feature("float32", (None, 2)), 1 << 15, 0, 1),
+    ],
+)
+def test_an_index_has_a_number_for_each_block(
+    items: int, feature: Feature, size: int, blocks: int, chunk: int
+) -> None:
+    values = Storage().values_layout("x/values", feature, items, items // 1000)
+    layout = Storage().blocks_layout("x/blocks", values)
+    assert layout.attributes == {BLOCK_VALUES: size}
+    assert (layout.shape, layout.chunk_shape, layout.shard_shape) == ((blocks,), (chunk,), None)
 
 
 def test_many_shards_are_each_written_by_themselves() -> None:

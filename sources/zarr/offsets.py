@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # A block of records is some chunks: the rows that begin in a chunk and end in the next one need both.
 _BLOCK_BYTES: Final = 1 << 20
 _LEAST_IN_BLOCK, _MOST_IN_BLOCK = 4, 64
+# A read over a network is waited for, so it takes the chunks around those that are needed.
+_REMOTE_BYTES: Final = 1 << 18
 
 
 def values_per_block(chunk_rows: int, row_bytes: int) -> int:
@@ -147,6 +149,8 @@ class Offsets:
             missing = chunks[~self._is_read[chunks]]
             if not len(missing):
                 return
+            if self.array.is_remote_source:
+                missing = self._around(missing)
             if not len(self._table):
                 self._table = np.empty(part.rows, np.int64)
             if not self._is_read.any():
@@ -162,6 +166,13 @@ class Offsets:
                 self._check(first, stop)
                 self._is_read[run] = True
             self._is_whole = bool(self._is_read.all())
+
+    def _around(self, chunks: IntArray) -> IntArray:
+        """The chunks that are not read yet in the neighbourhoods of some rising chunks."""
+        size = max(1, _REMOTE_BYTES // (self.part.chunk_rows * self.part.row_bytes))
+        found = (np.unique(chunks // size)[:, None] * size + np.arange(size)).ravel()
+        found = found[found < self.part.chunk_count]
+        return found[~self._is_read[found]]
 
     def _check(self, first: int, stop: int) -> None:
         """Checks the offsets `[first, stop)` of whole chunks, and where they meet those that are read."""
@@ -183,7 +194,9 @@ class Offsets:
         if stop == self.part.rows and found[-1] != values:
             raise self._damaged(f"the last one is {found[-1]:,}, and there are {values:,} values")
         if found[-1] > values:
-            raise self._damaged(f"offset {stop - 1:,} is {found[-1]:,}, and there are {values:,} values")
+            raise self._damaged(
+                f"offset {stop - 1:,} is {found[-1]:,}, and there are {values:,} values"
+            )
         if self._first_records is not None:
             self._check_index(first, stop, self._first_records)
 

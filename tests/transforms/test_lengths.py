@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow import IterDataset, MapDataset
+from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.errors import ArgumentError, PlanError, SourceError
 from windrow.sources.base import BatchedSource
 from windrow.sources.foreign import ForeignDataSource
@@ -143,6 +143,62 @@ def test_foreign_sources_are_asked_too() -> None:
 
     assert lengths(MapDataset.source(Theirs())[::-1]) == [2, 1, 3]
     assert ForeignDataSource(np.zeros(3)).lengths() is None
+
+
+class Singly:
+    """A source of 1,000 records, which knows how long some are."""
+
+    def __init__(self, answer: Any = lambda records: records % 7) -> None:
+        self.answer = answer
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 1_000
+
+    def __getitem__(self, index: int) -> Any:
+        return np.zeros(index % 7, np.uint8)
+
+    def lengths_of(self, records: Any) -> Any:
+        self.asked += records.tolist()
+        return self.answer(records)
+
+
+class SinglyOrNot(Singly):
+    def lengths(self) -> Any:
+        return np.arange(1_000) % 7
+
+
+def test_a_source_is_asked_for_the_lengths_of_some_records() -> None:
+    source = Singly()
+    reversed_ = MapDataset.source(source)[::-1]
+    packed = iter(reversed_.pack(32).batch(2))
+    assert source.asked == []
+    next(packed)
+    assert source.asked == list(range(1_000))[::-1]
+    source.asked.clear()
+    alone = ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    next(iter(MapDataset.source(source).bucket([6], [4], window=100, read_options=alone)))
+    assert source.asked == list(range(100))
+
+
+def test_a_source_that_does_not_know_some_lengths_is_asked_for_all() -> None:
+    dataset = MapDataset.source(SinglyOrNot(lambda records: None))
+    assert lengths(dataset[:9]) == [0, 1, 2, 3, 4, 5, 6, 0, 1]
+    with pytest.raises(PlanError, match="does not know the lengths of its records"):
+        MapDataset.source(Singly(lambda records: None)).pack(8)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda records: records[1:], r"one integer for each of 5 records, .* of shape \(4,\)"),
+        (lambda records: records + 0.5, r"one integer for each of 5 records, .* dtype float64"),
+        (lambda records: 2 - records, r"the length of record 3 is -1; lengths must be at least 0"),
+    ],
+)
+def test_wrong_lengths_of_some_records_are_refused(answer: Any, message: str) -> None:
+    with pytest.raises(SourceError, match=rf"\.lengths_of\(\).*{message}"):
+        lengths(MapDataset.source(Singly(answer))[:5])
 
 
 def test_items_in_memory_have_lengths_if_they_are_sequences() -> None:

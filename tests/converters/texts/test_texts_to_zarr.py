@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,16 @@ from tests.texts import (
     trained,
     write_lines,
 )
+from windrow import MapDataset
 from windrow.cli.main import main
-from windrow.converters import Feature, Manifest, json_lines_to_zarr, parquet_to_zarr
+from windrow.converters import (
+    Feature,
+    Manifest,
+    json_lines_to_zarr,
+    parquet_to_zarr,
+    zarr_to_array_record,
+    zarr_to_zarr,
+)
 from windrow.converters.job.manifest import MANIFEST_NAME
 from windrow.converters.texts import tokens as tokens_module
 from windrow.converters.zarr import records_work
@@ -40,6 +49,7 @@ from windrow.errors import (
     ReadError,
     SourceError,
 )
+from windrow.sources import RaggedDataSource
 
 # 2^k and one more than the records whose offset is remembered, and than a sample has.
 COUNTS = [0, 1, 6, 257]
@@ -79,9 +89,73 @@ def test_tokens_of_all_forms(name: str, count: int, tokenizer: str, tmp_path: Pa
     )
     assert manifest.records == count
     assert rows_of(tmp_path / "out") == tokens_of(found, [trained().token_to_id(END)])
-    assert zarr.open_array(str(tmp_path / "out" / "tokens" / "values"), mode="r").dtype == "uint16"
+    values = zarr.open_array(str(tmp_path / "out" / "tokens" / "values"), mode="r")
+    assert values.dtype == "uint16"
+    noted: Any = values.attrs["windrow_tokenizer"]
+    assert noted["end_token"] == trained().token_to_id(END)
     assert windrow.inspect(str(tmp_path / "out")).records == count
     assert main(["verify", str(tmp_path / "out")]) == 0
+
+
+@pytest.fixture
+def of_blocks(tmp_path: Path) -> tuple[Path, Any]:
+    """A text of three blocks of values, and the ends of its 400 rows."""
+    lengths = np.random.default_rng(0).integers(0, 4000, 400)
+    write_lines(tmp_path / "a.jsonl", ["x" * int(length) for length in lengths])
+    convert(tmp_path / "a.jsonl", tmp_path / "out", field="text")
+    return tmp_path / "out", np.cumsum([0, *lengths])
+
+
+def blocks_of(bounds: Any, size: int = 1 << 18) -> list[int]:
+    starts = np.searchsorted(bounds, np.arange(0, bounds[-1], size))
+    found: list[int] = np.unique([*starts, len(bounds) - 1]).tolist()
+    return found
+
+
+@pytest.mark.jobs
+def test_an_index_has_the_blocks_of_a_text(of_blocks: Any, tmp_path: Path) -> None:
+    out, bounds = of_blocks
+    source = RaggedDataSource(out)
+    stored = zarr.open_array(str(out / "text" / "blocks"), mode="r")
+    assert stored[:].tolist() == blocks_of(bounds)[:-1]  # type: ignore[union-attr]
+    for at in (out, out / "text"):
+        assert RaggedDataSource(at).blocks().tolist() == blocks_of(bounds)
+    assert "text/blocks" not in source.fingerprint + repr(source)
+    assert windrow.inspect(str(out)).records == 400
+    assert main(["verify", str(out)]) == 0
+    assert windrow.verify(source).ok
+    zarr_to_array_record(out, tmp_path / "records", progress=False)
+    assert windrow.inspect(str(tmp_path / "records")).records == 400
+    # Of chunks of another size an index does not say where blocks begin.
+    chunks = {"text/values": 1 << 11}
+    zarr_to_zarr(out, tmp_path / "other", chunks=chunks, shards=0, progress=False)
+    other = RaggedDataSource(tmp_path / "other")
+    assert other.blocks().tolist() == blocks_of(bounds, 1 << 17)
+    # Stores of earlier versions have no index, and the same states and orders.
+    with_index = MapDataset.source(RaggedDataSource(out / "text")).block_shuffle(seed=1)
+    shutil.rmtree(out / "text" / "blocks")
+    without = MapDataset.source(RaggedDataSource(out / "text")).block_shuffle(seed=1)
+    assert without._node.label == with_index._node.label
+    assert list(without) == list(with_index)
+
+
+def test_an_index_of_a_text_that_was_changed(of_blocks: Any) -> None:
+    out, bounds = of_blocks
+    values = zarr.open_array(str(out / "text" / "values"))
+    offsets = zarr.open_array(str(out / "text" / "offsets"))
+    values.append(np.ones(300_000, "u1"))
+    offsets.append(bounds[-1] + np.array([100_000, 300_000]))
+    bounds = np.append(bounds, offsets[-2:])
+    grown = RaggedDataSource(out / "text")
+    assert grown.blocks().tolist() == blocks_of(bounds)
+    assert list(map(len, MapDataset.source(grown))) == np.diff(bounds).tolist()
+    offsets[:] = np.cumsum([0, *np.diff(bounds)[::-1]])
+    written = MapDataset.source(RaggedDataSource(out / "text"))
+    assert len(list(written)) == 402
+    with pytest.raises(
+        ReadError, match=r"the index of blocks in .*blocks does not fit the offsets"
+    ):
+        list(written.block_shuffle(seed=1))
 
 
 def test_all_forms_and_any_division_give_the_same_bytes(

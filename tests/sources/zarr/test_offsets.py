@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from windrow.errors import ReadError
 from windrow.sources.chunks import ArrayPart, Span
+from windrow.sources.zarr import offsets as offsets_module
 from windrow.sources.zarr.offsets import Offsets, block_edges, values_per_block
 
 AnyArray = npt.NDArray[Any]
@@ -49,7 +50,9 @@ def stored(
     row_shape = (wide,) if wide else ()
     part = ArrayPart(name, len(rows), row_shape, rows.dtype, chunk, CountingReader(rows), shift)
     found = types.SimpleNamespace(what="Rows", where=name)
-    return types.SimpleNamespace(part=part, found=found, attributes=attributes or {})
+    return types.SimpleNamespace(
+        part=part, found=found, attributes=attributes or {}, is_remote_source=False
+    )
 
 
 def offsets_of(
@@ -133,6 +136,21 @@ def test_any_records_have_numpys_offsets_and_no_chunk_is_read_twice(
     assert offsets.all().tolist() == bounds
     found = [first for call in read_by(offsets) for first in call]
     assert len(found) == len(set(found))
+
+
+def test_over_a_network_the_chunks_around_come_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets_module, "_REMOTE_BYTES", 3 * 2 * 8)
+    offsets = offsets_of(range(21), 2)  # 11 chunks, three by three
+    offsets.array.is_remote_source = True  # type: ignore[misc]
+    for records, calls in (
+        ([0, 7], [[0, 2, 4, 6, 8, 10, 20]]),
+        ([3, 10], []),
+        ([18], [[18]]),
+        ([13], [[12, 14, 16]]),
+    ):
+        before = len(read_by(offsets))
+        assert offsets.starts(np.array(records)).tolist() == records
+        assert read_by(offsets)[before:] == calls
 
 
 def test_blocks_are_some_chunks() -> None:

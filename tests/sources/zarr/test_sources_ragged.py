@@ -99,6 +99,8 @@ def test_rows_are_those_of_numpy_in_any_order(
         assert isinstance(found, RaggedColumn)
         check(found, [rows[i] for i in at])
         assert source.lengths().tolist() == list(map(len, rows))  # type: ignore[union-attr]
+        some = source.lengths_of(np.array(at, np.int64))
+        assert some.tolist() == [len(rows[i]) for i in at]  # type: ignore[union-attr]
         other = pickle.loads(pickle.dumps(source))
         assert other.fingerprint == source.fingerprint
         check(other.__getitems__(at), [rows[i] for i in at])
@@ -253,6 +255,16 @@ def test_a_group_gives_a_dict_per_record(folder: Path, consolidated: bool) -> No
         assert repr(streamed) == repr(element)
     with pytest.raises(PlanError, match=r"'tokens'.* differ in length; choose one by names="):
         source.lengths()
+    with pytest.raises(PlanError, match=r"'tokens'.* differ in length; choose one by names="):
+        source.lengths_of(np.array([2, 0]))
+    assert source.lengths_of(np.array([1])) == [0]
+
+
+def test_fields_of_different_numbers_of_values_are_refused_before_offsets_are_read() -> None:
+    long = {"values": ts.array(np.zeros(6, "u2")), "offsets": ts.array([9, 9])}
+    source = RaggedDataSource({"a": PAIR_OF_UINT16, "b": long})
+    with pytest.raises(PlanError, match=r"'a' and 'b' of a record differ in length"):
+        MapDataset.source(source).pack(8)
 
 
 def test_fields_are_chosen_by_name_or_path(folder: Path) -> None:

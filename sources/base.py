@@ -113,7 +113,7 @@ class KnowsLengths(Protocol):
 
 @runtime_checkable
 class KnowsSomeLengths(Protocol):
-    """A source that knows the lengths of some records without finding those of all."""
+    """A source that knows the lengths of some records without finding all lengths."""
 
     def lengths_of(self, records: IntArray) -> IntArray | None:
         """The lengths of `records`, int64 `(len(records),)`; None to ask for all by `lengths()`.

@@ -55,7 +55,7 @@ class RecordLengths:
             self._found[id(source)] = checked(array, source, who, PlanError, ArgumentError)
 
     def of(self, source: Any, records: IntArray) -> IntArray:
-        """The lengths of some records of a source, which is asked for those of all if it must be.
+        """The lengths of some records of a source, which is asked for all lengths only if it must be.
 
         Raises:
             PlanError: If neither the user nor the source gives them.

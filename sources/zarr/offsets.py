@@ -143,7 +143,7 @@ class Offsets:
         return self._table[first:stop]
 
     def _load(self, chunks: IntArray) -> None:
-        """Reads those of some rising chunks that are not read yet, in one call of the reader."""
+        """Reads some rising chunks, except what is read already, in one call of the reader."""
         with self._lock:
             part = self.part
             missing = chunks[~self._is_read[chunks]]

@@ -172,7 +172,8 @@ class Offsets:
         size = max(1, _REMOTE_BYTES // (self.part.chunk_rows * self.part.row_bytes))
         found = (np.unique(chunks // size)[:, None] * size + np.arange(size)).ravel()
         found = found[found < self.part.chunk_count]
-        return found[~self._is_read[found]]
+        around: IntArray = found[~self._is_read[found]]
+        return around
 
     def _check(self, first: int, stop: int) -> None:
         """Checks the offsets `[first, stop)` of whole chunks, and where they meet those that are read."""
@@ -258,7 +259,8 @@ class Offsets:
         found = (self.index or self.array).found
         return ReadError(
             f"{found.what}: the index of blocks in {found.where} does not fit the offsets in"
-            f" {self.array.found.where}: {why}. Delete the index, or convert again"
+            f" {self.array.found.where}: {why}. Delete the index and consolidate the"
+            " metadata of its group again, or convert again"
         )
 
 

@@ -153,7 +153,8 @@ class RaggedDataSource(OverTree, LaidOutSource):
             arrays: A group with the two arrays `values` `(items, ...)` and `offsets`
                 `(records + 1,)`, which gives rows `(length, ...)`; or a group or dict with such
                 groups in it, as conversions write them, which gives a dict per record. Arrays with
-                one row per record may stand next to them. A path, a URL, or open arrays: all that
+                one row per record may stand next to them, and `blocks` next to `values`: the index
+                of blocks that conversions write. A path, a URL, or open arrays: all that
                 `ZarrDataSource` takes.
             text: Whether rows of uint8 are `bytes`, or `str` in UTF-8. None for what a conversion
                 has noted, else arrays. It does not change rows that a conversion noted as arrays.

@@ -146,7 +146,7 @@ def test_of_the_lengths_a_new_process_reads_those_of_a_window(tmp_path: Path) ->
     for name in ("values", "offsets"):
         (indexed / name).symlink_to(plain / name)
     blocks = np.searchsorted(offsets, np.arange(0, offsets[-1], size))
-    noted = {"windrow_block_values": size}
+    noted: dict[str, Any] = {"windrow_block_values": size}
     group.create_array("blocks", data=blocks, compressors=None, attributes=noted)
     with iter(stream_of(str(plain), "planned")) as iterator:
         iterator.skip(40)
@@ -156,7 +156,8 @@ def test_of_the_lengths_a_new_process_reads_those_of_a_window(tmp_path: Path) ->
     paths = [str(plain), str(plain), str(indexed)]
     _, whole, part = elsewhere("restore_counted", paths, state)
     assert [expected] * 2 == [whole[-1], part[-1]]
-    shuffled = M.source(RaggedDataSource(indexed)).block_shuffle(window_blocks=LANES, seed=1)._node
+    source = M.source(RaggedDataSource(indexed))
+    shuffled: Any = source.block_shuffle(window_blocks=LANES, seed=1)._node
     order = shuffled.to_parent(positions(np.arange(len(offsets) - 1), len(offsets) - 1)).offsets
     # Windows that are smaller are planned together.
     windows = np.split(order, range(ENOUGH, len(order), ENOUGH))

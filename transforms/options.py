@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
+from windrow.core.machine import usable_cores
 from windrow.core.process import cores
 from windrow.errors import ArgumentError, PlanError
 from windrow.transforms.arguments import at_least, integer, one_of
@@ -144,7 +145,8 @@ class MultiprocessingOptions:
     For `mp_prefetch`. No option changes the elements or their order.
 
     Args:
-        num_workers: Worker processes; 0 runs everything in this process.
+        num_workers: Worker processes; 0 runs everything in this process. With "auto" the iterator
+            chooses from measurements and changes the number while it runs.
         per_worker_buffer_size: Work items that wait for each worker, in addition to the one it
             runs; at least 1. A work item is one element (one batch, if the chain batches before
             `mp_prefetch`), or as many as take about 0.1 s together.
@@ -161,19 +163,25 @@ class MultiprocessingOptions:
         PlanError: If a number is out of range.
     """
 
-    num_workers: int = 0
+    num_workers: int | Literal["auto"] = 0
     per_worker_buffer_size: int = 1
     enable_profiling: bool = False
     shared_bytes: int | None = None
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        at_least(0, self.num_workers, "MultiprocessingOptions: num_workers")
+        if self.num_workers != "auto":
+            at_least(0, self.num_workers, "MultiprocessingOptions: num_workers")
         at_least(1, self.per_worker_buffer_size, "MultiprocessingOptions: per_worker_buffer_size")
         if self.shared_bytes is not None:
             at_least(0, self.shared_bytes, "MultiprocessingOptions: shared_bytes")
         if self.timeout_s is not None:
             _check_seconds(self.timeout_s, "MultiprocessingOptions: timeout_s")
+
+    @property
+    def most_workers(self) -> int:
+        """The most worker processes that run at a time: with "auto", one for each usable core."""
+        return usable_cores() if self.num_workers == "auto" else self.num_workers
 
 
 class ExecutionTrackingMode(enum.Enum):
@@ -240,8 +248,8 @@ def as_multiprocessing_options(options: Any) -> MultiprocessingOptions:
     """Convert the argument of `mp_prefetch` to Windrow's options.
 
     Args:
-        options: A number of workers, Windrow's or Grain's `MultiprocessingOptions`, or None for
-            one worker per core that this process may use.
+        options: A number of workers, "auto", Windrow's or Grain's `MultiprocessingOptions`, or None
+            for one worker per core that this process may use.
 
     Raises:
         ArgumentError: If it has another type.
@@ -249,6 +257,8 @@ def as_multiprocessing_options(options: Any) -> MultiprocessingOptions:
     """
     if options is None:
         return MultiprocessingOptions(cores())
+    if isinstance(options, str) and options == "auto":
+        return MultiprocessingOptions("auto")
     if isinstance(options, MultiprocessingOptions):
         return options
     if type(options).__name__ == "MultiprocessingOptions":
@@ -260,7 +270,7 @@ def as_multiprocessing_options(options: Any) -> MultiprocessingOptions:
     if isinstance(options, numbers.Integral) and not isinstance(options, bool):
         return MultiprocessingOptions(int(options))
     raise ArgumentError(
-        "mp_prefetch: needs a number of workers, a windrow.MultiprocessingOptions, or None for one"
+        'mp_prefetch: needs a number of workers, "auto", a windrow.MultiprocessingOptions, or None for one'
         f" worker per core, got {options!r} of type {type(options).__name__}"
     )
 

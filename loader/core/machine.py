@@ -1,10 +1,14 @@
-"""The memory that this process may use, and the part that it shares with workers."""
+"""The cores and the memory that this process may use, and the part that it shares with workers."""
 
 from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
+
+from windrow.core.process import cores
 
 MIB = 1 << 20
 
@@ -14,6 +18,11 @@ _LIMITS = (
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 _UNKNOWN_BYTES = 4096 * MIB
+
+# Where Linux has control groups, and the groups of this process.
+_GROUPS: Final = Path("/sys/fs/cgroup")
+_OWN: Final = Path("/proc/self/cgroup")
+_MEMORY: Final = Path("/proc/meminfo")
 
 
 @functools.cache
@@ -34,3 +43,92 @@ def machine_bytes() -> int:
 def shared_bytes_of(given: int | None) -> int:
     """Bytes that a process shares with its workers: the given number, or part of the machine's."""
     return min(512 * MIB, machine_bytes() // 16) if given is None else given
+
+
+def usable_cores(groups: Path = _GROUPS, own: Path = _OWN) -> int:
+    """Cores that this process may keep busy, at least 1: within its affinity and its control groups.
+
+    Args:
+        groups: Where the control groups are.
+        own: The file that lists the groups of this process.
+    """
+    quotas = [_quota(folder) for folder in _folders(groups, own)]
+    return max(1, min([cores(), *(int(quota) for quota in quotas if quota is not None)]))
+
+
+def free_bytes(groups: Path = _GROUPS, own: Path = _OWN, memory: Path = _MEMORY) -> int:
+    """Bytes of memory that this process could still take, within its control groups.
+
+    Args:
+        groups: Where the control groups are.
+        own: The file that lists the groups of this process.
+        memory: The file that describes the memory of the machine.
+    """
+    kibibytes = _entry(memory, "MemAvailable:")
+    found = machine_bytes() if kibibytes is None else kibibytes * 1024
+    for folder in _folders(groups, own):
+        for limit, used in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            most, taken = _number(folder / limit), _number(folder / used)
+            if most is not None and taken is not None:
+                # Pages of files that nobody uses are given up when memory is needed.
+                cached = _entry(folder / "memory.stat", "inactive_file") or 0
+                found = min(found, most - taken + cached)
+    return max(0, found)
+
+
+def resident_bytes(process_id: int) -> int | None:
+    """Bytes of memory that a process has for itself; None where that is not known."""
+    try:
+        _, resident, shared, *_ = Path(f"/proc/{process_id}/statm").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _folders(groups: Path, own: Path) -> Sequence[Path]:
+    """The folders of the control groups of this process, of both versions."""
+    found = [groups, groups / "cpu", groups / "memory"]
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        _, _, name = line.partition("::")  # version 2; a container may see names of its host
+        group = groups / name.lstrip("/")
+        while group != groups and groups in group.parents:
+            found.append(group)
+            group = group.parent
+    return found
+
+
+def _quota(folder: Path) -> float | None:
+    """Cores that a control group may use; None for no limit."""
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text()
+            period = (folder / "cpu.cfs_period_us").read_text()
+        found = int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
+        return None
+    return found if found > 0 else None
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _entry(path: Path, name: str) -> int | None:
+    """The number after a name, in a file with an entry per line."""
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return None
+    return next((int(words[1]) for words in lines if words[:1] == [name]), None)

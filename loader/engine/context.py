@@ -24,7 +24,7 @@ from windrow.engine.chunk_cache import ChunkCache
 from windrow.engine.executors import Executors, LocalExecutor, StageExecutor
 from windrow.engine.prefetch import Prefetcher, cache_of
 from windrow.engine.stages import ChainStage, Result
-from windrow.engine.thread_map import ThreadMap
+from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.profiler import Clock, Profiler
@@ -102,7 +102,8 @@ class RunContext:
 
     def executor_of(self, stage: ChainStage) -> StageExecutor:
         """The executor that does the work of a stage."""
-        return self._executors.of(stage, self._here)
+        threads = StageThreads(self._here.thread_map, self._pool, self.options.num_threads)
+        return self._executors.of(stage, self._here).for_run(threads, self.maker)
 
     def stop(self) -> None:
         """Stop the run: make no later element, and end reads that wait for a network."""

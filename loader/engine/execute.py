@@ -21,7 +21,7 @@ import numpy.typing as npt
 from windrow.engine.index_walk import start as start
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.record_trace import OWN_CHAIN, origins
-from windrow.engine.thread_map import ThreadMap
+from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.errors import ElementError, RecordIndexError, WindrowError
 from windrow.sources.chunks import ArrayPart, LaidOutSource, Part
 from windrow.sources.foreign import ForeignDataSource
@@ -357,9 +357,17 @@ class LowerReader(Values):
 class UpperReader(Values):
     """Hands the tables of the lower half to the upper one, in the order they were started."""
 
-    def __init__(self, given: Sequence[Table], read_counters: ReadCounters | None = None) -> None:
+    def __init__(
+        self,
+        given: Sequence[Table],
+        threads: StageThreads | None = None,
+        read_counters: ReadCounters | None = None,
+    ) -> None:
         self._tables = iter(given)
         self.reader = Reader(read_counters=read_counters)
+        if threads is not None:
+            self.thread_map = threads.thread_map
+            self.reader.pool, self.reader.threads = threads.pool, threads.count
 
     def start(self, source: Any, records: IntArray, places: PiecePlaces | None = None) -> Finish:
         """Read a source here."""

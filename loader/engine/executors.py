@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from windrow.engine import record_trace
 from windrow.engine.stages import ChainStage, Result, WorkItem
-from windrow.engine.thread_map import ThreadMap
+from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.errors import ClosedError, ReadError
 from windrow.transforms.nodes import Node
 from windrow.transforms.nodes.split import Halves
@@ -24,6 +24,7 @@ from windrow.transforms.options import ReadOptions
 
 if TYPE_CHECKING:
     from windrow.engine.process_executor import ProcessExecutor
+    from windrow.stats.profiler import ActivityClock
 
 W = TypeVar("W", bound=WorkItem)
 Found = Callable[[], Result]
@@ -38,6 +39,10 @@ class StageExecutor(Protocol):
     @property
     def is_here(self) -> bool:
         """Whether it is done in this process."""
+        ...
+
+    def for_run(self, threads: StageThreads, maker: ActivityClock) -> StageExecutor:
+        """The executor of a run, which may also do work here, with `threads`; `maker` counts its times."""
         ...
 
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
@@ -67,6 +72,9 @@ class LocalExecutor:
 
     thread_map: ThreadMap | None = None
     is_here: bool = True
+
+    def for_run(self, threads: StageThreads, maker: ActivityClock) -> LocalExecutor:
+        return self
 
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
         return 0, None
@@ -141,7 +149,7 @@ class Executors:
             # Most chains have no workers, and do not load what only these need.
             from windrow.engine.process_executor import ProcessExecutor
 
-            executor = ProcessExecutor(node.parent, node.workers, self._make)
+            executor = ProcessExecutor(node.parent, node.workers, self._make, len(self._all))
             self._all.append(executor)
         elif executor is not None:
             self._of[id(node)] = executor

@@ -11,13 +11,14 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.core.machine import shared_bytes_of
 from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem, stage_of
+from windrow.engine.thread_map import NO_THREADS, StageThreads
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.profiler import OTHER, WORKERS, ActivityClock, doing
 from windrow.transforms import columns
@@ -35,6 +36,7 @@ from windrow.workers.stacking import as_tree, stacked, unstacked
 
 if TYPE_CHECKING:
     from windrow.engine.bad_rows import BadRow
+    from windrow.engine.choosing_executor import ChoosingExecutor, ChosenTeam
 
 W = TypeVar("W", bound=WorkItem)
 Found = Callable[[], Result]
@@ -50,24 +52,35 @@ _TRIES = 3
 
 
 class ProcessExecutor:
-    """Sends work to worker processes."""
+    """Sends work to worker processes.
+
+    Attributes:
+        workers: They; None if there is no work for them.
+        parts: The stages as workers know them.
+    """
 
     is_here = False
 
     def __init__(
-        self, node: Node, settings: WorkerSettings, workers: Callable[..., WorkerPool] | None = None
+        self,
+        node: Node,
+        settings: WorkerSettings,
+        workers: Callable[..., WorkerPool] | None = None,
+        number: int = 0,
     ) -> None:
         """Find the stages of a chain that ends with `node`, without starting a process."""
         self._halves: list[Halves | None] = []
         self._numbers: dict[int, int] = {}
-        parts: list[_StagePart] = []
+        self.parts: list[StagePart] = []
+        parts = self.parts
         for stage in _stages(node):
             halves = _halved(stage)
             if stage.steps or halves is not None:
                 self._numbers[id(stage.top)] = len(parts)
-                parts.append(_StagePart(stage.steps, halves.upper if halves else None))
+                parts.append(StagePart(stage.steps, halves.upper if halves else None))
                 self._halves.append(halves)
-        self._options: MultiprocessingOptions = settings.options
+        options: MultiprocessingOptions = settings.options
+        self._options = dataclasses.replace(options, num_workers=options.most_workers)
         handler = _Handler(tuple(parts))
         make = workers or WorkerPool
         try:
@@ -76,17 +89,38 @@ class ProcessExecutor:
             for node in _unsendable(parts):
                 error.add_note(f"windrow: what cannot be pickled belongs to {node.written}")
             raise
+        self._team_chosen: ChosenTeam | None = None
+        self._in_run: ChoosingExecutor | None = None
+        if options.num_workers == "auto" and self.workers is not None:
+            # Most chains have a fixed number of workers, and do not load what chooses one.
+            from windrow.engine.choosing_executor import chosen_team
+
+            # Functions may need what the workers' `init` does, and only a worker can be ended.
+            only_workers = settings.init is not None or options.timeout_s is not None
+            self._team_chosen = chosen_team(self.workers, int(only_workers), number)
 
     def does(self, stage: ChainStage) -> bool:
         """Whether there is anything in the stage for workers to do."""
         return id(stage.top) in self._numbers
+
+    def for_run(
+        self, threads: StageThreads, maker: ActivityClock
+    ) -> ProcessExecutor | ChoosingExecutor:
+        """This executor, or with "auto" one that also does work here, with `threads`."""
+        if self._team_chosen is None:
+            return self
+        if self._in_run is None or self._in_run.maker is not maker:
+            from windrow.engine.choosing_executor import ChoosingExecutor
+
+            self._in_run = ChoosingExecutor(self, self._team_chosen, threads, maker)
+        return self._in_run
 
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
         number = self._numbers[id(stage.top)]
         return number, self._halves[number]
 
     def bounded(self, options: ReadOptions) -> ReadOptions:
-        most = self._options.num_workers * (1 + self._options.per_worker_buffer_size)
+        most = self._options.most_workers * (1 + self._options.per_worker_buffer_size)
         # Requests and replies of all work items under way, in half of the memory.
         room = shared_bytes_of(self._options.shared_bytes) // (4 * most)
         return options.with_block_bytes(room)
@@ -100,50 +134,39 @@ class ProcessExecutor:
             raise TypeError("this executor has no work, so it has no workers")
         return self.workers
 
-    def begun(self, work: WorkItem) -> _Submitted:
+    def begun(self, work: WorkItem) -> Submitted:
         try:
-            tries = _TRIES if work.is_whole else 1
             request = work.request()
-            with doing(WORKERS):
-                return _Submitted(self._team, self._team.submit(request, tries), work)
         except Exception as error:
-            return _Submitted(self._team, error, work)
+            return Submitted(self._team, error, work)
+        return self.submitted(work, request)
+
+    def submitted(self, work: WorkItem, request: StageTask) -> Submitted:
+        """Send the request of a work item."""
+        tries = _TRIES if work.is_whole else 1
+        try:
+            with doing(WORKERS):
+                return Submitted(self._team, self._team.submit(request, tries), work)
+        except Exception as error:
+            return Submitted(self._team, error, work)
 
     def in_order(self, works: Iterable[W]) -> Iterator[tuple[W, Found]]:
-        waiting: collections.deque[tuple[W, _Submitted]] = collections.deque()
-        coming: Iterator[W] | None = iter(works)
-        failed: Exception | None = None
-        try:
-            while True:
-                while coming is not None and self._wants_more(waiting):
-                    try:
-                        work = next(coming)
-                    except StopIteration:
-                        coming = None
-                    except Exception as error:  # raised after the work items before it
-                        coming, failed = None, error
-                    else:
-                        waiting.append((work, self.begun(work)))
-                if not waiting:
-                    break
-                yield waiting.popleft()
-            if failed is not None:
-                raise failed
-        finally:
-            # An error holds on to this frame: the frame must not hold on to the error.
-            failed = None
-            for _, begun in waiting:  # the consumer does not take the rest
-                begun.drop()
+        return pipelined(works, self.begun, self._wants_more)
 
-    def _wants_more(self, waiting: Sequence[tuple[WorkItem, _Submitted]]) -> bool:
+    def _wants_more(self, waiting: Sequence[tuple[WorkItem, Submitted]]) -> bool:
         """Whether to begin another work item before the first one under way is taken."""
-        if not waiting:
-            return True  # else a stage could wait forever for room that another stage has taken
-        return self._team.wants_jobs and not waiting[0][1].is_done()
+        # Without one a stage could wait forever for room that another stage has taken.
+        return not waiting or self.wants_more(waiting[0][1])
+
+    def wants_more(self, first: Begun) -> bool:
+        """Whether to send more while the result of the first work item under way is not taken."""
+        return self._team.wants_jobs and not first.is_done()
 
     def start(self) -> None:
-        """Start the workers now."""
-        if self.workers is not None:
+        """Start the workers now, but those whose number is not chosen yet."""
+        if self._team_chosen is not None:
+            self._team_chosen.start()
+        elif self.workers is not None:
             self.workers.start()
 
     @property
@@ -171,16 +194,80 @@ class ProcessExecutor:
             self.workers.kill()
 
 
-class _Submitted:
+class Begun(Protocol):
+    """A work item that is under way."""
+
+    def is_done(self) -> bool:
+        """Whether the call does not wait for a worker."""
+        ...
+
+    def drop(self) -> None:
+        """Note that its result is not wanted."""
+        ...
+
+    def __call__(self) -> Result:
+        """The result."""
+        ...
+
+
+B = TypeVar("B", bound=Begun)
+
+
+def pipelined(
+    works: Iterable[W],
+    begun: Callable[[WorkItem], B],
+    wants_more: Callable[[Sequence[tuple[WorkItem, B]]], bool],
+) -> Iterator[tuple[W, Found]]:
+    """Work items in order, each once it is begun.
+
+    Args:
+        works: The work items.
+        begun: Begins one.
+        wants_more: Whether to begin another one before the first of those under way is taken.
+    """
+    waiting: collections.deque[tuple[W, B]] = collections.deque()
+    coming: Iterator[W] | None = iter(works)
+    failed: Exception | None = None
+    try:
+        while True:
+            while coming is not None and wants_more(waiting):
+                try:
+                    work = next(coming)
+                except StopIteration:
+                    coming = None
+                except Exception as error:  # raised after the work items before it
+                    coming, failed = None, error
+                else:
+                    waiting.append((work, begun(work)))
+            if not waiting:
+                break
+            yield waiting.popleft()
+        if failed is not None:
+            raise failed
+    finally:
+        # An error holds on to this frame: the frame must not hold on to the error.
+        failed = None
+        for _, each in waiting:  # the consumer does not take the rest
+            each.drop()
+
+
+class Submitted:
     """A work item that was sent, or the error that prevented it."""
 
     def __init__(self, team: WorkerPool, sent: Job | Exception, work: WorkItem) -> None:
         self._team, self._sent, self._stage = team, sent, work.stage
 
+    @property
+    def failure(self) -> Exception | None:
+        """The error that prevented it."""
+        return self._sent if isinstance(self._sent, Exception) else None
+
     def is_done(self) -> bool:
+        """Whether the call does not wait."""
         return isinstance(self._sent, Exception) or self._team.is_done(self._sent)
 
     def drop(self) -> None:
+        """Note that its result is not wanted."""
         if not isinstance(self._sent, Exception):
             self._team.drop(self._sent)
 
@@ -205,7 +292,7 @@ class _Submitted:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _StagePart:
+class StagePart:
     """A stage, as workers know it: its steps, and the upper half of its chain."""
 
     steps: tuple[Node, ...]
@@ -216,12 +303,12 @@ class _StagePart:
 class _Handler:
     """Does the work items of a worker."""
 
-    parts: tuple[_StagePart, ...]
+    parts: tuple[StagePart, ...]
 
     def __call__(self, task: StageTask, buffer: MessageBuffer) -> _Reply:
         part, maker, began_s = self.parts[task.stage], ActivityClock(), time.perf_counter()
         with maker.working():
-            result = task.result(part.steps, part.upper)
+            result = task.result(part.steps, part.upper, NO_THREADS)
             failure = None if result.error is None else failure_of(result.error)
             table, small = _packed(result.block.table, buffer)
         worked_s = maker.spent_s()
@@ -291,7 +378,7 @@ def _unpacked(found: Any, rows: int) -> Table:
 # --- what is to be done --------------------------------------------------------------------------
 
 
-def _unsendable(parts: Sequence[_StagePart]) -> Iterator[Node]:
+def _unsendable(parts: Sequence[StagePart]) -> Iterator[Node]:
     """The nodes whose functions or source cannot be sent to a worker."""
     for part in parts:
         for node in (*part.steps, *(part.upper.walk() if part.upper is not None else ())):

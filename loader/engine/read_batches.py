@@ -33,7 +33,7 @@ from windrow.engine.context import RunContext
 from windrow.engine.executors import results
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.stages import ChainStage, Result, RowWatch, StageTask, WorkItem, done
-from windrow.engine.thread_map import ThreadMap
+from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.stats.profiler import PLANNING, READING, doing
 from windrow.stats.read_counters import ReadCounters
 from windrow.transforms import tables
@@ -433,7 +433,7 @@ class ReadBatchTask(StageTask):
     allow_nones: bool
     given: tuple[Any, ...]
 
-    def result(self, stage: Sequence[Node], upper: Node | None) -> Result:
+    def result(self, stage: Sequence[Node], upper: Node | None, threads: StageThreads) -> Result:
         if upper is None:
             raise TypeError(f"stage {self.stage} has no chain of its own")
         began = time.perf_counter()
@@ -441,9 +441,9 @@ class ReadBatchTask(StageTask):
         # Before a node that takes bad rows, a table comes with these.
         given_bytes = sum(tables.nbytes(getattr(each, "table", each)) for each in self.given)
         read_counters = ReadCounters(upper)
-        handed = execute.UpperReader(self.given, read_counters)
+        handed = execute.UpperReader(self.given, threads, read_counters)
         table = execute.start(upper, at, cuts, handed)()
-        found = _result(self, table, stage, None, began)
+        found = _result(self, table, stage, threads.thread_map, began)
         bytes_read = given_bytes + handed.reader.bytes_read
         return dataclasses.replace(
             found,

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.engine import execute, record_trace
-from windrow.engine.thread_map import ThreadMap
+from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.errors import PlanError
 from windrow.stats.profiler import calling
 from windrow.transforms.nodes import (
@@ -168,7 +168,7 @@ class StageTask(abc.ABC):
     stage: int
 
     @abc.abstractmethod
-    def result(self, stage: Sequence[Node], upper: Node | None) -> Result:
+    def result(self, stage: Sequence[Node], upper: Node | None, threads: StageThreads) -> Result:
         """Do it with the steps of the stage, and the upper half of its chain if it has one."""
 
 
@@ -192,8 +192,8 @@ class BlockTask(StageTask):
     lane: int = 0
     lanes: int = 1
 
-    def result(self, stage: Sequence[Node], upper: Node | None = None) -> Result:
-        return _result(self, stage, None)
+    def result(self, stage: Sequence[Node], upper: Node | None, threads: StageThreads) -> Result:
+        return _result(self, stage, threads.thread_map)
 
 
 def _result(task: BlockTask, steps: Sequence[Node], thread_map: ThreadMap | None) -> Result:

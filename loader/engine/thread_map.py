@@ -18,8 +18,8 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Final, Generic, TypeVar
 
 from windrow.errors import ClosedError
 
@@ -238,6 +238,11 @@ class ThreadMap:
         """Threads that the next rows of `key` are done on, if there are as many rows."""
         return self._pace(key).threads if self._most > 1 else 1
 
+    @property
+    def most_used(self) -> int:
+        """The most threads that any work is done on now. Any thread may ask."""
+        return max((pace.threads for pace in list(self._paces.values())), default=1)
+
     def was_starved(self) -> bool:
         """Whether a `run` since the last check had fewer rows than its threads could do."""
         starved, self._is_starved = self._is_starved, False
@@ -286,6 +291,25 @@ class ThreadMap:
         finally:
             job.finish(helpers)
         return job.results(), sum(job.own_s)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageThreads:
+    """Threads of the process that does a task; by default its own thread does everything.
+
+    Args:
+        thread_map: Calls functions.
+        pool: Reads records of sources without a batched read.
+        count: Reads at a time.
+    """
+
+    thread_map: ThreadMap | None = None
+    pool: Executor | None = None
+    count: int = 1
+
+
+NO_THREADS: Final = StageThreads()
+"""The thread of the caller alone."""
 
 
 class _MapJob(Generic[T]):

@@ -162,7 +162,7 @@ class DryRun(RunContext):
     has_values = False
 
     def executor_of(self, stage: ChainStage) -> StageExecutor:
-        executor = super().executor_of(stage)
+        executor = self._executors.of(stage, self._here)
         found = self._null_executors.get(id(executor))
         if found is None:
             workers: Any = executor.workers if isinstance(executor, ProcessExecutor) else None

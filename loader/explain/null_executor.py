@@ -25,9 +25,11 @@ from windrow.engine.execute import Finish, Reader
 from windrow.engine.executors import Found, StageExecutor, W
 from windrow.engine.prefetch import cache_of
 from windrow.engine.stages import ChainStage, Result, WorkItem
+from windrow.engine.thread_map import StageThreads
 from windrow.sources.chunks import LaidOutSource, Part
 from windrow.sources.part_sizes import ragged_bytes
 from windrow.sources.ragged_column import PiecePlaces
+from windrow.stats.profiler import ActivityClock
 from windrow.transforms.columns import SizedColumn
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
@@ -177,9 +179,9 @@ class NullWorkers:
     @property
     def wants_jobs(self) -> bool:
         """As `WorkerPool.wants_jobs`."""
-        if self.under_way < self.options.num_workers:
+        if self.under_way < self.options.most_workers:
             return True
-        if self.under_way >= self.options.num_workers * (1 + self.options.per_worker_buffer_size):
+        if self.under_way >= self.options.most_workers * (1 + self.options.per_worker_buffer_size):
             return False
         room = shared_bytes_of(self.options.shared_bytes) // 2
         return self.request_bytes + self._reply_bytes * self.under_way < room
@@ -203,6 +205,9 @@ class NullExecutor:
         """Take the work of `executor`, and of its `workers` if it has any."""
         self._run, self._executor, self._workers = run, executor, workers
         self.is_here = workers is None
+
+    def for_run(self, threads: StageThreads, maker: ActivityClock) -> NullExecutor:
+        return self
 
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
         return 0, None

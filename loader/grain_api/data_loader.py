@@ -117,7 +117,7 @@ class DataLoader:
 
         There, each worker takes every nth record and has filters and batches of its own.
         """
-        found, count = copy.copy(self), options.num_workers
+        found, count = copy.copy(self), options.most_workers
         found._options = options
         if count > 1 and any(kind not in ("Map", *_RANDOM) for kind, _ in self._operations):
             parts = [self._stream(slice(worker, None, count)) for worker in range(count)]

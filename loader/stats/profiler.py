@@ -23,7 +23,7 @@ from contextvars import ContextVar, Token
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from windrow.stats.read_counters import ReadCounters
-from windrow.stats.stats import BlockTimes, Stats
+from windrow.stats.stats import BlockTimes, ChosenWorkers, Stats
 from windrow.transforms.nodes import Node
 
 Clock: TypeAlias = Callable[[], float]
@@ -82,6 +82,8 @@ class ActivityClock:
         self._buffers: list[weakref.ref[HoldsMemory]] = []
         self.peak_by: dict[str, int] = {}
         self.peak_bytes = 0
+        # Numbers of workers, by the number of their `mp_prefetch`. It is replaced as a whole.
+        self.chosen: Mapping[int, ChosenWorkers] = {}
 
     def begin(self) -> Token[ActivityClock | None]:
         """Count this thread as making elements, until `pause` is given the returned token."""
@@ -159,6 +161,7 @@ class ActivityClock:
             _add(found._heard_s, each.heard_s())
             found.peak_by = _most(found.peak_by, each.peak_by)
             found.peak_bytes = max(found.peak_bytes, each.peak_bytes)
+            found.chosen = {**found.chosen, **each.chosen}
         return found
 
     # --- blocks ---
@@ -441,6 +444,7 @@ class Profiler:
                 peak_by=_most(sums.peak_by, held),
                 packing=self.read_counters.packing,
                 requests=requests,
+                chosen=tuple(sums.chosen.values()),
                 timeline=tuple(_times(entry, self._first_s or 0.0) for entry in self._timeline),
             )
 

@@ -57,6 +57,30 @@ class BlockTimes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ChosenWorkers:
+    """The number of workers that an `mp_prefetch("auto")` has chosen.
+
+    Args:
+        workers: Worker processes; 0 for none, where functions run in this process.
+        most: The most that it would choose.
+        threads: Threads that functions run on in this process.
+        reason: Why it chose so.
+    """
+
+    workers: int
+    most: int
+    threads: int
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"{self.workers} of at most {self.most} worker processes"
+        if not self.workers:
+            threads = f", on {self.threads} threads" if self.threads > 1 else ""
+            where = f"this process{threads}; at most {self.most} worker processes"
+        return f"{where}: {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Stats:
     """What an iterator has done since it was made, see `DatasetIterator.stats`.
 
@@ -89,6 +113,7 @@ class Stats:
             A window that was resumed in its middle counts as a whole.
         bad_records: Records that `on_bad` nodes left out or replaced up to the element given last, by
             node; None without such a node. They include what a restored state had counted.
+        chosen: The number of workers of each `mp_prefetch("auto")`, and why, from the end of the chain.
         requests: Network requests of this process for the sources since these were opened, also by other
             iterators; None if no source is remote. `requests`, which includes `retries` and second
             requests, `hedged`; `outage_s`, the seconds for which a store was waited for; and once one was
@@ -113,6 +138,7 @@ class Stats:
     packing: PackCounts | None = None
     bad_records: Mapping[str, int] | None = None
     requests: Mapping[str, float] | None = None
+    chosen: tuple[ChosenWorkers, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -132,8 +158,8 @@ class Stats:
     def to_json(self) -> dict[str, Any]:
         """All of it and the sentence, as values that `json.dumps` takes; a `version` of the keys."""
         found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        for name in ("packing", "bad_records", "requests"):
-            if found[name] is None:
+        for name in ("packing", "bad_records", "requests", "chosen"):
+            if found[name] in (None, []):
                 del found[name]
         return {"version": JSON_VERSION, **found, "sentence": self.sentence}
 
@@ -145,6 +171,9 @@ class Stats:
             heads = tuple(name.replace("_", " ") for name, _ in _columns(self.sources[0]))
             rows = [[text for _, text in _columns(source)] for source in self.sources]
             tables.append(TextTable("sources", heads, rows))
+        if self.chosen:
+            numbers = [("functions run in", str(each)) for each in self.chosen]
+            tables.append(TextTable("workers", (), numbers))
         if self.packing is not None:
             tables.append(TextTable("packing", (), [("planned", self.packing.text())]))
         if self.bad_records is not None:

@@ -36,7 +36,7 @@ from windrow.workers.messages import (
     ReplyHeader,
     opened,
 )
-from windrow.workers.process import Job, Slot, WorkerProcess, WorkerProcesses
+from windrow.workers.process import Job, Slot, WorkerProcess, WorkerProcesses, ended_by
 from windrow.workers.shared_memory import Bytes, SharedMemory, SlotAllocator
 
 _log = logging.getLogger("windrow.workers")
@@ -98,14 +98,16 @@ class WorkerPool:
         *,
         replaces: bool = True,
     ) -> None:
-        if options.num_workers < 1:
+        self._most = options.most_workers
+        if self._most < 1:
             raise PlanError(
-                f"workers: num_workers must be at least 1, got {options.num_workers}; with 0 the"
+                f"workers: num_workers must be at least 1, got {self._most}; with 0 the"
                 " functions run in this process, without workers"
             )
         self.death = ""
         self._program = functions_as_bytes((handler, init))
         self._options = options
+        self._employed = self._most  # the workers with the numbers below get jobs
         self._replaces = replaces
         self._processes = WorkerProcesses()
         self._is_interrupted = False
@@ -133,6 +135,40 @@ class WorkerPool:
             ClosedError: After `kill`.
         """
         self._start(count)
+
+    @_call
+    def employ(self, count: int) -> None:
+        """Send later jobs to `count` workers, and start those that are missing.
+
+        Other workers do what they were sent, and stay. Jobs that wait already find a worker in any case.
+
+        Raises:
+            WorkerError: If one cannot be started.
+            ClosedError: After `kill`.
+        """
+        self._employed = count
+        self._start(count)
+
+    @_call
+    def dismiss(self) -> None:
+        """End the workers to which `employ` sends no jobs, each after the jobs that it was sent."""
+        for worker in self._processes.workers:
+            if worker.index >= max(self._employed, 1 if self._queue else 0):
+                worker.is_leaving = True
+                self._let_go(worker)
+
+    @_call
+    def ready(self) -> int:
+        """How many of the employed workers are ready. Receives what the workers have sent."""
+        if self._memory is not None:
+            self._take(0)
+        self._check_usable()
+        return sum(worker.is_ready for worker in self._staff(self._employed))
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The processes of the workers. Any thread may read it."""
+        return [worker.process_id for worker in list(self._processes.workers)]
 
     def load(self, program: bytes) -> None:
         """Use another program for all jobs from now on.
@@ -209,9 +245,9 @@ class WorkerPool:
     @_call
     def wants_jobs(self) -> bool:
         """Whether more jobs are useful now; if not, the submitted ones suffice for a while."""
-        if len(self._jobs) < self._options.num_workers:
+        if len(self._jobs) < self._employed:
             return True  # requests are sent even without a slot, so that no worker idles
-        most = self._options.num_workers * (1 + self._options.per_worker_buffer_size)
+        most = self._employed * (1 + self._options.per_worker_buffer_size)
         if len(self._jobs) >= most:
             return False
         limit_bytes = self._memory_bytes() // 2
@@ -279,7 +315,7 @@ class WorkerPool:
 
     def _hand_out(self) -> None:
         """Send waiting jobs to the workers that have the fewest."""
-        workers = self._processes.workers
+        workers = self._staff(max(1, self._employed))
         # A worker that is about to be ready should find something to do.
         most = _JOBS_PER_WORKER if all(w.is_ready for w in workers) else 1
         while self._queue:
@@ -300,6 +336,15 @@ class WorkerPool:
             if not best.connection.is_flushed:
                 self._processes.watch(best)
 
+    def _staff(self, count: int) -> list[WorkerProcess]:
+        """The workers with the lowest `count` numbers."""
+        return [w for w in self._processes.workers if w.index < count and not w.is_leaving]
+
+    def _let_go(self, worker: WorkerProcess) -> None:
+        """Let a worker end that is leaving and has no jobs left."""
+        if worker.is_leaving and not worker.jobs:
+            worker.connection.stop_sending()
+
     def _take_frame(self, worker: WorkerProcess, header: ReplyHeader, body: bytes) -> None:
         if header.kind in (FrameKind.REPLY, FrameKind.FAILURE):
             self._finish(worker, header, body)
@@ -313,6 +358,7 @@ class WorkerPool:
     def _finish(self, worker: WorkerProcess, header: ReplyHeader, body: bytes) -> None:
         """Take the reply of the job at work."""
         job = worker.jobs.popleft()
+        self._let_go(worker)
         worker.since_s = time.monotonic()
         worker.has_replied = True
         self._failed_starts = 0
@@ -412,15 +458,17 @@ class WorkerPool:
         if self._memory is None:
             self._memory = self._processes.open(shared_bytes_of(self._options.shared_bytes))
             self._slots = SlotAllocator(self._memory.size_bytes)
-        most = self._options.num_workers
-        for index in range(len(self._processes.workers), most if count is None else count):
-            self._add(index)
+        wanted = self._employed if count is None else count
+        here = {worker.index for worker in self._staff(wanted)}
+        for index in range(wanted):
+            if index not in here:
+                self._add(index)
         self._check_usable()
 
     def _add(self, index: int) -> None:
         if self._memory is None or self._fatal:
             return
-        count = self._options.num_workers
+        count = self._most
         try:
             worker = WorkerProcess(index, count, self._program, self._memory)
         except OSError as error:
@@ -501,6 +549,8 @@ class WorkerPool:
         self._queue.extendleft(reversed(again))
         if self._fatal or self._processes.is_killed:
             return
+        if worker.is_leaving and (self._staff(self._most) or not self._queue):
+            return
         if not self._replaces:
             self.death = how
             self._fatal = f"a worker process ended ({how})"
@@ -515,7 +565,7 @@ class WorkerPool:
                 return
         # The process id makes each warning unique: the usual filter shows the same one only once.
         self._processes.warnings.append(
-            f"worker {worker.index} of {self._options.num_workers} (process {worker.process_id})"
+            f"worker {worker.index} of {self._most} (process {worker.process_id})"
             f" ended ({how});"
             f" {'its work is done again by a new one' if again else 'a new one takes its place'}"
         )
@@ -532,19 +582,6 @@ class WorkerPool:
                 self._give_back(job)
             elif len(job.ends) >= job.tries:
                 self._give_back(job)
-                job.error = _ended_by(job)
+                job.error = ended_by(job)
             else:
                 yield job
-
-
-def _ended_by(job: Job) -> WorkerError:
-    ends = ", ".join(job.ends)
-    if len(job.ends) == 1:
-        text = f"a worker ended over its work ({ends})"
-    else:
-        text = f"{len(job.ends)} workers ended over the same work ({ends})"
-    if "SIGKILL" in ends:
-        text += "; the system does that to processes that take too much memory"
-    if "timeout_s" in ends:
-        text += "; if the work may take longer, set a larger MultiprocessingOptions(timeout_s=...)"
-    return WorkerError(text)

@@ -84,6 +84,20 @@ class Job:
         return self.header is not None or self.error is not None
 
 
+def ended_by(job: Job) -> WorkerError:
+    """The error of a job over which too many workers ended."""
+    ends = ", ".join(job.ends)
+    if len(job.ends) == 1:
+        text = f"a worker ended over its work ({ends})"
+    else:
+        text = f"{len(job.ends)} workers ended over the same work ({ends})"
+    if "SIGKILL" in ends:
+        text += "; the system does that to processes that take too much memory"
+    if "timeout_s" in ends:
+        text += "; if the work may take longer, set a larger MultiprocessingOptions(timeout_s=...)"
+    return WorkerError(text)
+
+
 class WorkerProcess:
     """A running worker.
 
@@ -93,6 +107,7 @@ class WorkerProcess:
         kept: Starts of the slots to which its functions refer as long as it lives.
         connection: The parent's end of its socket.
         is_ready: Whether it has loaded its first program.
+        is_leaving: Whether it gets no more jobs, and ends after those that it has.
         has_replied: Whether it ever finished a job.
         since_s: When it began with the first of `jobs`, at the earliest, or last sent something.
         verdict: Why the parent killed it; empty if it did not.
@@ -102,7 +117,7 @@ class WorkerProcess:
         self.index = index
         self.jobs: collections.deque[Job] = collections.deque()
         self.kept: list[int] = []
-        self.is_ready = self.has_replied = False
+        self.is_ready = self.has_replied = self.is_leaving = False
         self.since_s = 0.0
         self.verdict = ""
         self._count = count

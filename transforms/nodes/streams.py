@@ -426,7 +426,7 @@ class ProcessNode(UnseenNode):
 
     @property
     def written(self) -> str:
-        return f"mp_prefetch({self.options.num_workers})"
+        return f"mp_prefetch({self.options.num_workers!r})"
 
     @property
     def workers(self) -> WorkerSettings | None:

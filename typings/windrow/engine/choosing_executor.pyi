@@ -1,0 +1,1 @@
+from loader.engine.choosing_executor import *

@@ -1,0 +1,1 @@
+from loader.engine.worker_choice import *

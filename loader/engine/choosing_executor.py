@@ -97,7 +97,7 @@ class ChosenTeam:
     ) -> None:
         self.choice, self._team, self._number = choice, team, number
         self._clocks = WorkClocks() if clocks is None else clocks
-        self._used = 0  # workers that get work
+        self._used = choice.workers  # that get work
         self._maker, self._thread_map = ActivityClock(), ThreadMap(0)
         self._is_started = False
         self._skip()

@@ -27,6 +27,8 @@ _BUSY: Final = 0.85
 # How much faster more workers must be to be kept, and how fast fewer must be.
 _GAIN: Final = 1.1
 _LOSS: Final = 0.95
+# More workers that are slower than this are not tried again soon.
+_CLEAR: Final = 0.9
 # Seconds until the next trial after one that failed, and until this process is tried again in place
 # of workers. They double each time.
 _REST_S, _MOST_REST_S = 4.0, 64.0
@@ -134,11 +136,14 @@ class WorkerChoice:
             is_better = times >= _LOSS or trial.is_ahead
         if is_better:
             self._rest_s, self._next_rest_s = 0.0, _REST_S
+            self._again_s = self._next_again_s = _AGAIN_S
             self._keep(trial.workers, found)
             return
+        if trial.workers > before.workers and times < _CLEAR:
+            self._next_rest_s = _MOST_REST_S
         if trial.workers == 0:
             self._next_again_s = min(2 * self._next_again_s, _MOST_AGAIN_S)
-        self._again_s = self._next_again_s
+            self._again_s = self._next_again_s
         self._rest_s = self._next_rest_s
         self._next_rest_s = min(2 * self._next_rest_s, _MOST_REST_S)
         self._keep(before.workers, found)
@@ -178,7 +183,6 @@ class WorkerChoice:
         """The number to use after a sample of workers, and why."""
         workers = sample.workers
         if not self.fewest and self._again_s <= 0:
-            self._again_s = self._next_again_s
             return 0, "this process is tried again"
         needed = max(1, self.fewest, math.ceil(sample.busy / _FULL))
         waits = sample.waited_s > _WAITS * sample.passed_s and not sample.is_ahead

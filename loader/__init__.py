@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from windrow.state import merge_states
     from windrow.stats.stats import Stats
     from windrow.transforms.options import MultiprocessingOptions, ReadOptions
+    from windrow.tuning import Tuning, tune
     from windrow.verification.report import BadChunk, Report
     from windrow.verification.verify import verify
 
@@ -73,6 +74,7 @@ _MODULE_OF = {
     "Report": "windrow.verification.report",
     "ShuffleQuality": "windrow.quality.shuffle_quality",
     "Stats": "windrow.stats.stats",
+    "Tuning": "windrow.tuning",
     "WindrowError": "windrow.errors",
     "from_grain": "windrow.grain_api.from_grain",
     "inspect": "windrow.formats.inspect",
@@ -82,6 +84,7 @@ _MODULE_OF = {
     "report": "windrow.reporting.page",
     "shuffle_quality": "windrow.order_quality",
     "to_grain_state": "windrow.grain_api.grain_states",
+    "tune": "windrow.tuning",
     "verify": "windrow.verification.verify",
 }
 _MODULES = (
@@ -121,6 +124,7 @@ __all__ = [
     "Report",
     "ShuffleQuality",
     "Stats",
+    "Tuning",
     "WindrowError",
     "__version__",
     "checkpoint",
@@ -144,6 +148,7 @@ __all__ = [
     "sources",
     "to_grain_state",
     "transforms",
+    "tune",
     "verify",
 ]
 

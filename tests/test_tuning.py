@@ -74,6 +74,7 @@ def test_what_cannot_be_tuned_is_refused() -> None:
         windrow.tune([1, 2])
     with pytest.raises(PlanError, match="tune: the chain has an mp_prefetch; give the dataset"):
         windrow.tune(dataset.map(abs).mp_prefetch("auto").batch(2))
-    for seconds in (0, -1.0, float("inf"), "10", True):
+    refused: tuple[Any, ...] = (0, -1.0, float("inf"), "10", True)
+    for seconds in refused:
         with pytest.raises(ArgumentError, match="tune: seconds must be a number above 0, got"):
             windrow.tune(dataset, seconds)

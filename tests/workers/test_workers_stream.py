@@ -32,7 +32,7 @@ class FakeWorkers:
     def __init__(self, handler: Any, options: MultiprocessingOptions, init: Any) -> None:
         message = Message.of((handler, init)).packed(None)
         self._handler, _ = opened(message, None)
-        self._most = options.num_workers * (1 + options.per_worker_buffer_size)
+        self._most = options.most_workers * (1 + options.per_worker_buffer_size)
         self._waiting: dict[int, bytes] = {}
         self._done: dict[int, bytes] = {}
         self._numbers = itertools.count()

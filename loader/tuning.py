@@ -17,7 +17,7 @@ from windrow.errors import ArgumentError, PlanError
 from windrow.iter_dataset import IterDataset
 from windrow.map_dataset import MapDataset
 
-# Of two numbers of workers whose rates differ by less, the smaller one is chosen.
+# The smallest number of workers with this share of the best rate is chosen.
 _ENOUGH: Final = 0.9
 # The part of the time of each number in which threads and sizes of work items settle.
 _SETTLES: Final = 0.25

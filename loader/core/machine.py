@@ -73,7 +73,7 @@ def free_bytes(groups: Path = _GROUPS, own: Path = _OWN, memory: Path = _MEMORY)
         ):
             most, taken = _number(folder / limit), _number(folder / used)
             if most is not None and taken is not None:
-                # Pages of files that nobody uses are given up when memory is needed.
+                # Pages of files that are not in use are given up when memory is needed.
                 cached = _entry(folder / "memory.stat", "inactive_file") or 0
                 found = min(found, most - taken + cached)
     return max(0, found)

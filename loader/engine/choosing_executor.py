@@ -1,6 +1,6 @@
 """The executor of `mp_prefetch("auto")`: calls functions here or in workers, as measured.
 
-Contract, besides the one of `windrow.engine.executors`:
+Contract, in addition to the one of `windrow.engine.executors`:
 1. Each work item is done here or by a worker, whichever is chosen when it is begun. A stream does not
    depend on where its work items are done, so it does not depend on the choice.
 2. Workers that are started get work once all of them are ready; until then it is done as before.
@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from windrow.core.machine import MIB, free_bytes, machine_bytes, resident_bytes, usable_cores
-from windrow.engine.executors import Found, W
-from windrow.engine.process_executor import ProcessExecutor, Submitted, pipelined
+from windrow.engine.process_executor import Found, ProcessExecutor, Submitted, W, pipelined
 from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem
 from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.engine.worker_choice import WorkerChoice, WorkSample
 from windrow.errors import WindrowError
 from windrow.stats.profiler import ROOM, WORKERS, ActivityClock
 from windrow.stats.stats import ChosenWorkers
+from windrow.transforms.nodes import WorkerSettings
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.workers.messages import UNSENT_RESULT
@@ -47,7 +47,7 @@ class Team(Protocol):
         ...
 
     def employ(self, count: int) -> None:
-        """Send later jobs to so many workers, and start those that are missing."""
+        """Send later jobs to `count` workers, and start those that are missing."""
         ...
 
     def dismiss(self) -> None:
@@ -220,10 +220,6 @@ class ChoosingExecutor:
         self.process, self.team, self._threads, self.maker = process, team, threads, maker
         team.begin(maker, threads.thread_map)
 
-    def for_run(self, threads: StageThreads, maker: ActivityClock) -> ChoosingExecutor:
-        """This executor."""
-        return self
-
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
         return self.process.part_of(stage)
 
@@ -254,7 +250,7 @@ class ChoosingExecutor:
         """Whether to begin another work item before the first one under way is taken."""
         if not waiting:
             return True
-        # Work that is done here is done when its turn comes: it is no use to begin more of it.
+        # Work is done here when its turn comes: there is no gain in beginning more of it.
         return (
             self.team.workers > 0
             and waiting[-1][1].is_sent
@@ -318,6 +314,8 @@ class _Begun:
         return self._executor.here(task) if sent is None else self._executor.away(task, sent)
 
 
-def chosen_team(team: Team, fewest: int, number: int) -> ChosenTeam:
-    """The workers of `mp_prefetch` number `number`, at least `fewest`, at most one for each core."""
-    return ChosenTeam(team, WorkerChoice(fewest, usable_cores()), number)
+def chosen_team(team: Team, settings: WorkerSettings, number: int) -> ChosenTeam:
+    """The workers of `mp_prefetch` number `number`, at most one for each core."""
+    # Functions may need what the workers' `init` does, and only a worker can be ended.
+    only_workers = settings.init is not None or settings.options.timeout_s is not None
+    return ChosenTeam(team, WorkerChoice(int(only_workers), usable_cores()), number)

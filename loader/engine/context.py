@@ -103,7 +103,7 @@ class RunContext:
     def executor_of(self, stage: ChainStage) -> StageExecutor:
         """The executor that does the work of a stage."""
         threads = StageThreads(self._here.thread_map, self._pool, self.options.num_threads)
-        return self._executors.of(stage, self._here).for_run(threads, self.maker)
+        return self._executors.in_run(stage, self._here, threads, self.maker)
 
     def stop(self) -> None:
         """Stop the run: make no later element, and end reads that wait for a network."""

@@ -23,6 +23,7 @@ from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 
 if TYPE_CHECKING:
+    from windrow.engine.choosing_executor import ChoosingExecutor, ChosenTeam
     from windrow.engine.process_executor import ProcessExecutor
     from windrow.stats.profiler import ActivityClock
 
@@ -39,10 +40,6 @@ class StageExecutor(Protocol):
     @property
     def is_here(self) -> bool:
         """Whether it is done in this process."""
-        ...
-
-    def for_run(self, threads: StageThreads, maker: ActivityClock) -> StageExecutor:
-        """The executor of a run, which may also do work here, with `threads`; `maker` counts its times."""
         ...
 
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
@@ -72,9 +69,6 @@ class LocalExecutor:
 
     thread_map: ThreadMap | None = None
     is_here: bool = True
-
-    def for_run(self, threads: StageThreads, maker: ActivityClock) -> LocalExecutor:
-        return self
 
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
         return 0, None
@@ -142,6 +136,8 @@ class Executors:
         self._make = workers
         self._all: list[ProcessExecutor] = []
         self._of: dict[int, ProcessExecutor] = {}
+        self._teams: dict[int, ChosenTeam] = {}  # of executors whose number of workers is chosen
+        self._in_run: dict[int, ChoosingExecutor] = {}  # of the same, in the present run
         self._find(node, None)
 
     def _find(self, node: Node, executor: ProcessExecutor | None) -> None:
@@ -149,8 +145,13 @@ class Executors:
             # Most chains have no workers, and do not load what only these need.
             from windrow.engine.process_executor import ProcessExecutor
 
-            executor = ProcessExecutor(node.parent, node.workers, self._make, len(self._all))
+            executor = ProcessExecutor(node.parent, node.workers, self._make)
             self._all.append(executor)
+            if executor.workers is not None and node.workers.options.num_workers == "auto":
+                from windrow.engine.choosing_executor import chosen_team
+
+                number = len(self._all) - 1
+                self._teams[id(executor)] = chosen_team(executor.workers, node.workers, number)
         elif executor is not None:
             self._of[id(node)] = executor
         for parent in node.parents:
@@ -164,10 +165,32 @@ class Executors:
         executor = self._of.get(id(stage.top))
         return executor if executor is not None and executor.does(stage) else here
 
+    def in_run(
+        self, stage: ChainStage, here: LocalExecutor, threads: StageThreads, maker: ActivityClock
+    ) -> StageExecutor:
+        """As `of`, for a run.
+
+        Args:
+            stage: The stage.
+            here: Does work in this process.
+            threads: Do the same for an executor that chooses where to do it.
+            maker: Counts the times of the run.
+        """
+        executor = self.of(stage, here)
+        process, team = self._of.get(id(stage.top)), self._teams.get(id(executor))
+        if process is None or team is None:
+            return executor
+        from windrow.engine.choosing_executor import ChoosingExecutor
+
+        found = self._in_run.get(id(executor))
+        if found is None or found.maker is not maker:
+            found = self._in_run[id(executor)] = ChoosingExecutor(process, team, threads, maker)
+        return found
+
     def start(self) -> None:
-        """Start all workers."""
+        """Start all workers, but those whose number is not chosen yet."""
         for executor in self._all:
-            executor.start()
+            (self._teams.get(id(executor)) or executor).start()
 
     def interrupt(self) -> None:
         """Make every wait for workers return."""

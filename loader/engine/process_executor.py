@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from windrow.core.machine import shared_bytes_of
 from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem, stage_of
-from windrow.engine.thread_map import NO_THREADS, StageThreads
+from windrow.engine.thread_map import NO_THREADS
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.profiler import OTHER, WORKERS, ActivityClock, doing
 from windrow.transforms import columns
@@ -36,7 +36,6 @@ from windrow.workers.stacking import as_tree, stacked, unstacked
 
 if TYPE_CHECKING:
     from windrow.engine.bad_rows import BadRow
-    from windrow.engine.choosing_executor import ChoosingExecutor, ChosenTeam
 
 W = TypeVar("W", bound=WorkItem)
 Found = Callable[[], Result]
@@ -66,7 +65,6 @@ class ProcessExecutor:
         node: Node,
         settings: WorkerSettings,
         workers: Callable[..., WorkerPool] | None = None,
-        number: int = 0,
     ) -> None:
         """Find the stages of a chain that ends with `node`, without starting a process."""
         self._halves: list[Halves | None] = []
@@ -89,31 +87,10 @@ class ProcessExecutor:
             for node in _unsendable(parts):
                 error.add_note(f"windrow: what cannot be pickled belongs to {node.written}")
             raise
-        self._team_chosen: ChosenTeam | None = None
-        self._in_run: ChoosingExecutor | None = None
-        if options.num_workers == "auto" and self.workers is not None:
-            # Most chains have a fixed number of workers, and do not load what chooses one.
-            from windrow.engine.choosing_executor import chosen_team
-
-            # Functions may need what the workers' `init` does, and only a worker can be ended.
-            only_workers = settings.init is not None or options.timeout_s is not None
-            self._team_chosen = chosen_team(self.workers, int(only_workers), number)
 
     def does(self, stage: ChainStage) -> bool:
         """Whether there is anything in the stage for workers to do."""
         return id(stage.top) in self._numbers
-
-    def for_run(
-        self, threads: StageThreads, maker: ActivityClock
-    ) -> ProcessExecutor | ChoosingExecutor:
-        """This executor, or with "auto" one that also does work here, with `threads`."""
-        if self._team_chosen is None:
-            return self
-        if self._in_run is None or self._in_run.maker is not maker:
-            from windrow.engine.choosing_executor import ChoosingExecutor
-
-            self._in_run = ChoosingExecutor(self, self._team_chosen, threads, maker)
-        return self._in_run
 
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
         number = self._numbers[id(stage.top)]
@@ -163,10 +140,8 @@ class ProcessExecutor:
         return self._team.wants_jobs and not first.is_done()
 
     def start(self) -> None:
-        """Start the workers now, but those whose number is not chosen yet."""
-        if self._team_chosen is not None:
-            self._team_chosen.start()
-        elif self.workers is not None:
+        """Start the workers now."""
+        if self.workers is not None:
             self.workers.start()
 
     @property

@@ -21,7 +21,7 @@ _WAITS: Final = 0.1
 _SMALL: Final = 0.15
 # An element takes longer to send to a worker and back.
 _CHEAP_S: Final = 5e-6
-# Shares of its time that a worker, and a core of this process, is busy if it is no use to add another.
+# Shares of its time that a worker, and the cores of this process, are busy if they are used well.
 _FULL: Final = 0.8
 _BUSY: Final = 0.85
 # How much faster more workers must be to be kept, and how fast fewer must be.
@@ -29,8 +29,8 @@ _GAIN: Final = 1.1
 _LOSS: Final = 0.95
 # More workers that are slower than this are not tried again soon.
 _CLEAR: Final = 0.9
-# Seconds until the next trial after one that failed, and until this process is tried again in place
-# of workers. They double each time.
+# Seconds until the next trial after one that failed, four times as many each time; and until this
+# process is tried again in place of workers, twice as many each time.
 _REST_S, _MOST_REST_S = 4.0, 64.0
 _AGAIN_S, _MOST_AGAIN_S = 30.0, 960.0
 
@@ -88,7 +88,7 @@ class WorkerChoice:
     Attributes:
         workers: The number to use now.
         is_trial: Whether that is a trial, so that the workers of before should stay.
-        reason: Why, in words.
+        reason: Why, as text.
     """
 
     def __init__(self, fewest: int, cores: int) -> None:
@@ -145,7 +145,7 @@ class WorkerChoice:
             self._next_again_s = min(2 * self._next_again_s, _MOST_AGAIN_S)
             self._again_s = self._next_again_s
         self._rest_s = self._next_rest_s
-        self._next_rest_s = min(2 * self._next_rest_s, _MOST_REST_S)
+        self._next_rest_s = min(4 * self._next_rest_s, _MOST_REST_S)
         self._keep(before.workers, found)
 
     def _consider(self, sample: WorkSample, most: int) -> None:

@@ -25,11 +25,9 @@ from windrow.engine.execute import Finish, Reader
 from windrow.engine.executors import Found, StageExecutor, W
 from windrow.engine.prefetch import cache_of
 from windrow.engine.stages import ChainStage, Result, WorkItem
-from windrow.engine.thread_map import StageThreads
 from windrow.sources.chunks import LaidOutSource, Part
 from windrow.sources.part_sizes import ragged_bytes
 from windrow.sources.ragged_column import PiecePlaces
-from windrow.stats.profiler import ActivityClock
 from windrow.transforms.columns import SizedColumn
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
@@ -205,9 +203,6 @@ class NullExecutor:
         """Take the work of `executor`, and of its `workers` if it has any."""
         self._run, self._executor, self._workers = run, executor, workers
         self.is_here = workers is None
-
-    def for_run(self, threads: StageThreads, maker: ActivityClock) -> NullExecutor:
-        return self
 
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
         return 0, None

@@ -69,7 +69,7 @@ def scripted(
     for executor in executors._all:
         if executor.workers is not None:
             team: Any = executor.workers
-            executor._team_chosen = ChosenTeam(team, Scripted(numbers), 0, clocks)
+            executors._teams[id(executor)] = ChosenTeam(team, Scripted(numbers), 0, clocks)
     iterator._executors = executors
     return iterator
 
@@ -145,7 +145,8 @@ def test_workers_come_and_go_and_the_stream_stays() -> None:
     here, numbers = os.getpid(), [2, 1, 0, 3, 0]
     with scripted(chain, numbers) as iterator:
         assert iterator._executors is not None
-        choice: Any = iterator._executors._all[0]._team_chosen.choice  # type: ignore[union-attr]
+        (team,) = iterator._executors._teams.values()
+        choice: Any = team.choice
         assert workers() == []
         taken_now = itertools.count()
         running: list[int] = []

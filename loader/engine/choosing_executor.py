@@ -308,10 +308,11 @@ class _Begun:
             self._sent.drop()
 
     def __call__(self) -> Result:
-        task, self._sent, sent = self._task, None, self._sent
-        if isinstance(task, Exception):
-            raise task
-        return self._executor.here(task) if sent is None else self._executor.away(task, sent)
+        if isinstance(self._task, Exception):
+            raise self._task
+        if self._sent is None:
+            return self._executor.here(self._task)
+        return self._executor.away(self._task, self._sent)
 
 
 def chosen_team(team: Team, settings: WorkerSettings, number: int) -> ChosenTeam:

@@ -22,8 +22,9 @@ _SMALL: Final = 0.15
 # An element takes longer to send to a worker and back.
 _CHEAP_S: Final = 5e-6
 # Shares of its time that a worker, and the cores of this process, are busy if they are used well.
-_FULL: Final = 0.8
-_BUSY: Final = 0.85
+_FULL, _BUSY = 0.8, 0.85
+# The share from which waiting for workers is waiting for their functions, and not for elements to travel.
+_WORKS: Final = 0.5
 # How much faster more workers must be to be kept, and how fast fewer must be.
 _GAIN: Final = 1.1
 _LOSS: Final = 0.95
@@ -157,7 +158,7 @@ class WorkerChoice:
         if wanted == sample.workers:
             # What was found by a trial stays the reason while only the next trial is due.
             self.reason = why or self.reason
-        elif self._rest_s <= 0:
+        elif self._rest_s <= 0 or not wanted:
             self._before, self.workers, self.is_trial, self.reason = sample, wanted, True, why
 
     def _alone(self, sample: WorkSample, most: int) -> tuple[int, str]:
@@ -186,7 +187,7 @@ class WorkerChoice:
             return 0, "this process is tried again"
         needed = max(1, self.fewest, math.ceil(sample.busy / _FULL))
         waits = sample.waited_s > _WAITS * sample.passed_s and not sample.is_ahead
-        if waits and needed >= workers:
+        if waits and sample.busy > _WORKS * workers:
             if workers < most:
                 return min(2 * workers, most), f"the loop waits for {_named(workers)}"
             return workers, ""

@@ -462,3 +462,41 @@ def test_options_out_of_range_are_refused(
 ) -> None:
     with pytest.raises(error, match=match):
         MultiprocessingOptions(1, **given)
+
+
+# --- more and fewer workers ----------------------------------------------------------------------
+
+
+@pytest.mark.jobs
+def test_workers_are_started_and_end_with_what_they_were_sent() -> None:
+    with workers(handlers.called, count=3) as team:
+        team.employ(2)
+        assert until(lambda: team.ready() == 2)
+        assert len(team.process_ids) == 2
+        jobs = [team.submit((str, number)) for number in range(9)]
+        team.employ(0)
+        team.dismiss()  # jobs that wait still find a worker
+        assert [team.wait(job) for job in jobs] == [str(number) for number in range(9)]
+        team.dismiss()
+        assert until(lambda: team.ready() == 0 and not team.process_ids)
+        team.employ(3)
+        assert until(lambda: team.ready() == 3)
+        team.employ(1)
+        assert len(team.process_ids) == 3  # until they are dismissed
+        asked = {ask(team, (os.getpid,)) for _ in range(5)}
+        assert len(asked) == 1
+        team.dismiss()
+        assert until(lambda: bool(team.ready()) and set(team.process_ids) == asked)
+
+
+@pytest.mark.jobs
+def test_jobs_of_a_leaving_worker_that_dies_are_done_by_another(tmp_path: Path) -> None:
+    died = tmp_path / "died"
+    with workers(handlers.called, count=1) as team:
+        job = team.submit((handlers.once, died, "kill", 5))
+        assert until(lambda: team.ready() == 1)
+        team.employ(0)
+        team.dismiss()
+        with pytest.warns(RuntimeWarning, match=r"worker 0 of 1 .* ended \(.*SIGKILL"):
+            assert team.wait(job) == 5
+        assert died.exists()

@@ -135,7 +135,7 @@ class ChosenTeam:
         now_s = self._clocks.passed()
         if self._skipped >= 0:
             self._skipped += 1
-            if self._skipped > self._used and now_s - self._since_s >= _SETTLE_S:
+            if self._skipped > 2 * self._used and now_s - self._since_s >= _SETTLE_S:
                 self._begin_sample(now_s)
             return
         self._rows += rows

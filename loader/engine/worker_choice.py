@@ -28,11 +28,11 @@ _WORKS: Final = 0.5
 # How much faster more workers must be to be kept, and how fast fewer must be.
 _GAIN: Final = 1.1
 _LOSS: Final = 0.95
-# More workers that are slower than this are not tried again soon.
+# More workers that are slower than this are not tried again as soon.
 _CLEAR: Final = 0.9
 # Seconds until the next trial after one that failed, four times as many each time; and until this
 # process is tried again in place of workers, twice as many each time.
-_REST_S, _MOST_REST_S = 4.0, 64.0
+_REST_S, _CLEAR_REST_S, _MOST_REST_S = 4.0, 16.0, 64.0
 _AGAIN_S, _MOST_AGAIN_S = 30.0, 960.0
 
 
@@ -141,7 +141,7 @@ class WorkerChoice:
             self._keep(trial.workers, found)
             return
         if trial.workers > before.workers and times < _CLEAR:
-            self._next_rest_s = _MOST_REST_S
+            self._next_rest_s = max(self._next_rest_s, _CLEAR_REST_S)
         if trial.workers == 0:
             self._next_again_s = min(2 * self._next_again_s, _MOST_AGAIN_S)
             self._again_s = self._next_again_s

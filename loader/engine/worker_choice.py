@@ -23,7 +23,7 @@ _SMALL: Final = 0.15
 _CHEAP_S: Final = 5e-6
 # Shares of its time that a worker, and the cores of this process, are busy if they are used well.
 _FULL, _BUSY = 0.8, 0.85
-# The share from which waiting for workers is waiting for their functions, and not for elements to travel.
+# Workers that are busy for less than this share are waited for because elements travel.
 _WORKS: Final = 0.5
 # How much faster more workers must be to be kept, and how fast fewer must be.
 _GAIN: Final = 1.1

@@ -10,6 +10,7 @@ Contract, in addition to the one of `windrow.engine.executors`:
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
@@ -19,13 +20,15 @@ from windrow.engine.process_executor import Found, ProcessExecutor, Submitted, W
 from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem
 from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.engine.worker_choice import WorkerChoice, WorkSample
-from windrow.errors import WindrowError
+from windrow.errors import WindrowError, WorkerError
 from windrow.stats.profiler import ROOM, WORKERS, ActivityClock
 from windrow.stats.stats import ChosenWorkers
 from windrow.transforms.nodes import WorkerSettings
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.workers.messages import UNSENT_RESULT
+
+_log = logging.getLogger("windrow.workers")
 
 # The shortest sample, and what passes before it: threads and sizes of work items settle.
 _SAMPLE_S: Final = 1.0
@@ -117,7 +120,13 @@ class ChosenTeam:
     def workers(self) -> int:
         """The workers that the next work item may go to; 0 for this process."""
         wanted = self.choice.workers
-        if self._used != wanted and (not wanted or self._team.ready() >= wanted):
+        if self._used != wanted:
+            try:
+                if wanted and self._team.ready() < wanted:
+                    return self._used
+            except WorkerError as error:
+                self._do_without(error)
+                return self._used
             self._used = wanted
             self._skip()
         return self._used
@@ -174,6 +183,15 @@ class ChosenTeam:
         self.choice.saw(sample, room(self._team.process_ids))
         self._note()
         if (self.choice.workers, self.choice.is_trial) != before:
+            if _log.isEnabledFor(logging.DEBUG):
+                from windrow.core.debug_log import debug
+
+                debug(
+                    _log,
+                    "mp_prefetch('auto'): %d workers: %s",
+                    self.choice.workers,
+                    self.choice.reason,
+                )
             self._apply()
             self._skip()
         else:
@@ -190,11 +208,25 @@ class ChosenTeam:
 
     def _apply(self) -> None:
         """Start the workers that are chosen, and end the others unless they may be wanted again."""
-        if self.choice.workers or self._is_started:
-            self._is_started = True
+        if not self.choice.workers and not self._is_started:
+            return
+        self._is_started = True
+        try:
             self._team.employ(self.choice.workers)
+        except WorkerError as error:
+            self._do_without(error)
+        else:
             if not self.choice.is_trial:
                 self._team.dismiss()
+
+    def _do_without(self, error: WorkerError) -> None:
+        """Call functions in this process, since workers cannot be started; raise if some have work."""
+        if self._used or self.choice.fewest:
+            raise error
+        _log.warning("functions run in this process, since workers cannot be started: %s", error)
+        self._is_started = False
+        self.choice.only_here(f"workers cannot be started: {error}")
+        self._note()
 
 
 class ChoosingExecutor:

@@ -8,6 +8,7 @@ import pytest
 
 from windrow.engine.choosing_executor import ChosenTeam, WorkClocks
 from windrow.engine.worker_choice import WorkerChoice, WorkSample
+from windrow.errors import WorkerError
 from windrow.stats.profiler import ROOM, WORKERS, ActivityClock
 
 
@@ -17,15 +18,21 @@ class FakeTeam:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.ready_count = 0
+        self.refuses = 100
+        self.ends = False
         self.process_ids: Sequence[int] = ()
 
     def employ(self, count: int) -> None:
         self.calls.append(f"employ {count}")
+        if count >= self.refuses:
+            raise WorkerError("no more processes")
 
     def dismiss(self) -> None:
         self.calls.append("dismiss")
 
     def ready(self) -> int:
+        if self.ends:
+            raise WorkerError("3 workers in a row ended")
         return self.ready_count
 
 
@@ -153,3 +160,25 @@ def test_stats_have_what_was_chosen() -> None:
     rig.chosen.only_here("no")
     assert str(rig.maker.chosen[3]) == "this process; at most 0 worker processes: no"
     assert rig.team.calls[-2:] == ["employ 0", "dismiss"]
+
+
+def test_without_workers_that_start_functions_stay_here(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(2)
+    rig.team.refuses = 2
+    run(rig, 1)
+    run(rig, 3)
+    assert (rig.chosen.workers, rig.team.calls) == (0, ["employ 2"])
+    assert rig.maker.chosen[3].reason == "workers cannot be started: no more processes"
+    assert "since workers cannot be started: no more processes" in caplog.text
+    rig = Rig(2)
+    rig.team.ends = True
+    run(rig, 3)
+    assert rig.maker.chosen[3].reason == "workers cannot be started: 3 workers in a row ended"
+
+
+def test_a_worker_that_cannot_be_started_beside_others_ends_the_run() -> None:
+    rig = Rig(2, 4)
+    rig.team.ready_count, rig.team.refuses = 2, 4
+    run(rig, 1)
+    with pytest.raises(WorkerError, match="no more processes"):
+        run(rig, 1)

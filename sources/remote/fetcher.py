@@ -207,12 +207,14 @@ class Fetcher:
         self.stats.cached(sum(len(run.data) for run in runs))
         return runs
 
-    def find_kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRanges]:
-        """As `kept`, but where they are instead of their bytes."""
+    def find_kept(
+        self, file: RemoteFile, begin: IntArray, end: IntArray, *, check: bool = True
+    ) -> list[KeptRanges]:
+        """As `kept`, but where they are instead of their bytes; `check` as for `DiskCache.find`."""
         if self._cache is None or not len(begin):
             return []
         refuse_forked(LIBRARY, self._what)
-        found = self._cache.find(file, begin, end)
+        found = self._cache.find(file, begin, end, check=check)
         self.stats.cached(sum(int((end - begin)[kept.places].sum()) for kept in found))
         return found
 

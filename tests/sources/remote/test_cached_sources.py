@@ -134,6 +134,27 @@ def test_files_without_etags_are_told_by_size_and_time(
         assert source.stats()["bytes"] == before
 
 
+@pytest.mark.skipif(native() is None, reason="the core verifies hashes")
+@pytest.mark.parametrize("verify", ["all", "headers"])
+def test_what_the_core_verifies_is_not_compared_before(
+    server: RangeServer,
+    remote: RemoteOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verify: Any,
+) -> None:
+    records = sorted(write_records(tmp_path / "served" / "a"))
+    url = server.url("a")
+    epoch(ArrayRecordDataSource(url, remote=remote, verify=verify), 0)
+    compared: list[int] = []
+    checksum = disk_cache._checksum
+    monkeypatch.setattr(
+        disk_cache, "_checksum", lambda *args: compared.append(args[1]) or checksum(*args)
+    )
+    assert epoch(ArrayRecordDataSource(url, remote=remote, verify=verify), 1) == records
+    assert bool(compared) is (verify == "headers")
+
+
 def test_damaged_entries_are_fetched_again(
     server: RangeServer, remote: RemoteOptions, tmp_path: Path
 ) -> None:

@@ -403,6 +403,7 @@ class DiskCache:
         with contextlib.suppress(BlockingIOError), _locked(self._folder):
             found = sorted(stored_segments(self._folder), key=lambda one: one.used_s)
             left = sum(one.disk_bytes for one in found)
+            before = left
             if left > self._most_bytes // 8 * 7:
                 for one in found:
                     if left <= self._most_bytes // 4 * 3:
@@ -410,6 +411,10 @@ class DiskCache:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(one.path)
                     left -= one.disk_bytes
+            if left < before and _log.isEnabledFor(logging.DEBUG):
+                from windrow.core.debug_log import debug
+
+                debug(_log, "the cache in %s: %d bytes evicted", self._folder, before - left)
         self._close_deleted()
 
     def _close_deleted(self) -> None:

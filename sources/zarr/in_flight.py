@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import dataclasses
+import logging
 import math
 import re
 import threading
@@ -41,6 +42,7 @@ from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.error_text import reason
 
+_log = logging.getLogger("windrow.remote")
 # Reads run beyond those that keep the requests busy, so that requests continue during decoding.
 _AHEAD: Final = 2
 # The most threads of one call of `side_by_side`.
@@ -243,9 +245,13 @@ class InFlightLimiter:
             read.faults.append(fault)
             if not outages.waits(read.where, read.faults, read.failed_s):
                 return False
-            read.due = math.inf
-            read.again_s = time.monotonic() + pause_s(self._options, read.faults)
+            read.due, seconds = math.inf, pause_s(self._options, read.faults)
+            read.again_s = time.monotonic() + seconds
         self._stats.fault(fault.kind)
+        if _log.isEnabledFor(logging.DEBUG):
+            from windrow.core.debug_log import debug
+
+            debug(_log, "%s: in %.1f s", _described(read), seconds)
         return True
 
     def _with_attempts(self, read: _RemoteRead, error: BaseException) -> BaseException:

@@ -26,7 +26,7 @@ from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
 from windrow.sources.array_record import range_reader
 from windrow.sources.remote import disk_cache
-from windrow.sources.remote.disk_cache import stored_segments
+from windrow.sources.remote.disk_cache import CacheSegment, stored_segments
 from windrow.sources.remote.fetcher import Fetcher
 from windrow.sources.remote.remote_file import ByteRange
 from windrow.sources.zarr.urls import route_of
@@ -147,10 +147,13 @@ def test_what_the_core_verifies_is_not_compared_before(
     url = server.url("a")
     epoch(ArrayRecordDataSource(url, remote=remote, verify=verify), 0)
     compared: list[int] = []
-    checksum = disk_cache._checksum
-    monkeypatch.setattr(
-        disk_cache, "_checksum", lambda *args: compared.append(args[1]) or checksum(*args)
-    )
+    damaged = CacheSegment.damaged
+
+    def noted(segment: CacheSegment, rows: Any) -> list[int]:
+        compared.extend(rows)
+        return damaged(segment, rows)
+
+    monkeypatch.setattr(CacheSegment, "damaged", noted)
     assert epoch(ArrayRecordDataSource(url, remote=remote, verify=verify), 1) == records
     assert bool(compared) is (verify == "headers")
 

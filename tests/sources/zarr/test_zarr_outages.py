@@ -98,9 +98,12 @@ def test_messages_say_that_it_waits_and_that_it_is_over(
 ) -> None:
     source = opened(server, each_s=10.0)
     server.plan([status(503)] * 60)
-    with caplog.at_level(logging.WARNING, "windrow.remote"):
+    with caplog.at_level(logging.DEBUG, "windrow.remote"):
         np.testing.assert_array_equal(source.read(np.arange(4)), DATA[:4])
-    told = [record.getMessage() for record in caplog.records]
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert re.search(
+        r"/plain/, 1 object by TensorStore, attempt 2 after status 503: in \d\.\d s", caplog.text
+    )
     assert f"ZarrDataSource: {server.address} has not answered since" in told[0]
     assert re.search(r"answers again, after \d+ s", told[-1])
     assert len(told) == 5

@@ -186,6 +186,7 @@ bench: $(READY)
 bench-small: $(READY)
 	@$(PY) -m benchmarks --small
 	@$(PY) -m benchmarks.steady --small
+	@$(PY) -m benchmarks.cached_epochs --small --rounds 1
 	@$(PY) -m benchmarks.devices --small
 	@$(PY) -m benchmarks.accelerator --small
 	@$(PY) -m benchmarks.hosts --small

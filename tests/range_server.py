@@ -7,7 +7,8 @@ server answers (`upstream`: then it is a proxy, through which faults reach any p
 2. After the list, `chance` draws them, from its own seed.
 3. Every count is of requests that reached the server; `most_in_flight` of those at the same time.
 4. After `gather`, answers wait until so many requests are there, whatever keeps the machine busy.
-5. `close` breaks what is in flight; nothing waits for a stalled answer.
+5. With `most_at_once`, a request is refused with status 503 if more are in flight.
+6. `close` breaks what is in flight; nothing waits for a stalled answer.
 
     with RangeServer({"a.bin": data}, latency_s=0.02) as server:
         server.plan([status(503), None, cut()])
@@ -178,6 +179,7 @@ class RangeServer:
         self.latency_s = latency_s
         self.ranges, self.etags, self.listings = ranges, etags, listings
         self.headers = dict(headers or {})
+        self.most_at_once: int | None = None
         self.user, self.need_header, self.methods = user, need_header, tuple(methods)
         self._etags: dict[str, tuple[bytes, str]] = {}
         self._lock = threading.Lock()
@@ -319,6 +321,8 @@ class RangeServer:
         fault = self._counted(request)
         self._in_flight += 1
         self._most_in_flight = max(self._most_in_flight, self._in_flight)
+        if self.most_at_once is not None and self._in_flight > self.most_at_once:
+            fault = status(503)
         try:
             await self._all_there()
             if self.latency_s:

@@ -191,14 +191,22 @@ class RangeReader:
             for run in np.split(at, np.flatnonzero(gaps > most) + 1):
                 self._add_requests(plan, run, keep=keep)
 
-    def _add_from_disk(self, plan: _ReadPlan, at: IntArray) -> IntArray:
-        """Take groups from the cache on disk, and return the others."""
+    def _add_from_disk(
+        self, plan: _ReadPlan, at: IntArray, *, check: bool | None = None
+    ) -> IntArray:
+        """Take groups from the cache on disk, and return the others.
+
+        By default groups are checked unless the core verifies their hashes at each read.
+        """
+        if check is None:
+            check = self._verify != "all"
         left = np.ones(len(at), np.bool_)
         for number in np.unique(plan.files[at]).tolist():
             mine = np.flatnonzero(plan.files[at] == number)
             groups, file = at[mine], self._files[number].remote
             if file is not None and native() is not None:
-                for kept in self._fetcher.find_kept(file, plan.begin[groups], plan.end[groups]):
+                begin, end = plan.begin[groups], plan.end[groups]
+                for kept in self._fetcher.find_kept(file, begin, end, check=check):
                     if len(kept.places):
                         plan.in_segments.append((number, groups[kept.places], kept.segment))
                         left[mine[kept.places]] = False
@@ -212,15 +220,27 @@ class RangeReader:
         """Groups in segments of the cache on disk, and their records."""
         if not plan.in_segments:
             return
-        at = np.concatenate([groups for _, groups, _ in plan.in_segments])
-        chunks = plan.chunks[at] - self._first_chunk[plan.files[at]]
-        records: Sequence[Sequence[bytes]] | None
-        records = self._segments.decoded(plan.in_segments, chunks)
+        at, records = self._by_core(plan)
         plan.by_core = records is not None and len(at) == len(plan.chunks)
+        if records is not None:
+            yield from zip(at.tolist(), records, strict=True)
+            return
+        self._fetcher.stats.fault("damaged")
+        plan.in_segments.clear()
+        left = self._add_from_disk(plan, np.sort(at), check=True)
+        good, records = self._by_core(plan)
         if records is None:
-            self._fetcher.stats.fault("damaged")
-            records = self._fetched(plan, at)
-        yield from zip(at.tolist(), records, strict=True)
+            left = at
+        else:
+            yield from zip(good.tolist(), records, strict=True)
+        yield from zip(left.tolist(), self._fetched(plan, left), strict=True)
+
+    def _by_core(self, plan: _ReadPlan) -> tuple[IntArray, Sequence[Sequence[bytes]] | None]:
+        """Groups in segments, and their records; None if the core refuses one."""
+        found = plan.in_segments
+        at = np.concatenate([groups for _, groups, _ in found]) if found else np.empty(0, np.int64)
+        chunks = plan.chunks[at] - self._first_chunk[plan.files[at]]
+        return at, self._segments.decoded(found, chunks) if found else []
 
     def _fetched(self, plan: _ReadPlan, at: IntArray) -> Sequence[Sequence[bytes]]:
         """The records of groups of remote files, which are fetched now and kept again."""

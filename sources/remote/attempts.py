@@ -1,6 +1,7 @@
 """Makes requests on an event loop: a bounded number at a time, again after faults, and twice where one is slow.
 
-1. At most `max_requests` requests are in flight, second ones included.
+1. At most `max_requests` requests are in flight, second ones included. To one store, all sources together have as
+   many in flight as `pace.py` and `max_requests_per_host` allow.
 2. A fault that may pass is followed by a pause and another attempt, at most `retries` times; while a store is
    away (`outages.py`), until it answers or its time is over. Any other fault ends the request.
 3. A second request is made only where each answer states the version of the file, so that either answer is
@@ -22,7 +23,8 @@ from windrow.core.redaction import Redaction, shown_url
 from windrow.errors import WindrowError
 from windrow.sources.remote.faults import RequestError, as_fault, failure
 from windrow.sources.remote.options import RemoteOptions
-from windrow.sources.remote.outages import Outages
+from windrow.sources.remote.outages import Outages, store_of
+from windrow.sources.remote.pace import StoreRequests, StoreSlot, requests_to
 from windrow.sources.remote.request_counts import RemoteStats
 
 _log = logging.getLogger("windrow.remote")
@@ -30,6 +32,14 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 # Not the module's own generator: a pause must not change the numbers that a user draws from it.
 _draw: Final = random.Random()
+
+
+def pause_s(options: RemoteOptions, faults: Sequence[RequestError]) -> float:
+    """The seconds before the next attempt: a random part of the backoff, or as requested."""
+    # The bound of the exponent keeps it finite in an outage.
+    most = min(options.max_backoff_s, options.backoff_s * 2.0 ** min(64, len(faults) - 1))
+    requested = min(options.max_backoff_s, faults[-1].retry_after_s)
+    return max(requested, _draw.uniform(0.0, most))
 
 
 class Attempts:
@@ -48,6 +58,8 @@ class Attempts:
         self._what, self._options, self._stats, self._redaction = what, options, stats, redaction
         self._outages = outages
         self._slots = asyncio.Semaphore(options.max_requests)
+        self._to_stores: dict[str, StoreRequests] = {}
+        self._most = min(options.max_requests, options.max_requests_per_host)
 
     async def make(
         self,
@@ -55,7 +67,8 @@ class Attempts:
         where: Callable[[], str],
         ask: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
-        hedge_bytes: int = 0,
+        size_bytes: int = 0,
+        is_range: bool = False,
     ) -> T:
         """The result of `ask(*args)`, which makes one request, after as many attempts as it needs.
 
@@ -64,7 +77,8 @@ class Attempts:
             where: Names the part of it that is read, for an error.
             ask: Makes the request.
             args: Its arguments.
-            hedge_bytes: The bytes of the answer, if a second request may be made; 0 if not.
+            size_bytes: The bytes of the answer; 0 if they are not known.
+            is_range: Whether a second request may be made: each answer states the version of the file.
 
         Raises:
             NotFoundError: If the URL names nothing.
@@ -73,10 +87,12 @@ class Attempts:
         """
         began_s = failed_s = time.monotonic()
         faults: list[RequestError] = []
+        store = store_of(url)
+        hedge_bytes = size_bytes if is_range and self._options.hedge else 0
         with InFlight(lambda: self._described(url, where(), faults)):
             while True:
                 try:
-                    found = await self._once(faults, hedge_bytes, ask, *args)
+                    found = await self._once(store, faults, size_bytes, hedge_bytes, ask, *args)
                 except RequestError as fault:
                     if len(faults) == 1:
                         failed_s = self._outages.clock()
@@ -89,58 +105,66 @@ class Attempts:
                     if self._outages.away:
                         self._outages.answered(url)
                     return found
-                pause_s = self._pause_s(faults)
+                seconds = pause_s(self._options, faults)
                 if _log.isEnabledFor(logging.DEBUG):
                     from windrow.core.debug_log import debug
 
-                    debug(_log, "%s: in %.1f s", self._described(url, where(), faults), pause_s)
-                await asyncio.sleep(pause_s)
+                    debug(_log, "%s: in %.1f s", self._described(url, where(), faults), seconds)
+                await asyncio.sleep(seconds)
         took_s = time.monotonic() - began_s
         raise failure(
             *(self._what, url, where(), faults, took_s, self._redaction),
             outage_s=self._options.outage_s if len(faults) > self._options.retries + 1 else 0.0,
         )
 
+    def _slot(self, store: str) -> StoreSlot:
+        requests = self._to_stores.get(store)
+        if requests is None:
+            requests = self._to_stores[store] = requests_to(store)
+        return StoreSlot(requests, self._options.max_requests_per_host)
+
     def _described(self, url: str, where: str, faults: Sequence[RequestError]) -> str:
         shown = ", ".join(filter(None, [self._redaction.hide(shown_url(url)), where]))
         before = f" after {faults[-1].kind}" if faults else ""
         return f"{shown}, attempt {len(faults) + 1}{before}"
 
-    def _pause_s(self, faults: list[RequestError]) -> float:
-        """The seconds before the next attempt: a random part of the backoff, or as requested."""
-        options = self._options
-        # The bound of the exponent keeps it finite in an outage.
-        most = min(options.max_backoff_s, options.backoff_s * 2.0 ** min(64, len(faults) - 1))
-        requested = min(options.max_backoff_s, faults[-1].retry_after_s)
-        return max(requested, _draw.uniform(0.0, most))
-
     async def _once(
         self,
+        store: str,
         faults: list[RequestError],
+        size_bytes: int,
         hedge_bytes: int,
         ask: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
     ) -> T:
-        async with self._slots:
+        async with self._slots, self._slot(store) as slot:
             self._stats.request(again=bool(faults), size_bytes=hedge_bytes)
             began_s = time.monotonic()
             try:
                 async with asyncio.timeout(self._options.timeout_s):
                     if hedge_bytes and self._stats.hedge_after_s is not None:
-                        found = await self._hedged(hedge_bytes, ask, *args)
+                        found = await self._hedged(store, hedge_bytes, ask, *args)
                     else:
                         found = await ask(*args)
-                self._stats.took(time.monotonic() - began_s)
+                took_s = time.monotonic() - began_s
+                self._stats.took(took_s)
+                slot.answered(took_s, size_bytes)
                 return found
             except WindrowError:
                 raise
             except Exception as error:
                 fault = as_fault(error, self._redaction)
+                if fault.is_refusal:
+                    slot.refused()
+            finally:
+                self._stats.pace(store, min(self._most, slot.number))
         faults.append(fault)
         self._stats.fault(fault.kind)
         raise fault
 
-    async def _hedged(self, size_bytes: int, ask: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+    async def _hedged(
+        self, store: str, size_bytes: int, ask: Callable[[*Ts], Awaitable[T]], *args: *Ts
+    ) -> T:
         """The result of `ask`, or of a second call of it if the first one is slow."""
         is_made = False
 
@@ -149,7 +173,7 @@ class Attempts:
 
         async def second() -> T:
             nonlocal is_made
-            async with self._slots:
+            async with self._slots, self._slot(store):
                 is_made = True
                 return await ask(*args)
 

@@ -6,7 +6,8 @@ neighbours are read at once. Rows at its end say which ranges are there, with th
 1. Bytes are kept under the URL, the settings that lead to another store, the version and size of the
    file, and their place in it. A file without a version is not kept.
 2. Bytes are compared with the checksum with which they were kept, which covers their key, when a
-   process first uses them. Damaged bytes count as not kept.
+   process first uses them. Damaged bytes count as not kept. A caller that verifies hashes of the format
+   needs no second comparison.
 3. Bytes are written before their row. So a killed process leaves at most bytes without a row, or a
    part of a row, which makes the segment useless; two processes may write the same range.
 4. The segments take at most `most_bytes` of the disk. Those that were used least recently are deleted.
@@ -231,10 +232,15 @@ class DiskCache:
         self._looked_s = time.monotonic()
         self._pause_until_s = {"get": 0.0, "put": 0.0}
 
-    def find(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRanges]:
-        """The ranges `[begin, end)` of a file, in order, that are kept and not damaged."""
+    def find(
+        self, file: RemoteFile, begin: IntArray, end: IntArray, *, check: bool = True
+    ) -> list[KeptRanges]:
+        """The ranges `[begin, end)` of a file, in order, that are kept and not damaged.
+
+        Without `check` they may be damaged: the caller has checksums of its own.
+        """
         with self._lock, self._guard("get"):
-            return list(self._found(file, begin, end))
+            return list(self._found(file, begin, end, check=check))
         return []
 
     def get(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRun]:
@@ -245,7 +251,9 @@ class DiskCache:
                 runs += _runs(kept.segment, kept.places, begin, end)
         return runs
 
-    def _found(self, file: RemoteFile, begin: IntArray, end: IntArray) -> Iterator[KeptRanges]:
+    def _found(
+        self, file: RemoteFile, begin: IntArray, end: IntArray, *, check: bool = True
+    ) -> Iterator[KeptRanges]:
         if not file.version:
             return
         self._check_pause("get")
@@ -256,7 +264,7 @@ class DiskCache:
                 continue
             # Not before a write: many writes may follow one another.
             if segment.refresh():
-                yield KeptRanges(_checked(segment, places, begin, end), segment)
+                yield KeptRanges(_kept(segment, places, begin, end, check=check), segment)
                 segment.touch()
             else:
                 segment.delete()
@@ -395,6 +403,7 @@ class DiskCache:
         with contextlib.suppress(BlockingIOError), _locked(self._folder):
             found = sorted(stored_segments(self._folder), key=lambda one: one.used_s)
             left = sum(one.disk_bytes for one in found)
+            before = left
             if left > self._most_bytes // 8 * 7:
                 for one in found:
                     if left <= self._most_bytes // 4 * 3:
@@ -402,6 +411,10 @@ class DiskCache:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(one.path)
                     left -= one.disk_bytes
+            if left < before and _log.isEnabledFor(logging.DEBUG):
+                from windrow.core.debug_log import debug
+
+                debug(_log, "the cache in %s: %d bytes evicted", self._folder, before - left)
         self._close_deleted()
 
     def _close_deleted(self) -> None:
@@ -411,11 +424,13 @@ class DiskCache:
             self._open.pop(name).close()
 
 
-def _checked(segment: CacheSegment, places: IntArray, begin: IntArray, end: IntArray) -> IntArray:
-    """The ranges at `places` that a segment has; it forgets damaged ones."""
+def _kept(
+    segment: CacheSegment, places: IntArray, begin: IntArray, end: IntArray, *, check: bool
+) -> IntArray:
+    """The ranges at `places` that a segment has; with `check` it forgets damaged ones."""
     rows = segment.find(begin[places], end[places])
     places, rows = places[rows >= 0], rows[rows >= 0]
-    bad = segment.damaged(rows)
+    bad = segment.damaged(rows) if check else []
     if bad:
         places = places[~np.isin(rows, bad)]
         segment.forget(bad)

@@ -2,7 +2,8 @@
 
 1. A range's bytes come from the version of the file that was opened, or an error names the URL,
    what was tried and the way out. Versions are never mixed, and bytes are never missing.
-2. A fetcher has at most `max_requests` requests in flight, over all its calls. All its `fetch` calls
+2. A fetcher has at most `max_requests` requests in flight, over all its calls, and fewer to a store that
+   slows down (`pace.py`). All its `fetch` calls
    together have at most `in_flight_bytes` requested and not yet taken, or one range. A caller that
    takes from one of them must not wait for another.
 3. Each range is one request, as it was given; the caller has merged neighbours.
@@ -207,12 +208,14 @@ class Fetcher:
         self.stats.cached(sum(len(run.data) for run in runs))
         return runs
 
-    def find_kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRanges]:
-        """As `kept`, but where they are instead of their bytes."""
+    def find_kept(
+        self, file: RemoteFile, begin: IntArray, end: IntArray, *, check: bool = True
+    ) -> list[KeptRanges]:
+        """As `kept`, but where they are instead of their bytes; `check` as for `DiskCache.find`."""
         if self._cache is None or not len(begin):
             return []
         refuse_forked(LIBRARY, self._what)
-        found = self._cache.find(file, begin, end)
+        found = self._cache.find(file, begin, end, check=check)
         self.stats.cached(sum(int((end - begin)[kept.places].sum()) for kept in found))
         return found
 
@@ -350,7 +353,8 @@ class Fetcher:
             wanted.start,
             wanted.stop,
             wanted.file,
-            hedge_bytes=wanted.size_bytes if job.transport.confirms and self.options.hedge else 0,
+            size_bytes=wanted.size_bytes,
+            is_range=job.transport.confirms,
         )
         self.stats.received(len(data))
         return data

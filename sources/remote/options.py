@@ -24,7 +24,9 @@ class RemoteOptions:
     """Limits of reading over a network. None of them changes the data.
 
     Args:
-        max_requests: Requests in flight at a time, per source.
+        max_requests: The most requests in flight at a time, per source.
+        max_requests_per_host: The most requests in flight at a time to one host or bucket, of all sources of
+            the process together. To a store that slows down or refuses requests fewer are made.
         max_request_bytes: The most bytes of one request; only a single larger record group exceeds it.
         in_flight_bytes: The most bytes requested and not yet decoded at a time, per source. One
             request is always made, however large it is.
@@ -57,6 +59,7 @@ class RemoteOptions:
     """
 
     max_requests: int = 64
+    max_requests_per_host: int = 256
     max_request_bytes: int = 8 * MIB
     in_flight_bytes: int = 64 * MIB
     keep_bytes: int = 32 * MIB
@@ -73,7 +76,9 @@ class RemoteOptions:
     cache_bytes: int = 16 << 30
 
     def __post_init__(self) -> None:
-        for name in ("max_requests", "max_request_bytes", "in_flight_bytes"):
+        for name in ("max_requests", "max_requests_per_host"):
+            self._whole(name, 1)
+        for name in ("max_request_bytes", "in_flight_bytes"):
             self._whole(name, 1)
         for name in ("keep_bytes", "merge_gap_bytes", "retries"):
             self._whole(name, 0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -86,7 +87,7 @@ class Outages:
         wrong = sum(not fault.is_outage for fault in faults)
         if not self.expected or not self._options.outage_s or wrong > self._options.retries:
             return False
-        store = _store_of(url)
+        store = store_of(url)
         outage = self.away.get(store)
         if outage is None:
             outage = self.away[store] = _Outage(since_s)
@@ -106,7 +107,7 @@ class Outages:
 
     def answered(self, url: str) -> None:
         """Note that the store has answered a request for `url`."""
-        store = _store_of(url)
+        store = store_of(url)
         outage = self.away.pop(store, None)
         if outage is None:
             return
@@ -131,7 +132,8 @@ class Outages:
         return self._redaction.hide(store)
 
 
-def _store_of(url: str) -> str:
+@functools.lru_cache(1024)
+def store_of(url: str) -> str:
     """The protocol and host, or bucket, of a URL without secrets; of a chain the last one."""
     protocol, mark, rest = shown_url(url).rpartition("::")[2].partition("://")
     return f"{protocol}{mark}{rest.partition('/')[0].partition('?')[0]}"

@@ -6,6 +6,7 @@ Invariant: noting a request costs the same however many there were.
 from __future__ import annotations
 
 import collections
+import math
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -34,6 +35,7 @@ class RemoteStats:
         self._faults: collections.Counter[str] = collections.Counter()
         self._answered = 0
         self._took_s: collections.deque[float] = collections.deque(maxlen=_LAST)
+        self._at_once: dict[str, int] = {}
         self._outage_s = self._back_s = 0.0
         self._away: tuple[float, Callable[[], float]] | None = None
         self.hedge_after_s: float | None = None
@@ -94,6 +96,10 @@ class RemoteStats:
         with self._lock:
             self._faults[kind] += 1
 
+    def pace(self, store: str, at_once: int) -> None:
+        """Note how many requests may be in flight at a store."""
+        self._at_once[store] = at_once
+
     def away_since(self, since_s: float, clock: Callable[[], float]) -> None:
         """Note that a store is away since then, by the clock."""
         with self._lock:
@@ -112,8 +118,9 @@ class RemoteStats:
         """Numbers of `requests` (including retries), `retries`, `bytes`, and `faults` by kind.
 
         With a cache on disk also `cached_bytes`, which came from it. Second requests are in `requests` and,
-        if there were any, in `hedged`. After outages `outage_s` has their seconds. `p50_s`, `p95_s` and `p99_s`
-        are the seconds of the last requests that were answered, by percentile, if there were any.
+        if there were any, in `hedged`. After outages `outage_s` has their seconds. `at_once` is how many
+        requests may be in flight now, at the store that gets the fewest, after the first one. `p50_s`,
+        `p95_s` and `p99_s` are the seconds of the last requests that were answered, by percentile.
         """
         with self._lock:
             found: dict[str, Any] = {
@@ -124,6 +131,8 @@ class RemoteStats:
             }
             if self._cached_bytes is not None:
                 found["cached_bytes"] = self._cached_bytes
+            if self._at_once:
+                found["at_once"] = min(list(self._at_once.values()))
             if self._hedged:
                 found["hedged"] = self._hedged
             outage_s = self._outage_s
@@ -145,8 +154,8 @@ def request_figures(stats: list[RemoteStats]) -> dict[str, float]:
     """The counts of several sources in one, with the times of their last requests by percentile.
 
     Returns:
-        `requests`, `retries`, `hedged`, `outage_s` and, if a request was answered, `p50_s`, `p95_s` and
-        `p99_s`.
+        `requests`, `retries`, `hedged`, `outage_s` and, if a request was made, `at_once`, and if one was
+        answered, `p50_s`, `p95_s` and `p99_s`.
     """
     found = dict.fromkeys(("requests", "retries", "hedged", "outage_s"), 0.0)
     took_s: list[float] = []
@@ -154,6 +163,8 @@ def request_figures(stats: list[RemoteStats]) -> dict[str, float]:
         counts = one.counts()
         for name in found:
             found[name] += counts.get(name, 0)
+        if "at_once" in counts:
+            found["at_once"] = min(found.get("at_once", math.inf), counts["at_once"])
         took_s += one.times()
     return found | _by_percentile(took_s)
 

@@ -496,7 +496,7 @@ def _open(item: Found) -> Any:
     if access is None:
         return ts.open(item.spec, open=True, read=True)
     return access.in_flight.start(
-        lambda: ts.open(item.spec, open=True, read=True, context=access.context)
+        lambda: ts.open(item.spec, open=True, read=True, context=access.context), where=item.where
     )
 
 

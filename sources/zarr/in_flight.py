@@ -6,8 +6,8 @@ never answers. So this module ends reads, whatever TensorStore does with them.
 1. As many reads run as keep `max_requests` requests busy, with at most `in_flight_bytes` together;
    one read always runs. Other reads wait for their turn, in the order in which they were started.
 2. A read ends at most `longest_s` after it began, for each `max_requests` objects that it needs:
-   with its values, with TensorStore's error, or with a TimeoutError. Once the store is `expected` to
-   answer, it gets `outage_s` more, in which TensorStore or the fetcher asks again.
+   with its values, with TensorStore's error, or with a TimeoutError. If the store is away, the read is begun
+   again, in its place among those that run, until `outage_s` has passed (`outages.py`).
 3. Values that arrive after the end of a read are dropped; they have memory of their own.
 4. When the cancel scope of the caller is set, its reads end; reads that wait never begin.
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import dataclasses
+import logging
 import math
 import re
 import threading
@@ -32,9 +33,16 @@ from typing import Any, Final
 
 from windrow.core.cancellation import CancelScope, current_scope, settle, stopped
 from windrow.core.daemon_threads import DaemonPool
+from windrow.core.in_flight import InFlight
+from windrow.core.text import counted
+from windrow.sources.remote.attempts import pause_s
+from windrow.sources.remote.faults import RequestError, status_fault
 from windrow.sources.remote.options import RemoteOptions
+from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.request_counts import RemoteStats
+from windrow.sources.zarr.error_text import reason
 
+_log = logging.getLogger("windrow.remote")
 # Reads run beyond those that keep the requests busy, so that requests continue during decoding.
 _AHEAD: Final = 2
 # The most threads of one call of `side_by_side`.
@@ -52,29 +60,44 @@ class _RemoteRead:
     weight_bytes: int
     answer: Future[Any]
     context: contextvars.Context
+    where: str
     began_s: float = 0.0
     due: float = math.inf
     future: Any = None
+    faults: list[RequestError] = dataclasses.field(default_factory=list)
+    failed_s: float = 0.0
+    again_s: float = math.inf
+    shown: InFlight | None = None
     is_cancelled: bool = False
     cancel_scope: CancelScope | None = None
 
 
 class InFlightLimiter:
-    """Runs the reads of one source, a bounded number at a time. It pickles without its reads."""
+    """Runs the reads of one source, a bounded number at a time."""
 
-    def __init__(self, options: RemoteOptions, stats: RemoteStats) -> None:
-        """Start nothing yet."""
-        self._options, self._stats = options, stats
+    def __init__(
+        self, options: RemoteOptions, stats: RemoteStats, outages: Outages | None = None
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            options: Limits.
+            stats: Counts the reads.
+            outages: The stores that are away; None if reads wait for them themselves.
+        """
+        self._options, self._stats, self._outages = options, stats, outages
         self._lock = threading.Lock()
         self._waiting: collections.deque[_RemoteRead] = collections.deque()
         self._under_way: set[_RemoteRead] = set()
         self._requests = self._bytes = 0  # in progress
         self._here = threading.local()
-        self.expected = False
-        """Whether the store has answered, so that reads wait while it is away."""
+        self._expected = False
 
-    def __reduce__(self) -> tuple[type[InFlightLimiter], tuple[RemoteOptions, RemoteStats]]:
-        return InFlightLimiter, (self._options, self._stats)
+    def expect(self) -> None:
+        """Wait for stores that are away from now on: they have answered."""
+        self._expected = True
+        if self._outages is not None:
+            self._outages.expect()
 
     def start(
         self,
@@ -83,6 +106,7 @@ class InFlightLimiter:
         size_bytes: int = 0,
         *,
         weight_bytes: int = 0,
+        where: str = "",
         for_all: bool = False,
     ) -> Future[Any]:
         """Start a read, now or when its turn comes. Does not wait.
@@ -92,6 +116,7 @@ class InFlightLimiter:
             requests: Objects that it needs; each takes a request or two.
             size_bytes: Bytes of its values in memory.
             weight_bytes: Bytes of the chunks that it needs in memory, if these are more.
+            where: What is read, without secrets.
             for_all: Whether other callers may wait for it too, so that no cancel scope ends it.
 
         Returns:
@@ -99,7 +124,7 @@ class InFlightLimiter:
         """
         context = contextvars.copy_context()
         weight = max(size_bytes, weight_bytes)
-        read = _RemoteRead(begin, max(1, requests), size_bytes, weight, Future(), context)
+        read = _RemoteRead(begin, max(1, requests), size_bytes, weight, Future(), context, where)
         read.answer.set_running_or_notify_cancel()  # it cannot be cancelled any more
         cancel_scope = None if for_all else current_scope()
         if cancel_scope is not None:
@@ -122,10 +147,15 @@ class InFlightLimiter:
         self._end(read, None, stopped())
 
     def expire(self) -> bool:
-        """End the reads that are late; return whether a read still runs."""
+        """End the reads that are late, begin those again whose pause is over; return whether a read runs."""
         now = time.monotonic()
         with self._lock:
             late = [read for read in self._under_way if read.due <= now]
+            again = [read for read in self._under_way if read.again_s <= now]
+            for read in again:
+                read.again_s, read.began_s, read.due = math.inf, now, now + self._limit_s(read)
+        for read in again:
+            self._begin(read)
         for read in late:
             if read.future is not None:
                 read.future.cancel()
@@ -143,7 +173,8 @@ class InFlightLimiter:
             return bool(self._under_way)
 
     def _limit_s(self, read: _RemoteRead) -> float:
-        more_s = self._options.outage_s if self.expected else 0.0
+        waits_itself = self._expected and self._outages is None
+        more_s = self._options.outage_s if waits_itself else 0.0
         turns = math.ceil(read.requests / self._options.max_requests)
         return self._options.longest_s * turns + more_s
 
@@ -181,34 +212,81 @@ class InFlightLimiter:
         return read
 
     def _begin(self, read: _RemoteRead) -> None:
-        self._stats.request()
+        self._stats.request(again=bool(read.faults))
+        if read.shown is None and self._outages is not None:
+            read.shown = InFlight(lambda: _described(read))
+            read.shown.__enter__()
+        attempt = len(read.faults)
         try:
             # It may begin when another read ends, in a thread that works for another caller.
-            read.future = read.context.run(read.begin)
+            future = read.future = read.context.run(read.begin)
             if read.is_cancelled:
-                read.future.cancel()
-            read.future.add_done_callback(lambda ended: self._arrived(read, ended))
+                future.cancel()
+            future.add_done_callback(lambda ended: self._arrived(read, attempt, ended))
         except (ValueError, RuntimeError, OSError) as error:
             self._end(read, None, error)
 
-    def _arrived(self, read: _RemoteRead, ended: Any) -> None:
-        if ended.cancelled():
-            return  # it was late and has ended
+    def _arrived(self, read: _RemoteRead, attempt: int, ended: Any) -> None:
+        if ended.cancelled() or attempt != len(read.faults):
+            return  # it was late and has ended, or was begun again
         error = ended.exception()
         self._end(read, None if error is not None else ended.result(), error)
 
+    def _waits(self, read: _RemoteRead, error: BaseException) -> bool:
+        """Whether a read that has failed is begun again later, since its store is away."""
+        fault, outages = _fault_of(error), self._outages
+        if outages is None or read.is_cancelled or not fault.is_outage:
+            return False
+        with self._lock:
+            if read not in self._under_way:
+                return False
+            if not read.faults:
+                read.failed_s = outages.clock()
+            read.faults.append(fault)
+            if not outages.waits(read.where, read.faults, read.failed_s):
+                return False
+            read.due, seconds = math.inf, pause_s(self._options, read.faults)
+            read.again_s = time.monotonic() + seconds
+        self._stats.fault(fault.kind)
+        if _log.isEnabledFor(logging.DEBUG):
+            from windrow.core.debug_log import debug
+
+            debug(_log, "%s: in %.1f s", _described(read), seconds)
+        return True
+
+    def _with_attempts(self, read: _RemoteRead, error: BaseException) -> BaseException:
+        """The error, and what was tried, if its store was waited for."""
+        if self._outages is None or len(read.faults) < 2:
+            return error
+        away_s = self._outages.clock() - read.failed_s
+        kinds = collections.Counter(fault.kind for fault in read.faults)
+        tried = ", ".join(f"{kind} ({count})" for kind, count in kinds.items())
+        text = (
+            f"{reason(error)}; {len(read.faults)} attempts, the last {away_s:.0f} s after the first: {tried}."
+            f" It had answered before, so it was waited for"
+            f" (RemoteOptions.outage_s={self._options.outage_s:g})"
+        )
+        return TimeoutError(text) if isinstance(error, TimeoutError) else OSError(text)
+
     def _end(self, read: _RemoteRead, value: Any, error: BaseException | None) -> None:
+        if error is not None and self._waits(read, error):
+            return
         with self._lock:
             if read not in self._under_way:
                 return  # it ended before
             self._under_way.remove(read)
             self._requests -= read.requests
             self._bytes -= read.weight_bytes
+            if error is None and self._outages is not None and self._outages.away:
+                self._outages.answered(read.where)
+        if read.shown is not None:
+            read.shown.__exit__()
         if error is None:
             self._stats.received(read.size_bytes)
             self._stats.took(time.monotonic() - read.began_s)
         elif not read.is_cancelled:
             self._stats.fault(kind_of(error))
+            error = self._with_attempts(read, error)
         # Not by a callback of the answer: it would hold the read, and both would stay alive until
         # the garbage collector runs.
         if read.cancel_scope is not None:
@@ -229,6 +307,21 @@ def kind_of(error: BaseException) -> str:
     if "partial file" in text:
         return "cut short"
     return "connection" if "CURL error" in text else "other"
+
+
+def _fault_of(error: BaseException) -> RequestError:
+    """The fault of a read that failed, after TensorStore's own attempts."""
+    kind, text = kind_of(error), str(error)
+    if kind.startswith("status "):
+        return status_fault(int(kind.removeprefix("status ")))
+    passes = kind in ("timeout", "connection") and not re.search(r"(?i)\bSSL\b|certificate", text)
+    return RequestError(kind, cause="network" if passes else "other")
+
+
+def _described(read: _RemoteRead) -> str:
+    after = f" after {read.faults[-1].kind}" if read.faults else ""
+    objects = counted(read.requests, "object")
+    return f"{read.where}, {objects} by TensorStore, attempt {len(read.faults) + 1}{after}"
 
 
 def side_by_side(calls: Sequence[Callable[[], Any]], *, wait: bool) -> list[Any]:

@@ -54,7 +54,7 @@ class RemotePresence:
     def __init__(self, access: Access, store: Any, key: str, where: str) -> None:
         """Start reading the object; `wait` returns when it has arrived."""
         self._access, self._store, self._key, self._where = access, store, key, where
-        self._first = access.in_flight.start(lambda: store.read(key))
+        self._first = access.in_flight.start(lambda: store.read(key), where=where)
         self._generation: bytes = b""
         self._metadata: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -105,7 +105,9 @@ class RemotePresence:
                 return
         generation = self._generation
         answer = self._access.in_flight.start(
-            lambda: self._store.read(self._key, if_not_equal=generation), for_all=True
+            lambda: self._store.read(self._key, if_not_equal=generation),
+            where=self._where,
+            for_all=True,
         )
         answer.add_done_callback(lambda ended: self._answered(callbacks, ended))
 
@@ -190,7 +192,7 @@ class RemoteArray:
 
     def __init__(self, access: Access, store: Any, where: str) -> None:
         """Start to read the metadata of an open store of Zarr; `wait` returns when they are here."""
-        self.access, self._store = access, store
+        self.access, self._store, self._where = access, store, where
         spec = spec_of(store)
         self._presence: RemotePresence | None = None
         if store.kvstore is not None and spec.get("driver") in FILES:
@@ -244,7 +246,9 @@ class RemoteArray:
         if None not in self._chunk:
             chunk_bytes = math.prod(map(int, self._chunk)) * self._fill.dtype.itemsize
         weight = _count(edges, scattered) * chunk_bytes
-        read = self.access.in_flight.start(view.read, requests, size_bytes, weight_bytes=weight)
+        read = self.access.in_flight.start(
+            view.read, requests, size_bytes, weight_bytes=weight, where=self._where
+        )
         read.add_done_callback(lambda ended: self._arrived(edges, ended, answer, failed))
         return answer
 

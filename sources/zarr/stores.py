@@ -29,6 +29,7 @@ from windrow.core.redaction import HIDDEN, Redaction, shown_url
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.remote.options import as_remote_options
+from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.paths import LOCAL, joined, what_is_there
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.signatures import other_reader
@@ -98,11 +99,12 @@ class Access:
 
     def _restart(self) -> None:
         self.stats = RemoteStats()
-        self.in_flight = InFlightLimiter(self.options, self.stats)
-        # The fetcher counts its requests itself.
+        self._redaction = Redaction(self.storage_options)
+        outages = Outages(self.what, self.options, self.stats, self._redaction)
+        self.in_flight = InFlightLimiter(self.options, self.stats, outages)
+        # The fetcher counts its requests, and waits for stores, itself.
         self.fetches = InFlightLimiter(self.options, RemoteStats())
         self._threads = DaemonThreads()
-        self._redaction = Redaction(self.storage_options)
         self._lock = threading.Lock()
         self._fetcher: Fetcher | None = None
         self._expect()
@@ -114,9 +116,11 @@ class Access:
         self._expect()
 
     def _expect(self) -> None:
-        self.in_flight.expected = self.fetches.expected = self._expected
-        if self._fetcher is not None and self._expected:
-            self._fetcher.expect_answers()
+        if self._expected:
+            self.in_flight.expect()
+            self.fetches.expect()
+            if self._fetcher is not None:
+                self._fetcher.expect_answers()
 
     def hide(self, text: str) -> str:
         """`text` without secrets."""
@@ -203,8 +207,15 @@ class Access:
             ValueError: If it cannot be read.
             TimeoutError: If that takes too long.
         """
-        answer = self.in_flight.start(lambda: store.read(key)).result()
+        answer = self.in_flight.start(lambda: store.read(key), where=self.place(store)).result()
         return bytes(answer.value) if answer.state == "value" else None
+
+    def place(self, store: ts.KvStore) -> str:
+        """The URL of a store, for people."""
+        try:
+            return self.hide(shown_url(str(store.url)))
+        except (NotImplementedError, ValueError):
+            return "an open KvStore"
 
     @property
     def sharded(self) -> dict[str, Any]:
@@ -539,10 +550,7 @@ def store_folder(
         store = value
         if store.path and not store.path.endswith("/"):
             store = store / "/"
-        try:
-            where = shown_url(str(store.url))
-        except (NotImplementedError, ValueError):
-            where = "an open KvStore"
+        where = access.place(store)
         where = where if where.endswith("/") else where + "/"
         return StoreFolder(what, where, store, access, known)
     route = access.route(value)

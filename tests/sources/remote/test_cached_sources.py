@@ -26,7 +26,7 @@ from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
 from windrow.sources.array_record import range_reader
 from windrow.sources.remote import disk_cache
-from windrow.sources.remote.disk_cache import stored_segments
+from windrow.sources.remote.disk_cache import CacheSegment, stored_segments
 from windrow.sources.remote.fetcher import Fetcher
 from windrow.sources.remote.remote_file import ByteRange
 from windrow.sources.zarr.urls import route_of
@@ -132,6 +132,30 @@ def test_files_without_etags_are_told_by_size_and_time(
         before = source.stats()["bytes"]
         assert source.read(np.arange(COUNT)) == records
         assert source.stats()["bytes"] == before
+
+
+@pytest.mark.skipif(native() is None, reason="the core verifies hashes")
+@pytest.mark.parametrize("verify", ["all", "headers"])
+def test_what_the_core_verifies_is_not_compared_before(
+    server: RangeServer,
+    remote: RemoteOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verify: Any,
+) -> None:
+    records = sorted(write_records(tmp_path / "served" / "a"))
+    url = server.url("a")
+    epoch(ArrayRecordDataSource(url, remote=remote, verify=verify), 0)
+    compared: list[int] = []
+    damaged = CacheSegment.damaged
+
+    def noted(segment: CacheSegment, rows: Any) -> list[int]:
+        compared.extend(rows)
+        return damaged(segment, rows)
+
+    monkeypatch.setattr(CacheSegment, "damaged", noted)
+    assert epoch(ArrayRecordDataSource(url, remote=remote, verify=verify), 1) == records
+    assert bool(compared) is (verify == "headers")
 
 
 def test_damaged_entries_are_fetched_again(

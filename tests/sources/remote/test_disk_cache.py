@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import random
+import re
 import shutil
 import signal
 import tempfile
@@ -144,7 +145,10 @@ def test_no_secret_is_stored_and_others_may_not_read(cache: DiskCache, tmp_path:
 # ---- the bound
 
 
-def test_the_disk_is_bounded_and_what_was_used_last_stays(tmp_path: Path) -> None:
+def test_the_disk_is_bounded_and_what_was_used_last_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "windrow.remote")
     cache, most = DiskCache(str(tmp_path), MIB), 0
     for number in range(120):
         file = RemoteFile(f"http://example.org/{number}", len(DATA), "ETag a")
@@ -158,6 +162,7 @@ def test_the_disk_is_bounded_and_what_was_used_last_stays(tmp_path: Path) -> Non
     kept = sorted(int(one.url().rpartition("/")[2]) for one in stored_segments(str(tmp_path)))
     assert kept[0] == 0
     assert kept[1:] == list(range(121 - len(kept), 120))
+    assert re.search(rf"the cache in {re.escape(str(tmp_path))}: \d+ bytes evicted", caplog.text)
 
 
 def test_an_open_segment_that_another_process_evicts_is_not_used(

@@ -1,5 +1,7 @@
 """Bad rows: evaluation of a chain before an `on_bad` node, which continues after rows that raise.
 
+On a stream rows that raise are dropped where they raise: see `windrow.engine.stages`.
+
 A `Catcher` stands in place of the maker of values in the part of the chain before such a node. Each of
 its results is a table and the rows that are lost, which are absent in the table. What raises for a whole
 table is done again for parts of it, until each row that raises is alone. At the node the lost rows stay
@@ -21,6 +23,7 @@ from windrow.engine.index_walk import start
 from windrow.errors import ReadError
 from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms import columns, tables
+from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     JoinNode,
     LeafNode,
@@ -29,8 +32,10 @@ from windrow.transforms.nodes import (
     RegroupNode,
     ValueNode,
 )
+from windrow.transforms.nodes.on_bad import Catch
 from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions
+from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Columnar, Listed, Table
 
 IntArray = npt.NDArray[np.int64]
@@ -62,6 +67,27 @@ class BadRow(NamedTuple):
     token: int
     place: int
     reason: Reason
+
+
+class DroppedRow(NamedTuple):
+    """A row of a stream for which a function raised: the `on_bad` node, its place, and the reason."""
+
+    token: int
+    place: int
+    reason: Reason
+    made_of: MadeOf | None
+
+
+def dropped_rows(
+    caught: Catch, block: Block, errors: Mapping[int, BaseException]
+) -> list[DroppedRow]:
+    """What is noted of the rows of a block that raised; `block` has the marks after their node."""
+    found, made_of = list[DroppedRow](), block.made_of
+    for row, error in errors.items():
+        place = int(block.marks[row, caught.column]) - 1
+        own = None if made_of is None else made_of.taken(np.array([row]))
+        found.append(DroppedRow(caught.token, place, Reason.of(error), own))
+    return found
 
 
 class Caught(NamedTuple):

@@ -245,9 +245,7 @@ def test_wrong_arguments(arguments: Any, kind: type[Exception], message: str) ->
         numbers().on_bad(*arguments)
 
 
-def test_a_stream_and_planned_rows_are_refused() -> None:
-    with pytest.raises(PlanError, match="write it before to_iter_dataset"):
-        numbers().to_iter_dataset().on_bad("skip")
+def test_planned_rows_are_refused() -> None:
     tokens = MapDataset.source([np.arange(3), np.arange(2)])
     with pytest.raises(PlanError, match="plans rows from lengths"):
         tokens.pack(4, lengths=[np.array([3, 2])], read_options=ReadOptions(on_bad="skip"))

@@ -174,6 +174,7 @@ class BadRecords:
         self._counted = self._reached(position)
         self._lock = threading.Lock()
         self._has_new = self._is_over = False
+        self._rows = 0  # of the stream, when rows were passed last
 
     def counts(self, position: Sequence[int]) -> dict[str, list[int | None]]:
         """The counts at a position of the chain that runs; None for lanes of other processes."""
@@ -211,6 +212,7 @@ class BadRecords:
             return
         try:
             self._is_over, reached, left = is_over, self._reached(position), 0
+            self._rows = self._tail.rows_of(position).rows
             for number, each in enumerate(self._all):
                 key = id(each.places)
                 for lane, found in enumerate(self._found[number]):
@@ -370,6 +372,7 @@ class BadRecords:
             "node": self._all[number].node.label,
             "lane": lane,
             "element": row.element,
+            "rows": self._rows,
             "sources": [
                 {"source": source, "records": records}
                 for source, records in self._records_of(number, row)

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.engine.index_walk import start
+from windrow.engine.some_rows import merged_some
 from windrow.errors import ReadError
 from windrow.sources.ragged_column import PiecePlaces
-from windrow.transforms import columns, tables
+from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     JoinNode,
@@ -112,13 +113,27 @@ class Catcher:
         self, source: Any, records: IntArray, places: PiecePlaces | None = None
     ) -> Callable[[], Caught]:
         """Start reading records; after an error those are read again that did not raise."""
-        finish = self._inner.start(source, records)
+        finish = self._inner.start_some(source, records)
+        lost = dict[int, Reason]()
+
+        def whole() -> Table:
+            table: Table
+            table, errors = finish()
+            for error in errors.values():
+                if not self._node.takes(error):
+                    raise error
+            lost.update((row, Reason.of(error)) for row, error in errors.items())
+            return table
 
         def again(rows: IntArray) -> Table:
             found: Table = self._inner.read_alone(source, records[rows])
             return found
 
-        return lambda: self._isolated(len(records), finish, again, records)
+        def isolated() -> Caught:
+            found = self._isolated(len(records), whole, again, records)
+            return Caught(found.table, {**lost, **found.lost})
+
+        return isolated
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Callable[[], Caught]:
         """Tables of another process, which isolates their rows."""
@@ -257,7 +272,7 @@ class Catcher:
                     found[int(rows[0])] = Reason.of(error)
                 else:
                     waiting += _parts(rows, error, records)
-        return Caught(_merged(parts, count), found)
+        return Caught(merged_some(parts, count), found)
 
 
 def settled(inner: Any, node: Any, rows: Caught, at: Positions) -> Table:
@@ -292,7 +307,7 @@ def _replaced(inner: Any, node: Any, rows: Caught, at: Positions) -> Table:
             parts.append((_taken(found.table, kept), left[still[kept]]))
         still = still[is_lost]
         if not len(still):
-            return _merged(parts, count)
+            return merged_some(parts, count)
     index, why = at.flat(node.length)[left[still[0]]], next(iter(found.lost.values()))
     raise ReadError(
         f"{node.label}: element {index} is bad, and so are {len(tries)} others that were chosen in"
@@ -317,22 +332,3 @@ def _taken(table: Table, rows: IntArray) -> Table:
     if isinstance(found, Columnar) and found.present is not None and found.present.all():
         return Columnar(found.tree, found.rows)
     return found
-
-
-def _merged(parts: Sequence[tuple[Table, IntArray]], count: int) -> Table:
-    """Tables as one of `count` rows; rows in none of them are absent."""
-    if not parts:
-        return Listed([None] * count)
-    singles = [(tables.single(table), rows) for table, rows in parts]
-    whole = [
-        (table.tree, rows)
-        for table, rows in singles
-        if isinstance(table, Columnar) and table.present is None
-    ]
-    tree = columns.scattered(whole, count) if len(whole) == len(parts) else None
-    if tree is None or type(tree) is list:
-        return tables.merged(singles, count)
-    present = np.zeros(count, np.bool_)
-    for _, rows in whole:
-        present[rows] = True
-    return Columnar(tree, count, None if present.all() else present)

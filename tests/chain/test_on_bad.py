@@ -447,6 +447,7 @@ def test_bad_records_are_appended_to_a_file(tmp_path: Path, caplog: Any) -> None
         "node": "on_bad(skip, errors=[ReadError, ValueError])",
         "lane": 0,
         "element": 3,
+        "rows": lines[1]["rows"],
         "sources": [{"source": repr(windrow.sources.as_source(np.arange(COUNT))), "records": [3]}],
         "file": None,
         "error": "ValueError",
@@ -456,7 +457,9 @@ def test_bad_records_are_appended_to_a_file(tmp_path: Path, caplog: Any) -> None
     with iter(dataset) as iterator:  # only what the loop has passed
         assert [next(iterator) for _ in range(3)] == [1, 2, 4]
         iterator.get_state()
-    assert len(log.read_text().splitlines()) == len(BAD) + 2
+    lines = [json.loads(line) for line in log.read_text().splitlines()[len(BAD) :]]
+    assert [line["element"] for line in lines] == [0, 3]
+    assert all(line["rows"] <= 3 for line in lines)
 
 
 def test_a_log_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, caplog: Any) -> None:

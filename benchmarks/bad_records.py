@@ -87,11 +87,11 @@ def decoded(record: Any) -> Any:
     return np.flip(picture.astype(np.float32) / 255, 1).copy()
 
 
-STORES: dict[str, Callable[..., tuple[Any, int]]] = {
-    "ArrayRecord, records alone": lambda folder, n, **more: array_record(folder, n, 1, **more),
-    "ArrayRecord, groups of 4": lambda *args, **more: array_record(*args, 4, **more),
-    "Zarr, chunks of a record": lambda *args, **more: zarr_array(*args, 1, **more),
-    "Zarr, chunks of 4": lambda *args, **more: zarr_array(*args, 4, **more),
+STORES: dict[str, tuple[Callable[..., tuple[Any, int]], int]] = {
+    "ArrayRecord, records alone": (array_record, 1),
+    "ArrayRecord, groups of 4": (array_record, 4),
+    "Zarr, chunks of a record": (zarr_array, 1),
+    "Zarr, chunks of 4": (zarr_array, 4),
 }
 
 
@@ -131,8 +131,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("| store | on_bad | workers | records/s | of them 5% damaged | ratio |")
     print("|---|---|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory(prefix="windrow-bad-") as folder:
-        for name, make in STORES.items():
-            copies = [make(Path(folder), records, damaged=damaged) for damaged in (False, True)]
+        for name, (make, size) in STORES.items():
+            copies = [make(Path(folder), records, size, damaged=d) for d in (False, True)]
             for action in ("skip", "replace"):
                 for processes in workers:
                     took: list[list[float]] = [[], []]

@@ -41,7 +41,7 @@ class Rest:
 
 
 def partly_read(found: Any, errors: Mapping[int, ReadError]) -> ReadError:
-    """The error of a read that failed for some alone: that of the first, with the rest."""
+    """The error of a read that failed for some alone: as the first of these, with the rest."""
     first = errors[min(errors)]
     error = ReadError(
         *first.args,

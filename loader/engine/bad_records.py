@@ -174,7 +174,7 @@ class BadRecords:
         self._counted = self._reached(position)
         self._lock = threading.Lock()
         self._has_new = self._is_over = False
-        self._rows = 0  # of the stream, when rows were passed last
+        self._position = position  # where rows were passed last
 
     def counts(self, position: Sequence[int]) -> dict[str, list[int | None]]:
         """The counts at a position of the chain that runs; None for lanes of other processes."""
@@ -212,7 +212,7 @@ class BadRecords:
             return
         try:
             self._is_over, reached, left = is_over, self._reached(position), 0
-            self._rows = self._tail.rows_of(position).rows
+            self._position = position
             for number, each in enumerate(self._all):
                 key = id(each.places)
                 for lane, found in enumerate(self._found[number]):
@@ -372,7 +372,7 @@ class BadRecords:
             "node": self._all[number].node.label,
             "lane": lane,
             "element": row.element,
-            "rows": self._rows,
+            "rows": self._tail.rows_of(self._position).rows,
             "sources": [
                 {"source": source, "records": records}
                 for source, records in self._records_of(number, row)
@@ -456,6 +456,10 @@ def _elements_of(
     part: Node, node: Any, elements: IntArray, indices: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
     """Which of some elements are made of some indices at a node, with each of these indices."""
+    if node is part:
+        for k in np.flatnonzero(np.isin(elements, indices)).tolist():
+            yield k, int(elements[k])
+        return
     finder = _Finder(node)
     at = positions(elements, part.length)
     found: Trace = start(part, at, [0, len(at)], finder)()

@@ -65,7 +65,7 @@ class BoxCache(ChunkCache):
         return found
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
-        future.result()  # the numbers of boxes are not those of chunks
+        future.result()  # its errors would be of boxes, not of chunks
         return {}
 
     def may_skip(self, read_batches: int, *, last: bool) -> bool:

@@ -38,8 +38,8 @@ import numpy.typing as npt
 from windrow.core.threads import HelpedPool
 from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache
-from windrow.engine.tickets import ChunkRead, PlannedChunk, Ticket, errors_of, let_go
-from windrow.sources.chunks import ArrayPart, reads_without_lock
+from windrow.engine.tickets import ChunkRead, PlannedChunk, Ticket, errors_of, let_go, rows_of
+from windrow.sources.chunks import reads_without_lock
 from windrow.sources.ragged_column import PiecePlaces
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.read_counters import PartCounters
@@ -276,7 +276,7 @@ class ChunkPrefetcher:
         starting: list[PlannedChunk] = []
         while self._queue:
             chunk, far = self._queue[0], self._queue[0].due - self._made
-            if far >= records and (far >= lead or chunk.rows < self._rows_of(chunk)):
+            if far >= records and (far >= lead or chunk.rows < rows_of(self._part, chunk)):
                 break
             chunk = self._next()
             if chunk.uses:
@@ -287,12 +287,6 @@ class ChunkPrefetcher:
                 del self._known[chunk.number]
         if starting:
             self._start(starting)
-
-    def _rows_of(self, chunk: PlannedChunk) -> int:
-        if not isinstance(self._part, ArrayPart):
-            return 1  # more than is counted: the wanted cells of boxes may overlap
-        first, stop = self._part.bounds(chunk.number)
-        return stop - first
 
     def _share_of(self, records: int) -> int:
         """Return how many reads to start while `records` records are made, at an even pace.
@@ -483,7 +477,7 @@ class ChunkPrefetcher:
         try:
             failed = self._cache.arrived([chunk.slot for chunk in chunks], read.future)
         except Exception as error:
-            failed = dict.fromkeys(range(len(chunks)), error)
+            read.error, failed = error, dict.fromkeys(range(len(chunks)), error)
         if failed:
             self._has_failed = True
             read.errors = {chunks[at].number: error for at, error in failed.items()}
@@ -498,13 +492,18 @@ class ChunkPrefetcher:
             self._rest(chunk)  # its read batch failed meanwhile
 
     def _wait(self, chunks: Sequence[PlannedChunk]) -> dict[int, Exception]:
-        """Wait until chunks have come; returns the errors of those that could not be read."""
+        """Wait until chunks have come; returns the errors of those that failed alone.
+
+        Raises the error of a read that failed as a whole.
+        """
         self._collect()
         missing = []
         for chunk in chunks:
             read = chunk.read
             if read is None:
                 raise RuntimeError(f"chunk {chunk.number} was never started")
+            if read.error is not None:
+                raise read.error
             if not read.done:
                 missing.append(read)
         # From the last one backwards: when it has come, most others have, and each wait costs.
@@ -512,6 +511,8 @@ class ChunkPrefetcher:
             if not read.done:
                 self._reads.remove(read)
                 self._take(read)
+            if read.error is not None:
+                raise read.error
         return errors_of(chunks) if self._has_failed else {}
 
     # --- gathering -------------------------------------------------------------------------------

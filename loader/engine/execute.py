@@ -121,7 +121,7 @@ class Values:
         """Records of a source, read while the caller waits."""
         return read_alone(source, records)
 
-    def start_some(self, source: Any, records: IntArray) -> FinishSome:
+    def start_some(self: Any, source: Any, records: IntArray) -> FinishSome:
         """As `start`, before a node that takes bad rows."""
         finish = self.start(source, records)
         return lambda: (finish(), {})

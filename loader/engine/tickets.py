@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from windrow.engine.chunk_cache import ChunkPlace
 from windrow.errors import ReadError
-from windrow.sources.chunks import partly_read
+from windrow.sources.chunks import ArrayPart, Part, partly_read
 
 IntArray = npt.NDArray[np.int64]
 
@@ -45,6 +45,7 @@ class ChunkRead:
     chunks: list[PlannedChunk]
     future: Future[Any]
     done: bool = False
+    error: Exception | None = None  # of the read as a whole
     errors: Mapping[int, Exception] = dataclasses.field(default_factory=dict)  # of chunks by number
 
 
@@ -93,6 +94,14 @@ class Ticket:
                 return error
             errors |= dict.fromkeys(self.fragments.records[self.of_chunk(at)].tolist(), error)
         return partly_read(column, errors)
+
+
+def rows_of(part: Part, chunk: PlannedChunk) -> int:
+    """The number of rows of a chunk."""
+    if not isinstance(part, ArrayPart):
+        return 1  # more than is counted: the wanted cells of boxes may overlap
+    first, stop = part.bounds(chunk.number)
+    return stop - first
 
 
 def errors_of(chunks: Sequence[PlannedChunk]) -> dict[int, Exception]:

@@ -291,14 +291,15 @@ class RecordGroups(ListPart):
         first = position - position % file.group
         stop = min(first + file.group, file.records)
         chunk = position // file.group
+        shown = file.shown
         span = f", stored with records {first} to {stop - 1}" if file.group > 1 else ""
         shift = int(self._shifts[at])
         skip, end = int(self._skips[at]), int(self._stops[at])
         return ReadError(
-            f"{WHAT}: record {position} of {file.shown} (chunk {chunk}{span}), record"
+            f"{WHAT}: record {position} of {shown} (chunk {chunk}{span}), record"
             f" {position + shift} of this source, cannot be read: {why}."
             " The file is damaged: copy or write it again, or leave the record out",
-            file=file.shown,
+            file=shown,
             offset=damaged.offset,
             records=(max(first, skip) + shift, min(stop, end) + shift),
             why=why,

@@ -492,10 +492,7 @@ class ChunkPrefetcher:
             self._rest(chunk)  # its read batch failed meanwhile
 
     def _wait(self, chunks: Sequence[PlannedChunk]) -> dict[int, Exception]:
-        """Wait until chunks have come; returns the errors of those that failed alone.
-
-        Raises the error of a read that failed as a whole.
-        """
+        """Wait until chunks have come; returns errors of some alone, raises those of whole reads."""
         self._collect()
         missing = []
         for chunk in chunks:

@@ -182,6 +182,7 @@ bench: $(READY)
 	@$(PY) -m benchmarks.packing
 	@$(PY) -m benchmarks.planned_packing
 	@$(PY) -m benchmarks.from_grain --settle 8 --seconds 8
+	@$(PY) -m benchmarks.bad_records
 
 bench-small: $(READY)
 	@$(PY) -m benchmarks --small
@@ -195,6 +196,7 @@ bench-small: $(READY)
 	@$(PY) -m benchmarks.packing --small
 	@$(PY) -m benchmarks.planned_packing --small
 	@$(PY) -m benchmarks.from_grain --small
+	@$(PY) -m benchmarks.bad_records --small
 
 bench-steady: $(READY)
 	@$(PY) -m benchmarks.steady

@@ -236,8 +236,9 @@ class Dataset(abc.ABC, Generic[T]):
     ) -> D:
         """Continue where a record before this node cannot be read, or a function before it raises.
 
+        It covers the nodes before it, back to the previous `on_bad` or else to the sources.
         With `"skip"` a bad record is absent, as if a `filter` had left it out; so `batch` comes after
-        `to_iter_dataset()`. With `"replace"` another record of the dataset before comes in its place,
+        `to_iter_dataset()`. A stream drops an element where a function raises for it. With `"replace"` another record of the dataset before comes in its place,
         chosen by the seed and the index, so batches keep their size. With `"raise"` the error is
         raised, as without this node. The stream is the same with any workers, hosts and restarts. The
         rows that were left out or replaced are counted in the iterator's state and in `stats()`.
@@ -255,8 +256,8 @@ class Dataset(abc.ABC, Generic[T]):
 
         Raises:
             ArgumentError: If `errors` or `max_bad` has the wrong type.
-            PlanError: If `action` is something else, an error of the chain is among `errors`, or this
-                is a stream: write `on_bad` before `to_iter_dataset`, or use `ReadOptions(on_bad=...)`.
+            PlanError: If `action` is something else, an error of the chain is among `errors`, or the
+                action is `"replace"` and this is a stream: write it before `to_iter_dataset`.
 
         Example:
             >>> import windrow

@@ -27,6 +27,7 @@ NotImplementedError).
 from __future__ import annotations
 
 import re
+from typing import Any
 
 
 class WindrowError(Exception):
@@ -66,6 +67,11 @@ class ReadError(WindrowError, OSError):
     records: tuple[int, int] | None
     why: str | None
     is_unanswered: bool
+    rest: Any = None  # a `windrow.sources.chunks.Rest`, which never leaves the process
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {name: value for name, value in self.__dict__.items() if name != "rest"}
+        return type(self), self.args, state
 
     def __init__(
         self,

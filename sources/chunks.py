@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,10 +20,52 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core.renamed import old_name, renamed_arguments
+from windrow.errors import ReadError
 from windrow.sources.base import BatchedSource, Columns, IntArray
 from windrow.sources.ragged_column import RaggedColumn, bounds_of, items_of
 
 AnyArray = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Rest:
+    """What else a read has that failed for some of its records, or chunks, alone.
+
+    Args:
+        found: What it would return, with anything in place of what failed.
+        errors: The error of each that failed, by its number in the call.
+    """
+
+    found: Any
+    errors: Mapping[int, ReadError]
+
+
+def partly_read(found: Any, errors: Mapping[int, ReadError]) -> ReadError:
+    """The error of a read that failed for some alone: as the first of these, with the rest."""
+    first = errors[min(errors)]
+    error = ReadError(
+        *first.args,
+        file=first.file,
+        offset=first.offset,
+        records=first.records,
+        why=first.why,
+        is_unanswered=first.is_unanswered,
+    )
+    error.__cause__, error.rest = first.__cause__, Rest(found, errors)
+    return error
+
+
+def parts_read(found: Sequence[Any]) -> ReadError | None:
+    """The error of reads side by side, of what each found or raised; None if one failed as a whole."""
+    errors, columns = dict[int, ReadError](), list[Any]()
+    for each in found:
+        is_error = isinstance(each, Exception)
+        rest = getattr(each, "rest", None) if is_error else Rest(each, {})
+        if rest is None:
+            return None
+        columns.append(rest.found)
+        errors.update(rest.errors)
+    return partly_read(columns, errors)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -1,8 +1,9 @@
 """The bad records of an iterator: which rows its `on_bad` nodes left out or replaced, and how many.
 
 A bad row is found when its read batch is made, which is ahead of the loop. It counts once the position of
-the stream is past its element. So the counts of a state follow from its position, however far ahead the
-run was. What a stream passes again, in `IterDataset.repeat`, counts once.
+the stream is past its place: the index of its element in its chain or, after nodes of a stream that put
+rows in another order, the number of the row there. So the counts of a state follow from its position,
+however far ahead the run was. What a stream passes again, in `IterDataset.repeat`, counts once.
 
 Invariant: a count follows from the position, the count where the run began, and the data.
 """
@@ -15,17 +16,26 @@ import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine.bad_rows import BadRow, Reason
+from windrow.engine.bad_rows import BadRow, DroppedRow, Reason
 from windrow.engine.index_walk import start
+from windrow.engine.record_names import record_columns
 from windrow.engine.record_trace import Recorder, Trace, leaves_of, of_leaf, trace
 from windrow.errors import ReadError
 from windrow.stats.stats import Stats
-from windrow.transforms.nodes import Node, Tail, ToStreamNode, as_chain, random_access_parts
+from windrow.transforms.made_of import MadeOf
+from windrow.transforms.nodes import (
+    Node,
+    Tail,
+    ToStreamNode,
+    as_chain,
+    places_before,
+    random_access_parts,
+)
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Block
@@ -44,11 +54,37 @@ Counts = Mapping[str, Sequence["int | None"]]
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class _PendingBad:
-    """A bad row: the element of the chain that it is part of, its index at the node, and the reason."""
+    """A bad row: its place, its index at the node of its chain, and the reason.
+
+    For a row that was dropped in a stream, the index is the place again; `made_of` is what the row is
+    made of, if that is known.
+    """
 
     element: int
     index: int
     reason: Reason = dataclasses.field(compare=False)
+    in_stream: bool = dataclasses.field(default=False, compare=False)
+    made_of: MadeOf | None = dataclasses.field(default=None, compare=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Counted:
+    """What is counted together: the bad rows of one `on_bad` node that have places of one kind.
+
+    Args:
+        places: The chain whose elements are the places, or the node of a stream that counts rows.
+        node: The `on_bad` node.
+        is_chain: Whether places are elements of a chain.
+    """
+
+    places: Node
+    node: Any
+    is_chain: bool = True
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Names it in this run."""
+        return id(self.places), self.node.token
 
 
 class _BadOfLane:
@@ -121,40 +157,39 @@ class BadRecords:
             counts: The counts there; what is missing is 0.
         """
         self._node, self._tail = node, tail
-        self._nodes: list[tuple[Node, Any]] = [
-            (part, each)
-            for part in random_access_parts(node)
-            for each in part.parents_first()
-            if each.takes_bad
-        ]
-        self._numbers = {(id(part), each.token): n for n, (part, each) in enumerate(self._nodes)}
-        none, window = [0] * tail.lanes, _WINDOW * tail.lanes
+        self._all = _all_counted(node)
+        self._numbers = {each.key: number for number, each in enumerate(self._all)}
+        none = [0] * tail.lanes
         self._found = [
             [
-                _BadOfLane(passed or 0, recent or 0, window)
+                # Elements of a chain are numbered through all lanes.
+                _BadOfLane(passed or 0, recent or 0, _WINDOW * (tail.lanes if each.is_chain else 1))
                 for passed, recent in zip(
                     counts.get(f"{number}", none), counts.get(f"{number}w", none), strict=True
                 )
             ]
-            for number in range(len(self._nodes))
+            for number, each in enumerate(self._all)
         ]
         # Rows before these places are counted, or are not counted again.
         self._counted = self._reached(position)
         self._lock = threading.Lock()
         self._has_new = self._is_over = False
+        self._position = position  # where rows were passed last
 
     def counts(self, position: Sequence[int]) -> dict[str, list[int | None]]:
         """The counts at a position of the chain that runs; None for lanes of other processes."""
         reached, own = self._reached(position), set(self._tail.own_lanes)
         counts = dict[str, list[int | None]]()
-        for number, (part, node) in enumerate(self._nodes):
+        for number, each in enumerate(self._all):
             total, recent = list[int | None](), list[int | None]()
             for lane, found in enumerate(self._found[number]):
-                stop, counted = (at[lane].get(id(part), 0) for at in (reached, self._counted))
+                stop, counted = (
+                    at[lane].get(id(each.places), 0) for at in (reached, self._counted)
+                )
                 total.append(found.passed + found.before(stop) if lane in own else None)
                 recent.append(found.recent_at(counted, stop) if lane in own else None)
             counts[f"{number}"] = total
-            if isinstance(node.max_bad, float):
+            if isinstance(each.node.max_bad, float):
                 counts[f"{number}w"] = recent
         return counts
 
@@ -163,11 +198,11 @@ class BadRecords:
         totals: dict[str, int] = {}
         with self._lock:
             counts = self.counts(position)
-        for number, (_, node) in enumerate(self._nodes):
+        for number, counted in enumerate(self._all):
             total = sum(count or 0 for count in counts[str(number)])
             if self._is_over:  # no element comes after the rows that are left
                 total = sum(each.passed + len(each.rows) for each in self._found[number])
-            totals[node.label] = totals.get(node.label, 0) + total
+            totals[counted.node.label] = totals.get(counted.node.label, 0) + total
         return dataclasses.replace(stats, bad_records=totals)
 
     def passed(self, position: Sequence[int], *, is_over: bool = False) -> None:
@@ -177,27 +212,35 @@ class BadRecords:
             return
         try:
             self._is_over, reached, left = is_over, self._reached(position), 0
-            for number, (part, _) in enumerate(self._nodes):
+            self._position = position
+            for number, each in enumerate(self._all):
+                key = id(each.places)
                 for lane, found in enumerate(self._found[number]):
-                    counted, stop = (at[lane].get(id(part), 0) for at in (self._counted, reached))
+                    counted, stop = (at[lane].get(key, 0) for at in (self._counted, reached))
                     count = len(found.rows) if is_over else found.before(stop)
                     self._report(number, lane, found.rows[:count])
                     found.pass_to(counted, max(counted, stop))
                     left += len(found.rows)
-                    self._counted[lane][id(part)] = max(counted, stop)
+                    self._counted[lane][key] = max(counted, stop)
             self._has_new = left > 0
         finally:
             self._lock.release()
 
     def noted(
-        self, chain: ToStreamNode, elements: IntArray, rows: Iterable[BadRow], block: Block
+        self,
+        chain: ToStreamNode,
+        elements: IntArray,
+        rows: Iterable[BadRow],
+        dropped: Iterable[DroppedRow],
+        block: Block,
     ) -> tuple[Block, Exception | None]:
         """Note the bad rows of a read batch.
 
         Args:
             chain: The node that makes a stream of their chain.
             elements: The indices of the elements of the read batch.
-            rows: The bad rows.
+            rows: The bad rows of the chain.
+            dropped: Those that were dropped in steps after it, where places are elements of the chain.
             block: The rows of the stream that were made of the elements.
 
         Returns:
@@ -209,16 +252,18 @@ class BadRecords:
             lanes = part.lane_of(elements, chain.lanes)
         for row in rows:
             by_node.setdefault(self._numbers[id(part), row.token], {})[row.place] = row.reason
-        failed: list[tuple[int, Exception]] = []
-        with self._lock:
-            for number, reasons in by_node.items():
-                own = self._nodes[number][1]
-                for which, index in _elements_of(part, own, elements, [*reasons]):
-                    lane, element = int(lanes[which]), int(elements[which])
-                    if element >= self._counted[lane].get(id(part), 0):
-                        self._found[number][lane].add(_PendingBad(element, index, reasons[index]))
-                failed += self._too_many(number, np.unique(lanes).tolist())
-            self._has_new = True
+        found = list[tuple[int, int, _PendingBad]]()
+        for number, reasons in by_node.items():
+            own = self._all[number].node
+            for which, index in _elements_of(part, own, elements, [*reasons]):
+                pending = _PendingBad(int(elements[which]), index, reasons[index])
+                found.append((number, int(lanes[which]), pending))
+        for each in dropped:
+            lane = (
+                int(part.lane_of(np.array([each.place]), chain.lanes)[0]) if chain.lanes > 1 else 0
+            )
+            found.append((self._numbers[id(part), each.token], lane, _pending(each)))
+        failed = self._added(found, np.unique(lanes).tolist())
         here = [each for each in failed if each[0] in elements]
         if not here:
             return block, None
@@ -227,17 +272,48 @@ class BadRecords:
             return block.sliced(0, 0), error
         return block.sliced(0, int(np.sum(block.marks[:, 0] <= first))), error
 
+    def dropped(
+        self, top: Node, lane: int, rows: Iterable[DroppedRow], block: Block
+    ) -> tuple[Block, Exception | None]:
+        """As `noted`, of a block of a lane after the steps of a stage that ends with `top`."""
+        places = places_before(top)
+        if places is None:
+            raise TypeError(f"{top.label} has no places")
+        chain = as_chain(places)
+        key = id(places if chain is None else chain.parent)
+        found = [(self._numbers[key, row.token], lane, _pending(row)) for row in rows]
+        failed = self._added(found, [lane])
+        if not failed:
+            return block, None
+        first, error = min(failed, key=lambda each: each[0])
+        column = block.marks[:, places.width - 1]
+        return block.sliced(0, int(np.sum(column <= first))), error
+
+    def _added(
+        self, found: Sequence[tuple[int, int, _PendingBad]], lanes: Sequence[int]
+    ) -> list[tuple[int, Exception]]:
+        """Add rows, each with its number in `_all` and its lane; the places where they are too many."""
+        failed: list[tuple[int, Exception]] = []
+        with self._lock:
+            for number, lane, row in found:
+                if row.element >= self._counted[lane].get(id(self._all[number].places), 0):
+                    self._found[number][lane].add(row)
+            for number in {each[0] for each in found}:
+                failed += self._too_many(number, lanes)
+            self._has_new = True
+        return failed
+
     def _too_many(self, number: int, lanes: Sequence[int]) -> Iterator[tuple[int, Exception]]:
         """The element of some lanes at which there are too many bad records, and the error."""
-        own = self._nodes[number][1]
+        own, key = self._all[number].node, id(self._all[number].places)
         for lane in lanes if own.max_bad is not None else ():
             found = self._found[number][lane]
-            counted = self._counted[lane].get(id(self._nodes[number][0]), 0)
+            counted = self._counted[lane].get(key, 0)
             last = found.too_many(own.max_bad, counted)
             if last is None:
                 continue
             shown = "".join(
-                f"\n  element {row.element}, {records_text(own.parent, row.index)}: {row.reason}"
+                f"\n  element {row.element}, {self._records_text(number, row)}: {row.reason}"
                 for row in found.first
                 if row <= last
             )
@@ -252,25 +328,62 @@ class BadRecords:
         """Log rows that were left out, and append them to the file of the node."""
         if not rows:
             return
-        own = self._nodes[number][1]
+        own = self._all[number].node
         before = sum(found.passed for found in self._found[number])
         total = before + len(rows)
         if before == 0 or len(str(total)) > len(str(before)):  # at the first, the tenth, ...
             last = rows[-1]
-            what = f"{records_text(own.parent, last.index)}: {last.reason}"
+            what = f"{self._records_text(number, last)}: {last.reason}"
             many = f"{total:,} bad record{'s' if total > 1 else ''}"
             _log.warning("%s: %s so far, the last %s", own.label, many, what)
         if own.log is None:
             return
-        lines = "".join(f"{json.dumps(_line(own, lane, row))}\n" for row in rows)
+        lines = "".join(f"{json.dumps(self._line(number, lane, row))}\n" for row in rows)
         try:
             with open(own.log, "a", encoding="utf-8") as file:
                 file.write(lines)
         except OSError as error:  # a full disk does not end the run
             _log.warning("%s: cannot append to log=%r: %s", own.label, own.log, error)
 
+    def _records_of(self, number: int, row: _PendingBad) -> list[tuple[str, list[int]]]:
+        """The records that a bad row is made of, by source."""
+        counted = self._all[number]
+        if row.made_of is not None:
+            found = record_columns(self._node, random_access_parts(self._node), row.made_of)
+            leaves = [leaf.text for leaf in leaves_of(self._node).values()]
+            return [
+                (leaves[source], found.record[found.source == source].tolist())
+                for source in np.unique(found.source).tolist()
+            ]
+        if row.in_stream:
+            return _records_of(counted.places, row.element) if counted.is_chain else []
+        return _records_of(counted.node.parent, row.index)
+
+    def _records_text(self, number: int, row: _PendingBad) -> str:
+        shown = "; ".join(
+            f"record{'s' if len(records) > 1 else ''} {', '.join(map(str, records[:_SHOWN]))} of {source}"
+            for source, records in self._records_of(number, row)
+        )
+        return shown or "of unknown records"
+
+    def _line(self, number: int, lane: int, row: _PendingBad) -> dict[str, Any]:
+        """What the file of a node holds of a bad row."""
+        return {
+            "node": self._all[number].node.label,
+            "lane": lane,
+            "element": row.element,
+            "rows": self._tail.rows_of(self._position).rows,
+            "sources": [
+                {"source": source, "records": records}
+                for source, records in self._records_of(number, row)
+            ],
+            "file": row.reason.file,
+            "error": row.reason.kind,
+            "reason": row.reason.message,
+        }
+
     def _reached(self, position: Sequence[int]) -> list[dict[int, float]]:
-        """For each lane, the index of the next element of each part; infinite after a whole pass."""
+        """For each lane, the next place of each kind of places; infinite after a whole pass."""
         tail = self._tail
         if tail.is_indexed:
             (part,) = random_access_parts(self._node)
@@ -281,6 +394,33 @@ class BadRecords:
         ]
 
 
+def _all_counted(node: Node) -> list[_Counted]:
+    """What is counted of the chain that an iterator runs, in the order of the numbers in states."""
+    found = [
+        _Counted(part, each)
+        for part in random_access_parts(node)
+        for each in part.parents_first()
+        if each.takes_bad
+    ]
+    known, walked = {each.key for each in found}, cast("Iterable[Any]", node.walk())
+    on_bad = {each.token: each for each in walked if each.takes_bad}
+    for each in node.parents_first():
+        places = None if each.caught is None else places_before(each)
+        if each.caught is None or places is None:
+            continue
+        chain = as_chain(places)
+        own = on_bad[each.caught.token]
+        counted = _Counted(places if chain is None else chain.parent, own, chain is not None)
+        if counted.key not in known:
+            known.add(counted.key)
+            found.append(counted)
+    return found
+
+
+def _pending(row: DroppedRow) -> _PendingBad:
+    return _PendingBad(row.place, row.place, row.reason, True, row.made_of)
+
+
 def _places(node: Node, position: Sequence[int], *, again: bool) -> Iterator[tuple[int, float]]:
     chain = as_chain(node)
     if chain is not None:
@@ -288,6 +428,8 @@ def _places(node: Node, position: Sequence[int], *, again: bool) -> Iterator[tup
         return
     *parts, own = node.split_position(position)
     again = again or (node.passes != 1 and any(own))
+    if node.counts_places:
+        yield id(node), np.inf if again else own[0]
     for parent, part in zip(node.parents, parts, strict=True):
         if parent.width:
             yield from _places(parent, part, again=again)
@@ -314,6 +456,10 @@ def _elements_of(
     part: Node, node: Any, elements: IntArray, indices: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
     """Which of some elements are made of some indices at a node, with each of these indices."""
+    if node is part:
+        for k in np.flatnonzero(np.isin(elements, indices)).tolist():
+            yield k, int(elements[k])
+        return
     finder = _Finder(node)
     at = positions(elements, part.length)
     found: Trace = start(part, at, [0, len(at)], finder)()
@@ -324,33 +470,9 @@ def _elements_of(
                 yield int(ends.searchsorted(taken.rows[k], side="right")), int(taken.records[k])
 
 
-def records_text(node: Node, index: int) -> str:
-    """The records that an element is made of, as text."""
-    return "; ".join(
-        f"record{'s' if len(records) > 1 else ''} {', '.join(map(str, records[:_SHOWN]))} of {source}"
-        for source, records in _records_of(node, index)
-    )
-
-
 def _records_of(node: Node, index: int) -> list[tuple[str, list[int]]]:
     found, leaves = trace(node, np.array([index]), uneven=True).taken, leaves_of(node)
     return [(leaves[id(each.leaf)].text, each.records.tolist()) for each in found]
-
-
-def _line(node: Any, lane: int, row: _PendingBad) -> dict[str, Any]:
-    """What the file of a node holds of a bad row."""
-    return {
-        "node": node.label,
-        "lane": lane,
-        "element": row.element,
-        "sources": [
-            {"source": source, "records": records}
-            for source, records in _records_of(node.parent, row.index)
-        ],
-        "file": row.reason.file,
-        "error": row.reason.kind,
-        "reason": row.reason.message,
-    }
 
 
 def _what(max_bad: float) -> str:

@@ -1,5 +1,7 @@
 """Bad rows: evaluation of a chain before an `on_bad` node, which continues after rows that raise.
 
+On a stream rows that raise are dropped where they raise: see `windrow.engine.stages`.
+
 A `Catcher` stands in place of the maker of values in the part of the chain before such a node. Each of
 its results is a table and the rows that are lost, which are absent in the table. What raises for a whole
 table is done again for parts of it, until each row that raises is alone. At the node the lost rows stay
@@ -18,9 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.engine.index_walk import start
+from windrow.engine.some_rows import merged_some
 from windrow.errors import ReadError
 from windrow.sources.ragged_column import PiecePlaces
-from windrow.transforms import columns, tables
+from windrow.transforms import tables
+from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     JoinNode,
     LeafNode,
@@ -29,8 +33,10 @@ from windrow.transforms.nodes import (
     RegroupNode,
     ValueNode,
 )
+from windrow.transforms.nodes.on_bad import Catch
 from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions
+from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Columnar, Listed, Table
 
 IntArray = npt.NDArray[np.int64]
@@ -64,6 +70,27 @@ class BadRow(NamedTuple):
     reason: Reason
 
 
+class DroppedRow(NamedTuple):
+    """A row of a stream for which a function raised: the `on_bad` node, its place, and the reason."""
+
+    token: int
+    place: int
+    reason: Reason
+    made_of: MadeOf | None
+
+
+def dropped_rows(
+    caught: Catch, block: Block, errors: Mapping[int, BaseException]
+) -> list[DroppedRow]:
+    """What is noted of the rows of a block that raised; `block` has the marks after their node."""
+    found, made_of = list[DroppedRow](), block.made_of
+    for row, error in errors.items():
+        place = int(block.marks[row, caught.column]) - 1
+        own = None if made_of is None else made_of.taken(np.array([row]))
+        found.append(DroppedRow(caught.token, place, Reason.of(error), own))
+    return found
+
+
 class Caught(NamedTuple):
     """Rows, with those that are lost and absent, by their numbers."""
 
@@ -86,13 +113,27 @@ class Catcher:
         self, source: Any, records: IntArray, places: PiecePlaces | None = None
     ) -> Callable[[], Caught]:
         """Start reading records; after an error those are read again that did not raise."""
-        finish = self._inner.start(source, records)
+        finish = self._inner.start_some(source, records)
+        lost = dict[int, Reason]()
+
+        def whole() -> Table:
+            table: Table
+            table, errors = finish()
+            for error in errors.values():
+                if not self._node.takes(error):
+                    raise error
+            lost.update((row, Reason.of(error)) for row, error in errors.items())
+            return table
 
         def again(rows: IntArray) -> Table:
             found: Table = self._inner.read_alone(source, records[rows])
             return found
 
-        return lambda: self._isolated(len(records), finish, again, records)
+        def isolated() -> Caught:
+            found = self._isolated(len(records), whole, again, records)
+            return Caught(found.table, {**lost, **found.lost})
+
+        return isolated
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Callable[[], Caught]:
         """Tables of another process, which isolates their rows."""
@@ -231,7 +272,7 @@ class Catcher:
                     found[int(rows[0])] = Reason.of(error)
                 else:
                     waiting += _parts(rows, error, records)
-        return Caught(_merged(parts, count), found)
+        return Caught(merged_some(parts, count), found)
 
 
 def settled(inner: Any, node: Any, rows: Caught, at: Positions) -> Table:
@@ -266,7 +307,7 @@ def _replaced(inner: Any, node: Any, rows: Caught, at: Positions) -> Table:
             parts.append((_taken(found.table, kept), left[still[kept]]))
         still = still[is_lost]
         if not len(still):
-            return _merged(parts, count)
+            return merged_some(parts, count)
     index, why = at.flat(node.length)[left[still[0]]], next(iter(found.lost.values()))
     raise ReadError(
         f"{node.label}: element {index} is bad, and so are {len(tries)} others that were chosen in"
@@ -291,22 +332,3 @@ def _taken(table: Table, rows: IntArray) -> Table:
     if isinstance(found, Columnar) and found.present is not None and found.present.all():
         return Columnar(found.tree, found.rows)
     return found
-
-
-def _merged(parts: Sequence[tuple[Table, IntArray]], count: int) -> Table:
-    """Tables as one of `count` rows; rows in none of them are absent."""
-    if not parts:
-        return Listed([None] * count)
-    singles = [(tables.single(table), rows) for table, rows in parts]
-    whole = [
-        (table.tree, rows)
-        for table, rows in singles
-        if isinstance(table, Columnar) and table.present is None
-    ]
-    tree = columns.scattered(whole, count) if len(whole) == len(parts) else None
-    if tree is None or type(tree) is list:
-        return tables.merged(singles, count)
-    present = np.zeros(count, np.bool_)
-    for _, rows in whole:
-        present[rows] = True
-    return Columnar(tree, count, None if present.all() else present)

@@ -8,7 +8,7 @@ Invariant: as for every chunk cache, what `gather` returns or fills is never mem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -64,8 +64,9 @@ class BoxCache(ChunkCache):
         found: AnyArray = self._memory[slot][tuple(map(slice, sizes))]
         return found
 
-    def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
-        future.result()
+    def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
+        future.result()  # its errors would be of boxes, not of chunks
+        return {}
 
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         # The chunk is copied after decoding, while it is in the processor's cache. A chunk that other

@@ -16,7 +16,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Protocol
 
@@ -25,9 +25,11 @@ import numpy.typing as npt
 
 from windrow.core import buffer_pool
 from windrow.core.native import native
+from windrow.errors import ReadError
 from windrow.sources.chunks import (
     ArrayPart,
     ListPart,
+    Rest,
     Scattered,
     ScatterReader,
     Span,
@@ -215,6 +217,17 @@ class WantedRecords(Protocol):
         ...
 
 
+def rest_of(future: Future[Any]) -> Rest:
+    """The result of a read, or what it has of it if it failed for some chunks alone."""
+    try:
+        return Rest(future.result(), {})
+    except ReadError as error:
+        if error.rest is None:
+            raise
+        rest: Rest = error.rest
+        return rest
+
+
 class ChunkCache(abc.ABC):
     """Slots for chunks of one part. All fragments of a chunk cache are of one kind."""
 
@@ -232,8 +245,11 @@ class ChunkCache(abc.ABC):
         """Start reading chunks to their destinations."""
 
     @abc.abstractmethod
-    def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
-        """Take over the result of a read; raises the read's error."""
+    def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
+        """Take over the result of a read; returns the errors of chunks that failed alone, by number.
+
+        Raises the error of a read that failed as a whole.
+        """
 
     @abc.abstractmethod
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
@@ -312,8 +328,8 @@ class ArrayCache(ChunkCache):
         at = place.slot * self._part.chunk_rows + before
         return Span(first, stop, self._rows[at : at + stop - first])
 
-    def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
-        future.result()
+    def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
+        return rest_of(future).errors
 
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return read_batches == 1 and self._part.has_single_rows
@@ -490,11 +506,12 @@ class ListCache(ChunkCache):
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
         return self._part.start([place.number for place in places], pool)
 
-    def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
-        chunks = self._chunks
-        for slot, chunk in zip(slots, future.result(), strict=True):
+    def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
+        chunks, rest = self._chunks, rest_of(future)
+        for slot, chunk in zip(slots, rest.found, strict=True):
             chunks.extend([()] * (slot + 1 - len(chunks)))
             chunks[slot] = chunk
+        return rest.errors
 
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return False

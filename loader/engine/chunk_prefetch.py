@@ -28,7 +28,7 @@ import itertools
 import logging
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -38,8 +38,8 @@ import numpy.typing as npt
 from windrow.core.threads import HelpedPool
 from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache
-from windrow.engine.tickets import ChunkRead, PlannedChunk, Ticket, let_go
-from windrow.sources.chunks import ArrayPart, reads_without_lock
+from windrow.engine.tickets import ChunkRead, PlannedChunk, Ticket, errors_of, let_go, rows_of
+from windrow.sources.chunks import reads_without_lock
 from windrow.sources.ragged_column import PiecePlaces
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.read_counters import PartCounters
@@ -118,6 +118,7 @@ class ChunkPrefetcher:
         # is made.
         self._handed_out: dict[int, int] = {}
         self._place = 0  # of the read batch being planned
+        self._has_failed = False  # whether some chunk could not be read
         self.planned = self._made = 0  # records, since the start of the stream
         self._tickets: dict[int, list[Ticket]] = {}  # of planned read batches
         weakref.finalize(self, let_go, self._tickets, self._known, self._reads).atexit = False
@@ -163,9 +164,7 @@ class ChunkPrefetcher:
         if _log.isEnabledFor(logging.DEBUG):
             from windrow.core.debug_log import debug
 
-            text = (
-                "read batch %d takes %d records of %d chunks, and %d chunks are to be read for it"
-            )
+            text = "read batch %d takes %d records of %d chunks; %d of these are to be read"
             debug(_log, text, number, len(indices), len(wanted.numbers), self.entered - entered)
         return functools.partial(self._finish, ticket)
 
@@ -277,7 +276,7 @@ class ChunkPrefetcher:
         starting: list[PlannedChunk] = []
         while self._queue:
             chunk, far = self._queue[0], self._queue[0].due - self._made
-            if far >= records and (far >= lead or chunk.rows < self._rows_of(chunk)):
+            if far >= records and (far >= lead or chunk.rows < rows_of(self._part, chunk)):
                 break
             chunk = self._next()
             if chunk.uses:
@@ -288,12 +287,6 @@ class ChunkPrefetcher:
                 del self._known[chunk.number]
         if starting:
             self._start(starting)
-
-    def _rows_of(self, chunk: PlannedChunk) -> int:
-        if not isinstance(self._part, ArrayPart):
-            return 1  # more than is counted: the wanted cells of boxes may overlap
-        first, stop = self._part.bounds(chunk.number)
-        return stop - first
 
     def _share_of(self, records: int) -> int:
         """Return how many reads to start while `records` records are made, at an even pace.
@@ -482,10 +475,13 @@ class ChunkPrefetcher:
         self._pool.help_begin(read.future)
         chunks, read.chunks = read.chunks, []  # they hold it
         try:
-            self._cache.arrived([chunk.slot for chunk in chunks], read.future)
+            failed = self._cache.arrived([chunk.slot for chunk in chunks], read.future)
         except Exception as error:
-            read.error = error
-            for chunk in chunks:  # the next planned read batch tries again
+            read.error, failed = error, dict.fromkeys(range(len(chunks)), error)
+        if failed:
+            self._has_failed = True
+            read.errors = {chunks[at].number: error for at, error in failed.items()}
+            for chunk in map(chunks.__getitem__, failed):  # the next planned read batch tries again
                 self._release(chunk)
                 if self._known.get(chunk.number) is chunk:
                     del self._known[chunk.number]
@@ -495,8 +491,8 @@ class ChunkPrefetcher:
         for chunk in chunks:
             self._rest(chunk)  # its read batch failed meanwhile
 
-    def _wait(self, chunks: Sequence[PlannedChunk]) -> None:
-        """Wait until chunks have come; raises the error of one that could not be read."""
+    def _wait(self, chunks: Sequence[PlannedChunk]) -> dict[int, Exception]:
+        """Wait until chunks have come; returns errors of some alone, raises those of whole reads."""
         self._collect()
         missing = []
         for chunk in chunks:
@@ -507,14 +503,14 @@ class ChunkPrefetcher:
                 raise read.error
             if not read.done:
                 missing.append(read)
-        # From the last one backwards: each wait switches threads twice, and when the last chunk has
-        # come, most others have come too.
+        # From the last one backwards: when it has come, most others have, and each wait costs.
         for read in reversed(missing):
             if not read.done:
                 self._reads.remove(read)
                 self._take(read)
             if read.error is not None:
                 raise read.error
+        return errors_of(chunks) if self._has_failed else {}
 
     # --- gathering -------------------------------------------------------------------------------
 
@@ -522,7 +518,9 @@ class ChunkPrefetcher:
         try:
             while self._queue and self._queue[0].due <= ticket.place:
                 self._begin(self._dues[self._queue[0].due], wait=True)
-            self._wait(ticket.chunks)
+            failed = self._wait(ticket.chunks)
+            if failed:
+                raise self._partly(ticket, failed)
             return self._column(ticket)
         finally:
             self._let_go(ticket)
@@ -574,6 +572,16 @@ class ChunkPrefetcher:
         """Give up a chunk's slot: where chunks have no slots, copying from a few would cost more."""
         del self._known[chunk.number]
         self._release(chunk)
+
+    def _partly(self, ticket: Ticket, failed: Mapping[int, Exception]) -> Exception:
+        """The error of a read batch, some of whose chunks could not be read."""
+        if ticket.out is None:
+            ticket.out = self._cache.empty(ticket.count, ticket.fragments)
+        left_out = failed.keys() - ticket.served
+        ticket.served |= left_out
+        column = self._column(ticket)
+        ticket.served -= left_out
+        return ticket.error_of(column, failed)
 
     def _column(self, ticket: Ticket) -> Any:
         if ticket.chunks and len(ticket.served) == len(ticket.chunks):

@@ -43,7 +43,7 @@ from windrow.transforms.row_blocks import KeptBlocks, OwnStates
 
 if TYPE_CHECKING:
     from windrow.engine.bad_records import BadRecords, Counts
-    from windrow.engine.bad_rows import BadRow
+    from windrow.engine.bad_rows import BadRow, DroppedRow
     from windrow.engine.drop_watch import DropWatch
     from windrow.stats.stats import Stats
     from windrow.transforms.row_blocks import Block
@@ -221,7 +221,18 @@ class NoBadRecords:
         """Do nothing."""
 
     def noted(
-        self, chain: ToStreamNode, elements: IntArray, rows: Sequence[BadRow], block: Block
+        self,
+        chain: ToStreamNode,
+        elements: IntArray,
+        rows: Sequence[BadRow],
+        dropped: Sequence[DroppedRow],
+        block: Block,
+    ) -> tuple[Block, Exception | None]:
+        """The block unchanged."""
+        return block, None
+
+    def dropped(
+        self, top: Node, lane: int, rows: Sequence[DroppedRow], block: Block
     ) -> tuple[Block, Exception | None]:
         """The block unchanged."""
         return block, None

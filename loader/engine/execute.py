@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,8 @@ from windrow.engine.index_walk import start as start
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.record_trace import OWN_CHAIN, origins
 from windrow.engine.thread_map import StageThreads, ThreadMap
-from windrow.errors import ElementError, RecordIndexError, WindrowError
-from windrow.sources.chunks import ArrayPart, LaidOutSource, Part
+from windrow.errors import ElementError, ReadError, RecordIndexError, WindrowError
+from windrow.sources.chunks import ArrayPart, LaidOutSource, Part, parts_read
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.ragged_column import PiecePlaces
 from windrow.sources.remote.options import is_remote_source
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int64]
 Finish = Callable[[], Table]
+FinishSome = Callable[[], tuple[Table, Mapping[int, ReadError]]]
+"""Waits for records; those that could not be read alone are absent, and their errors come by row."""
 Takes = Callable[[BaseException], bool]
 """Whether an `on_bad` node takes an error."""
 
@@ -119,9 +121,14 @@ class Values:
         """Records of a source, read while the caller waits."""
         return read_alone(source, records)
 
+    def start_some(self: Any, source: Any, records: IntArray) -> FinishSome:
+        """As `start`, before a node that takes bad rows."""
+        finish = self.start(source, records)
+        return lambda: (finish(), {})
+
     def alone(self) -> Reader:
         """A reader that reads while the caller waits."""
-        return Reader()
+        return Reader(thread_map=self.thread_map)
 
     @property
     def noted(self) -> list[BadRow]:
@@ -211,6 +218,28 @@ class Reader(Values):
 
         return finish
 
+    def start_some(self, source: Any, records: IntArray) -> FinishSome:
+        """Start, or plan, reading records of a source before a node that takes bad rows."""
+        from windrow.engine.some_rows import table_of_rest  # few chains need it
+
+        finish = self.start(source, records)
+        is_planned = self.prefetcher is not None and self.prefetcher.plans(source)
+
+        def some() -> tuple[Table, Mapping[int, ReadError]]:
+            try:
+                return finish(), {}
+            except ReadError as error:
+                rest, error.rest = error.rest, None
+                table = table_of_rest(source, rest, records, is_planned=is_planned)
+                if table is None:
+                    raise
+            self.bytes_read += tables.nbytes(table)
+            if self.read_counters is not None:
+                self.read_counters.arrived(source, records, tables.nbytes(table), ())
+            return table, rest.errors
+
+        return some
+
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
         """Nothing is given to a whole chain."""
         raise TypeError(f"{node.label} cannot be read as part of a whole chain")
@@ -296,12 +325,15 @@ def _all_of(waits: Sequence[Callable[[], Any]]) -> list[Any]:
             found.append(wait())
         except Exception as error:
             failed.append(error)
+            found.append(error)
     try:
         if failed:
-            raise failed[0]
+            raise parts_read(found) or failed[0]
+        return found
     finally:
-        failed.clear()  # an error holds on to this frame
-    return found
+        if failed:  # an error holds on to this frame
+            failed.clear()
+            found.clear()
 
 
 def read_alone(source: Any, records: IntArray) -> Table:
@@ -372,6 +404,10 @@ class UpperReader(Values):
     def start(self, source: Any, records: IntArray, places: PiecePlaces | None = None) -> Finish:
         """Read a source here."""
         return self.reader.start(source, records, places)
+
+    def start_some(self, source: Any, records: IntArray) -> FinishSome:
+        """Read a source here."""
+        return self.reader.start_some(source, records)
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
         """The next table."""

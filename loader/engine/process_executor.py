@@ -35,7 +35,7 @@ from windrow.workers.process import Job
 from windrow.workers.stacking import as_tree, stacked, unstacked
 
 if TYPE_CHECKING:
-    from windrow.engine.bad_rows import BadRow
+    from windrow.engine.bad_rows import BadRow, DroppedRow
 
 W = TypeVar("W", bound=WorkItem)
 Found = Callable[[], Result]
@@ -300,6 +300,7 @@ class _Handler:
             worked_s,
             result.arrived,
             result.bad,
+            result.dropped,
         )
 
 
@@ -318,6 +319,7 @@ class _Reply:
     worked_s: Mapping[str, float]
     arrived: tuple[tuple[int, int], ...]
     bad: tuple[BadRow, ...]
+    dropped: tuple[DroppedRow, ...]
 
     def result(self) -> Result:
         error = None if self.failure is None else self.failure.raised()
@@ -333,6 +335,7 @@ class _Reply:
             self.worked_s,
             self.arrived,
             self.bad,
+            self.dropped,
         )
 
 

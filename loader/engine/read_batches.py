@@ -279,9 +279,11 @@ class ReadBatches(Iterator["ReadBatch"]):
                 self._learn(result)
                 block, failed = result.block, None
                 bad = (*work.reader.noted, *result.bad)
-                if bad:
+                if bad or result.dropped:
                     elements = as_array(work.elements)
-                    block, failed = self._run.bad.noted(self._chain.node, elements, bad, block)
+                    block, failed = self._run.bad.noted(
+                        self._chain.node, elements, bad, result.dropped, block
+                    )
                 made_of = MadeOf.of_elements(self._chain_number, block.marks[:, 0] - 1)
                 known = Block(block.table, block.marks, made_of)
                 yield dataclasses.replace(result, block=known)
@@ -488,8 +490,9 @@ def _result(
     block = _as_block(table, task.elements, allow_nones=task.allow_nones)
     if task.first > task.elements[0]:
         block = block.sliced(int(np.sum(block.marks[:, 0] <= task.first)), len(block))
-    block, error = done(block, steps, seen=0, skip=0, thread_map=thread_map)
-    return Result(block, error, len(task.elements), time.perf_counter() - began)
+    block, error, dropped = done(block, steps, seen=0, skip=0, thread_map=thread_map)
+    took_s = time.perf_counter() - began
+    return Result(block, error, len(task.elements), took_s, dropped=tuple(dropped))
 
 
 class ReadBatch(WorkItem):

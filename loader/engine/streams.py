@@ -172,14 +172,20 @@ def _staged(
     for work, found in executor.in_order(BlockItem(task, stage) for task in tasks):
         for result in results(executor, work, found):
             run.heard(result, None)
+            block, failed = result.block, None
+            if result.dropped:
+                at = 0 if lane is None else lane.number
+                block, failed = run.bad.dropped(stage.top, at, result.dropped, block)
             if watch is not None:
                 watch.saw(result.rows, len(result.block))
             if result.rows:
                 size_bytes = tables.nbytes(result.block.table)
                 too_few = executor.wants_more_rows()
                 size.saw(result.rows, size_bytes, result.took_s, too_few=too_few)
-            if len(result.block):
-                yield result.block
+            if len(block):
+                yield block
+            if failed is not None:
+                raise failed
             if drops is not None:
                 drops.saw(result.rows if stage.batch is None else 1, len(result.block))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.engine.chunk_cache import ChunkPlace
+from windrow.errors import ReadError
+from windrow.sources.chunks import ArrayPart, Part, partly_read
 
 IntArray = npt.NDArray[np.int64]
 
@@ -43,7 +45,8 @@ class ChunkRead:
     chunks: list[PlannedChunk]
     future: Future[Any]
     done: bool = False
-    error: Exception | None = None
+    error: Exception | None = None  # of the read as a whole
+    errors: Mapping[int, Exception] = dataclasses.field(default_factory=dict)  # of chunks by number
 
 
 class Ticket:
@@ -77,6 +80,34 @@ class Ticket:
         """The fragments that lie in chunk `at`."""
         order, bounds = self._by_chunk
         return order[bounds[at] : bounds[at + 1]]
+
+    def error_of(self, column: Any, failed: Mapping[int, Exception]) -> Exception:
+        """The error of its read batch, where some of its chunks have one.
+
+        Args:
+            column: The column, with anything in place of the records in these chunks.
+            failed: The errors of chunks.
+        """
+        errors = dict[int, ReadError]()
+        for at, error in failed.items():
+            if not isinstance(error, ReadError):
+                return error
+            errors |= dict.fromkeys(self.fragments.records[self.of_chunk(at)].tolist(), error)
+        return partly_read(column, errors)
+
+
+def rows_of(part: Part, chunk: PlannedChunk) -> int:
+    """The number of rows of a chunk."""
+    if not isinstance(part, ArrayPart):
+        return 1  # more than is counted: the wanted cells of boxes may overlap
+    first, stop = part.bounds(chunk.number)
+    return stop - first
+
+
+def errors_of(chunks: Sequence[PlannedChunk]) -> dict[int, Exception]:
+    """The errors of chunks that were read, by their numbers among these."""
+    reads = ((at, chunk.number, chunk.read) for at, chunk in enumerate(chunks))
+    return {at: read.errors[n] for at, n, read in reads if read is not None and n in read.errors}
 
 
 def let_go(

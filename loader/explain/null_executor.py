@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final, Protocol
 
@@ -101,8 +101,9 @@ class NullCache(ChunkCache):
         numbers = np.array([place.number for place in places])
         return self._run.started(self._part, numbers)
 
-    def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
+    def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
         """Do nothing: the read has no data."""
+        return {}
 
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return self._cache.may_skip(read_batches, last=last)

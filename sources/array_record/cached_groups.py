@@ -52,10 +52,11 @@ class CachedGroups:
             files = [file for file, _ in opened]
             begins = (chunks - firsts) * sizes
             reading = core.array_record_start(files, at, begins, stops, self._everything)
-            records: list[Sequence[bytes]] = NativeRead(reading, reading.taken).result()
-        except (core.ChunkError, OSError):
+            records: list[Sequence[bytes]]
+            records, damages = NativeRead(reading, reading.taken).result()
+        except OSError:
             return None
-        return records
+        return None if damages else records
 
     def _opened(self, core: Any, number: int, segment: CacheSegment) -> tuple[Any, int]:
         """A segment opened by the core, and the first group that it may hold."""

@@ -10,6 +10,7 @@ used. An index in the core is read anew when a file is opened again, so a pickle
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -51,12 +52,18 @@ class CoreReader:
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
         """Read records of each file, of many files in one call of the core; return them end to end."""
         size = max(1, self._opened.most // _THREADS)
-        records: list[bytes] = []
+        records, damaged = list[bytes](), dict[int, DamagedRecordError]()
         for first in range(0, len(groups), size):
-            records += self._read(groups[first : first + size])
+            found, errors = self._read(groups[first : first + size])
+            damaged.update({len(records) + number: error for number, error in errors.items()})
+            records += found
+        if damaged:
+            raise _partly(records, damaged)
         return records
 
-    def _read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
+    def _read(
+        self, groups: Sequence[tuple[int, IntArray]]
+    ) -> tuple[list[bytes], dict[int, DamagedRecordError]]:
         opened = [self._opened.get(self._files[at].path) for at, _ in groups]
         numbers = np.repeat(np.arange(len(groups)), [len(inside) for _, inside in groups])
         positions = np.concatenate([inside for _, inside in groups])
@@ -64,8 +71,9 @@ class CoreReader:
         core: Any = native()
         everything = self._verify == "all"
         call = functools.partial(core.array_record_read, opened, numbers, positions, everything)
-        records: list[bytes] = self._asked(call, files, opened, numbers, positions)
-        return records
+        places = files, opened, numbers, positions
+        records, damages = self._asked(call, *places)
+        return records, self._errors(damages, *places)
 
     def start(
         self, at: IntArray, first: IntArray, stop: IntArray, pool: Executor
@@ -85,7 +93,10 @@ class CoreReader:
         reading = core.array_record_start(opened, numbers, first, stop, everything, inline=inline)
 
         def taken() -> Sequence[Sequence[bytes]]:
-            found: list[Sequence[bytes]] = self._asked(reading.taken, files, opened, numbers, first)
+            found: list[Sequence[bytes]]
+            found, damages = self._asked(reading.taken, files, opened, numbers, first)
+            if damages:
+                raise _partly(found, self._errors(damages, files, opened, numbers, first))
             return found
 
         return NativeRead(reading, taken, inline=inline)
@@ -97,7 +108,11 @@ class CoreReader:
         size = max(1, self._opened.most // _THREADS)
         for begin in range(0, len(at), size):
             some = slice(begin, begin + size)
-            found += self._started(at[some], first[some], stop[some], inline=True).result()
+            try:
+                found += self._started(at[some], first[some], stop[some], inline=True).result()
+            except DamagedRecordError as error:
+                error.rest = None  # of these groups alone
+                raise
         return found
 
     def picked(
@@ -159,12 +174,26 @@ class CoreReader:
             ) from error
         # An error raised here does not have an error of the core as its context, which cannot be
         # pickled.
-        group = int(numbers[number])
-        file, position = self._files[files[group]], int(positions[number])
-        check_unchanged(file)
-        place = opened[group].places(np.array([position // file.group]))
-        offset = int.from_bytes(place[:8], "little")
-        raise DamagedRecordError(files[group], position, why, offset)
+        raise self._errors([(number, why)], files, opened, numbers, positions)[number]
+
+    def _errors(
+        self,
+        damages: Sequence[tuple[int, str]],
+        files: Sequence[int],
+        opened: Sequence[Any],
+        numbers: IntArray,
+        positions: IntArray,
+    ) -> dict[int, DamagedRecordError]:
+        """The errors of damaged records, by their numbers; arguments are as for `_asked`."""
+        for group in {int(numbers[number]) for number, _ in damages}:
+            check_unchanged(self._files[files[group]])
+        found = dict[int, DamagedRecordError]()
+        for number, why in damages:
+            group, position = int(numbers[number]), int(positions[number])
+            chunk = position // self._files[files[group]].group
+            offset = int.from_bytes(opened[group].places(np.array([chunk]))[:8], "little")
+            found[number] = DamagedRecordError(files[group], position, why, offset)
+        return found
 
     def places(self, at: IntArray, groups: IntArray) -> Places:
         """The places of record groups, by the indices of their files."""
@@ -176,6 +205,13 @@ class CoreReader:
                 places = self._opened.get(self._files[number].path).places(groups[mine])
                 rows[mine] = np.frombuffer(places, np.int64).reshape(-1, 3)
         return Places([self._files[number].path for number in at.tolist()], *rows.T)
+
+
+def _partly(found: list[Any], errors: dict[int, DamagedRecordError]) -> DamagedRecordError:
+    """The first of some errors, with the others and what was read."""
+    error = copy.copy(errors[min(errors)])
+    error.rest = found, errors
+    return error
 
 
 class _CoreOpener:

@@ -24,15 +24,18 @@ from windrow.errors import ReadError
 from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.files import ArrayRecordFile, FileRange
 from windrow.sources.base import IntArray
-from windrow.sources.chunks import ListPart, Needs
+from windrow.sources.chunks import ListPart, Needs, partly_read
 from windrow.sources.scan import Places
 
 
 class DamagedRecordError(Exception):
     """A record cannot be read: the number of its range, its position in the file, and the reason.
 
-    `offset` is the byte at which its chunk begins, if the file's index was read.
+    `offset` is the byte at which its chunk begins, if the file's index was read. `rest` is what else was
+    read, with anything in place of what is damaged, and the error of each of these by number.
     """
+
+    rest: tuple[list[Any], dict[int, DamagedRecordError]] | None = None
 
     def __init__(self, at: int, position: int, why: str, offset: int | None = None) -> None:
         super().__init__(at, position, why, offset)
@@ -185,7 +188,7 @@ class RecordGroups(ListPart):
         try:
             return _reordered(self._reader.read(groups), back)
         except DamagedRecordError as error:
-            raise self._damage(error) from error
+            raise self._partly(error, back) from error
 
     def start(self, chunks: Sequence[int], pool: Executor) -> Future[Sequence[Sequence[bytes]]]:
         if not len(chunks):
@@ -196,7 +199,7 @@ class RecordGroups(ListPart):
         try:
             return done.result()
         except DamagedRecordError as error:
-            raise self._damage(error) from error
+            raise self._partly(error, None) from error
 
     @property
     def without_lock(self) -> bool:
@@ -272,20 +275,31 @@ class RecordGroups(ListPart):
         stop: IntArray = np.minimum(begin + size, self._stops[at])
         return at, np.maximum(begin, self._skips[at]), stop
 
+    def _partly(self, damaged: DamagedRecordError, back: IntArray | None) -> ReadError:
+        if damaged.rest is None:
+            return self._damage(damaged)
+        (found, each), damaged.rest = damaged.rest, None
+        errors = {number: self._damage(error) for number, error in each.items()}
+        if back is not None:
+            places = {number: place for place, number in enumerate(back.tolist())}
+            errors = {places[number]: error for number, error in errors.items()}
+        return partly_read(_reordered(found, back), errors)
+
     def _damage(self, damaged: DamagedRecordError) -> ReadError:
         at, position, why = damaged.at, damaged.position, damaged.why
         file = self._files[at]
         first = position - position % file.group
         stop = min(first + file.group, file.records)
         chunk = position // file.group
+        shown = file.shown
         span = f", stored with records {first} to {stop - 1}" if file.group > 1 else ""
         shift = int(self._shifts[at])
         skip, end = int(self._skips[at]), int(self._stops[at])
         return ReadError(
-            f"{WHAT}: record {position} of {file.shown} (chunk {chunk}{span}), record"
+            f"{WHAT}: record {position} of {shown} (chunk {chunk}{span}), record"
             f" {position + shift} of this source, cannot be read: {why}."
             " The file is damaged: copy or write it again, or leave the record out",
-            file=file.shown,
+            file=shown,
             offset=damaged.offset,
             records=(max(first, skip) + shift, min(stop, end) + shift),
             why=why,

@@ -24,7 +24,16 @@ from windrow.core import buffer_pool
 from windrow.core.threads import InlineExecutor, then
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, BoxReader, RowReader, Scattered, Span, WindowRows
+from windrow.sources.chunks import (
+    AnyArray,
+    Box,
+    BoxReader,
+    RowReader,
+    Scattered,
+    Span,
+    WindowRows,
+    partly_read,
+)
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.box_readers import StoreBoxReader
 from windrow.sources.zarr.local.metadata import (
@@ -121,9 +130,15 @@ class NativeRowReader:
         items = list(wanted)
 
         def finish(failed: Failures, missing: bool) -> None:
+            errors = dict[int, ReadError]()
             for item in failed:
-                self._read_again(items[item])
+                try:
+                    self._read_again(items[item])
+                except ReadError as error:
+                    errors[item] = error
             check_presence(self._plain, missing)
+            if errors:
+                raise partly_read(None, errors)
 
         return native_read(self._chunks.start(items), finish)
 
@@ -137,13 +152,27 @@ class NativeRowReader:
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory, each chunk decoded once. Waits; raises ReadError."""
-        found = self._gathered(rows, 1)
-        return self._second.rows(rows) if found is None else found
+        found, failed = self._gathered(rows, 1)
+        if failed:
+            self._fill_again(found, rows, failed)
+        return found
+
+    def _fill_again(self, found: AnyArray, rows: IntArray, failed: Failures) -> None:
+        """Read rows of refused chunks again; raises the error of those that are damaged."""
+        errors, chunk_of = dict[int, ReadError](), rows // self._plain.chunk_shape[0]
+        for chunk in np.unique(chunk_of)[failed].tolist():
+            mine = np.flatnonzero(chunk_of == chunk)
+            try:
+                found[mine] = self._second.rows(rows[mine])
+            except ReadError as error:
+                errors.update(dict.fromkeys(mine.tolist(), error))
+        if errors:
+            raise partly_read(found, errors)
 
     def read_runs(self, first: IntArray, size: int) -> AnyArray:
         """Runs `(n, size, ...)` of rows in new memory. Waits; raises ReadError."""
-        found = self._gathered(first, size)
-        if found is not None:
+        found, failed = self._gathered(first, size)
+        if not failed:
             return found.reshape(len(first), size, *found.shape[1:])
         windows = WindowRows(first, size)
         return windows.taken_from(self._second.rows(windows.rows))
@@ -152,16 +181,15 @@ class NativeRowReader:
         """Bytes of chunks in storage, estimated from the first stored object."""
         return _stored_rows(self._store, chunks)
 
-    def _gathered(self, first: IntArray, size: int) -> AnyArray | None:
+    def _gathered(self, first: IntArray, size: int) -> tuple[AnyArray, Failures]:
         plain = self._plain
         out = buffer_pool.empty((len(first) * size, *plain.shape[1:]), plain.dtype)
         if not out.size:
-            return out
-        are_read, missing = self._chunks.gather(first, size, out)
-        if not are_read:
-            return None
-        check_presence(plain, missing)
-        return out
+            return out, []
+        failed, missing = self._chunks.gather(first, size, out)
+        if not failed:
+            check_presence(plain, missing)
+        return out, failed
 
 
 class PlainStoreBoxReader(StoreBoxReader):
@@ -274,8 +302,8 @@ class PlainChecks(Checks):
         begin, end = self.bounds(first)[0], self.bounds(stop - 1)[1]
         size = end[0] - begin[0]
         rows = buffer_pool.empty((size, *self._plain.shape[1:]), self._plain.dtype)
-        all_read, missing = chunks.gather(np.array([begin[0]]), size, rows)
-        return all_read and not missing
+        failed, missing = chunks.gather(np.array([begin[0]]), size, rows)
+        return not failed and not missing
 
     def check(self, number: int) -> bool | None:
         at = self.coords(number)

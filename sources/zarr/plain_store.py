@@ -205,7 +205,7 @@ class SecondLook:
         plain = self._plain
         self.refuse(chunks_of_rows(plain, rows), wrong_size=_WRONG_SIZE_OF_ROWS)
         found = np.empty((len(rows), *plain.shape[1:]), plain.dtype)
-        if not self._chunks.gather(rows, 1, found)[0]:
+        if self._chunks.gather(rows, 1, found)[0]:
             raise self._changing(held_records(int(rows.min()), int(rows.max()) + 1))
         return found
 

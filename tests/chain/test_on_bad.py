@@ -245,9 +245,7 @@ def test_wrong_arguments(arguments: Any, kind: type[Exception], message: str) ->
         numbers().on_bad(*arguments)
 
 
-def test_a_stream_and_planned_rows_are_refused() -> None:
-    with pytest.raises(PlanError, match="write it before to_iter_dataset"):
-        numbers().to_iter_dataset().on_bad("skip")
+def test_planned_rows_are_refused() -> None:
     tokens = MapDataset.source([np.arange(3), np.arange(2)])
     with pytest.raises(PlanError, match="plans rows from lengths"):
         tokens.pack(4, lengths=[np.array([3, 2])], read_options=ReadOptions(on_bad="skip"))
@@ -449,6 +447,7 @@ def test_bad_records_are_appended_to_a_file(tmp_path: Path, caplog: Any) -> None
         "node": "on_bad(skip, errors=[ReadError, ValueError])",
         "lane": 0,
         "element": 3,
+        "rows": lines[1]["rows"],
         "sources": [{"source": repr(windrow.sources.as_source(np.arange(COUNT))), "records": [3]}],
         "file": None,
         "error": "ValueError",
@@ -458,7 +457,9 @@ def test_bad_records_are_appended_to_a_file(tmp_path: Path, caplog: Any) -> None
     with iter(dataset) as iterator:  # only what the loop has passed
         assert [next(iterator) for _ in range(3)] == [1, 2, 4]
         iterator.get_state()
-    assert len(log.read_text().splitlines()) == len(BAD) + 2
+    lines = [json.loads(line) for line in log.read_text().splitlines()[len(BAD) :]]
+    assert [line["element"] for line in lines] == [0, 3]
+    assert all(line["element"] < line["rows"] <= 5 for line in lines)
 
 
 def test_a_log_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, caplog: Any) -> None:
@@ -506,8 +507,12 @@ def without_text(state: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in state.items() if key != "chain"}
 
 
+def number_in(record: Any) -> int:
+    return int.from_bytes(record[:8], "little") if isinstance(record, bytes) else int(record[0])
+
+
 def number_of(record: Any) -> int:
-    number = int.from_bytes(record[:8], "little") if isinstance(record, bytes) else int(record[0])
+    number = number_in(record)
     if number % 29 == 11:
         raise ValueError(f"number {number} cannot be decoded")
     return number

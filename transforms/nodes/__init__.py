@@ -117,6 +117,7 @@ if TYPE_CHECKING:
         BAD_ERRORS,
         OnBadNode,
         on_bad_node,
+        places_before,
     )
     from windrow.transforms.nodes.own import (
         OwnIndicesNode,
@@ -169,6 +170,7 @@ _MODULE_OF: Final = {
     "over_records": "lengths",
     "own_numbers": "own",
     "pack_node": "stream_packing",
+    "places_before": "on_bad",
     "token_sizes": "mixing",
     "with_own_numbers": "own",
 }
@@ -281,6 +283,7 @@ __all__ = [
     "over_records",
     "own_numbers",
     "pack_node",
+    "places_before",
     "random_access_parts",
     "seed_for",
     "sharded",

@@ -9,6 +9,7 @@ never change which elements come, or their order.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +21,7 @@ from windrow.transforms.specs import Spec
 
 if TYPE_CHECKING:
     from windrow.sources.cells import Boxes
+    from windrow.transforms.nodes.on_bad import Catch
 
 IntArray = npt.NDArray[np.int64]
 
@@ -114,19 +116,26 @@ class MadeOfBoxes:
         return None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class TakesBad:
     """The part of a node that says what becomes of bad rows: see `windrow.transforms.nodes.on_bad`."""
+
+    caught: Catch | None = dataclasses.field(default=None, kw_only=True, repr=False)
+    """On a stream, which errors of its function drop an element; None where they are raised."""
 
     takes_bad: ClassVar[bool] = False
     """Whether rows before it that raise are isolated, and left out or replaced."""
 
-    parents: tuple[Any, ...]
-    over: Any
+    @property
+    def counts_places(self: Any) -> bool:
+        """Whether its own integer in a position is the `Catch.column` of itself and later nodes."""
+        caught = self.caught if self.position_width == 1 else None
+        return caught is not None and caught.column == self.width - 1
 
-    def all_good(self) -> Any:
+    def all_good(self: Any) -> Any:
         """The chain as if no row before it were bad, for predictions."""
         return self.over(tuple(parent.all_good() for parent in self.parents))
 
-    def sent_over(self, parents: tuple[Any, ...]) -> Any:
+    def sent_over(self: Any, parents: tuple[Any, ...]) -> Any:
         """As `over`, in the half of a chain that is sent to worker processes."""
         return self.over(parents)

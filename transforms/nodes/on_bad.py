@@ -1,7 +1,11 @@
 """Bad rows: elements that cannot be read, or for which a function raised, are left out or replaced.
 
-The engine isolates the rows before such a node that raise (`windrow.engine.bad_rows`). The node says which
-errors it takes, and what stands in place of a bad row.
+With random access the engine isolates the rows before such a node that raise (`windrow.engine.bad_rows`).
+The node says which errors it takes, and what stands in place of a bad row.
+
+On a stream each node before it that calls a function on elements drops those for which this raises
+(`Catch`). The node itself changes nothing. What counts are the places of dropped elements: a column of
+positions that counts the elements which come to a node, so it is known before they are made.
 
 Invariant: what comes is a function of the chain, its seed and its data. An undamaged element is not
 changed.
@@ -10,6 +14,7 @@ changed.
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 import itertools
 import os
@@ -30,13 +35,16 @@ from windrow.errors import (
     StateError,
     WorkerError,
 )
+from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import one_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
-from windrow.transforms.nodes.values import ValueNode
+from windrow.transforms.nodes.streams import as_chain
+from windrow.transforms.nodes.values import ColumnMapNode, ValueNode
 from windrow.transforms.options import ON_BAD, OnBad, checked_max_bad
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
+from windrow.transforms.row_blocks import Step
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Table
 
@@ -93,9 +101,7 @@ class OnBadNode(ValueNode):
 
     def takes(self, error: BaseException) -> bool:
         """Whether a row that raised this error is a bad one."""
-        if isinstance(error, ReadError) and error.is_unanswered:
-            return False
-        return isinstance(error, self.errors) and not isinstance(error, _NEVER)
+        return _is_bad(error, self.errors)
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
@@ -176,6 +182,148 @@ class ReplaceBadNode(OnBadNode):
         return "bad records are replaced; predicted as if all were good"
 
 
+# --- on a stream ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Catch:
+    """Makes a node of a stream drop an element for which its function raises.
+
+    Args:
+        errors: The classes of errors that count.
+        token: The `on_bad` node that has them.
+        column: The column of positions after the node that counts the elements which come to it.
+    """
+
+    errors: tuple[type[Exception], ...]
+    token: int
+    column: int
+
+    def takes(self, error: BaseException) -> bool:
+        """Whether this error drops an element."""
+        return _is_bad(error, self.errors)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlacesNode(ValueNode):
+    """The rows of a stream, counted, where no column of positions counts them yet."""
+
+    position_width: ClassVar[int] = 1
+    is_half: ClassVar[bool] = True
+    keeps_values: ClassVar[bool] = True
+    looks_at_values: ClassVar[bool] = False
+    keeps_elements: ClassVar[bool] = True
+    seed_depth: ClassVar[int] = 0
+
+    @property
+    def label(self) -> str:
+        return "places"
+
+    @property
+    def counts_places(self) -> bool:
+        return True
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return ()
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.NUMBERED
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return parents[0]
+
+    def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
+        return table
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StreamSkipBadNode(OnBadNode):
+    """A stream whose nodes drop bad elements.
+
+    Args:
+        plain: The parent as it was written.
+    """
+
+    plain: Node
+
+    drops: ClassVar[bool] = True
+
+    @property
+    def action(self) -> OnBad:
+        return "skip"
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.NOTHING
+
+    def elements(self, *, once: bool = True) -> Amount:
+        return Amount(0, super().elements(once=once).high)
+
+    def all_good(self) -> Node:
+        plain = self.plain.all_good()
+        return _AllGoodStreamNode((plain,), self.errors, self.max_bad, self.log, plain)
+
+    def runs_as(self, where: Where) -> str:
+        return "bad elements are dropped; predicted as if all were good"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _AllGoodStreamNode(StreamSkipBadNode):
+    """As its base class, where no element is dropped."""
+
+    drops: ClassVar[bool] = False
+
+    def elements(self, *, once: bool = True) -> Amount:
+        return self.parent.elements(once=once)
+
+    def all_good(self) -> Node:
+        return self
+
+
+def places_before(node: Node) -> Node | None:
+    """The node whose elements, or whose own integer, give places to the rows of a stream.
+
+    None where another node has put rows in another order, or made others of them, since.
+    """
+    while as_chain(node) is None and not node.counts_places:
+        if node.stream_step is Step.OWN and not node.is_unseen:
+            return None
+        node = node.parent
+    return node
+
+
+def _counts_itself(node: Node) -> bool:
+    """Whether a node that drops elements counts, in positions, those that come to it."""
+    return node.stream_step is Step.NUMBERED or isinstance(node, ColumnMapNode)
+
+
+def _catching(node: Node, settings: tuple[Any, ...], token: int) -> Node:
+    """A stream whose nodes drop bad elements, back to its start or an `on_bad` node."""
+    if node.takes_bad or node.hides_parents:
+        return node
+    if as_chain(node) is not None:
+        if node.parent.has_gaps:  # rows that are planned from lengths need every element
+            return node
+        return node.over((SkipBadNode(node.parents, *settings, token=token),))
+    node = node.over(tuple(_catching(parent, settings, token) for parent in node.parents))
+    if not node.functions or node.stream_step is Step.OWN:
+        return node
+    counting = places_before(node.parent)
+    if counting is None and _counts_itself(node):
+        counting = node
+    elif counting is None:
+        counting = PlacesNode(node.parents)
+        node = node.over((counting,))
+    moved = copy.copy(node)
+    object.__setattr__(moved, "caught", Catch(settings[0], token, counting.width - 1))
+    return moved
+
+
+# --- the method ----------------------------------------------------------------------------------
+
+
 def on_bad_node(
     parent: Node, action: Any, errors: Any, max_bad: Any, log: Any, seed: int | None
 ) -> Node:
@@ -184,7 +332,7 @@ def on_bad_node(
     Raises:
         ArgumentError: If an argument is of a wrong type.
         PlanError: If `action` is something else, `errors` is empty or has an error of the chain itself,
-            or the parent has no random access, or none of its elements can be replaced.
+            or none of the parent's elements can be left out or replaced.
     """
     given = one_of(action, ON_BAD, "on_bad: action")
     kinds = _checked_errors(errors)
@@ -193,7 +341,14 @@ def on_bad_node(
     if given == "raise":
         return parent
     if parent.length == STREAM:
-        raise PlanError("on_bad: needs random access; write it before to_iter_dataset")
+        if given == "replace":
+            raise PlanError(
+                "on_bad: a stream has no other element that could come in place of a bad one; write"
+                " on_bad('replace') before to_iter_dataset, or use 'skip'"
+            )
+        token, settings = next(_tokens), (kinds, most, path)
+        catching = _catching(parent, settings, token)
+        return StreamSkipBadNode((catching,), *settings, parent, token=token)
     if parent.has_gaps:
         raise PlanError(
             f"on_bad: {parent.label} plans rows from lengths, and needs every document; leave out bad"
@@ -202,6 +357,12 @@ def on_bad_node(
     if given == "skip":
         return SkipBadNode((parent,), kinds, most, path)
     return ReplaceBadNode((parent,), kinds, most, path, seed or 0)
+
+
+def _is_bad(error: BaseException, errors: tuple[type[Exception], ...]) -> bool:
+    if isinstance(error, ReadError) and error.is_unanswered:
+        return False
+    return isinstance(error, errors) and not isinstance(error, _NEVER)
 
 
 def _checked_errors(errors: Any) -> tuple[type[Exception], ...]:

@@ -523,7 +523,7 @@ def chain_of_rows(node: Node) -> ToStreamNode | None:
 
     None where a node has a position of its own, or drops rows.
     """
-    while node.stream_step in (Step.ROWS, Step.NOTHING) and not node.drops:
+    while node.stream_step in (Step.ROWS, Step.NOTHING) and not (node.drops or node.caught):
         node = node.parent
     chain = as_chain(node)
     if chain is None or (may_be_absent(chain.parent) and not chain.allow_nones):

@@ -283,7 +283,8 @@ class ColumnMapNode(ValueNode):
 
     @property
     def stream_step(self) -> Step:
-        return Step.GROUPS
+        # Positions do not say which elements of a group were dropped, but how many elements came.
+        return Step.GROUPS if self.caught is None else Step.NUMBERED
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "Map", parents)

@@ -102,16 +102,17 @@ class NativeChunks:
         reading.wait(help=True)
         return [why for _, why in reading.failures()], reading.missing()
 
-    def gather(self, first: IntArray, size: int, out: AnyArray) -> tuple[bool, bool]:
+    def gather(self, first: IntArray, size: int, out: AnyArray) -> tuple[Failures, bool]:
         """Read rows `[first[k], first[k] + size)` into `out`, one after the other, each chunk once.
 
-        Returns whether all could be read, and whether some chunk is not stored.
+        Returns which of the rows of chunks, ascending, could not be read, and whether some chunk is not
+        stored.
         """
         reading = self._array.start_gather(
             np.ascontiguousarray(first, np.int64), size, buffer_of(out)
         )
         reading.wait(help=True)
-        return not reading.failures(), reading.missing()
+        return sorted({item for item, _ in reading.failures()}), reading.missing()
 
 
 def native_chunks(plain: PlainArray) -> NativeChunks | None:

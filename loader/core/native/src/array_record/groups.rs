@@ -10,7 +10,7 @@ use super::chunk::Verify;
 use super::decoded::Decoded;
 use super::file::RecordFile;
 use super::parallel::{Failure, caught};
-use super::python::{ArrayRecordFile, NOT_THERE, bytes_objects, chunk_error, numbers, raised};
+use super::python::{ArrayRecordFile, Damages, NOT_THERE, bytes_objects, numbers, raised};
 use crate::guard::guarded;
 use crate::memory::Memory;
 use crate::pool::{self, Found, Scratch, Tasks, Work};
@@ -92,23 +92,29 @@ impl GroupReading {
         self.work.wait_from_python(py, timeout, help)
     }
 
-    /// The groups that were read, which can be had once.
+    /// The groups that were read, which can be had once; `None` for those that are damaged.
     ///
-    /// Raises `ChunkError` with the number of the first chunk that is damaged, and `OSError`.
-    fn taken(&self) -> PyResult<Vec<RecordGroup>> {
-        let mut groups = Vec::with_capacity(self.reads.wanted.len());
+    /// And for each of these its number, and the reason. Raises `OSError`.
+    fn taken(&self) -> PyResult<(Vec<Option<RecordGroup>>, Damages)> {
+        let (mut groups, mut damages) = (Vec::with_capacity(self.reads.wanted.len()), Vec::new());
         for (number, (wanted, found)) in self.reads.wanted.iter().zip(&self.reads.found).enumerate()
         {
             let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
             let found = found.ok_or_else(|| PyRuntimeError::new_err("a group was not read"))?;
-            let decoded = found.map_err(|failure| raised(number, failure, &wanted.file.path))?;
             let &Wanted { begin, end, .. } = wanted;
-            if decoded.count() < end {
-                return Err(chunk_error(number, NOT_THERE));
-            }
-            groups.push(RecordGroup { decoded, begin, end });
+            let why = match found {
+                Ok(decoded) if decoded.count() >= end => {
+                    groups.push(Some(RecordGroup { decoded, begin, end }));
+                    continue;
+                }
+                Ok(_) => NOT_THERE.to_owned(),
+                Err(Failure::Damage(damage)) => damage.0,
+                Err(failure) => return Err(raised(number, failure, &wanted.file.path)),
+            };
+            groups.push(None);
+            damages.push((number, why));
         }
-        Ok(groups)
+        Ok((groups, damages))
     }
 }
 

@@ -109,7 +109,9 @@ impl ArrayRecordFile {
 /// Reads records of files, as bytes.
 ///
 /// `at` and `positions` are int64 of the same length: for each record the number of its file in
-/// `files`, and its position there. Raises `ChunkError` with the number of a record in the call.
+/// `files`, and its position there. Returns the records, `None` for those that are damaged, and for
+/// each of these its number in the call and the reason. Raises `ChunkError` with the number of a
+/// record if there is no memory for it.
 #[pyfunction]
 fn array_record_read<'py>(
     py: Python<'py>,
@@ -117,20 +119,26 @@ fn array_record_read<'py>(
     at: &Bound<'py, PyAny>,
     positions: &Bound<'py, PyAny>,
     verify_data: bool,
-) -> PyResult<Bound<'py, PyList>> {
+) -> PyResult<(Bound<'py, PyList>, Damages)> {
     guarded(|| {
         let files: Vec<&RecordFile> = files.iter().map(|file| &**file.get()).collect();
         let places = places(&files, &numbers(py, at)?, &numbers(py, positions)?)?;
         let verify = Verify::data_if(verify_data);
         let single = |place: &Place| place.file.group == 1 && place.file.is_plausible(place.chunk);
-        let records = if places.iter().all(single) {
+        let (records, damages) = if places.iter().all(single) {
             read_singles(py, &places, verify)?
         } else {
             read_groups(py, &places, verify)?
         };
-        PyList::new(py, records)
+        Ok((PyList::new(py, records)?, damages))
     })
 }
+
+/// The numbers of what is damaged in a call, ascending, each with the reason.
+pub type Damages = Vec<(usize, String)>;
+
+/// Records in the order of a call, `None` for those that are damaged.
+type Records<'py> = Vec<Option<Bound<'py, PyBytes>>>;
 
 /// The place of a record: its file, its chunk there, and its number in the chunk.
 struct Place<'a> {
@@ -159,33 +167,43 @@ fn read_singles<'py>(
     py: Python<'py>,
     places: &[Place<'_>],
     verify: Verify,
-) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+) -> PyResult<(Records<'py>, Damages)> {
     let mut records = Vec::with_capacity(places.len());
     let mut rooms = Vec::with_capacity(places.len());
     for (number, place) in places.iter().enumerate() {
         let size = place.file.decoded[place.chunk] as usize;
         let (record, room) = new_bytes(py, number, size)?;
-        records.push(record);
+        records.push(Some(record));
         rooms.push(Mutex::new(room));
     }
+    let damages = Mutex::new(Vec::new());
     let runs = runs(places);
     let stored = places.iter().map(|place| place.file.stored_bytes(place.chunk)).sum();
     let work = |run: usize, space: &mut Workspace| {
         let (begin, end) = (runs[run], runs.get(run + 1).copied().unwrap_or(places.len()));
-        read_run(&places[begin..end], &rooms[begin..end], verify, space)
+        let damaged = |number, why| locked(&damages).push((begin + number, why));
+        read_run(&places[begin..end], &rooms[begin..end], verify, space, damaged)
             .map_err(|(number, failure)| (begin + number, failure))
     };
     each(py, runs.len(), grain(RUNS, stored), work)?
         .map_err(|(number, failure)| raised(number, failure, &places[number].file.path))?;
-    Ok(records)
+    let mut damages = damages.into_inner().unwrap_or_else(PoisonError::into_inner);
+    damages.sort_unstable();
+    for &(number, _) in &damages {
+        records[number] = None;
+    }
+    Ok((records, damages))
 }
 
-/// Reads neighbouring chunks of one record each; the number of the one that failed.
+/// Reads neighbouring chunks of one record each; calls `damaged` for those that are damaged.
+///
+/// Returns the number of one that could not be read.
 fn read_run(
     places: &[Place<'_>],
     rooms: &[Mutex<Room>],
     verify: Verify,
     space: &mut Workspace,
+    damaged: impl Fn(usize, String),
 ) -> Result<(), (usize, Failure)> {
     let file = places[0].file;
     let begin = file.offsets[places[0].chunk];
@@ -198,8 +216,11 @@ fn read_run(
         let first = (offset - begin) as usize;
         let stop = (first + file.stored_bytes(place.chunk)).min(read);
         let bytes = raw.get(first..stop).unwrap_or(&[]);
-        caught(|| Ok(read_one(offset, bytes, verify, &mut locked(room), space)?))
-            .map_err(|failure| (number, failure))?;
+        match caught(|| Ok(read_one(offset, bytes, verify, &mut locked(room), space)?)) {
+            Ok(()) => {}
+            Err(Failure::Damage(damage)) => damaged(number, damage.0),
+            Err(failure) => return Err((number, failure)),
+        }
     }
     space.raw = raw;
     Ok(())
@@ -238,7 +259,7 @@ fn read_groups<'py>(
     py: Python<'py>,
     places: &[Place<'_>],
     verify: Verify,
-) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+) -> PyResult<(Records<'py>, Damages)> {
     let mut jobs: Vec<Job<'_>> = Vec::new();
     let mut numbers: HashMap<(*const RecordFile, usize), usize> = HashMap::new();
     for (number, &Place { file, chunk, inside }) in places.iter().enumerate() {
@@ -248,41 +269,65 @@ fn read_groups<'py>(
         }
         jobs[job].wanted.push((inside, number));
     }
-    let mut records: Vec<Option<Bound<'py, PyBytes>>> = places.iter().map(|_| None).collect();
+    let mut records: Records<'py> = places.iter().map(|_| None).collect();
+    let mut damages = Vec::new();
     for some in portions(&jobs, |job| job.chunk.stored.len()) {
         let chunks: Vec<Chunk<'_>> = some.iter().map(|job| job.chunk).collect();
-        let decoded = decoded(py, &chunks, verify)?
-            .map_err(|(at, failure)| raised(some[at].wanted[0].1, failure, &some[at].file.path))?;
+        let mut groups = Vec::with_capacity(chunks.len());
+        for (job, group) in some.iter().zip(each_decoded(py, &chunks, verify)?) {
+            match group {
+                Ok(group) => groups.push((job, group)),
+                Err(Failure::Damage(damage)) => {
+                    damages.extend(job.wanted.iter().map(|&(_, number)| (number, damage.0.clone())));
+                }
+                Err(failure) => return Err(raised(job.wanted[0].1, failure, &job.file.path)),
+            }
+        }
         let (mut contents, mut targets) = (Vec::new(), Vec::new());
-        for (job, group) in some.iter().zip(&decoded) {
+        for (job, group) in &groups {
             for &(inside, number) in &job.wanted {
-                let record = group.record(inside);
-                contents.push(record.ok_or_else(|| chunk_error(number, NOT_THERE))?);
-                targets.push(number);
+                match group.record(inside) {
+                    Some(record) => {
+                        contents.push(record);
+                        targets.push(number);
+                    }
+                    None => damages.push((number, NOT_THERE.to_owned())),
+                }
             }
         }
         for (number, record) in targets.into_iter().zip(bytes_objects(py, &contents)?) {
             records[number] = Some(record);
         }
     }
-    Ok(records.into_iter().flatten().collect())
+    damages.sort_unstable();
+    Ok((records, damages))
 }
 
-/// Decodes chunks; the number of the one that failed.
+/// Decodes chunks; the number of the first that failed.
 fn decoded(
     py: Python<'_>,
     chunks: &[Chunk<'_>],
     verify: Verify,
 ) -> PyResult<Result<Vec<Decoded>, (usize, Failure)>> {
-    let found: Vec<OnceLock<Decoded>> = chunks.iter().map(|_| OnceLock::new()).collect();
+    let found = each_decoded(py, chunks, verify)?.into_iter().enumerate();
+    Ok(found.map(|(at, group)| group.map_err(|failure| (at, failure))).collect())
+}
+
+/// Decodes chunks; what became of each.
+fn each_decoded(
+    py: Python<'_>,
+    chunks: &[Chunk<'_>],
+    verify: Verify,
+) -> PyResult<Vec<Result<Decoded, Failure>>> {
+    let found: Vec<OnceLock<Result<Decoded, Failure>>> =
+        chunks.iter().map(|_| OnceLock::new()).collect();
     let work = |at: usize, space: &mut Workspace| {
-        let group = caught(|| Decoded::read(&chunks[at], verify, space));
-        let _ = found[at].set(group.map_err(|failure| (at, failure))?);
-        Ok(())
+        let _ = found[at].set(caught(|| Decoded::read(&chunks[at], verify, space)));
+        Ok::<(), Failure>(())
     };
     let stored = chunks.iter().map(|chunk| chunk.stored.len()).sum();
-    let done = each(py, chunks.len(), grain(1, stored), work)?;
-    Ok(done.map(|()| found.into_iter().filter_map(OnceLock::into_inner).collect()))
+    let _ = each(py, chunks.len(), grain(1, stored), work)?;
+    Ok(found.into_iter().filter_map(OnceLock::into_inner).collect())
 }
 
 /// Decodes chunks in memory: a list of the records of each.

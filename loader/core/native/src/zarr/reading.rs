@@ -451,7 +451,7 @@ impl Reads {
             let (row, run) = runs[at];
             at += count;
             if count == 1 {
-                self.run(0, row, run, &scattering);
+                self.run(chunk, row, run, &scattering);
             } else {
                 self.scatter(chunk, row, &[(Arc::clone(&scattering), chunk)]);
             }

@@ -1,0 +1,77 @@
+"""Tables with rows that are absent, of reads that failed for some records alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.sources.chunks import LaidOutSource, Rest
+from windrow.transforms import columns, tables
+from windrow.transforms.tables import Columnar, Listed, Table
+
+IntArray = npt.NDArray[np.int64]
+
+
+def table_of_rest(
+    source: Any, rest: Rest | None, records: IntArray, *, is_planned: bool
+) -> Table | None:
+    """The records of a read that failed for some alone, which are absent.
+
+    Args:
+        source: The source.
+        rest: What the read has: with `is_planned` a column of each part, else of the only part.
+        records: The records that were asked for.
+        is_planned: Whether the parts were read each by itself.
+
+    Returns:
+        None where only reading the others again gives them.
+    """
+    if rest is None or not isinstance(source, LaidOutSource):
+        return None
+    if not is_planned and len(source.parts) != 1:
+        return None
+    found: list[Any] = rest.found if is_planned else [rest.found]
+    count, name = len(records), type(source).__name__
+    present = np.ones(count, np.bool_)
+    present[[*rest.errors]] = False
+    good = np.flatnonzero(present)
+    if not len(good):
+        return Listed([None] * count)
+    if all(isinstance(column, np.ndarray) for column in found):
+        for column in found:
+            column[~present] = 0
+        table = tables.from_source(source.assembled(found, records), count, name)
+        if isinstance(table, Columnar):
+            return dataclasses.replace(table, present=present)
+        return merged_some([(tables.taken(table, good), good)], count)
+    if not all(isinstance(column, (list, np.ndarray)) for column in found):
+        return None
+    kept = [
+        column[good] if isinstance(column, np.ndarray) else [column[row] for row in good.tolist()]
+        for column in found
+    ]
+    some = tables.from_source(source.assembled(kept, records[good]), len(good), name)
+    return merged_some([(some, good)], count)
+
+
+def merged_some(parts: Sequence[tuple[Table, IntArray]], count: int) -> Table:
+    """Tables as one of `count` rows; rows in none of them are absent."""
+    if not parts:
+        return Listed([None] * count)
+    singles = [(tables.single(table), rows) for table, rows in parts]
+    whole = [
+        (table.tree, rows)
+        for table, rows in singles
+        if isinstance(table, Columnar) and table.present is None
+    ]
+    tree = columns.scattered(whole, count) if len(whole) == len(parts) else None
+    if tree is None or type(tree) is list:
+        return tables.merged(singles, count)
+    present = np.zeros(count, np.bool_)
+    for _, rows in whole:
+        present[rows] = True
+    return Columnar(tree, count, None if present.all() else present)

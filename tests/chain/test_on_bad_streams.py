@@ -1,0 +1,348 @@
+"""Bad elements of streams: dropped where a function raises, counted, and the same in any run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.chain.test_on_bad import DAMAGED, check_restored, number_of, run, until_error
+from windrow import IterDataset, MapDataset, ReadOptions, merge_states
+from windrow.errors import PlanError, ReadError
+
+COUNT = 60
+
+
+def checked(number: int) -> int:
+    if number % 7 == 3:
+        raise ValueError(f"number {number} is bad")
+    return int(number)
+
+
+def checked_columns(numbers: Any) -> Any:
+    return np.array([checked(number) for number in numbers.tolist()], np.int64)
+
+
+def is_odd(number: int) -> bool:
+    return checked(number) % 2 == 1
+
+
+def noisy(number: int, rng: np.random.Generator) -> int:
+    if number % 11 == 5:
+        raise ValueError(f"number {number} is noisy")
+    return int(number) + 1000 * int(rng.integers(2))
+
+
+def with_index(index: int, number: int) -> int:
+    return checked(number) + 10_000 * index
+
+
+def twice(number: int) -> list[int]:
+    return [checked(number), number + 1]
+
+
+def summed(numbers: Sequence[int]) -> int:
+    return checked(sum(numbers))
+
+
+def numbers(lanes: int = 1) -> IterDataset[int]:
+    return MapDataset.range(COUNT).shuffle(seed=1).to_iter_dataset(lanes=lanes)
+
+
+STREAMS: dict[str, Callable[[], Any]] = {
+    "map": lambda: numbers().map(checked).on_bad("skip"),
+    "filter": lambda: (
+        numbers().filter(is_odd).map(lambda n: checked(n + 1)).on_bad("skip").batch(3)
+    ),
+    "columns": lambda: numbers().map(checked_columns, batched=True).map(twice).on_bad("skip"),
+    "indices": lambda: numbers().map_with_index(with_index).on_bad("skip"),
+    "random": lambda: numbers().map(checked).random_map(noisy, seed=2).on_bad("skip"),
+    "random columns": lambda: (
+        numbers()
+        .window_shuffle(5, seed=1)
+        .random_map(lambda n, rngs: checked_columns(n), seed=2, batched=True)
+        .map(lambda n: checked(n + 2))
+        .on_bad("skip")
+    ),
+    "flat_map": lambda: numbers().flat_map(twice).map(checked).on_bad("skip").batch(4),
+    "batch_fn": lambda: numbers().batch(3, batch_fn=summed).on_bad("skip"),
+    "batch_fn, shuffled": lambda: (
+        numbers().window_shuffle(4, seed=1).batch(3, batch_fn=summed).map(checked).on_bad("skip")
+    ),
+    "window_shuffle": lambda: (
+        numbers().map(checked).window_shuffle(5, seed=1).random_map(noisy, seed=2).on_bad("skip")
+    ),
+    "mix": lambda: IterDataset.mix([numbers().map(checked), numbers().filter(is_odd)]).on_bad(
+        "skip"
+    ),
+    "interleave": lambda: (
+        IterDataset.interleave([numbers().map(checked), numbers()], 2).map(checked).on_bad("skip")
+    ),
+    "passes": lambda: numbers().map(checked).repeat(2).map(checked).on_bad("skip"),
+    "two nodes": lambda: (
+        numbers().map(checked).on_bad("skip").map(lambda n: checked(n + 1)).on_bad("skip")
+    ),
+    "lanes": lambda: numbers(3).map(checked).random_map(noisy, seed=3).on_bad("skip").batch(3),
+    "lanes, flat_map": lambda: (
+        numbers(3).flat_map(twice).map(checked).window_shuffle(4, seed=1).on_bad("skip").batch(3)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_restored_run_has_the_same_stream_and_counts(name: str) -> None:
+    dataset = STREAMS[name]()
+    elements, states = run(dataset)
+    assert sum(sum(lanes) for lanes in states[-1]["bad"].values()) > 1
+    for at in range(0, len(states), 5):
+        check_restored(dataset, elements, states, at)
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("name", ["random", "lanes, flat_map"])
+def test_workers_give_the_same_stream_and_counts(name: str) -> None:
+    elements, states = run(STREAMS[name]())
+    with iter(STREAMS[name]().mp_prefetch(2)) as iterator:
+        iterator.set_state(states[5])
+        for number in range(5, len(elements)):
+            assert np.asarray(next(iterator)).tolist() == elements[number]
+            assert iterator.get_state()["bad"] == states[number + 1]["bad"]
+
+
+def test_elements_are_dropped_where_they_raise() -> None:
+    good = [n for n in range(20) if n % 7 != 3]
+    stream = MapDataset.range(20).to_iter_dataset()
+    assert list(stream.map(checked).on_bad("skip")) == good
+    assert list(stream.filter(is_odd).on_bad("skip")) == [n for n in good if n % 2]
+    # An index counts the elements that come to a node.
+    indices = stream.map(checked).map_with_index(lambda k, n: k).on_bad("skip")
+    assert list(indices) == list(range(len(good)))
+    flat = stream.flat_map(lambda n: [checked(n)] * 2).on_bad("skip")
+    assert list(flat) == [n for n in good for _ in range(2)]
+    # A batch whose function raises is dropped as a whole.
+    assert list(stream.batch(4, batch_fn=summed).on_bad("skip")) == [6, 22, 54, 70]
+
+
+def test_reading_and_functions_before_the_stream_are_covered(tmp_path: Path) -> None:
+    source, lost = DAMAGED["groups"](tmp_path)
+    lost |= {n for n in range(120) if n % 29 == 11 or n % 7 == 3}
+    stream = MapDataset.source(source).shuffle(seed=1).map(number_of).to_iter_dataset()
+    log = tmp_path / "bad.jsonl"
+    with iter(stream.map(checked).on_bad("skip", log=log)) as iterator:
+        assert sorted(iterator) == [n for n in range(120) if n not in lost]
+        assert [*(iterator.stats().bad_records or {}).values()] == [len(lost)]
+        # They count together.
+        assert [*iterator.get_state()["bad"]] == ["0"]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert sorted(line["sources"][0]["records"][0] for line in lines) == sorted(lost)
+
+
+def test_a_node_covers_what_comes_after_the_one_before_it() -> None:
+    stream = MapDataset.range(20).to_iter_dataset().map(checked)
+    with pytest.raises(ValueError, match="number 3 is bad"):
+        list(stream.on_bad("skip", KeyError).map(checked).on_bad("skip"))
+    with pytest.raises(ValueError, match="number 3 is bad"):
+        list(MapDataset.range(20).to_iter_dataset().on_bad("skip").map(checked))
+    assert list(stream.on_bad("raise").on_bad("skip")) == [n for n in range(20) if n % 7 != 3]
+
+
+def test_an_unanswered_read_is_raised() -> None:
+    def unanswered(number: int) -> int:
+        raise ReadError("no answer", is_unanswered=True)
+
+    with pytest.raises(ReadError, match="no answer"):
+        list(numbers().map(unanswered).on_bad("skip"))
+
+
+def test_a_stream_has_nothing_to_put_in_place_of_a_bad_element() -> None:
+    with pytest.raises(PlanError, match=r"write on_bad\('replace'\) before to_iter_dataset"):
+        numbers().on_bad("replace")
+
+
+def test_later_nodes_derive_the_seeds_that_they_had() -> None:
+    stream = numbers().seed(1).window_shuffle(4).map(lambda n: n)
+    plain = list(stream.window_shuffle(6))
+    assert list(stream.on_bad("skip").window_shuffle(6)) == plain
+
+
+def test_explain_predicts_as_if_all_were_good() -> None:
+    stream = numbers().map(checked).window_shuffle(4, seed=1).map(checked)
+    plain, found = stream.explain(), stream.on_bad("skip").explain()
+    assert (found.length, found.epoch) == (plain.length, plain.epoch)
+    assert "predicted as if all were good" in str(found)
+
+
+def test_the_node_is_part_of_the_fingerprint() -> None:
+    def named(stream: IterDataset[int]) -> Any:
+        return iter(stream).get_state()["fingerprint"]
+
+    stream = numbers().map(checked)
+    assert named(stream.on_bad("skip")) == named(stream.on_bad("skip", max_bad=3, log="x"))
+    assert (
+        len({named(s) for s in (stream, stream.on_bad("skip"), stream.on_bad("skip", KeyError))})
+        == 3
+    )
+    pickled = pickle.dumps(iter(stream.on_bad("skip")))
+    assert list(pickle.loads(pickled)) == list(stream.on_bad("skip"))
+
+
+@pytest.mark.parametrize("name", ["map", "window_shuffle", "lanes"])
+def test_too_many_bad_elements_raise_at_their_place(name: str) -> None:
+    whole, states = run(STREAMS[name]())
+    most = 2 if name == "lanes" else 4
+    limited = {
+        "map": lambda: numbers().map(checked).on_bad("skip", max_bad=most),
+        "window_shuffle": lambda: (
+            numbers()
+            .map(checked)
+            .window_shuffle(5, seed=1)
+            .random_map(noisy, seed=2)
+            .on_bad("skip", max_bad=most)
+        ),
+        "lanes": lambda: (
+            numbers(3).map(checked).random_map(noisy, seed=3).on_bad("skip", max_bad=most).batch(3)
+        ),
+    }[name]()
+    with iter(limited) as iterator:
+        found, error = until_error(iterator, ReadError, f"more than max_bad={most} records")
+        assert found == whole[: len(found)]
+        assert str(error).count("\n  element ") == most + 1
+        # The next element of the stream would be past one bad element too many.
+        counts = states[len(found)]["bad"]["0"]
+        assert max(counts) <= most
+        until_error(iterator, ReadError, "more than max_bad")  # at the same place
+    with iter(limited) as iterator:
+        iterator.set_state(states[len(found) // 2])
+        assert until_error(iterator, ReadError, "max_bad")[0] == whole[len(found) // 2 : len(found)]
+
+
+def test_a_share_is_judged_in_each_thousand() -> None:
+    def bad(number: int) -> int:
+        if 1990 <= number < 2010 or number > 4000:
+            raise ValueError("bad")
+        return number
+
+    stream = MapDataset.range(5000).to_iter_dataset().window_shuffle(1, seed=1).map(bad)
+    with iter(stream.on_bad("skip", max_bad=0.01)) as iterator:
+        found, _ = until_error(iterator, ReadError, "more than max_bad=0.01 of 1,000 elements")
+        assert found[-1] == 4000
+
+
+def test_states_of_shards_are_merged() -> None:
+    stream = MapDataset.range(50).shuffle(seed=1).repeat().to_iter_dataset(lanes=4)
+    stream = stream.flat_map(twice).random_map(noisy, seed=1).on_bad("skip")
+    check_shards(stream, 4, 2)
+
+
+def check_shards(stream: IterDataset[int], lanes: int, count: int) -> None:
+    """Shards of a stream give the rows of its batches, and their merged states are its state."""
+    whole = iter(stream.batch(lanes))
+    shards = [iter(stream.batch(lanes).shard(n, count)) for n in range(count)]
+    for _ in range(4):
+        parts = [next(shard) for shard in shards]
+        assert np.concatenate(parts).tolist() == next(whole).tolist()
+    merged = merge_states([shard.get_state() for shard in shards])
+    assert merged == whole.get_state()
+    again = iter(stream.batch(lanes))
+    again.set_state(json.loads(json.dumps(merged)))
+    assert next(again).tolist() == next(whole).tolist()
+    assert again.get_state() == whole.get_state()
+    for iterator in (whole, again, *shards):
+        iterator.close()
+
+
+def test_bad_elements_are_appended_to_a_file(tmp_path: Path) -> None:
+    log = tmp_path / "bad.jsonl"
+    stream = MapDataset.range(10).to_iter_dataset().flat_map(twice).map(checked)
+    assert len(list(stream.on_bad("skip", log=log))) == 16
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["element"], line["sources"][0]["records"], line["reason"]) for line in lines] == [
+        (3, [3], "number 3 is bad"),
+        (5, [2], "number 3 is bad"),
+        (17, [9], "number 10 is bad"),
+    ]
+    assert lines[1]["sources"][0]["source"] == "range(0, 10, 1)"
+
+
+# --- any chain ------------------------------------------------------------------------------------
+
+STEPS: dict[str, Callable[[IterDataset[int]], IterDataset[int]]] = {
+    "map": lambda s: s.map(checked),
+    "columns": lambda s: s.map(checked_columns, batched=True),
+    "filter": lambda s: s.filter(lambda n: checked(n + 2) % 4 > 0),
+    "random_map": lambda s: s.random_map(noisy, seed=4),
+    "map_with_index": lambda s: s.map_with_index(lambda k, n: checked(n) + k),
+    "flat_map": lambda s: s.flat_map(twice),
+    "window_shuffle": lambda s: s.window_shuffle(5, seed=3),
+    "limit": lambda s: s.limit(300),
+    "on_bad": lambda s: s.on_bad("skip"),
+}
+CHAINS = st.tuples(
+    st.sampled_from(["skip", "replace", None]),
+    st.lists(st.sampled_from([*STEPS]), max_size=4),
+    st.sampled_from([1, 12]),
+)
+
+
+def made(chain: Any, source: Any, *, endless: bool) -> IterDataset[int]:
+    """A stream of a chain that was drawn: what becomes of bad records, steps of the stream, lanes."""
+    action, steps, lanes = chain
+    dataset = MapDataset.source(source).shuffle(seed=5).map(number_of)
+    dataset = dataset.repeat() if endless else dataset
+    if action is not None:
+        dataset = dataset.on_bad(action)
+    stream = dataset.to_iter_dataset(ReadOptions(block_bytes=2000), lanes=lanes)
+    for step in steps:
+        stream = STEPS[step](stream)
+    return stream.on_bad("skip")
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    return [DAMAGED[kind](tmp_path_factory.mktemp(kind))[0] for kind in ("records", "chunks")]
+
+
+@given(CHAINS, st.integers(0, 1), st.integers(0, 40))
+@settings(max_examples=15, deadline=None)
+def test_any_chain_is_restored_anywhere(
+    damaged: list[Any], chain: Any, which: int, at: int
+) -> None:
+    stream: Any = made(chain, damaged[which], endless=False)
+    stream = stream if chain[2] == 1 else stream.batch(12)
+    elements, states = run(stream)
+    check_restored(stream, elements, states, min(at, len(elements)))
+
+
+@given(CHAINS, st.integers(0, 1), st.sampled_from([1, 2, 3, 4]))
+@settings(max_examples=6, deadline=None)
+def test_shards_of_any_chain_have_its_rows(
+    damaged: list[Any], chain: Any, which: int, shards: int
+) -> None:
+    action, steps, _ = chain
+    steps = [step for step in steps if step != "limit"]  # shards cannot know where that ends
+    check_shards(made((action, steps, 12), damaged[which], endless=True), 12, shards)
+
+
+@pytest.mark.jobs
+@given(CHAINS, st.integers(0, 1), st.integers(1, 3), st.integers(0, 20))
+@settings(max_examples=5, deadline=None)
+def test_workers_of_any_chain_give_the_same(
+    damaged: list[Any], chain: Any, which: int, workers: int, at: int
+) -> None:
+    stream: Any = made(chain, damaged[which], endless=False)
+    elements, states = run(stream if chain[2] == 1 else stream.batch(12))
+    at = min(at, len(elements))
+    stream = stream.mp_prefetch(workers)
+    with iter(stream if chain[2] == 1 else stream.batch(12)) as iterator:
+        iterator.set_state(states[at])
+        found = [np.asarray(element).tolist() for element in itertools.islice(iterator, 8)]
+        assert found == elements[at : at + 8]
+        assert iterator.get_state()["bad"] == states[at + len(found)]["bad"]

@@ -1,0 +1,1 @@
+from loader.engine.some_rows import *

@@ -197,7 +197,8 @@ class BoxPart(Part):
         chunk_shape: Cells of a chunk along each axis.
         reader: Reads boxes of the array.
         origins: A function from record indices `(n,)` to the first cell of each record, int64
-            `(n, rank)`, which may lie outside the array if there is padding.
+            `(n, rank)`, or of each cut of it, `(n, cuts, rank)`; cells may lie outside the array if
+            there is padding.
         fields: The fields of a record, at least one.
         padding: The values outside the array; None if all boxes lie within it.
         shift: Cells of the first chunk that lie before cell 0, along each axis; () for 0.
@@ -286,7 +287,12 @@ class BoxPart(Part):
 
     def home(self, indices: IntArray) -> IntArray:
         """The chunk in which the first box of each record begins, clipped into the array."""
-        return self.home_of_cells(self.origins(indices) + self._table.offsets[0])
+        return self.home_of_cells(self._cuts(indices)[:, 0])
+
+    def _cuts(self, indices: IntArray) -> IntArray:
+        """The first cell of each cut of each record, `(n, cuts, rank)`."""
+        found = self.origins(indices)
+        return (found[:, None] if found.ndim == 2 else found) + self._table.offsets
 
     def home_of_cells(self, cells: IntArray) -> IntArray:
         """The chunk that holds each of `cells` `(n, rank)`, clipped into the array; 0 if empty."""
@@ -303,7 +309,7 @@ class BoxPart(Part):
         """The fragments of the records at `indices`; their records never decrease."""
         table = self._table
         count = len(table.offsets)
-        first = (self.origins(indices)[:, None, :] + table.offsets).reshape(-1, len(self.shape))
+        first = self._cuts(indices).reshape(-1, len(self.shape))
         sizes = np.broadcast_to(table.sizes, (len(indices), *table.sizes.shape)).reshape(
             first.shape
         )

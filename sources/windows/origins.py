@@ -208,13 +208,20 @@ def masked(axis: OriginAxis, mask: npt.NDArray[np.bool_], runs: Sequence[Run]) -
     for first, stop in runs:
         ends = [np.clip(origins + at, 0, len(mask)) for at in (first, stop)]
         good &= before[ends[0]] == before[ends[1]]
-    count = int(np.count_nonzero(good))
-    if not count:
+    if not good.any():
         raise SourceError(
             f"{_WHAT}: the mask of {axis.dim!r} allows no window: each of the {axis.count:,} that"
             " fit has a cell for which it is false"
         )
-    left = f"{axis.count - count:,} masked along {named(axis.dim)}"
+    return chosen(axis, origins, good, "masked")
+
+
+def chosen(
+    axis: OriginAxis, origins: IntArray, good: npt.NDArray[np.bool_], why: str
+) -> OriginAxis:
+    """The origins of `axis` that are good; `why` says what the others are."""
+    count = int(np.count_nonzero(good))
+    left = f"{axis.count - count:,} {why} along {named(axis.dim)}" if count < axis.count else ""
     left = ", ".join(text for text in (axis.left, left) if text)
     return dataclasses.replace(axis, count=count, table=origins[good], left=left)
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from windrow.sources.base import IntArray
-from windrow.sources.boxes import BoxPart, Padding
+from windrow.sources.boxes import BoxField, BoxPart, Padding
 from windrow.sources.chunks import ArrayPart, Blocks
 from windrow.sources.windows.fields import TakenField
 from windrow.sources.windows.origins import Home
@@ -93,7 +93,7 @@ def _homes(part: BoxPart | ArrayPart, field: TakenField, plan: WindowPlan) -> li
     for axis, along in enumerate(field.along):
         if along.dim in homes:
             chunk, shift, length = axes[axis]
-            homes[along.dim] = Home(chunk, shift, along.runs[0][0], length)
+            homes[along.dim] = Home(chunk, shift, along.first, length)
     return list(homes.values())
 
 
@@ -101,8 +101,8 @@ def _joined(homes: Sequence[Home], part: BoxPart | ArrayPart, plan: WindowPlan) 
     """Joins several chunks to one, where windows are longer than chunks."""
     counts = []
     for dim, home in zip(plan.origins.dims, homes, strict=True):
-        runs = plan.runs(dim)
-        extent = max(stop for _, stop in runs) - min(first for first, _ in runs)
+        first, stop = plan.reach(dim)
+        extent = stop - first
         wanted = -(-_WINDOWS_SIDE_BY_SIDE * extent // home.chunk)
         counts.append(max(1, wanted) if home.chunk < min(extent, home.length) else 1)
     if isinstance(part, BoxPart):
@@ -126,6 +126,8 @@ def _row_part(array: OpenArray, fields: Sequence[TakenField], plan: WindowPlan) 
         axis.is_whole(cells) for axis, cells in zip(field.along[1:], array.shape[1:], strict=True)
     )
     if len(fields) > 1 or not whole or not first.moves or len(first.runs) > 1:
+        return None
+    if first.matched is not None:
         return None
     begin, stop = first.runs[0]
     if array.part.row_bytes * (stop - begin) > _LARGE_BYTES:
@@ -158,7 +160,7 @@ def _box_part(
         for axis, column in enumerate(columns):
             if column is not None:
                 out[:, axis] = found[:, column]
-        return out
+        return _with_times(out, fields, boxes)
 
     part = array.box_part(origins, boxes, pad)
     if pad is None:
@@ -168,3 +170,26 @@ def _box_part(
         for axis, cells in zip(fields[0].along, array.shape, strict=True)
     )
     return dataclasses.replace(part, readable=readable)
+
+
+def _with_times(
+    origins: IntArray, fields: Sequence[TakenField], boxes: Sequence[BoxField]
+) -> IntArray:
+    """The first cell of each record `(n, axes)`, or of each cut of it `(n, cuts, axes)`.
+
+    Cuts differ where cells are found by their times, which lie at different distances from different
+    origins.
+    """
+    axes = range(origins.shape[1])
+    if all(field.along[axis].matched is None for field in fields for axis in axes):
+        return origins
+    cuts = [(field, cut) for field, box in zip(fields, boxes, strict=True) for cut in box.cuts]
+    found = np.repeat(origins[:, None], len(cuts), axis=1)
+    for axis in axes:
+        for field in fields:
+            along = field.along[axis]
+            if along.matched is not None:
+                mine = [k for k, (of, _) in enumerate(cuts) if of is field]
+                places = [cuts[k][1].target[axis] for k in mine]
+                found[:, mine, axis] = along.at(origins[:, axis])[:, places]
+    return found

@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.windows.coordinates import Coordinates
+from windrow.sources.windows.durations import duration
 from windrow.sources.windows.fields import (
     Along,
     Field,
+    Matched,
     TakenField,
     at_least_one,
     by_dim,
@@ -36,6 +39,7 @@ from windrow.sources.windows.origins import (
     regular_axis,
 )
 from windrow.sources.windows.selection import Coordinate, Picked, picked
+from windrow.sources.windows.times import Offsets, Times, times_along, with_times
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.tree import OpenArray
 
@@ -57,6 +61,7 @@ class WindowRequest:
     dims: Any = None
     select: Any = None
     method: str | None = None
+    tolerance: Any = None
     labelled: bool = False  # whether records have coordinates
 
 
@@ -78,9 +83,10 @@ class WindowPlan:
     ranges: Mapping[Dim, range]
     arrays: tuple[tuple[Dim, ...], ...]
 
-    def runs(self, dim: Dim) -> list[Run]:
-        """The cells that windows read along a dimension, counted from their origin."""
-        return _runs(self.taken, dim)
+    def reach(self, dim: Dim) -> Run:
+        """The cells from the first to the last one that windows read, counted from their origins."""
+        all_of = [axis.reach for field in self.taken for axis in field.along if axis.dim == dim]
+        return min(first for first, _ in all_of), max(stop for _, stop in all_of)
 
 
 def planned(opened: Sequence[OpenArray], request: WindowRequest, known: Coordinates) -> WindowPlan:
@@ -120,6 +126,9 @@ class _Planner:
         self._fields = [
             (name, self._resolved(field), number) for name, field, number in self._fields
         ]
+        self._tolerance = self._given_tolerance()
+        self._times: dict[Dim, Times] = {}
+        self._matched: dict[Dim, dict[Offsets, Matched]] = {}
         self._centered: tuple[Dim, ...] = ()
         if request.centers is not None:
             self._centered = tuple(self._sizes)
@@ -141,6 +150,7 @@ class _Planner:
         """Reads the needed coordinates of remote arrays in parallel."""
         dims = {dim for dim, _ in self._by_dim(self._request.select, "select")}
         dims.update(dim for _, field, _ in self._fields for dim in field.select)
+        dims.update(dim for _, field, _ in self._fields for dim in _timed(field))
         wanted: dict[str, Found] = {}
         others: list[Found] = []
         for number in self._used:
@@ -302,13 +312,51 @@ class _Planner:
         if dim in self._moving:
             size = field.sizes.get(dim, self._sizes.get(dim))
             offsets = field.offsets.get(dim, 0)
-            dropped = size is None and isinstance(offsets, int)
+            dropped = size is None and not isinstance(offsets, tuple)
             cells = 1 if size is None else size
             before = cells // 2 if dim in self._centered else 0
-            firsts = (offsets,) if isinstance(offsets, int) else offsets
+            firsts: Any = offsets if isinstance(offsets, tuple) else (offsets,)
+            if isinstance(firsts[0], np.timedelta64):
+                firsts = self._cells_at(dim, firsts)
+            if isinstance(firsts, Matched):
+                if size is not None:
+                    raise ArgumentError(
+                        f"{_WHAT}: offsets along {dim!r} are matched by time, one cell each, so that"
+                        f" there is no size; leave {dim!r} out of sizes, and list all offsets"
+                    )
+                return Along(dim, ((0, len(firsts.cells)),), True, dropped, firsts)
             runs = runs_of_cells([offset - before for offset in firsts], cells)
             return Along(dim, runs, True, dropped)
         return _fixed(dim, self._picked.get(dim, self._ranges[dim]))
+
+    # --- times -----------------------------------------------------------------------------------
+
+    def _given_tolerance(self) -> np.timedelta64 | None:
+        given, what = self._request.tolerance, f"{_WHAT}: tolerance"
+        if given is None:
+            return None
+        found = duration(given, what)
+        if found is None or found < np.timedelta64(0):
+            raise ArgumentError(f"{what} must be a duration such as '30min' or '0h', got {given!r}")
+        if not any(_timed(field) for _, field, _ in self._fields):
+            raise ArgumentError(
+                f"{what} is for offsets in time, and no field has one; leave it out, or give"
+                " durations, such as Field(offsets={'time': '-6h'})"
+            )
+        return found
+
+    def _cells_at(self, dim: Dim, offsets: Offsets) -> tuple[int, ...] | Matched:
+        """Offsets in time as cells."""
+        known = self._matched.setdefault(dim, {})
+        if offsets in known:
+            return known[offsets]
+        if dim not in self._times:
+            labels = coordinate_along(dim, self._opened, self._names, self._used, self._known)
+            self._times[dim] = times_along(dim, labels)
+        found = self._times[dim].cells_at(offsets, self._ranges[dim], self._tolerance)
+        if isinstance(found, Matched):
+            known[offsets] = found  # fields with the same offsets have one coordinate
+        return found
 
     # --- origins ---------------------------------------------------------------------------------
 
@@ -317,34 +365,54 @@ class _Planner:
 
     def _axis(self, dim: Dim, runs: list[Run]) -> OriginAxis:
         cells, pad = self._ranges[dim], self._request.pad
-        anchors = self._anchors.get(dim)
-        stride = self._strides.get(dim, self._sizes.get(dim, 1))
-        if anchors is None:
-            return regular_axis(dim, cells, runs, stride, pad=pad, shifted=dim not in self._sizes)
-        given = np.asarray(anchors)
+        reads = runs or [(0, 1)]  # no field has cells at fixed distances
+        given = self._given_anchors(dim)
+        if given is not None and given.dtype.kind != "b":
+            origins = given.astype(np.int64)
+            if given.dtype.kind == "i":
+                origins[origins < 0] += self._lengths[dim]
+            axis = listed_axis(dim, origins, cells, reads, pad=pad)
+        else:
+            stride = self._strides.get(dim, self._sizes.get(dim, 1))
+            shifted = dim not in self._sizes
+            axis = regular_axis(dim, cells, reads, stride, pad=pad, shifted=shifted)
+            if given is not None:
+                axis = masked(axis, given, runs)
+        matched = self._matched.get(dim)
+        if not matched:
+            return axis
+        if pad:
+            raise ArgumentError(
+                f"{_WHAT}: offsets along {dim!r} are matched by time, so that windows there are not"
+                " padded; leave pad out, or give offsets in cells"
+            )
+        allowed = np.zeros(self._lengths[dim], np.bool_)
+        allowed[cells.start : cells.stop] = True
+        if given is not None and given.dtype.kind == "b":
+            allowed &= given
+        return with_times(axis, list(matched.values()), allowed, self._tolerance)
+
+    def _given_anchors(self, dim: Dim) -> npt.NDArray[Any] | None:
+        """The mask of a dimension, or its listed origins."""
+        if dim not in self._anchors:
+            return None
+        given = np.asarray(self._anchors[dim])
         if given.ndim != 1 or given.dtype.kind not in "biu":
             raise ArgumentError(
                 f"{_WHAT}: anchors[{dim!r}] must be a mask or integers in one dimension, got shape"
                 f" {given.shape} and dtype {given.dtype}"
             )
-        if given.dtype.kind == "b":
-            if len(given) != self._lengths[dim]:
-                raise ArgumentError(
-                    f"{_WHAT}: the mask of {dim!r} has {len(given):,} values, and there are"
-                    f" {self._lengths[dim]:,} cells; give one for each"
-                )
-            shifted = dim not in self._sizes
-            axis = regular_axis(dim, cells, runs, stride, pad=pad, shifted=shifted)
-            return masked(axis, given, runs)
-        if dim in self._strides:
+        if given.dtype.kind == "b" and len(given) != self._lengths[dim]:
+            raise ArgumentError(
+                f"{_WHAT}: the mask of {dim!r} has {len(given):,} values, and there are"
+                f" {self._lengths[dim]:,} cells; give one for each"
+            )
+        if given.dtype.kind != "b" and dim in self._strides:
             raise ArgumentError(
                 f"{_WHAT}: anchors lists the origins along {dim!r}, so strides cannot; leave"
                 " strides out, or give a mask"
             )
-        origins = given.astype(np.int64)
-        if given.dtype.kind == "i":
-            origins[origins < 0] += self._lengths[dim]
-        return listed_axis(dim, origins, cells, runs, pad=pad)
+        return given
 
     def _centers(self, taken: Sequence[TakenField]) -> Centers:
         given = np.asanyarray(self._request.centers)
@@ -389,9 +457,17 @@ def _fixed(dim: Dim, cells: Picked) -> Along:
 
 
 def _runs(taken: Sequence[TakenField], dim: Dim) -> list[Run]:
-    return sorted(
-        {run for field in taken for axis in field.along if axis.dim == dim for run in axis.runs}
-    )
+    along = [axis for field in taken for axis in field.along if axis.dim == dim]
+    return sorted({run for axis in along if axis.matched is None for run in axis.runs})
+
+
+def _timed(field: Field) -> list[Dim]:
+    """The dimensions along which a field has offsets in time."""
+    return [
+        dim
+        for dim, given in field.offsets.items()
+        if isinstance(given[0] if isinstance(given, tuple) else given, np.timedelta64)
+    ]
 
 
 def coordinate_along(

@@ -79,6 +79,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         names: Sequence[str] | None = None,
         select: Mapping[Any, Any] | None = None,
         method: str | None = None,
+        tolerance: Any = None,
         coordinates: bool | Sequence[str] = False,
         decode: Any = False,
         direct: bool | None = None,
@@ -118,6 +119,10 @@ class WindowDataSource(OverTree, LaidOutSource):
                 that cell and drops the axis, a list takes several. Along dimensions without
                 coordinates, cells take the place of labels. A `Field` may have a `select` too.
             method: None, or 'nearest' for labels that need not be exact, except in slices.
+            tolerance: A duration such as `'30min'`, for offsets in time where times are not evenly
+                spaced, or lie between the steps. Each offset takes the cell with the nearest time, if
+                it is that near, and windows without such a cell are left out; `'0h'` takes only the
+                time itself. By default such times are an error that says where they are.
             coordinates: Whether a record has the coordinates of its window too, under the names of
                 the dimensions (`x_time` for a field `x` where fields differ along `time`); or the
                 names of coordinates. Outside of the array they are NaN or NaT.
@@ -158,6 +163,7 @@ class WindowDataSource(OverTree, LaidOutSource):
             dims=dims,
             select=select,
             method=method,
+            tolerance=tolerance,
             labelled=coordinates is not False,
         )
         opened = self._tree.open()
@@ -397,7 +403,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         for along in field.along:
             if along.moves:
                 may = self._plan.ranges[along.dim]
-                cells = origins[:, dims.index(along.dim), None] + along.cells()
+                cells = along.at(origins[:, dims.index(along.dim)])
                 outside = (cells < may.start) | (cells >= may.stop)
                 if along.dropped:
                     values[outside[:, 0]] = fill

@@ -74,12 +74,10 @@ class WindowCoordinate:
 
     def of(self, indices: IntArray, origins: Origins) -> AnyArray:
         """The coordinates of records, `(n, length)`, or `(n,)` for a dropped axis."""
-        cells = self.along.cells()[None]
         if self.along.moves:
-            column = origins.dims.index(self.along.dim)
-            cells = origins.at(indices)[:, column, None] + cells
+            cells = self.along.at(origins.at(indices)[:, origins.dims.index(self.along.dim)])
         else:
-            cells = np.broadcast_to(cells, (len(indices), cells.shape[1]))
+            cells = np.broadcast_to(self.along.cells(), (len(indices), self.along.length))
         if self._outside:
             found = self.values[np.clip(cells, 0, len(self.values) - 1)]
             found = found.astype(self._dtype, copy=False)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from windrow.sources.base import IntArray
-from windrow.sources.boxes import BoxField, BoxPart, Padding
+from windrow.sources.boxes import BoxField, BoxPart
 from windrow.sources.chunks import ArrayPart, Blocks
+from windrow.sources.padding import Padding
 from windrow.sources.windows.fields import TakenField
 from windrow.sources.windows.origins import Home
 from windrow.sources.windows.plan import WindowPlan
@@ -42,10 +43,8 @@ class WindowParts:
     places: Mapping[int, tuple[int, int | None]]
 
 
-def parts_of(
-    opened: Sequence[OpenArray], plan: WindowPlan, pads: Sequence[Padding | None]
-) -> WindowParts:
-    """The parts that read the fields of a plan; `pads` has the padding of each field."""
+def parts_of(opened: Sequence[OpenArray], plan: WindowPlan, fills: Sequence[Any]) -> WindowParts:
+    """The parts that read the fields of a plan; `fills` has the value of constant padding of each."""
     parts: list[BoxPart | ArrayPart] = []
     places: dict[int, tuple[int, int | None]] = {}
     for number, array in enumerate(opened):
@@ -59,7 +58,7 @@ def parts_of(
         fields = [plan.taken[k] for k in mine]
         rows = _row_part(array, fields, plan)
         places.update({k: (len(parts), at if rows is None else None) for at, k in enumerate(mine)})
-        parts.append(_box_part(array, fields, plan, pads[mine[0]]) if rows is None else rows)
+        parts.append(_box_part(array, fields, plan, fills[mine[0]]) if rows is None else rows)
     return WindowParts(tuple(parts), places)
 
 
@@ -146,7 +145,7 @@ def _row_part(array: OpenArray, fields: Sequence[TakenField], plan: WindowPlan) 
 
 
 def _box_part(
-    array: OpenArray, fields: Sequence[TakenField], plan: WindowPlan, pad: Padding | None
+    array: OpenArray, fields: Sequence[TakenField], plan: WindowPlan, fill: Any
 ) -> BoxPart:
     """The windows as boxes of an array."""
     columns = [
@@ -162,9 +161,10 @@ def _box_part(
                 out[:, axis] = found[:, column]
         return _with_times(out, fields, boxes)
 
-    part = array.box_part(origins, boxes, pad)
-    if pad is None:
-        return part
+    modes = tuple(plan.pads.get(axis.dim) if axis.moves else None for axis in fields[0].along)
+    if not any(modes):
+        return array.box_part(origins, boxes, None)
+    part = array.box_part(origins, boxes, Padding(modes, fill))
     readable = tuple(
         plan.ranges[axis.dim] if axis.moves else range(cells)
         for axis, cells in zip(fields[0].along, array.shape, strict=True)

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ArgumentError, SourceError
+from windrow.sources.padding import Mode
+from windrow.sources.windows.arguments import axis_names, fields_of
 from windrow.sources.windows.coordinates import Coordinates
 from windrow.sources.windows.durations import duration
 from windrow.sources.windows.fields import (
@@ -44,6 +46,7 @@ from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.tree import OpenArray
 
 _WHAT: Final = "WindowDataSource"
+_PADS: Final = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +57,7 @@ class WindowRequest:
     strides: Any = None
     start: Any = None
     stop: Any = None
-    pad: bool = False
+    pad: Any = None
     fields: Any = None
     anchors: Any = None
     centers: Any = None
@@ -75,6 +78,7 @@ class WindowPlan:
         lengths: Cells along each dimension.
         ranges: The cells that may be read; cells outside are padding.
         arrays: Names of the axes of each array.
+        pads: The padding along each dimension with padding.
     """
 
     origins: Origins
@@ -82,6 +86,15 @@ class WindowPlan:
     lengths: Mapping[Dim, int]
     ranges: Mapping[Dim, range]
     arrays: tuple[tuple[Dim, ...], ...]
+    pads: Mapping[Dim, Mode]
+
+    @property
+    def pad_label(self) -> str:
+        """The padding as a string for states and for the user; '' without padding."""
+        modes = list(self.pads.values())
+        if modes and modes == [modes[0]] * len(self.origins.dims):
+            return modes[0]
+        return ", ".join(f"{dim} {mode}" for dim, mode in self.pads.items())
 
     def reach(self, dim: Dim) -> Run:
         """The cells from the first to the last one that windows read, counted from their origins."""
@@ -111,8 +124,8 @@ class _Planner:
                 f"{_WHAT}: method must be None or 'nearest', got {request.method!r}"
             )
         self._opened, self._request, self._known = opened, request, known
-        self._names = _axis_names(opened, request.dims)
-        self._fields = _fields_of(request.fields, opened)
+        self._names = axis_names(opened, request.dims)
+        self._fields = fields_of(request.fields, opened)
         self._used = sorted({number for _, _, number in self._fields})
         self._sizes = {
             dim: at_least_one(size, dim, f"{_WHAT}: sizes")
@@ -133,6 +146,7 @@ class _Planner:
         if request.centers is not None:
             self._centered = tuple(self._sizes)
         self._moving = self._moving_dims()
+        self._pads = self._padded()
         self._lengths = self._agreed_lengths()
         self._picked: dict[Dim, Picked] = {}
         self._read_ahead()
@@ -144,7 +158,9 @@ class _Planner:
             for name, field, number in self._fields
         )
         origins = self._centers(taken) if self._centered else self._grid(taken)
-        return WindowPlan(origins, taken, self._lengths, self._ranges, tuple(self._names))
+        return WindowPlan(
+            origins, taken, self._lengths, self._ranges, tuple(self._names), self._pads
+        )
 
     def _read_ahead(self) -> None:
         """Reads the needed coordinates of remote arrays in parallel."""
@@ -232,6 +248,26 @@ class _Planner:
                 " ...}, offsets in fields, or anchors"
             )
         return moving
+
+    def _padded(self) -> dict[Dim, Mode]:
+        """The padding along each dimension with padding."""
+        given: Any = self._request.pad
+        if given is None:
+            return {}
+        by_name = isinstance(given, Mapping)
+        found = self._by_dim(given, "pad") if by_name else [(dim, given) for dim in self._moving]
+        for dim, mode in found:
+            if mode not in _PADS:
+                raise ArgumentError(
+                    f"{_WHAT}: pad must be one of {_PADS} or None, or a dict of them by dimension, got"
+                    f" {given!r}"
+                )
+            if dim not in self._moving:
+                raise ArgumentError(
+                    f"{_WHAT}: pad names {dim!r}, and windows do not move along it, so that none"
+                    " reaches out there; leave it out, or give its size"
+                )
+        return dict(found)
 
     def _example(self) -> Dim:
         return self._names[self._used[0]][0]
@@ -364,24 +400,25 @@ class _Planner:
         return OriginGrid([self._axis(dim, _runs(taken, dim)) for dim in self._moving])
 
     def _axis(self, dim: Dim, runs: list[Run]) -> OriginAxis:
-        cells, pad = self._ranges[dim], self._request.pad
+        cells, mode = self._ranges[dim], self._pads.get(dim)
         reads = runs or [(0, 1)]  # no field has cells at fixed distances
         given = self._given_anchors(dim)
         if given is not None and given.dtype.kind != "b":
             origins = given.astype(np.int64)
             if given.dtype.kind == "i":
                 origins[origins < 0] += self._lengths[dim]
-            axis = listed_axis(dim, origins, cells, reads, pad=pad)
+            axis = listed_axis(dim, origins, cells, reads, pad=mode is not None)
         else:
             stride = self._strides.get(dim, self._sizes.get(dim, 1))
-            shifted = dim not in self._sizes
-            axis = regular_axis(dim, cells, reads, stride, pad=pad, shifted=shifted)
+            # Where cells wrap around there is no last window that fits.
+            shifted = dim not in self._sizes or mode == "wrap"
+            axis = regular_axis(dim, cells, reads, stride, pad=mode is not None, shifted=shifted)
             if given is not None:
-                axis = masked(axis, given, runs)
+                axis = masked(axis, given, runs, circle=cells if mode == "wrap" else None)
         matched = self._matched.get(dim)
         if not matched:
             return axis
-        if pad:
+        if mode is not None:
             raise ArgumentError(
                 f"{_WHAT}: offsets along {dim!r} are matched by time, so that windows there are not"
                 " padded; leave pad out, or give offsets in cells"
@@ -443,7 +480,9 @@ class _Planner:
         centers = Centers(dims, given if given.size else given.astype(np.int64))
         runs = [_runs(taken, dim) for dim in dims]
         reach = [(min(r[0] for r in each), max(r[1] for r in each)) for each in runs]
-        centers.check([self._ranges[dim] for dim in dims], None if self._request.pad else reach)
+        # Where windows are padded, only the center itself must lie in the array.
+        reach = [(0, 1) if dim in self._pads else run for dim, run in zip(dims, reach, strict=True)]
+        centers.check([self._ranges[dim] for dim in dims], reach)
         return centers
 
 
@@ -487,88 +526,3 @@ def coordinate_along(
             if found is not None and len(found.values) == length:
                 return found
     return None
-
-
-def _axis_names(opened: Sequence[OpenArray], given: Any) -> list[tuple[Dim, ...]]:
-    """Names of the axes of each array: given by the user, else stored, else their numbers."""
-    names: list[tuple[Dim, ...]] = []
-    by_array = given if isinstance(given, Mapping) else {}
-    known = {array.name: number for number, array in enumerate(opened)}
-    by_number: dict[int | None, Any] = {}
-    for name, own in by_array.items():
-        number = _number_of(name, known, opened)
-        if number is None:
-            raise ArgumentError(
-                f"{_WHAT}: dims names the array {name!r}; the arrays are"
-                f" {[array.name for array in opened]}"
-            )
-        by_number[number] = own
-    for number, array in enumerate(opened):
-        own = by_number.get(number) if isinstance(given, Mapping) else given
-        rank = len(array.shape)
-        if own is None:
-            own = array.found.dims or (None,) * rank
-        elif (
-            isinstance(own, str | bytes)
-            or not isinstance(own, Sequence)
-            or not all(name is None or isinstance(name, str) for name in own)
-        ):
-            raise ArgumentError(
-                f"{_WHAT}: dims must be a tuple of names, one for each axis, or a dict of such"
-                f" tuples by array, got {own!r}"
-            )
-        elif len(own) != rank:
-            raise ArgumentError(
-                f"{_WHAT}: dims {tuple(own)} are {len(tuple(own))} names, and array {array.name!r}"
-                f" has {rank} axes: shape {list(array.shape)}"
-            )
-        axes = tuple(k if name is None else name for k, name in enumerate(own))
-        if len(set(axes)) < rank:
-            raise ArgumentError(
-                f"{_WHAT}: two axes of array {array.name!r} have the same name: {axes}; name them"
-                " with dims="
-            )
-        names.append(axes)
-    return names
-
-
-def _fields_of(given: Any, opened: Sequence[OpenArray]) -> list[tuple[str, Field, int]]:
-    """The name, the field and the number of the array, for each field of a record."""
-    known = {array.name: number for number, array in enumerate(opened)}
-    if given is None:
-        return [(array.name, Field(), number) for number, array in enumerate(opened)]
-    if not isinstance(given, Mapping) or not given:
-        raise ArgumentError(
-            f"{_WHAT}: fields must be a dict of Field by name, such as"
-            f" {{'x': Field({next(iter(known))!r}, {{'time': [-6, 0]}})}}, got {given!r}"
-        )
-    found = []
-    for name, field in given.items():
-        if not isinstance(name, str) or not name:
-            raise ArgumentError(f"{_WHAT}: names of fields must be strings, got {name!r}")
-        if isinstance(field, str):
-            field = Field(field)
-        if not isinstance(field, Field):
-            raise ArgumentError(f"{_WHAT}: fields[{name!r}] must be a Field, got {field!r}")
-        if field.array is None and len(opened) == 1:
-            number: int | None = 0
-        else:
-            number = _number_of(field.array, known, opened)
-        if number is None:
-            more = difflib.get_close_matches(str(field.array), known, 1)
-            raise ArgumentError(
-                f"{_WHAT}: fields[{name!r}] is of array {field.array!r}; the arrays are"
-                f" {list(known)}" + (f"; did you mean {more[0]!r}?" if more else "")
-            )
-        found.append((name, field, number))
-    return found
-
-
-def _number_of(
-    name: str | None, known: Mapping[str, int], opened: Sequence[OpenArray]
-) -> int | None:
-    if name is not None and name not in known and len(opened) == 1:
-        # A single array has no name in the source; the folder's name serves as its own.
-        own = opened[0].found.where.rstrip("/").rpartition("/")[2]
-        return 0 if name == own else None
-    return None if name is None else known.get(name)

@@ -135,6 +135,7 @@ if TYPE_CHECKING:
     from windrow.transforms.nodes.parts import narrowed
     from windrow.transforms.nodes.pieces import ChunksNode
     from windrow.transforms.nodes.planned import PlannedNode
+    from windrow.transforms.nodes.sample import SampleNode, sample_node
     from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
 
 # Few chains have these: a worker and a training loop load them only if theirs does.
@@ -153,6 +154,7 @@ _MODULE_OF: Final = {
     "OwnStreamNode": "own",
     "PackNode": "packing",
     "PlannedNode": "planned",
+    "SampleNode": "sample",
     "SlotMapNode": "flatten",
     "SlotsNode": "flatten",
     "SplitPackNode": "stream_packing",
@@ -169,6 +171,7 @@ _MODULE_OF: Final = {
     "over_records": "lengths",
     "own_numbers": "own",
     "pack_node": "stream_packing",
+    "sample_node": "sample",
     "token_sizes": "mixing",
     "with_own_numbers": "own",
 }
@@ -224,6 +227,7 @@ __all__ = [
     "RowShare",
     "SameIndices",
     "SameLength",
+    "SampleNode",
     "SeedNode",
     "SelectNode",
     "ShardBatchNode",
@@ -282,6 +286,7 @@ __all__ = [
     "own_numbers",
     "pack_node",
     "random_access_parts",
+    "sample_node",
     "seed_for",
     "sharded",
     "shared",

@@ -40,7 +40,8 @@ from windrow.sources.windows.origins import (
     masked,
     regular_axis,
 )
-from windrow.sources.windows.selection import Coordinate, Picked, picked
+from windrow.sources.windows.selection import Picked, picked
+from windrow.sources.windows.stores import check_labels, coordinate_along
 from windrow.sources.windows.times import Offsets, Times, times_along, with_times
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.tree import OpenArray
@@ -150,6 +151,7 @@ class _Planner:
         self._lengths = self._agreed_lengths()
         self._picked: dict[Dim, Picked] = {}
         self._read_ahead()
+        check_labels(opened, self._names, self._used, known)
         self._ranges = self._allowed()
 
     def plan(self) -> WindowPlan:
@@ -282,7 +284,8 @@ class _Planner:
                     raise SourceError(
                         f"{_WHAT}: the arrays differ in length along {dim!r}\n"
                         f"  {known[1]}: {known[0]:,}\n  {array.name}: {length:,}\n"
-                        "Choose arrays that agree with names=, or name their axes with dims=."
+                        "Choose arrays that agree with names=, name their axes with dims=, or select the"
+                        " same labels in a source of each and zip these."
                     )
         return {dim: length for dim, (length, _) in found.items()}
 
@@ -507,22 +510,3 @@ def _timed(field: Field) -> list[Dim]:
         for dim, given in field.offsets.items()
         if isinstance(given[0] if isinstance(given, tuple) else given, np.timedelta64)
     ]
-
-
-def coordinate_along(
-    dim: Dim,
-    opened: Sequence[OpenArray],
-    names: Sequence[tuple[Dim, ...]],
-    used: Sequence[int],
-    known: Coordinates,
-) -> Coordinate | None:
-    """The coordinate of a dimension, from the first array with a fitting one; else None."""
-    if isinstance(dim, int):
-        return None
-    for number in used:
-        if dim in names[number]:
-            found = known.of(opened[number].found, dim)
-            length = opened[number].shape[names[number].index(dim)]
-            if found is not None and len(found.values) == length:
-                return found
-    return None

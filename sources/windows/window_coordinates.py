@@ -19,8 +19,9 @@ from windrow.sources.chunks import AnyArray
 from windrow.sources.windows.coordinates import Coordinates
 from windrow.sources.windows.fields import Along
 from windrow.sources.windows.origins import Origins
-from windrow.sources.windows.plan import WindowPlan, coordinate_along
+from windrow.sources.windows.plan import WindowPlan
 from windrow.sources.windows.selection import Coordinate
+from windrow.sources.windows.stores import coordinate_along
 from windrow.sources.zarr.tree import OpenArray
 
 _WHAT: Final = "WindowDataSource"

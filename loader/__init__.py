@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         transforms,
     )
     from windrow.colocated import ColocatedDataset, ColocatedIterator
+    from windrow.data_statistics import Statistics, statistics
     from windrow.engine.record_names import RecordOf
     from windrow.errors import WindrowError
     from windrow.explain.explanation import Advice, Explanation
@@ -73,6 +74,7 @@ _MODULE_OF = {
     "ReadOptions": "windrow.transforms.options",
     "Report": "windrow.verification.report",
     "ShuffleQuality": "windrow.quality.shuffle_quality",
+    "Statistics": "windrow.data_statistics",
     "Stats": "windrow.stats.stats",
     "Tuning": "windrow.tuning",
     "WindrowError": "windrow.errors",
@@ -83,6 +85,7 @@ _MODULE_OF = {
     "merge_states": "windrow.state",
     "report": "windrow.reporting.page",
     "shuffle_quality": "windrow.order_quality",
+    "statistics": "windrow.data_statistics",
     "to_grain_state": "windrow.grain_api.grain_states",
     "tune": "windrow.tuning",
     "verify": "windrow.verification.verify",
@@ -123,6 +126,7 @@ __all__ = [
     "RecordOf",
     "Report",
     "ShuffleQuality",
+    "Statistics",
     "Stats",
     "Tuning",
     "WindrowError",
@@ -146,6 +150,7 @@ __all__ = [
     "shuffle_quality",
     "sinks",
     "sources",
+    "statistics",
     "to_grain_state",
     "transforms",
     "tune",

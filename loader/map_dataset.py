@@ -18,13 +18,12 @@ from windrow.engine import execute
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
-from windrow.planned_by_lengths import PlannedByLengths
+from windrow.ordered import Ordered
 from windrow.sources.adapt import as_source
 from windrow.transforms import functions, nodes, tables
 from windrow.transforms.arguments import (
     AT_END,
     AtEnd,
-    checked_seed,
     indices_of,
     integer,
     one_index,
@@ -39,10 +38,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 S = TypeVar("S")
-_SEEDS = 2**32
 
 
-class MapDataset(PlannedByLengths[T]):
+class MapDataset(Ordered[T]):
     """Elements with random access: an endless function of an integer, `len` of them in one epoch.
 
     Index `i` is element `i % len` of epoch `i // len`; negative indices are earlier epochs.
@@ -65,6 +63,9 @@ class MapDataset(PlannedByLengths[T]):
         from windrow import own_nodes
 
         return own_nodes.map_node(self, self.__getitem__)
+
+    def _with(self, node: nodes.Node) -> MapDataset[T]:
+        return MapDataset(node)
 
     # --- where elements come from ----------------------------------------------------------------
 
@@ -160,67 +161,7 @@ class MapDataset(PlannedByLengths[T]):
         """
         return MapDataset(nodes.ZipNode(nodes_of(datasets, MapDataset, "zip")))
 
-    # --- order -----------------------------------------------------------------------------------
-
-    def seed(self, seed: int) -> MapDataset[T]:
-        """Derive the seeds of later nodes from `seed`, unless they are given one.
-
-        Raises:
-            PlanError: If it is not in `[0, 2**64)`.
-        """
-        return MapDataset(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
-
-    def shuffle(self, seed: int | None = None) -> MapDataset[T]:
-        """Shuffle globally, in another order in each epoch.
-
-        Epoch `e` of seed `s` has the order of epoch 0 of seed `s + e`, as in Grain: choose seeds
-        far apart for runs whose orders must differ.
-
-        Args:
-            seed: An integer in `[0, 2**32)`; by default derived from an earlier `seed(...)`.
-
-        Raises:
-            PlanError: If there is no seed at all, or it is out of range.
-        """
-        found = nodes.seed_for(self._node, seed, "shuffle", _SEEDS)
-        return MapDataset(nodes.ShuffleNode((self._node,), found))
-
-    def window_shuffle(self, window_size: int, seed: int | None = None) -> MapDataset[T]:
-        """Shuffle inside windows of consecutive elements, each element once per epoch.
-
-        The last window of an epoch is shorter where `window_size` does not divide the length. The
-        order is Grain's, whose definition makes a window cost about 1 ms however small it is
-        (benchmarks/orders.py): prefer windows of hundreds of elements and more.
-
-        Raises:
-            PlanError: If the window is smaller than 1, or there is no seed.
-        """
-        size = integer(window_size, "window_shuffle: window_size")
-        found = nodes.seed_for(self._node, seed, "window_shuffle", 2**64)
-        return MapDataset(nodes.WindowShuffleNode((self._node,), size, found))
-
-    def block_shuffle(
-        self, seed: int | None = None, *, block: int | None = None, window_blocks: int = 16
-    ) -> MapDataset[T]:
-        """Shuffle blocks, then elements in windows, so that each block of the data is read once.
-
-        Blocks of consecutive elements come in a random order over the whole epoch. All elements of
-        `window_blocks` blocks in a row come in a random order too. Each epoch has another order.
-
-        Args:
-            seed: An integer in `[0, 2**32)`; by default derived from an earlier `seed(...)`.
-            block: Elements per block. By default the source's own chunks: chunks of a Zarr array,
-                groups of records of ArrayRecord files.
-            window_blocks: Blocks per window; this many are in memory at a time.
-
-        Raises:
-            PlanError: If there is no seed, a number is out of range, the dataset is endless, or
-                `block` is not given and the chain so far has no layout: the message names the node.
-        """
-        found = nodes.seed_for(self._node, seed, "block_shuffle", _SEEDS)
-        size = None if block is None else integer(block, "block_shuffle: block")
-        window = integer(window_blocks, "block_shuffle: window_blocks")
-        return MapDataset(nodes.BlockShuffleNode((self._node,), found, size, window))
+    # --- parts and epochs ------------------------------------------------------------------------
 
     def slice(self, sl: builtins.slice | Sequence[int] | npt.NDArray[Any]) -> MapDataset[T]:
         """Part of each epoch: a slice, or a sequence of indices in the order wanted.

@@ -8,23 +8,19 @@ Invariant: length `r` belongs to record `r` of its source, whatever order the da
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import operator
 import os
-import uuid
-import zipfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.core.progress import ProgressMeter, ShowProgress
-from windrow.errors import ArgumentError, ElementError, NotFoundError, SourceError
+from windrow.errors import ArgumentError, ElementError
 from windrow.iterator import DatasetIterator
+from windrow.kept_file import KeptFile
 from windrow.map_dataset import MapDataset
 from windrow.transforms.arguments import at_least
 from windrow.transforms.functions import name_of
@@ -34,7 +30,6 @@ IntArray = npt.NDArray[np.int64]
 
 # Lengths that are gathered together.
 _BATCH: Final = 4_096
-_ABOUT: Final = "about"
 _VERSION: Final = 1
 
 
@@ -95,14 +90,12 @@ class Counting:
     Args:
         chains: The maps over each source.
         function: Gives the length of an element.
-        target: The file, if there is one.
-        about: What the file says of the data and the functions.
+        file: The file, if there is one.
     """
 
     chains: tuple[Node, ...]
     function: Callable[[Any], int]
-    target: Path | None
-    about: dict[str, Any]
+    file: KeptFile | None
 
     @classmethod
     def of(cls, dataset: Any, function: Any, path: str | os.PathLike[str] | None) -> Counting:
@@ -118,13 +111,20 @@ class Counting:
             "functions": [name for chain in chains for name in function_names(chain)],
             "lengths of": name_of(function),
         }
-        return cls(chains, function, None if path is None else _target(path), about)
+        file = None
+        if path is not None:
+            file = KeptFile.at(path, about, what="lengths", made="counted", again="count")
+        return cls(chains, function, file)
 
     def kept(self) -> list[IntArray] | None:
         """The lengths in the file; None if it is not there. Raises a SourceError for other data."""
-        if self.target is None or not self.target.exists():
+        stored = None if self.file is None else self.file.read()
+        if stored is None or self.file is None:
             return None
-        return _read(self.target, self.about, self.chains)
+        found = [np.asarray(stored.get(str(number), ()), np.int64) for number in range(len(stored))]
+        if [len(one) for one in found] != [chain.length for chain in self.chains]:
+            raise self.file.damaged()
+        return found
 
     def part(self, number: int, start: int, stop: int) -> IntArray:
         """Count records `[start, stop)` of source `number`."""
@@ -133,8 +133,8 @@ class Counting:
 
     def keep(self, found: Sequence[IntArray]) -> None:
         """Write the file, if there is one."""
-        if self.target is not None:
-            _write(self.target, self.about, found)
+        if self.file is not None:
+            self.file.write({str(number): one for number, one in enumerate(found)})
 
 
 def _counted(
@@ -191,61 +191,3 @@ class _Measured:
 def _joined(values: Sequence[int | None]) -> IntArray:
     """Lengths as an array, -1 for an absent element."""
     return np.array([-1 if value is None else value for value in values], np.int64)
-
-
-# --- the file ------------------------------------------------------------------------------------
-
-
-def _target(path: str | os.PathLike[str]) -> Path:
-    try:
-        target = Path(path)
-    except TypeError as error:
-        raise ArgumentError(f"lengths: path must name a local file, got {path!r:.200}") from error
-    if not target.absolute().parent.is_dir():
-        raise NotFoundError(
-            f"lengths: there is no local folder {target.absolute().parent}; make it first"
-        )
-    return target
-
-
-def _read(target: Path, about: dict[str, Any], chains: Sequence[Node]) -> list[IntArray]:
-    try:
-        # Nothing in it is unpickled.
-        with np.load(target, allow_pickle=False) as stored:
-            then = json.loads(bytes(stored[_ABOUT]))
-            names = [str(number) for number in range(len(stored.files) - 1)]
-            found = [np.asarray(stored[name], np.int64) for name in names]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise SourceError(
-            f"lengths: {target} is damaged, or not a file of lengths ({error}); remove it to count"
-            " again, or give another path"
-        ) from error
-    if then != about:
-        raise SourceError(
-            f"lengths: {target} was counted of other data, or with other functions\n"
-            f"  there:        {json.dumps(then)}\n"
-            f"  this dataset: {json.dumps(about)}\n"
-            "Remove it to count again, or give another path."
-        )
-    if [len(one) for one in found] != [chain.length for chain in chains]:
-        raise SourceError(f"lengths: {target} is damaged; remove it to count again")
-    return found
-
-
-def _write(target: Path, about: dict[str, Any], found: Sequence[IntArray]) -> None:
-    temporary = target.with_name(f".windrow-{uuid.uuid4().hex}.tmp")
-    arrays: dict[str, Any] = {str(number): one for number, one in enumerate(found)}
-    arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    try:
-        with open(temporary, "wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except OSError as error:
-        raise SourceError(
-            f"lengths: {target} cannot be written: {error.strerror or error}"
-        ) from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()

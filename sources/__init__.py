@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         checked_indices,
         row,
     )
-    from windrow.sources.boxes import BoxField, BoxPart, Cut, Padding
+    from windrow.sources.boxes import BoxField, BoxPart, Cut
     from windrow.sources.chunks import (
         ArrayPart,
         Blocks,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from windrow.sources.foreign import ForeignDataSource, RandomAccessDataSource
     from windrow.sources.memory import ArrayDataSource, RangeDataSource, SequenceDataSource
+    from windrow.sources.padding import Padding
     from windrow.sources.remote.options import RemoteOptions, is_remote_source
     from windrow.sources.tfds.source import TFDSDataSource
     from windrow.sources.tfds.splits import even_splits
@@ -58,7 +59,7 @@ _MODULE_OF = {
     "LaidOutSource": "windrow.sources.chunks",
     "ListPart": "windrow.sources.chunks",
     "Needs": "windrow.sources.chunks",
-    "Padding": "windrow.sources.boxes",
+    "Padding": "windrow.sources.padding",
     "Part": "windrow.sources.chunks",
     "RaggedDataSource": "windrow.sources.zarr.ragged",
     "RandomAccessDataSource": "windrow.sources.foreign",

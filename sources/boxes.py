@@ -5,7 +5,8 @@ some offset from the record's origin. The cells of a box outside the array are p
 
 Each cut of each record has a core: the cells of the array that give its values. Without padding the
 core is the box itself. A core is never longer than its box, so it is read into the box's memory. Then
-the rest of the box is filled from it.
+the rest of the box is filled from it. Where the array wraps around, a box is cut first into
+pieces that lie within the array along that axis.
 
 Invariants: chunks are numbered in C order of their grid. All arithmetic on cells and chunks is exact,
 in int64. `read` decodes each chunk once.
@@ -19,7 +20,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from windrow.core.threads import InlineExecutor, shared_pool
 from windrow.errors import SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, BoxReader, Needs, Part
+from windrow.sources.padding import Mode, Padding, extend, inside, surround
 
 # Bytes of chunks being read in one call of `read`, and bytes of chunks in one task of a thread.
 _IN_FLIGHT_BYTES: Final = 256 * 2**20
@@ -63,33 +65,33 @@ class BoxField:
     cuts: tuple[Cut, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Padding:
-    """The values of cells outside of those that may be read, as by `np.pad`.
-
-    Args:
-        mode: As for `np.pad`.
-        value: Value of the cells outside for the mode 'constant'.
-    """
-
-    mode: Literal["constant", "edge", "reflect"]
-    value: Any = 0
-
-
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Pads:
-    """The boxes that reach out of the array: box `k` is cut `cuts[k]` of record `records[k]`.
+    """The boxes that reach out of the array: box `k` is of cut `cuts[k]` of record `records[k]`.
 
-    Cells along each axis, int64 `(k, rank)`: the box begins at `first` of the array. Its core is
-    `[low, high)` of the array and was read into the box from the box's cell `places` on.
+    Cells along each axis, int64 `(k, rank)`: the box fills `[targets, ends)` of its field and begins at
+    `first` of the array. Its core is `[low, high)` of the array and was read into the box from the
+    box's cell `places` on.
     """
 
     records: IntArray
     cuts: IntArray
+    targets: IntArray
+    ends: IntArray
     first: IntArray
     low: IntArray
     high: IntArray
     places: IntArray
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Cores:
+    """The cores `[low, high)` of boxes, the place of each core in its box, and the pads."""
+
+    low: IntArray
+    high: IntArray
+    places: IntArray
+    pads: _Pads | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -197,7 +199,8 @@ class BoxPart(Part):
         chunk_shape: Cells of a chunk along each axis.
         reader: Reads boxes of the array.
         origins: A function from record indices `(n,)` to the first cell of each record, int64
-            `(n, rank)`, which may lie outside the array if there is padding.
+            `(n, rank)`, or of each cut of it, `(n, cuts, rank)`; cells may lie outside the array if
+            there is padding.
         fields: The fields of a record, at least one.
         padding: The values outside the array; None if all boxes lie within it.
         shift: Cells of the first chunk that lie before cell 0, along each axis; () for 0.
@@ -286,7 +289,12 @@ class BoxPart(Part):
 
     def home(self, indices: IntArray) -> IntArray:
         """The chunk in which the first box of each record begins, clipped into the array."""
-        return self.home_of_cells(self.origins(indices) + self._table.offsets[0])
+        return self.home_of_cells(self._cuts(indices)[:, 0])
+
+    def _cuts(self, indices: IntArray) -> IntArray:
+        """The first cell of each cut of each record, `(n, cuts, rank)`."""
+        found = self.origins(indices)
+        return (found[:, None] if found.ndim == 2 else found) + self._table.offsets
 
     def home_of_cells(self, cells: IntArray) -> IntArray:
         """The chunk that holds each of `cells` `(n, rank)`, clipped into the array; 0 if empty."""
@@ -302,46 +310,78 @@ class BoxPart(Part):
     def fragments(self, indices: IntArray) -> BoxFragments:
         """The fragments of the records at `indices`; their records never decrease."""
         table = self._table
-        count = len(table.offsets)
-        first = (self.origins(indices)[:, None, :] + table.offsets).reshape(-1, len(self.shape))
-        sizes = np.broadcast_to(table.sizes, (len(indices), *table.sizes.shape)).reshape(
-            first.shape
+        first = self._cuts(indices).reshape(-1, len(self.shape))
+        sizes, targets = (
+            np.broadcast_to(of, (len(indices), *of.shape)).reshape(first.shape)
+            for of in (table.sizes, table.targets)
         )
-        low, high, places, pads = self._cores(first, sizes)
-        boxes, chunks, start, within, lengths = table.cut(low, high)
-        records, cuts = np.divmod(boxes, max(1, count))
-        targets = within + table.targets[cuts]
-        if pads is not None:
-            targets += places[boxes]
-        return BoxFragments(records, cuts, chunks, start, targets, lengths, pads)
+        numbers = np.arange(len(first))
+        for axis, mode in enumerate(self._modes):
+            if mode == "wrap":
+                at, first, sizes, targets = self._pieces(axis, first, sizes, targets)
+                numbers = numbers[at]
+        cores = self._cores(numbers, first, sizes, targets)
+        boxes, chunks, start, within, lengths = table.cut(cores.low, cores.high)
+        records, cuts = np.divmod(numbers[boxes], max(1, len(table.offsets)))
+        placed = within + targets[boxes]
+        if cores.pads is not None:
+            placed += cores.places[boxes]
+        return BoxFragments(records, cuts, chunks, start, placed, lengths, cores.pads)
+
+    @property
+    def _modes(self) -> tuple[Mode | None, ...]:
+        return () if self.padding is None else self.padding.modes(len(self.shape))
+
+    def _pieces(
+        self, axis: int, first: IntArray, sizes: IntArray, targets: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """Cuts boxes where the array ends along an axis, and moves all pieces into the array.
+
+        Returns:
+            The number of the box of each piece; the first cells, sizes and targets of the pieces.
+        """
+        begin, extent = int(self._table.begin[axis]), max(1, int(self._table.extent[axis]))
+        cells = first[:, axis] - begin
+        ends = cells + sizes[:, axis]
+        turn = cells // extent
+        counts = np.maximum((ends - 1) // extent - turn + 1, 1)
+        if (counts == 1).all() and not turn.any():
+            return np.arange(len(first)), first, sizes, targets
+        at = np.repeat(np.arange(len(first)), counts)
+        turn = turn[at] + np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+        low = np.maximum(cells[at], turn * extent)
+        high = np.minimum(ends[at], (turn + 1) * extent)
+        first, sizes, targets = first[at], sizes[at], targets[at]
+        first[:, axis] = low - turn * extent + begin
+        sizes[:, axis] = high - low
+        targets[:, axis] += low - cells[at]
+        return at, first, sizes, targets
 
     def _cores(
-        self, first: IntArray, sizes: IntArray
-    ) -> tuple[IntArray, IntArray, IntArray, _Pads | None]:
-        """The cores `[low, high)` of boxes, the place of each core in its box, and the pads."""
-        table, padding = self._table, self.padding
+        self, numbers: IntArray, first: IntArray, sizes: IntArray, targets: IntArray
+    ) -> _Cores:
+        """The cores of boxes; `numbers` counts the cuts of all records."""
+        table, modes = self._table, self._modes
         stop = first + sizes
-        if padding is None:
-            return first, stop, np.zeros_like(first), None
+        plain = _Cores(first, stop, first, None)
+        if not modes:
+            return plain
         begin, extent = table.begin, table.extent
         reaches = ((first < begin) | (stop > begin + extent)).any(axis=1)
         outside = np.flatnonzero(reaches & (sizes > 0).all(axis=1))
         if not len(outside):
-            return first, stop, np.zeros_like(first), None
+            return plain
         low, high, places = first.copy(), stop.copy(), np.zeros_like(first)
-        core = _inside(padding.mode, first[outside] - begin, stop[outside] - begin, extent)
+        core = inside(modes, first[outside] - begin, stop[outside] - begin, extent)
         low[outside], high[outside] = core[0] + begin, core[1] + begin
         # The core keeps its own place if that is in the box.
         places[outside] = np.clip(
             low[outside] - first[outside], 0, sizes[outside] - (high - low)[outside]
         )
-        records, cuts = np.divmod(outside, len(table.offsets))
-        return (
-            low,
-            high,
-            places,
-            _Pads(records, cuts, first[outside], low[outside], high[outside], places[outside]),
-        )
+        records, cuts = np.divmod(numbers[outside], len(table.offsets))
+        ends = targets + sizes
+        columns = (array[outside] for array in (targets, ends, first, low, high, places))
+        return _Cores(low, high, places, _Pads(records, cuts, *columns))
 
     # --- columns ---------------------------------------------------------------------------------
 
@@ -393,20 +433,21 @@ class BoxPart(Part):
         rows = zip(
             pads.records.tolist(),
             pads.cuts.tolist(),
+            map(_within, pads.targets, pads.ends),
             pads.first,
             pads.low,
             pads.places,
             ends,
             strict=True,
         )
-        for record, cut, first, low, places, end in rows:
-            box = _within(table.targets[cut], table.targets[cut] + table.sizes[cut])
+        constant = [mode == "constant" for mode in self._modes]
+        for record, cut, box, first, low, places, end in rows:
             target = out[table.field_of[cut]][(record, *box)]
-            if padding.mode == "constant":
-                _surround(target, places.tolist(), end, padding.value)
-            else:
+            if not all(constant):
                 shift = places - low + table.begin
-                _extend(target, padding.mode, first - table.begin, table.extent, shift)
+                extend(target, self._modes, first - table.begin, table.extent, shift)
+            if any(constant):
+                surround(target, constant, places.tolist(), end, padding.value)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -460,57 +501,5 @@ def _spread(begin: IntArray, counts: IntArray, per_box: IntArray) -> tuple[IntAr
     return boxes, coords
 
 
-def _inside(
-    mode: str, first: IntArray, stop: IntArray, shape: IntArray
-) -> tuple[IntArray, IntArray]:
-    """The cells `[low, high)` of an array that give the values of boxes."""
-    if mode == "constant":
-        low = np.minimum(np.maximum(first, 0), shape)
-        return low, np.maximum(np.minimum(stop, shape), low)
-    if mode == "edge":
-        return np.clip(first, 0, shape - 1), np.clip(stop - 1, 0, shape - 1) + 1
-    # Reflected cells run back and forth. They reach an end of the array if the box holds a cell that
-    # is mirrored there. Otherwise the ends of the box give the ends of the core.
-    period = np.maximum(2 * (shape - 1), 1)
-    one, other = _mirrored(first, shape), _mirrored(stop - 1, shape)
-    bottom = -(-first // period) * period < stop
-    top = -(-(first - (shape - 1)) // period) * period + shape - 1 < stop
-    low = np.where(bottom, 0, np.minimum(one, other))
-    return low, np.where(top, shape - 1, np.maximum(one, other)) + 1
-
-
-def _mirrored(cells: IntArray, shape: IntArray) -> IntArray:
-    """The cell of the array whose mirror image each cell is."""
-    period = np.maximum(2 * (shape - 1), 1)
-    inside = cells % period
-    found: IntArray = np.minimum(inside, np.where(shape > 1, period - inside, 0))
-    return found
-
-
 def _within(first: IntArray, stop: IntArray) -> tuple[slice, ...]:
     return tuple(map(slice, first.tolist(), stop.tolist()))
-
-
-def _surround(box: AnyArray, first: Sequence[int], stop: Sequence[int], value: Any) -> None:
-    """Fills all of `box` except its cells `[first, stop)`."""
-    if any(a >= b for a, b in zip(first, stop, strict=True)):
-        box[...] = value
-        return
-    for a, b in zip(first, stop, strict=True):
-        box[:a] = value
-        box[b:] = value
-        box = np.moveaxis(box[a:b], 0, -1)
-
-
-def _extend(box: AnyArray, mode: str, first: IntArray, shape: IntArray, shift: IntArray) -> None:
-    """Fills `box` from its core: cell `c` of the array lies at cell `c + shift` of the box."""
-    for axis, size in enumerate(box.shape):
-        cells = first[axis] + np.arange(size)
-        if mode == "edge":
-            cells = np.clip(cells, 0, shape[axis] - 1)
-        else:
-            cells = _mirrored(cells, shape[axis])
-        cells = cells + shift[axis]
-        if not (cells == np.arange(size)).all():
-            # Cells not filled yet are copied too; a later axis fills them.
-            box[...] = np.take(box, cells, axis=axis)

@@ -33,7 +33,7 @@ MOST_BLOCKS: Final = 2**28
 MOST_IN_WINDOW: Final = 2**28
 
 _SEEDS: Final = 2**32
-_GAMMA: Final = 0x9E3779B97F4A7C15
+GAMMA: Final = 0x9E3779B97F4A7C15
 # Keys of up to this many items leave 12 bits free, so that one sort can order many windows.
 _FEW_BITS: Final = 12
 _FEW: Final = 1 << _FEW_BITS
@@ -76,7 +76,7 @@ def folded(key: Words, word: Words) -> Words:
 
     `gamma` is 2**64 divided by the golden ratio, 0x9E3779B97F4A7C15, as in SplitMix64.
     """
-    return mixed((key ^ word) + np.uint64(_GAMMA))
+    return mixed((key ^ word) + np.uint64(GAMMA))
 
 
 def permutation(size: int, key: int) -> IntArray:
@@ -124,7 +124,7 @@ def picked(size: int, key: int, places: IntArray) -> IntArray:
 def _drawn(size: int, key: int) -> tuple[Words, np.uint64]:
     """The number of each of more than 4,096 items, and the mask of the item in it."""
     numbers = np.arange(1, size + 1, dtype=np.uint64)
-    numbers *= np.uint64(_GAMMA)
+    numbers *= np.uint64(GAMMA)
     numbers += np.uint64(key)
     mixed(numbers)
     mask = np.uint64((1 << (size - 1).bit_length()) - 1)
@@ -141,7 +141,7 @@ def permutations(sizes: IntArray, keys: Words) -> IntArray:
     """
     inside = (np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)).view(np.uint64)
     numbers = inside + np.uint64(1)
-    numbers *= np.uint64(_GAMMA)
+    numbers *= np.uint64(GAMMA)
     numbers += np.repeat(keys, sizes)
     mixed(numbers)
     numbers >>= np.uint64(_FEW_BITS)

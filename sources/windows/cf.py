@@ -363,9 +363,14 @@ def _exact_ns(value: Any, step: int) -> int:
     return int(value) * step
 
 
-def _step_ns(unit: str, units: str) -> int:
+def unit_ns(unit: str) -> int | None:
+    """The nanoseconds of a unit of time such as `hours`; None if it is unknown or has no fixed length."""
     text = unit.strip().lower()
-    step = _UNIT_NS.get(text) or _UNIT_NS.get(text.removesuffix("s"))
+    return _UNIT_NS.get(text) or _UNIT_NS.get(text.removesuffix("s"))
+
+
+def _step_ns(unit: str, units: str) -> int:
+    step = unit_ns(unit)
     if step is None:
         raise SourceError(
             f"times in {units!r} have a unit that is not known; weeks, days, hours, minutes,"

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import tensorstore as ts
 
 from windrow.errors import SourceError
-from windrow.sources.windows.cf import decoding_of, times_of
+from windrow.sources.windows.cf import decoding_of, times_of, unit_ns
 from windrow.sources.windows.selection import Coordinate
 from windrow.sources.zarr.find import found_array
 from windrow.sources.zarr.held import HeldArray
@@ -278,7 +278,7 @@ def _read(stored: _StoredCoordinate, dim: str) -> Coordinate:
     if values.dtype.kind in "SUO":
         return Coordinate(stored.name, (dim,), _strings(values))
     decoded = values if values.dtype.kind in "mM" else _decoded(values, stored)
-    return Coordinate(stored.name, (dim,), decoded)
+    return Coordinate(stored.name, (dim,), decoded, _unit_ns(decoded, stored))
 
 
 def _values(stored: _StoredCoordinate) -> AnyArray:
@@ -318,6 +318,12 @@ def _decoded(values: AnyArray, stored: _StoredCoordinate) -> AnyArray:
         except SourceError:
             return values if decoding is None else decoding.apply(values)
     return found.astype(np.float32) if found.dtype.kind == "V" else found
+
+
+def _unit_ns(decoded: AnyArray, stored: _StoredCoordinate) -> int | None:
+    """The unit of times that stay numbers, since NumPy does not have their calendar."""
+    unit, since, _ = str(stored.attributes.get("units")).partition(" since ")
+    return unit_ns(unit) if since and decoded.dtype.kind in "iuf" else None
 
 
 def _strings(values: AnyArray) -> AnyArray:

@@ -8,11 +8,12 @@ field without a gap.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -20,7 +21,10 @@ from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.boxes import BoxField, Cut
 from windrow.sources.cells import Box, Cells
+from windrow.sources.windows.durations import duration
 from windrow.sources.windows.origins import Dim, Run
+
+Offset: TypeAlias = int | np.timedelta64  # cells, or a duration
 
 _WHAT: Final = "WindowDataSource"
 _MOST_CUTS: Final = 4_096
@@ -36,7 +40,9 @@ class Field:
         array: Name of the array; None if the store has only one.
         offsets: By dimension, cells from the window's origin: an integer or a list of them. An
             integer takes one cell and drops the axis, unless `sizes` names the dimension; a list
-            keeps the axis, with the cells (or windows) of all offsets one after the other.
+            keeps the axis, with the cells (or windows) of all offsets one after the other. Along a
+            dimension with times, durations too: `"-12h"`, a `numpy.timedelta64`, a
+            `datetime.timedelta` or a `pandas.Timedelta`.
         sizes: By dimension, cells of this field's window, in place of the source's `sizes`.
         select: Labels that this field takes along dimensions without moving windows, in place of
             the source's `select`: `{"level": 500}`.
@@ -44,12 +50,12 @@ class Field:
     Example:
         >>> from windrow.sources import Field
         >>> inputs = Field("t2m", {"time": [-12, -6, 0]})
-        >>> target = Field("t2m", {"time": 6})
+        >>> target = Field("t2m", {"time": "6h"})
         >>> height = Field("z", {"time": 0}, select={"level": 500})
     """
 
     array: str | None = None
-    offsets: Mapping[Any, int | Sequence[int]] = dataclasses.field(default_factory=dict)
+    offsets: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
     sizes: Mapping[Any, int] = dataclasses.field(default_factory=dict)
     select: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
 
@@ -57,7 +63,7 @@ class Field:
         if self.array is not None and not isinstance(self.array, str):
             raise ArgumentError(f"Field: array must be the name of one, got {self.array!r}")
         sizes = by_dim(self.sizes, "Field: sizes")
-        offsets: dict[Dim, int | tuple[int, ...]] = {}
+        offsets: dict[Dim, Offset | tuple[Offset, ...]] = {}
         for dim, given in by_dim(self.offsets, "Field: offsets"):
             offsets[dim] = _offsets(given, f"Field: offsets[{dim!r}]")
         object.__setattr__(self, "sizes", {d: at_least_one(n, d, "Field: sizes") for d, n in sizes})
@@ -65,15 +71,24 @@ class Field:
         object.__setattr__(self, "select", dict(by_dim(self.select, "Field: select")))
 
 
-def _offsets(given: Any, what: str) -> int | tuple[int, ...]:
-    several = isinstance(given, np.ndarray) and given.ndim > 0
-    several = several or (isinstance(given, Sequence) and not isinstance(given, str | bytes))
-    if not several:
-        return integer(given, what)
-    found = tuple(integer(item, what) for item in given)
+def _offsets(given: Any, what: str) -> Offset | tuple[Offset, ...]:
+    several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    if not several and not getattr(given, "ndim", 0):  # an index of pandas is not a Sequence
+        return _offset(given, what)
+    found = tuple(_offset(item, what) for item in given)
     if not found:
         raise ArgumentError(f"{what} is empty; give at least one offset")
+    timed = [isinstance(item, np.timedelta64) for item in found]
+    if any(timed) and not all(timed):
+        raise ArgumentError(
+            f"{what} has cells and durations, {list(given)}; give one kind, such as '0h' in place of 0"
+        )
     return found
+
+
+def _offset(given: Any, what: str) -> Offset:
+    found = duration(given, what)
+    return integer(given, what) if found is None else found
 
 
 def integer(value: Any, what: str) -> int:
@@ -132,6 +147,39 @@ def at_least_one(value: Any, dim: Dim, what: str) -> int:
     return found
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Matched:
+    """Cells that are found by their times.
+
+    Args:
+        cells: The cell at each offset from each cell of the axis, int64 `(offsets, cells)`; -1
+            where no cell has that time.
+    """
+
+    cells: IntArray
+
+    def _ahead(self) -> IntArray:
+        """The cells of windows that have them all, counted from their origins."""
+        whole = np.flatnonzero((self.cells >= 0).all(axis=0))
+        return self.cells[:, whole] - whole
+
+    @property
+    def first(self) -> int:
+        """The cell at the first offset, counted from the origin: the median."""
+        return int(np.median(self._ahead()[0]))
+
+    @property
+    def reach(self) -> Run:
+        """The cells from the first to the last one of all windows, counted from their origins."""
+        ahead = self._ahead()
+        return int(ahead.min()), int(ahead.max()) + 1
+
+    @property
+    def label(self) -> str:
+        """The cells as a string for states."""
+        return hashlib.sha256(self.cells.astype("<i8").tobytes()).hexdigest()[:16]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Along:
     """The cells that a field takes along one axis of its array.
@@ -139,15 +187,18 @@ class Along:
     Args:
         dim: The dimension.
         runs: Cells `[first, stop)` one after the other, counted from the origin or, where windows do
-            not move along the axis, from the array's first cell.
+            not move along the axis, from the array's first cell. With `matched`, rows of its table.
         moves: Whether windows move along the axis.
         dropped: Whether the field takes one cell and is delivered without the axis.
+        matched: The cells by offset and origin, where they lie at different distances from different
+            origins; else None.
     """
 
     dim: Dim
     runs: tuple[Run, ...]
     moves: bool
     dropped: bool
+    matched: Matched | None = None
 
     @property
     def length(self) -> int:
@@ -173,6 +224,28 @@ class Along:
     def cells(self) -> IntArray:
         """All cells of the runs, `(length,)`."""
         return np.concatenate([np.arange(first, stop) for first, stop in self.runs])
+
+    def at(self, origins: IntArray) -> IntArray:
+        """The cells of windows that begin at `origins` `(n,)`, counted from the array's first cell.
+
+        Returns:
+            int64 `(n, length)`.
+        """
+        if self.matched is None:
+            return origins[:, None] + self.cells()
+        return self.matched.cells[self.cells()[:, None], origins].T
+
+    @property
+    def first(self) -> int:
+        """The cell at the first offset, counted from the origin; the usual one if that differs."""
+        return self.runs[0][0] if self.matched is None else self.matched.first
+
+    @property
+    def reach(self) -> Run:
+        """The cells from the first to the last one of all windows, counted from their origins."""
+        if self.matched is None:
+            return min(first for first, _ in self.runs), max(stop for _, stop in self.runs)
+        return self.matched.reach
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -210,6 +283,7 @@ class TakenField:
         axes = [
             f"{axis.dim}{'+' if axis.moves else ''}{list(map(list, axis.runs))}"
             + ("!" if axis.dropped else "")
+            + ("" if axis.matched is None else f" of {axis.matched.label}")
             for axis in self.along
         ]
         return f"{self.name}={self.number}({', '.join(axes)})"
@@ -228,13 +302,17 @@ class TakenField:
         Raises:
             SourceError: If it needs too many boxes.
         """
-        if math.prod(len(axis.runs) for axis in self.along) > _MOST_CUTS:
+        pieces = [len(axis.runs) if axis.matched is None else axis.length for axis in self.along]
+        if math.prod(pieces) > _MOST_CUTS:
             raise SourceError(
                 f"{_WHAT}: field {self.name!r} would consist of more than {_MOST_CUTS:,} boxes;"
                 " select ranges of neighbours, with slices, in place of lists"
             )
         parts: list[list[tuple[int, int, int]]] = []
         for axis in self.along:
+            if axis.matched is not None:  # the part's origins say where each cell is
+                parts.append([(0, place, 1) for place in range(axis.length)])
+                continue
             sizes = [stop - first for first, stop in axis.runs]
             targets = itertools.accumulate(sizes[:-1], initial=0)
             firsts = [first for first, _ in axis.runs]

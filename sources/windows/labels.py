@@ -58,7 +58,7 @@ def keys_of(values: AnyArray) -> AnyArray:
     if values.dtype.kind == "b":
         return values.view(np.uint8)
     if values.dtype.kind in "mM":
-        return values.astype(f"{values.dtype.kind}8[{_unit(values.dtype)}]").view(np.int64)
+        return values.astype(f"{values.dtype.kind}8[{unit_of(values.dtype)}]").view(np.int64)
     return values
 
 
@@ -144,7 +144,7 @@ def _of_text(label: Any, what: str) -> Interval:
 def _of_time(label: Any, dtype: np.dtype[Any], what: str) -> Interval:
     if isinstance(label, str):
         start = _parsed(label, what)
-        size = NS[_unit(dtype)]
+        size = NS[unit_of(dtype)]
         first, after = _ns(start), _ns(start + 1)
         return Interval(-(-first // size), -(-after // size) - 1, Fraction(first, size))
     if isinstance(label, datetime.datetime):
@@ -164,7 +164,7 @@ def _of_time(label: Any, dtype: np.dtype[Any], what: str) -> Interval:
 
 
 def _instant(ns: int, dtype: np.dtype[Any]) -> Interval:
-    size = NS[_unit(dtype)]
+    size = NS[unit_of(dtype)]
     return Interval(-(-ns // size), ns // size, Fraction(ns, size))
 
 
@@ -207,12 +207,12 @@ def _duration_ns(label: Any, what: str) -> int:
 def _ns(time: Any) -> int:
     unit, count = np.datetime_data(time.dtype)
     if unit not in NS:
-        unit, count = _unit(time.dtype), 1
+        unit, count = unit_of(time.dtype), 1
         time = time.astype(f"{time.dtype.kind}8[{unit}]")
     return int(time.astype(np.int64)) * count * NS[unit]
 
 
-def _unit(dtype: np.dtype[Any]) -> str:
+def unit_of(dtype: np.dtype[Any]) -> str:
     """The unit of keys: the unit of the dtype itself, if that is days or shorter."""
     unit = np.datetime_data(dtype)[0]
     if unit in NS:

@@ -200,21 +200,42 @@ def _too_small(dim: Dim, size: int, length: int) -> str:
     )
 
 
-def masked(axis: OriginAxis, mask: npt.NDArray[np.bool_], runs: Sequence[Run]) -> OriginAxis:
-    """The origins of `axis` whose windows read no cell for which `mask` is false."""
-    before = np.concatenate([[0], np.cumsum(~mask)])
-    origins = axis.at(np.arange(axis.count))
+def masked(
+    axis: OriginAxis, mask: npt.NDArray[np.bool_], runs: Sequence[Run], circle: range | None = None
+) -> OriginAxis:
+    """The origins of `axis` whose windows read no cell for which `mask` is false.
+
+    Cells outside of the mask are padding; with `circle` they are these cells, again and again.
+    """
+    whole = range(len(mask)) if circle is None else circle
+    before = np.concatenate([[0], np.cumsum(~mask[whole.start : whole.stop])])
+    origins = axis.at(np.arange(axis.count)) - whole.start
     good = np.ones(axis.count, np.bool_)
+
+    def masked_before(cells: IntArray) -> IntArray:
+        if circle is None:
+            return np.asarray(before[np.clip(cells, 0, len(whole))])
+        turns, within = np.divmod(cells, len(whole))
+        found: IntArray = turns * before[-1] + before[within]
+        return found
+
     for first, stop in runs:
-        ends = [np.clip(origins + at, 0, len(mask)) for at in (first, stop)]
-        good &= before[ends[0]] == before[ends[1]]
-    count = int(np.count_nonzero(good))
-    if not count:
+        good &= masked_before(origins + first) == masked_before(origins + stop)
+    origins += whole.start
+    if not good.any():
         raise SourceError(
             f"{_WHAT}: the mask of {axis.dim!r} allows no window: each of the {axis.count:,} that"
             " fit has a cell for which it is false"
         )
-    left = f"{axis.count - count:,} masked along {named(axis.dim)}"
+    return chosen(axis, origins, good, "masked")
+
+
+def chosen(
+    axis: OriginAxis, origins: IntArray, good: npt.NDArray[np.bool_], why: str
+) -> OriginAxis:
+    """The origins of `axis` that are good; `why` says what the others are."""
+    count = int(np.count_nonzero(good))
+    left = f"{axis.count - count:,} {why} along {named(axis.dim)}" if count < axis.count else ""
     left = ", ".join(text for text in (axis.left, left) if text)
     return dataclasses.replace(axis, count=count, table=origins[good], left=left)
 
@@ -410,12 +431,12 @@ class Centers(Origins):
         column = self._cells[:, self._dims.index(dim)]
         return (int(column.min()), int(column.max())) if len(column) else (0, 0)
 
-    def check(self, lengths: Sequence[range], runs: Sequence[Run] | None) -> None:
-        """Checks that centers, and windows without padding, lie within the arrays.
+    def check(self, lengths: Sequence[range], runs: Sequence[Run]) -> None:
+        """Checks that centers, and the cells around them, lie within the arrays.
 
         Args:
             lengths: The cells of the arrays along each dimension.
-            runs: The cells that a window reads along each dimension; None with padding.
+            runs: The cells around a center that must lie within them, along each dimension.
 
         Raises:
             RecordIndexError: If a center is not a cell of the arrays.
@@ -423,12 +444,8 @@ class Centers(Origins):
         """
         low = self._low = np.array([cells.start for cells in lengths])
         high = self._high = np.array([cells.stop for cells in lengths])
-        before, behind = np.array(runs if runs is not None else [(0, 0)] * len(lengths)).T
-        if runs is not None:
-            self._low, self._high = (
-                np.maximum(low, low - before),
-                np.minimum(high, high - behind + 1),
-            )
+        before, behind = np.array(runs).T
+        self._low, self._high = np.maximum(low, low - before), np.minimum(high, high - behind + 1)
         for first in range(0, len(self._cells), _CHECKED_AT_ONCE):
             part = self._cells[first : first + _CHECKED_AT_ONCE]
             out = np.flatnonzero(((part < low) | (part >= high)).any(axis=1))
@@ -438,14 +455,12 @@ class Centers(Origins):
                     f"{_WHAT}: centers[{first + out[0]}] is {part[out[0]].tolist()}, and the cells"
                     f" along {list(self._dims)} are {', '.join(shown)}"
                 )
-            if runs is None:
-                continue
             out = np.flatnonzero(((part < low - before) | (part > high - behind)).any(axis=1))
             if len(out):
                 raise SourceError(
                     f"{_WHAT}: the window around centers[{first + out[0]}],"
                     f" {part[out[0]].tolist()}, reaches out of the array; leave it out, or choose"
-                    " a padding: pad='constant', 'edge' or 'reflect'"
+                    " a padding: pad='constant', 'edge', 'reflect', 'symmetric' or 'wrap'"
                 )
 
     def blocks(self, homes: Sequence[Home]) -> Blocks:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from windrow.sources.base import IntArray
-from windrow.sources.boxes import BoxPart, Padding
+from windrow.sources.boxes import BoxField, BoxPart
 from windrow.sources.chunks import ArrayPart, Blocks
+from windrow.sources.padding import Padding
 from windrow.sources.windows.fields import TakenField
 from windrow.sources.windows.origins import Home
 from windrow.sources.windows.plan import WindowPlan
@@ -42,10 +43,8 @@ class WindowParts:
     places: Mapping[int, tuple[int, int | None]]
 
 
-def parts_of(
-    opened: Sequence[OpenArray], plan: WindowPlan, pads: Sequence[Padding | None]
-) -> WindowParts:
-    """The parts that read the fields of a plan; `pads` has the padding of each field."""
+def parts_of(opened: Sequence[OpenArray], plan: WindowPlan, fills: Sequence[Any]) -> WindowParts:
+    """The parts that read the fields of a plan; `fills` has the value of constant padding of each."""
     parts: list[BoxPart | ArrayPart] = []
     places: dict[int, tuple[int, int | None]] = {}
     for number, array in enumerate(opened):
@@ -59,7 +58,7 @@ def parts_of(
         fields = [plan.taken[k] for k in mine]
         rows = _row_part(array, fields, plan)
         places.update({k: (len(parts), at if rows is None else None) for at, k in enumerate(mine)})
-        parts.append(_box_part(array, fields, plan, pads[mine[0]]) if rows is None else rows)
+        parts.append(_box_part(array, fields, plan, fills[mine[0]]) if rows is None else rows)
     return WindowParts(tuple(parts), places)
 
 
@@ -93,7 +92,7 @@ def _homes(part: BoxPart | ArrayPart, field: TakenField, plan: WindowPlan) -> li
     for axis, along in enumerate(field.along):
         if along.dim in homes:
             chunk, shift, length = axes[axis]
-            homes[along.dim] = Home(chunk, shift, along.runs[0][0], length)
+            homes[along.dim] = Home(chunk, shift, along.first, length)
     return list(homes.values())
 
 
@@ -101,8 +100,8 @@ def _joined(homes: Sequence[Home], part: BoxPart | ArrayPart, plan: WindowPlan) 
     """Joins several chunks to one, where windows are longer than chunks."""
     counts = []
     for dim, home in zip(plan.origins.dims, homes, strict=True):
-        runs = plan.runs(dim)
-        extent = max(stop for _, stop in runs) - min(first for first, _ in runs)
+        first, stop = plan.reach(dim)
+        extent = stop - first
         wanted = -(-_WINDOWS_SIDE_BY_SIDE * extent // home.chunk)
         counts.append(max(1, wanted) if home.chunk < min(extent, home.length) else 1)
     if isinstance(part, BoxPart):
@@ -127,6 +126,8 @@ def _row_part(array: OpenArray, fields: Sequence[TakenField], plan: WindowPlan) 
     )
     if len(fields) > 1 or not whole or not first.moves or len(first.runs) > 1:
         return None
+    if first.matched is not None:
+        return None
     begin, stop = first.runs[0]
     if array.part.row_bytes * (stop - begin) > _LARGE_BYTES:
         return None
@@ -144,7 +145,7 @@ def _row_part(array: OpenArray, fields: Sequence[TakenField], plan: WindowPlan) 
 
 
 def _box_part(
-    array: OpenArray, fields: Sequence[TakenField], plan: WindowPlan, pad: Padding | None
+    array: OpenArray, fields: Sequence[TakenField], plan: WindowPlan, fill: Any
 ) -> BoxPart:
     """The windows as boxes of an array."""
     columns = [
@@ -158,13 +159,37 @@ def _box_part(
         for axis, column in enumerate(columns):
             if column is not None:
                 out[:, axis] = found[:, column]
-        return out
+        return _with_times(out, fields, boxes)
 
-    part = array.box_part(origins, boxes, pad)
-    if pad is None:
-        return part
+    modes = tuple(plan.pads.get(axis.dim) if axis.moves else None for axis in fields[0].along)
+    if not any(modes):
+        return array.box_part(origins, boxes, None)
+    part = array.box_part(origins, boxes, Padding(modes, fill))
     readable = tuple(
         plan.ranges[axis.dim] if axis.moves else range(cells)
         for axis, cells in zip(fields[0].along, array.shape, strict=True)
     )
     return dataclasses.replace(part, readable=readable)
+
+
+def _with_times(
+    origins: IntArray, fields: Sequence[TakenField], boxes: Sequence[BoxField]
+) -> IntArray:
+    """The first cell of each record `(n, axes)`, or of each cut of it `(n, cuts, axes)`.
+
+    Cuts differ where cells are found by their times, which lie at different distances from different
+    origins.
+    """
+    axes = range(origins.shape[1])
+    if all(field.along[axis].matched is None for field in fields for axis in axes):
+        return origins
+    cuts = [(field, cut) for field, box in zip(fields, boxes, strict=True) for cut in box.cuts]
+    found = np.repeat(origins[:, None], len(cuts), axis=1)
+    for axis in axes:
+        for field in fields:
+            along = field.along[axis]
+            if along.matched is not None:
+                mine = [k for k, (of, _) in enumerate(cuts) if of is field]
+                places = [cuts[k][1].target[axis] for k in mine]
+                found[:, mine, axis] = along.at(origins[:, axis])[:, places]
+    return found

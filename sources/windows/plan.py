@@ -12,12 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from windrow.errors import ArgumentError, SourceError
+from windrow.sources.padding import Mode
+from windrow.sources.windows.arguments import axis_names, fields_of
 from windrow.sources.windows.coordinates import Coordinates
+from windrow.sources.windows.durations import duration
 from windrow.sources.windows.fields import (
     Along,
     Field,
+    Matched,
     TakenField,
     at_least_one,
     by_dim,
@@ -35,11 +40,14 @@ from windrow.sources.windows.origins import (
     masked,
     regular_axis,
 )
-from windrow.sources.windows.selection import Coordinate, Picked, picked
+from windrow.sources.windows.selection import Picked, picked
+from windrow.sources.windows.stores import check_labels, coordinate_along
+from windrow.sources.windows.times import Offsets, Times, times_along, with_times
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.tree import OpenArray
 
 _WHAT: Final = "WindowDataSource"
+_PADS: Final = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -50,13 +58,14 @@ class WindowRequest:
     strides: Any = None
     start: Any = None
     stop: Any = None
-    pad: bool = False
+    pad: Any = None
     fields: Any = None
     anchors: Any = None
     centers: Any = None
     dims: Any = None
     select: Any = None
     method: str | None = None
+    tolerance: Any = None
     labelled: bool = False  # whether records have coordinates
 
 
@@ -70,6 +79,7 @@ class WindowPlan:
         lengths: Cells along each dimension.
         ranges: The cells that may be read; cells outside are padding.
         arrays: Names of the axes of each array.
+        pads: The padding along each dimension with padding.
     """
 
     origins: Origins
@@ -77,10 +87,20 @@ class WindowPlan:
     lengths: Mapping[Dim, int]
     ranges: Mapping[Dim, range]
     arrays: tuple[tuple[Dim, ...], ...]
+    pads: Mapping[Dim, Mode]
 
-    def runs(self, dim: Dim) -> list[Run]:
-        """The cells that windows read along a dimension, counted from their origin."""
-        return _runs(self.taken, dim)
+    @property
+    def pad_label(self) -> str:
+        """The padding as a string for states and for the user; '' without padding."""
+        modes = list(self.pads.values())
+        if modes and modes == [modes[0]] * len(self.origins.dims):
+            return modes[0]
+        return ", ".join(f"{dim} {mode}" for dim, mode in self.pads.items())
+
+    def reach(self, dim: Dim) -> Run:
+        """The cells from the first to the last one that windows read, counted from their origins."""
+        all_of = [axis.reach for field in self.taken for axis in field.along if axis.dim == dim]
+        return min(first for first, _ in all_of), max(stop for _, stop in all_of)
 
 
 def planned(opened: Sequence[OpenArray], request: WindowRequest, known: Coordinates) -> WindowPlan:
@@ -105,8 +125,8 @@ class _Planner:
                 f"{_WHAT}: method must be None or 'nearest', got {request.method!r}"
             )
         self._opened, self._request, self._known = opened, request, known
-        self._names = _axis_names(opened, request.dims)
-        self._fields = _fields_of(request.fields, opened)
+        self._names = axis_names(opened, request.dims)
+        self._fields = fields_of(request.fields, opened)
         self._used = sorted({number for _, _, number in self._fields})
         self._sizes = {
             dim: at_least_one(size, dim, f"{_WHAT}: sizes")
@@ -120,13 +140,18 @@ class _Planner:
         self._fields = [
             (name, self._resolved(field), number) for name, field, number in self._fields
         ]
+        self._tolerance = self._given_tolerance()
+        self._times: dict[Dim, Times] = {}
+        self._matched: dict[Dim, dict[Offsets, Matched]] = {}
         self._centered: tuple[Dim, ...] = ()
         if request.centers is not None:
             self._centered = tuple(self._sizes)
         self._moving = self._moving_dims()
+        self._pads = self._padded()
         self._lengths = self._agreed_lengths()
         self._picked: dict[Dim, Picked] = {}
         self._read_ahead()
+        check_labels(opened, self._names, self._used, known)
         self._ranges = self._allowed()
 
     def plan(self) -> WindowPlan:
@@ -135,12 +160,15 @@ class _Planner:
             for name, field, number in self._fields
         )
         origins = self._centers(taken) if self._centered else self._grid(taken)
-        return WindowPlan(origins, taken, self._lengths, self._ranges, tuple(self._names))
+        return WindowPlan(
+            origins, taken, self._lengths, self._ranges, tuple(self._names), self._pads
+        )
 
     def _read_ahead(self) -> None:
         """Reads the needed coordinates of remote arrays in parallel."""
         dims = {dim for dim, _ in self._by_dim(self._request.select, "select")}
         dims.update(dim for _, field, _ in self._fields for dim in field.select)
+        dims.update(dim for _, field, _ in self._fields for dim in _timed(field))
         wanted: dict[str, Found] = {}
         others: list[Found] = []
         for number in self._used:
@@ -223,6 +251,26 @@ class _Planner:
             )
         return moving
 
+    def _padded(self) -> dict[Dim, Mode]:
+        """The padding along each dimension with padding."""
+        given: Any = self._request.pad
+        if given is None:
+            return {}
+        by_name = isinstance(given, Mapping)
+        found = self._by_dim(given, "pad") if by_name else [(dim, given) for dim in self._moving]
+        for dim, mode in found:
+            if mode not in _PADS:
+                raise ArgumentError(
+                    f"{_WHAT}: pad must be one of {_PADS} or None, or a dict of them by dimension, got"
+                    f" {given!r}"
+                )
+            if dim not in self._moving:
+                raise ArgumentError(
+                    f"{_WHAT}: pad names {dim!r}, and windows do not move along it, so that none"
+                    " reaches out there; leave it out, or give its size"
+                )
+        return dict(found)
+
     def _example(self) -> Dim:
         return self._names[self._used[0]][0]
 
@@ -236,7 +284,8 @@ class _Planner:
                     raise SourceError(
                         f"{_WHAT}: the arrays differ in length along {dim!r}\n"
                         f"  {known[1]}: {known[0]:,}\n  {array.name}: {length:,}\n"
-                        "Choose arrays that agree with names=, or name their axes with dims=."
+                        "Choose arrays that agree with names=, name their axes with dims=, or select the"
+                        " same labels in a source of each and zip these."
                     )
         return {dim: length for dim, (length, _) in found.items()}
 
@@ -302,13 +351,51 @@ class _Planner:
         if dim in self._moving:
             size = field.sizes.get(dim, self._sizes.get(dim))
             offsets = field.offsets.get(dim, 0)
-            dropped = size is None and isinstance(offsets, int)
+            dropped = size is None and not isinstance(offsets, tuple)
             cells = 1 if size is None else size
             before = cells // 2 if dim in self._centered else 0
-            firsts = (offsets,) if isinstance(offsets, int) else offsets
+            firsts: Any = offsets if isinstance(offsets, tuple) else (offsets,)
+            if isinstance(firsts[0], np.timedelta64):
+                firsts = self._cells_at(dim, firsts)
+            if isinstance(firsts, Matched):
+                if size is not None:
+                    raise ArgumentError(
+                        f"{_WHAT}: offsets along {dim!r} are matched by time, one cell each, so that"
+                        f" there is no size; leave {dim!r} out of sizes, and list all offsets"
+                    )
+                return Along(dim, ((0, len(firsts.cells)),), True, dropped, firsts)
             runs = runs_of_cells([offset - before for offset in firsts], cells)
             return Along(dim, runs, True, dropped)
         return _fixed(dim, self._picked.get(dim, self._ranges[dim]))
+
+    # --- times -----------------------------------------------------------------------------------
+
+    def _given_tolerance(self) -> np.timedelta64 | None:
+        given, what = self._request.tolerance, f"{_WHAT}: tolerance"
+        if given is None:
+            return None
+        found = duration(given, what)
+        if found is None or found < np.timedelta64(0):
+            raise ArgumentError(f"{what} must be a duration such as '30min' or '0h', got {given!r}")
+        if not any(_timed(field) for _, field, _ in self._fields):
+            raise ArgumentError(
+                f"{what} is for offsets in time, and no field has one; leave it out, or give"
+                " durations, such as Field(offsets={'time': '-6h'})"
+            )
+        return found
+
+    def _cells_at(self, dim: Dim, offsets: Offsets) -> tuple[int, ...] | Matched:
+        """Offsets in time as cells."""
+        known = self._matched.setdefault(dim, {})
+        if offsets in known:
+            return known[offsets]
+        if dim not in self._times:
+            labels = coordinate_along(dim, self._opened, self._names, self._used, self._known)
+            self._times[dim] = times_along(dim, labels)
+        found = self._times[dim].cells_at(offsets, self._ranges[dim], self._tolerance)
+        if isinstance(found, Matched):
+            known[offsets] = found  # fields with the same offsets have one coordinate
+        return found
 
     # --- origins ---------------------------------------------------------------------------------
 
@@ -316,35 +403,56 @@ class _Planner:
         return OriginGrid([self._axis(dim, _runs(taken, dim)) for dim in self._moving])
 
     def _axis(self, dim: Dim, runs: list[Run]) -> OriginAxis:
-        cells, pad = self._ranges[dim], self._request.pad
-        anchors = self._anchors.get(dim)
-        stride = self._strides.get(dim, self._sizes.get(dim, 1))
-        if anchors is None:
-            return regular_axis(dim, cells, runs, stride, pad=pad, shifted=dim not in self._sizes)
-        given = np.asarray(anchors)
+        cells, mode = self._ranges[dim], self._pads.get(dim)
+        reads = runs or [(0, 1)]  # no field has cells at fixed distances
+        given = self._given_anchors(dim)
+        if given is not None and given.dtype.kind != "b":
+            origins = given.astype(np.int64)
+            if given.dtype.kind == "i":
+                origins[origins < 0] += self._lengths[dim]
+            axis = listed_axis(dim, origins, cells, reads, pad=mode is not None)
+        else:
+            stride = self._strides.get(dim, self._sizes.get(dim, 1))
+            # Where cells wrap around there is no last window that fits.
+            shifted = dim not in self._sizes or mode == "wrap"
+            axis = regular_axis(dim, cells, reads, stride, pad=mode is not None, shifted=shifted)
+            if given is not None:
+                axis = masked(axis, given, runs, circle=cells if mode == "wrap" else None)
+        matched = self._matched.get(dim)
+        if not matched:
+            return axis
+        if mode is not None:
+            raise ArgumentError(
+                f"{_WHAT}: offsets along {dim!r} are matched by time, so that windows there are not"
+                " padded; leave pad out, or give offsets in cells"
+            )
+        allowed = np.zeros(self._lengths[dim], np.bool_)
+        allowed[cells.start : cells.stop] = True
+        if given is not None and given.dtype.kind == "b":
+            allowed &= given
+        return with_times(axis, list(matched.values()), allowed, self._tolerance)
+
+    def _given_anchors(self, dim: Dim) -> npt.NDArray[Any] | None:
+        """The mask of a dimension, or its listed origins."""
+        if dim not in self._anchors:
+            return None
+        given = np.asarray(self._anchors[dim])
         if given.ndim != 1 or given.dtype.kind not in "biu":
             raise ArgumentError(
                 f"{_WHAT}: anchors[{dim!r}] must be a mask or integers in one dimension, got shape"
                 f" {given.shape} and dtype {given.dtype}"
             )
-        if given.dtype.kind == "b":
-            if len(given) != self._lengths[dim]:
-                raise ArgumentError(
-                    f"{_WHAT}: the mask of {dim!r} has {len(given):,} values, and there are"
-                    f" {self._lengths[dim]:,} cells; give one for each"
-                )
-            shifted = dim not in self._sizes
-            axis = regular_axis(dim, cells, runs, stride, pad=pad, shifted=shifted)
-            return masked(axis, given, runs)
-        if dim in self._strides:
+        if given.dtype.kind == "b" and len(given) != self._lengths[dim]:
+            raise ArgumentError(
+                f"{_WHAT}: the mask of {dim!r} has {len(given):,} values, and there are"
+                f" {self._lengths[dim]:,} cells; give one for each"
+            )
+        if given.dtype.kind != "b" and dim in self._strides:
             raise ArgumentError(
                 f"{_WHAT}: anchors lists the origins along {dim!r}, so strides cannot; leave"
                 " strides out, or give a mask"
             )
-        origins = given.astype(np.int64)
-        if given.dtype.kind == "i":
-            origins[origins < 0] += self._lengths[dim]
-        return listed_axis(dim, origins, cells, runs, pad=pad)
+        return given
 
     def _centers(self, taken: Sequence[TakenField]) -> Centers:
         given = np.asanyarray(self._request.centers)
@@ -375,7 +483,9 @@ class _Planner:
         centers = Centers(dims, given if given.size else given.astype(np.int64))
         runs = [_runs(taken, dim) for dim in dims]
         reach = [(min(r[0] for r in each), max(r[1] for r in each)) for each in runs]
-        centers.check([self._ranges[dim] for dim in dims], None if self._request.pad else reach)
+        # Where windows are padded, only the center itself must lie in the array.
+        reach = [(0, 1) if dim in self._pads else run for dim, run in zip(dims, reach, strict=True)]
+        centers.check([self._ranges[dim] for dim in dims], reach)
         return centers
 
 
@@ -389,110 +499,14 @@ def _fixed(dim: Dim, cells: Picked) -> Along:
 
 
 def _runs(taken: Sequence[TakenField], dim: Dim) -> list[Run]:
-    return sorted(
-        {run for field in taken for axis in field.along if axis.dim == dim for run in axis.runs}
-    )
+    along = [axis for field in taken for axis in field.along if axis.dim == dim]
+    return sorted({run for axis in along if axis.matched is None for run in axis.runs})
 
 
-def coordinate_along(
-    dim: Dim,
-    opened: Sequence[OpenArray],
-    names: Sequence[tuple[Dim, ...]],
-    used: Sequence[int],
-    known: Coordinates,
-) -> Coordinate | None:
-    """The coordinate of a dimension, from the first array with a fitting one; else None."""
-    if isinstance(dim, int):
-        return None
-    for number in used:
-        if dim in names[number]:
-            found = known.of(opened[number].found, dim)
-            length = opened[number].shape[names[number].index(dim)]
-            if found is not None and len(found.values) == length:
-                return found
-    return None
-
-
-def _axis_names(opened: Sequence[OpenArray], given: Any) -> list[tuple[Dim, ...]]:
-    """Names of the axes of each array: given by the user, else stored, else their numbers."""
-    names: list[tuple[Dim, ...]] = []
-    by_array = given if isinstance(given, Mapping) else {}
-    known = {array.name: number for number, array in enumerate(opened)}
-    by_number: dict[int | None, Any] = {}
-    for name, own in by_array.items():
-        number = _number_of(name, known, opened)
-        if number is None:
-            raise ArgumentError(
-                f"{_WHAT}: dims names the array {name!r}; the arrays are"
-                f" {[array.name for array in opened]}"
-            )
-        by_number[number] = own
-    for number, array in enumerate(opened):
-        own = by_number.get(number) if isinstance(given, Mapping) else given
-        rank = len(array.shape)
-        if own is None:
-            own = array.found.dims or (None,) * rank
-        elif (
-            isinstance(own, str | bytes)
-            or not isinstance(own, Sequence)
-            or not all(name is None or isinstance(name, str) for name in own)
-        ):
-            raise ArgumentError(
-                f"{_WHAT}: dims must be a tuple of names, one for each axis, or a dict of such"
-                f" tuples by array, got {own!r}"
-            )
-        elif len(own) != rank:
-            raise ArgumentError(
-                f"{_WHAT}: dims {tuple(own)} are {len(tuple(own))} names, and array {array.name!r}"
-                f" has {rank} axes: shape {list(array.shape)}"
-            )
-        axes = tuple(k if name is None else name for k, name in enumerate(own))
-        if len(set(axes)) < rank:
-            raise ArgumentError(
-                f"{_WHAT}: two axes of array {array.name!r} have the same name: {axes}; name them"
-                " with dims="
-            )
-        names.append(axes)
-    return names
-
-
-def _fields_of(given: Any, opened: Sequence[OpenArray]) -> list[tuple[str, Field, int]]:
-    """The name, the field and the number of the array, for each field of a record."""
-    known = {array.name: number for number, array in enumerate(opened)}
-    if given is None:
-        return [(array.name, Field(), number) for number, array in enumerate(opened)]
-    if not isinstance(given, Mapping) or not given:
-        raise ArgumentError(
-            f"{_WHAT}: fields must be a dict of Field by name, such as"
-            f" {{'x': Field({next(iter(known))!r}, {{'time': [-6, 0]}})}}, got {given!r}"
-        )
-    found = []
-    for name, field in given.items():
-        if not isinstance(name, str) or not name:
-            raise ArgumentError(f"{_WHAT}: names of fields must be strings, got {name!r}")
-        if isinstance(field, str):
-            field = Field(field)
-        if not isinstance(field, Field):
-            raise ArgumentError(f"{_WHAT}: fields[{name!r}] must be a Field, got {field!r}")
-        if field.array is None and len(opened) == 1:
-            number: int | None = 0
-        else:
-            number = _number_of(field.array, known, opened)
-        if number is None:
-            more = difflib.get_close_matches(str(field.array), known, 1)
-            raise ArgumentError(
-                f"{_WHAT}: fields[{name!r}] is of array {field.array!r}; the arrays are"
-                f" {list(known)}" + (f"; did you mean {more[0]!r}?" if more else "")
-            )
-        found.append((name, field, number))
-    return found
-
-
-def _number_of(
-    name: str | None, known: Mapping[str, int], opened: Sequence[OpenArray]
-) -> int | None:
-    if name is not None and name not in known and len(opened) == 1:
-        # A single array has no name in the source; the folder's name serves as its own.
-        own = opened[0].found.where.rstrip("/").rpartition("/")[2]
-        return 0 if name == own else None
-    return None if name is None else known.get(name)
+def _timed(field: Field) -> list[Dim]:
+    """The dimensions along which a field has offsets in time."""
+    return [
+        dim
+        for dim, given in field.offsets.items()
+        if isinstance(given[0] if isinstance(given, tuple) else given, np.timedelta64)
+    ]

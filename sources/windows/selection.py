@@ -45,11 +45,14 @@ class Coordinate:
         name: Name of the array that holds them.
         dims: The dimension.
         values: One per cell: numbers, datetime64, timedelta64 or strings, without a fill value.
+        unit_ns: Nanoseconds of 1 where the values are times as numbers, of a calendar that NumPy has
+            not; else None.
     """
 
     name: str
     dims: tuple[str, ...]
     values: AnyArray
+    unit_ns: int | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -99,8 +102,8 @@ class Coordinate:
         count = f"{len(self):,} value{'s' if len(self) > 1 else ''}"
         if self.direction == 0:
             low, high = (self.values[self._position(at)] for at in (0, len(self) - 1))
-            return f"it has {count} from {_shown(low)} to {_shown(high)} in no order"
-        return f"it goes from {_shown(self.values[0])} to {_shown(self.values[-1])} ({count})"
+            return f"it has {count} from {shown_label(low)} to {shown_label(high)} in no order"
+        return f"it goes from {shown_label(self.values[0])} to {shown_label(self.values[-1])} ({count})"
 
 
 def range_of(coordinate: Coordinate, wanted: slice) -> slice:
@@ -274,11 +277,11 @@ def _absent(coordinate: Coordinate, label: Any, interval: Interval) -> SourceErr
     place = _nearest_place(coordinate, interval)
     if place is None:
         return SourceError(what)
-    nearest = _shown(coordinate.values[coordinate._position(place)])
+    nearest = shown_label(coordinate.values[coordinate._position(place)])
     return SourceError(f'{what}, the nearest is {nearest}; give method="nearest" to take that one')
 
 
-def _shown(value: Any) -> str:
+def shown_label(value: Any) -> str:
     """A value as text for the user; times without trailing zeros."""
     if isinstance(value, np.datetime64):
         return str(np.datetime_as_string(value, unit="auto"))

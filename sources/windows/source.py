@@ -20,7 +20,7 @@ from windrow.core import buffer_pool
 from windrow.core.process import refuse_forked
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
-from windrow.sources.boxes import BoxPart, Padding
+from windrow.sources.boxes import BoxPart
 from windrow.sources.cells import Boxes, numbered
 from windrow.sources.chunks import AnyArray, ArrayPart, Blocks, LaidOutSource
 from windrow.sources.remote.options import RemoteOptions
@@ -36,7 +36,6 @@ from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray, OverTree
 
 _WHAT: Final = "WindowDataSource"
-_PADS: Final = ("constant", "edge", "reflect")
 _SHOWN_FIELDS: Final = 4
 _SHOWN_CHARACTERS: Final = 300
 
@@ -70,7 +69,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         *,
         start: Mapping[Any, int] | None = None,
         stop: Mapping[Any, int] | None = None,
-        pad: str | None = None,
+        pad: str | Mapping[Any, str] | None = None,
         fill: Any = 0,
         fields: Mapping[str, Any] | None = None,
         anchors: Mapping[Any, Any] | None = None,
@@ -79,6 +78,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         names: Sequence[str] | None = None,
         select: Mapping[Any, Any] | None = None,
         method: str | None = None,
+        tolerance: Any = None,
         coordinates: bool | Sequence[str] = False,
         decode: Any = False,
         direct: bool | None = None,
@@ -99,8 +99,11 @@ class WindowDataSource(OverTree, LaidOutSource):
                 end, as in a slice.
             stop: The end of the cells that may be read, not included.
             pad: By default windows that do not fit at the end of the grid are left out. With
-                'constant', 'edge' or 'reflect' windows may reach out of the array. Cells outside
-                are padded as by `numpy.pad`: `fill`, the nearest cell, or the array mirrored.
+                'constant', 'edge', 'reflect', 'symmetric' or 'wrap' windows may reach out of the
+                array. Cells outside are padded as by `numpy.pad`: `fill`, the nearest cell, the array
+                mirrored without and with its last cell, or the array again. A dict pads some
+                dimensions alone: `{"lon": "wrap", "lat": "edge"}`. Along a dimension that wraps, a
+                grid has a window at each stride.
             fill: Value of constant padding, in the dtype delivered.
             fields: Fields of a record by name: a `Field`, or the name of an array. By default
                 every array, under its own name; a single array's windows are the records.
@@ -118,6 +121,10 @@ class WindowDataSource(OverTree, LaidOutSource):
                 that cell and drops the axis, a list takes several. Along dimensions without
                 coordinates, cells take the place of labels. A `Field` may have a `select` too.
             method: None, or 'nearest' for labels that need not be exact, except in slices.
+            tolerance: A duration such as `'30min'`, for offsets in time where times are not evenly
+                spaced, or lie between the steps. Each offset takes the cell with the nearest time, if
+                it is that near, and windows without such a cell are left out; `'0h'` takes only the
+                time itself. By default such times are an error that says where they are.
             coordinates: Whether a record has the coordinates of its window too, under the names of
                 the dimensions (`x_time` for a field `x` where fields differ along `time`); or the
                 names of coordinates. Outside of the array they are NaN or NaT.
@@ -138,8 +145,6 @@ class WindowDataSource(OverTree, LaidOutSource):
             ReadError: If this process was forked from one that had used TensorStore, or coordinates
                 cannot be read.
         """
-        if pad is not None and pad not in _PADS:
-            raise ArgumentError(f"{_WHAT}: pad must be one of {_PADS} or None, got {pad!r}")
         wanted = _float_dtype(decode)
         arrays, names, storage_options = standing_for(
             _WHAT, arrays, names, storage_options, decode=decode is not False
@@ -151,13 +156,14 @@ class WindowDataSource(OverTree, LaidOutSource):
             strides=strides,
             start=start,
             stop=stop,
-            pad=pad is not None,
+            pad=pad,
             fields=fields,
             anchors=anchors,
             centers=centers,
             dims=dims,
             select=select,
             method=method,
+            tolerance=tolerance,
             labelled=coordinates is not False,
         )
         opened = self._tree.open()
@@ -168,13 +174,12 @@ class WindowDataSource(OverTree, LaidOutSource):
             None if decode is False else _decoding(opened[field.number], wanted)
             for field in self._plan.taken
         )
-        self._pad = None if pad is None else self._padding(opened, pad, fill)
+        self._fill = self._checked_fill(opened, fill)
         self._coordinates = window_coordinates(
             opened,
             self._plan,
             coordinates,
             known=known,
-            padded=pad is not None,
             own_name=self._tree.own_name,
         )
         self._whole: WindowDataSource | None = None  # where this one reads parts of another
@@ -211,15 +216,15 @@ class WindowDataSource(OverTree, LaidOutSource):
         self._still: dict[int, AnyArray] = {}  # values of the fields that do not move
         self._lock = threading.Lock()
 
-    def _padding(self, opened: Sequence[OpenArray], pad: str, fill: Any) -> Padding:
-        """The padding; its value is checked against the dtype of every field."""
-        if pad == "constant":
-            for field, decoding in zip(self._plan.taken, self._decodings, strict=True):
-                dtype = opened[field.number].dtype if decoding is None else decoding.dtype
-                if field.moves:  # others never reach out of the array
-                    _checked_fill(fill, dtype, field.name)
-            return Padding("constant", _plain(fill))
-        return Padding("edge" if pad == "edge" else "reflect")
+    def _checked_fill(self, opened: Sequence[OpenArray], fill: Any) -> Any:
+        """The value of constant padding, checked against the dtype of every field; else 0."""
+        if "constant" not in self._plan.pads.values():
+            return 0
+        for field, decoding in zip(self._plan.taken, self._decodings, strict=True):
+            dtype = opened[field.number].dtype if decoding is None else decoding.dtype
+            if field.moves:  # others never reach out of the array
+                _checked_fill(fill, dtype, field.name)
+        return _plain(fill)
 
     def __len__(self) -> int:
         return len(self._plan.origins)
@@ -232,7 +237,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         more = len(self._plan.taken) + len(self._coordinates) - _SHOWN_FIELDS
         shown += f" and {more} more fields" if more > 0 else ""
         left = self._plan.origins.left
-        padding = "" if self._pad is None else f", {self._pad.mode} padding"
+        padding = f", {self._plan.pad_label} padding" if self._plan.pads else ""
         return (
             f"{_WHAT}({len(self):,} windows of {shown}{f', {left}' if left else ''}{padding}"
             f" in {self._tree.place})"
@@ -248,7 +253,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         cut += [f"{dim} in [{r.start}, {r.stop})" for dim, r in plan.ranges.items()]
         # NumPy prints numbers differently in different versions.
         cut += [
-            f"{self._pad.mode} {self._pad.value}" if self._pad else "None",
+            f"{plan.pad_label} {self._fill}" if plan.pads else "None",
             *(f"{k}: {d.label}" for k, d in enumerate(self._decodings) if d),
         ]
         cut += [coordinate.label for coordinate in self._coordinates]
@@ -287,12 +292,9 @@ class WindowDataSource(OverTree, LaidOutSource):
     def _laid_out(self) -> WindowParts:
         found = self._parts
         if found is None:
-            pads = [
-                # Decoded fields get their padding in `_decoded`.
-                self._pad and dataclasses.replace(self._pad, value=0) if decoding else self._pad
-                for decoding in self._decodings
-            ]
-            found = self._parts = parts_of(self._tree.open(), self._plan, pads)
+            # Decoded fields get their padding in `_decoded`.
+            fills = [0 if decoding else self._fill for decoding in self._decodings]
+            found = self._parts = parts_of(self._tree.open(), self._plan, fills)
         return found
 
     def blocks(self) -> IntArray | Blocks:
@@ -384,20 +386,20 @@ class WindowDataSource(OverTree, LaidOutSource):
         if decoding is None:
             return values
         found = decoding.apply(values)
-        if self._pad is not None and self._pad.mode == "constant":
-            # Cells padded before decoding have a raw value; they get the delivered fill here.
-            self._fill_outside(found, self._plan.taken[k], indices, self._pad.value)
+        # Cells padded before decoding have a raw value; they get the delivered fill here.
+        self._fill_outside(found, self._plan.taken[k], indices)
         return found
 
-    def _fill_outside(
-        self, values: AnyArray, field: TakenField, indices: IntArray, fill: Any
-    ) -> None:
+    def _fill_outside(self, values: AnyArray, field: TakenField, indices: IntArray) -> None:
+        pads, fill = self._plan.pads, self._fill
+        if "constant" not in pads.values():
+            return
         origins, dims = self._plan.origins.at(indices), self._plan.origins.dims
         axis = 1
         for along in field.along:
-            if along.moves:
+            if along.moves and pads.get(along.dim) == "constant":
                 may = self._plan.ranges[along.dim]
-                cells = origins[:, dims.index(along.dim), None] + along.cells()
+                cells = along.at(origins[:, dims.index(along.dim)])
                 outside = (cells < may.start) | (cells >= may.stop)
                 if along.dropped:
                     values[outside[:, 0]] = fill

@@ -17,10 +17,11 @@ from windrow.sources.base import ArraySpec, IntArray
 from windrow.sources.cells import Box
 from windrow.sources.chunks import AnyArray
 from windrow.sources.windows.coordinates import Coordinates
-from windrow.sources.windows.fields import Along, TakenField
+from windrow.sources.windows.fields import Along
 from windrow.sources.windows.origins import Origins
-from windrow.sources.windows.plan import WindowPlan, coordinate_along
+from windrow.sources.windows.plan import WindowPlan
 from windrow.sources.windows.selection import Coordinate
+from windrow.sources.windows.stores import coordinate_along
 from windrow.sources.zarr.tree import OpenArray
 
 _WHAT: Final = "WindowDataSource"
@@ -35,12 +36,14 @@ class WindowCoordinate:
         along: The cells of the dimension that it labels.
         values: Labels of the whole dimension.
         padded: Whether windows may reach over the dimension's ends.
+        circle: The cells that come again after their last one, if the dimension wraps around.
     """
 
     name: str
     along: Along
     values: AnyArray
     padded: bool
+    circle: range | None = None
 
     @property
     def spec(self) -> ArraySpec:
@@ -70,16 +73,16 @@ class WindowCoordinate:
 
     @property
     def _outside(self) -> bool:
-        return self.padded and self.along.moves
+        return self.padded and self.circle is None and self.along.moves
 
     def of(self, indices: IntArray, origins: Origins) -> AnyArray:
         """The coordinates of records, `(n, length)`, or `(n,)` for a dropped axis."""
-        cells = self.along.cells()[None]
         if self.along.moves:
-            column = origins.dims.index(self.along.dim)
-            cells = origins.at(indices)[:, column, None] + cells
+            cells = self.along.at(origins.at(indices)[:, origins.dims.index(self.along.dim)])
         else:
-            cells = np.broadcast_to(cells, (len(indices), cells.shape[1]))
+            cells = np.broadcast_to(self.along.cells(), (len(indices), self.along.length))
+        if self.circle is not None and self.along.moves:
+            cells = (cells - self.circle.start) % len(self.circle) + self.circle.start
         if self._outside:
             found = self.values[np.clip(cells, 0, len(self.values) - 1)]
             found = found.astype(self._dtype, copy=False)
@@ -102,7 +105,6 @@ def window_coordinates(
     wanted: bool | Sequence[str],
     *,
     known: Coordinates,
-    padded: bool,
     own_name: str,
 ) -> tuple[WindowCoordinate, ...]:
     """The coordinates that records have in addition to their fields.
@@ -112,7 +114,6 @@ def window_coordinates(
         plan: The cells of each record.
         wanted: Whether records have coordinates, or the names of the coordinates.
         known: Reads the coordinates.
-        padded: Whether windows may reach out of the arrays.
         own_name: Name of a single array in a record with coordinates.
 
     Raises:
@@ -136,7 +137,7 @@ def window_coordinates(
         coordinate = _read(name, dims.get(name), opened, plan, known)
         if coordinate is not None:
             dim = coordinate.dims[0]
-            found += _of_fields(name, dim, coordinate.values, plan.taken, padded)
+            found += _of_fields(name, dim, coordinate.values, plan)
         elif wanted is not True:
             raise SourceError(
                 f"{_WHAT}: the store has no coordinates {name!r} along the windows' dimensions; the"
@@ -192,14 +193,15 @@ def _of_fields(
     name: str,
     dim: str,
     values: AnyArray,
-    taken: Sequence[TakenField],
-    padded: bool,
+    plan: WindowPlan,
 ) -> list[WindowCoordinate]:
     """One coordinate for all fields, or one for each if they differ along the dimension."""
-    along = {field.name: axis for field in taken for axis in field.along if axis.dim == dim}
+    along = {field.name: axis for field in plan.taken for axis in field.along if axis.dim == dim}
+    padded = dim in plan.pads
+    circle = plan.ranges[dim] if plan.pads.get(dim) == "wrap" else None
     if len(set(along.values())) == 1:
-        return [WindowCoordinate(name, next(iter(along.values())), values, padded)]
+        return [WindowCoordinate(name, next(iter(along.values())), values, padded, circle)]
     return [
-        WindowCoordinate(f"{field.replace('/', '_')}_{name}", axis, values, padded)
+        WindowCoordinate(f"{field.replace('/', '_')}_{name}", axis, values, padded, circle)
         for field, axis in along.items()
     ]

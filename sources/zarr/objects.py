@@ -198,6 +198,8 @@ def _of_fsspec(what: str, shown: str, store: Any, path: str) -> Standing:
     if protocol in ("file", "local"):
         return Standing(os.path.abspath(place))
     given = {k: v for k, v in system.storage_options.items() if k not in _OF_THE_LOOP}
+    if protocol == "reference" and "fs" not in given:  # of kerchunk: `fo` names the references
+        return Standing(f"reference://{path}", None, given)
     if {"fo", "target_protocol", "target_options", "remote_protocol", "fs"} & given.keys():
         raise ArgumentError(
             f"{what}: the {shown} lies in the file system {protocol!r} of fsspec, which reads"

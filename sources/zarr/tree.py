@@ -22,8 +22,9 @@ from windrow.core.process import refuse_forked
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, MissingExtraError, SourceError
 from windrow.sources.base import Columns, IntArray
-from windrow.sources.boxes import BoxField, BoxPart, Padding
+from windrow.sources.boxes import BoxField, BoxPart
 from windrow.sources.chunks import ArrayPart, BoxReader, RowReader
+from windrow.sources.padding import Padding
 from windrow.sources.remote.options import useless_options
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.box_readers import box_reader

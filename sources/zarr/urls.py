@@ -141,7 +141,7 @@ def parent_url(url: str) -> tuple[str, str] | None:
     head, rest = parted(url)
     protocol, mark, path = head.rpartition("://")
     up, slash, name = path.rstrip("/").rpartition("/")
-    if not name or (not slash and protocol.rpartition("::")[2] != "zip"):
+    if not name or (not slash and protocol.rpartition("::")[2] not in ("zip", "reference")):
         return None
     return f"{protocol}{mark}{up}{slash}{rest}", name
 

@@ -48,6 +48,8 @@ def named_chains(draw: st.DrawFn, *, filters: bool) -> IterDataset[Any]:
             part = part.shuffle(seed=draw(st.integers(0, 9)))
         if draw(st.booleans()):
             part = part[:: draw(st.sampled_from([-1, 2]))].repeat(2)
+        if draw(st.booleans()):
+            part = part.sample(draw(st.integers(1, 9)), seed=draw(st.integers(0, 9)))
         parts.append(part.to_iter_dataset(lanes=lanes))
     stream: Any = parts[0] if count == 1 else IterDataset.mix(parts, draw(weights(count)))
     if draw(st.booleans()):

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,13 +25,14 @@ from windrow.engine.context import RunContext
 from windrow.errors import ReadError, SourceError
 from windrow.sources import BoxField, BoxPart, Columns, Cut, IntArray, LaidOutSource, Padding
 from windrow.sources.chunks import Box
+from windrow.sources.padding import Mode
 from windrow.sources.zarr.box_readers import StoreBoxReader
 from windrow.sources.zarr.tensorstore import StoreArray
 from windrow.sources.zarr.tree import ArrayTree, OpenArray
 from windrow.transforms.nodes import ToStreamNode
 
 AnyArray = npt.NDArray[Any]
-Mode = Literal["constant", "edge", "reflect"]
+MODES: tuple[Mode, ...] = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
 class BoxSource(LaidOutSource):
@@ -131,20 +132,21 @@ def expected(array: AnyArray, field: BoxField, origins: IntArray, padding: Paddi
                 first = origin[axis] + cut.offset[axis]
                 length = array.shape[axis]
                 width = max(0, -first, first + size - length)
-                mode = "edge" if padding is None else padding.mode
-                mode = "edge" if mode == "constant" else mode
+                mode = None if padding is None else padding.modes(array.ndim)[axis]
+                constant = mode == "constant"
+                mode = "edge" if constant or mode is None else mode
                 cells = np.arange(-width, length + width)
                 if length:
                     padded = np.pad(np.arange(length), width, mode=mode)
                     indices.append(padded[first + width : first + width + size])
                 at = cells[first + width : first + width + size]
-                inside.append((at >= 0) & (at < length))
+                inside.append(((at >= 0) & (at < length)) | (not constant))
             target = tuple(slice(t, t + n) for t, n in zip(cut.target, cut.shape, strict=True))
             mask = np.ones(cut.shape, np.bool_)
             for axis, along in enumerate(inside):
                 mask &= along.reshape([-1 if k == axis else 1 for k in range(mask.ndim)])
             found = array[np.ix_(*indices)] if array.size else np.zeros(cut.shape, array.dtype)
-            if padding is not None and padding.mode == "constant":
+            if padding is not None:
                 found = np.where(mask, found, np.array(padding.value, array.dtype))
             record[target] = found
     return out
@@ -228,7 +230,8 @@ def box_parts(draw: st.DrawFn) -> tuple[BoxPart, AnyArray, IntArray, list[AnyArr
     given: Any = folder
     if draw(st.booleans()):
         given, array = viewed(draw, store, array)
-    mode: Mode | None = draw(st.sampled_from([None, "constant", "edge", "reflect"]))
+    modes = st.sampled_from(MODES)
+    mode = draw(st.none() | modes | st.tuples(*[modes] * rank))
     padding = None if mode is None else Padding(mode, 1)
     most = array.shape if mode is None else (9,) * rank
     fields = tuple(draw(fields_of(rank, most)) for _ in range(draw(st.integers(1, 2))))
@@ -309,9 +312,9 @@ def test_a_chain_gives_the_same_under_any_budget(
 def test_padding_is_that_of_the_whole_array() -> None:
     array = np.arange(35).reshape(5, 7)
     origins = np.array(list(itertools.product(range(-11, 12), range(-13, 16))))
-    modes: Sequence[tuple[Mode, Any]] = [("constant", -1), ("edge", 0), ("reflect", 0)]
-    for mode, value in modes:
-        more = {"constant_values": value} if mode == "constant" else {}
+    for mode in MODES:
+        value = -1 if mode == "constant" else 0
+        more: dict[str, Any] = {"constant_values": value} if mode == "constant" else {}
         padded = np.pad(array, 20, mode=mode, **more)
         part, _ = counting(array, (2, 3), (4, 5), origins, padding=Padding(mode, value))
         (got,) = part.read(np.arange(len(origins)))
@@ -319,7 +322,7 @@ def test_padding_is_that_of_the_whole_array() -> None:
             np.testing.assert_array_equal(cells, padded[a : a + 4, b : b + 5])
 
 
-@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+@pytest.mark.parametrize("mode", MODES)
 def test_an_array_of_one_cell_is_padded(mode: Mode) -> None:
     origins = np.array([[-9, 0], [0, 0], [0, -1], [3, 5]])
     part, _ = counting(np.array([[7]]), (1, 1), (2, 3), origins, padding=Padding(mode, 7))

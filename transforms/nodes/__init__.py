@@ -136,6 +136,7 @@ if TYPE_CHECKING:
     from windrow.transforms.nodes.parts import narrowed
     from windrow.transforms.nodes.pieces import ChunksNode
     from windrow.transforms.nodes.planned import PlannedNode
+    from windrow.transforms.nodes.sample import SampleNode, sample_node
     from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
 
 # Few chains have these: a worker and a training loop load them only if theirs does.
@@ -154,6 +155,7 @@ _MODULE_OF: Final = {
     "OwnStreamNode": "own",
     "PackNode": "packing",
     "PlannedNode": "planned",
+    "SampleNode": "sample",
     "SlotMapNode": "flatten",
     "SlotsNode": "flatten",
     "SplitPackNode": "stream_packing",
@@ -171,6 +173,7 @@ _MODULE_OF: Final = {
     "own_numbers": "own",
     "pack_node": "stream_packing",
     "places_before": "on_bad",
+    "sample_node": "sample",
     "token_sizes": "mixing",
     "with_own_numbers": "own",
 }
@@ -226,6 +229,7 @@ __all__ = [
     "RowShare",
     "SameIndices",
     "SameLength",
+    "SampleNode",
     "SeedNode",
     "SelectNode",
     "ShardBatchNode",
@@ -285,6 +289,7 @@ __all__ = [
     "pack_node",
     "places_before",
     "random_access_parts",
+    "sample_node",
     "seed_for",
     "sharded",
     "shared",

@@ -24,6 +24,7 @@ from windrow.sources import Field, WindowDataSource
 
 AnyArray = npt.NDArray[Any]
 NAMES = ("t", "z", "y", "x")
+PADS = ("constant", "edge", "reflect", "symmetric", "wrap")
 WAYS = pytest.mark.parametrize("direct", [True, False])
 
 
@@ -103,7 +104,7 @@ def test_any_grid_of_any_array(direct: bool, data: Any) -> None:
     array, chunks, more = data.draw(layouts(), "layout")
     dims = NAMES[: array.ndim]
     moving = data.draw(st.sets(st.sampled_from(dims), min_size=1), "moving")
-    pad = data.draw(st.none() | st.sampled_from(["constant", "edge", "reflect"]), "pad")
+    pad = data.draw(st.none() | st.sampled_from(PADS[:-1]), "pad")
     sizes: dict[str, int] = {}
     strides: dict[str, int] = {}
     start: dict[str, int] = {}
@@ -357,7 +358,7 @@ def test_windows_around_any_centers(direct: bool, data: Any) -> None:
     array, chunks, more = data.draw(layouts(), "layout")
     dims = NAMES[: array.ndim]
     moving = data.draw(st.permutations(dims), "moving")[: data.draw(st.integers(1, array.ndim))]
-    pad = data.draw(st.sampled_from(["constant", "edge", "reflect"]), "pad")
+    pad = data.draw(st.sampled_from(PADS), "pad")
     sizes = {dim: data.draw(st.integers(1, 9), f"size along {dim}") for dim in moving}
     count = data.draw(st.integers(1, 12), "centers")
     centers = np.array(
@@ -453,7 +454,9 @@ def test_arguments_that_can_not_be(tmp_path: Path) -> None:
         with pytest.raises(error, match=message):
             WindowDataSource(path, *arguments)
     for more, error, message in (
-        ({"pad": "wrap"}, ArgumentError, "pad must be one of"),
+        ({"pad": "mean"}, ArgumentError, "pad must be one of .*, got 'mean'"),
+        ({"pad": {"x": "wrap"}}, ArgumentError, "pad names 'x', and windows do not move"),
+        ({"pad": {"z": "wrap"}}, ArgumentError, "no array has the dimension 'z'"),
         ({"start": {"y": 30}}, SourceError, r"start\['y'\] is 30, and there are 20 cells"),
         ({"pad": "constant", "fill": 0.5}, ArgumentError, "fill 0.5 does not fit the array"),
         ({"dims": ("y",)}, ArgumentError, r"1 names, and array '' has 2 axes"),

@@ -206,6 +206,7 @@ def test_urls_of_fsspec() -> None:
     assert parent_url("zip://in/deep::s3://b/a.zip") == ("zip://in/::s3://b/a.zip", "deep")
     assert parent_url("http://h/a/b?sig=1") == ("http://h/a/?sig=1", "b")
     assert parent_url("http://h") is None
+    assert parent_url("reference://t2m") == ("reference://", "t2m")
     assert urls.lists_cheaply("zip://a::s3://b/c")
     assert not urls.lists_cheaply("s3://b")
 

@@ -1,0 +1,227 @@
+"""Turns offsets in time into cells, by the times of an axis.
+
+Where the times are evenly spaced, an offset is a number of cells. Elsewhere each cell has cells of
+its own at an offset: those whose times are near enough to the time wanted.
+
+Invariant: no offset is rounded to another time in silence. Times that are not evenly spaced, and
+offsets between two times, are errors unless the user says how far off a time may be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.base import IntArray
+from windrow.sources.windows.durations import ns_of, shown
+from windrow.sources.windows.fields import Matched
+from windrow.sources.windows.labels import NS, keys_of, unit_of
+from windrow.sources.windows.origins import Dim, OriginAxis, chosen, named
+from windrow.sources.windows.selection import Coordinate, shown_label
+
+Offsets: TypeAlias = tuple[np.timedelta64, ...]
+
+_WHAT: Final = "WindowDataSource"
+# Times that are stored as floats are off by less than this part of a step.
+_SLACK: Final = 0.01
+_CELLS: Final = "give the offsets in cells"
+_TOLERANCE: Final = "give tolerance="
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """The times of the cells along one dimension.
+
+    Args:
+        dim: The dimension.
+        at: The times as integers `(cells,)`.
+        known: Whether a cell has a time, `(cells,)`.
+        tick_ns: Nanoseconds of 1.
+        labels: The times as they are shown to the user.
+    """
+
+    dim: Dim
+    at: IntArray
+    known: npt.NDArray[np.bool_]
+    tick_ns: int
+    labels: Coordinate
+
+    def cells_at(
+        self, offsets: Offsets, cells: range, tolerance: np.timedelta64 | None
+    ) -> tuple[int, ...] | Matched:
+        """The offsets in cells, or the cell at each of them from each cell of the axis.
+
+        Args:
+            offsets: Offsets in time.
+            cells: Cells that may be read; the times of others do not matter.
+            tolerance: How far off a time may be; None if times must be evenly spaced.
+
+        Raises:
+            SourceError: If they cannot be counted in cells, and there is no tolerance.
+        """
+        some = dataclasses.replace(
+            self, at=self.at[cells.start : cells.stop], known=self.known[cells.start : cells.stop]
+        )
+        steps = some.steps(offsets)
+        if steps is not None:
+            return steps
+        if tolerance is None:
+            raise some.why_not(offsets, cells.start)
+        return self.matched(offsets, tolerance)
+
+    def steps(self, offsets: Offsets) -> tuple[int, ...] | None:
+        """The offsets as numbers of cells; None if they are not."""
+        step = self._step()
+        if step is None:
+            return None
+        counts = [ns_of(offset) / self.tick_ns / step for offset in offsets]
+        whole = tuple(round(count) for count in counts)
+        fits = all(abs(a - b) <= _SLACK for a, b in zip(counts, whole, strict=True))
+        return whole if fits else None
+
+    def _step(self) -> float | None:
+        """The ticks from one cell to the next; None if they differ."""
+        count = len(self.at)
+        if count < 2 or not self.known.all():
+            return None
+        span = int(self.at[-1]) - int(self.at[0])
+        step = span / (count - 1)
+        uneven = np.abs(np.diff(self.at) - step) > abs(step) * _SLACK
+        return None if not step or uneven.any() else step
+
+    def why_not(self, offsets: Offsets, first: int) -> SourceError:
+        """The error for offsets that cannot be counted in cells; `first` is the number of cell 0."""
+        step, dim = self._step(), named(self.dim)
+        if step is not None:
+            apart = _span(step * self.tick_ns)
+            wrong = next(offset for offset in offsets if self.steps((offset,)) is None)
+            return SourceError(
+                f"{_WHAT}: the times along {dim} are {apart} apart, and the offset {shown(wrong)} lies"
+                f" between two of them; choose a multiple, or {_TOLERANCE}'{apart}' for the nearest time"
+            )
+        if not self.known.all():
+            cell = first + int(np.argmin(self.known))
+            return SourceError(
+                f"{_WHAT}: offsets in time need the time of every cell along {dim}, and cell {cell:,} has"
+                f" none; {_TOLERANCE}'0h' to leave out windows that lack a time, or {_CELLS}"
+            )
+        if len(self.at) < 2:
+            return SourceError(
+                f"{_WHAT}: {dim} has {len(self.at)} times, so that there is no step between them for"
+                f" offsets in time; {_CELLS}"
+            )
+        gaps = np.diff(self.at)
+        usual = float(np.median(gaps))
+        places = np.flatnonzero(np.abs(gaps - usual) > abs(usual) * _SLACK)
+        at = int(places[0]) if len(places) else 0
+        cell = first + at
+        return SourceError(
+            f"{_WHAT}: offsets in time need times that are evenly spaced, and those along {dim} are not\n"
+            f"  most are {_span(usual * self.tick_ns)} apart\n"
+            f"  {self._time(cell)} (cell {cell:,}) and {self._time(cell + 1)} are"
+            f" {_span(float(gaps[at]) * self.tick_ns)} apart, the first of {len(places):,} such places\n"
+            f"Give tolerance='0h' to leave out windows that lack a time, a longer one to take the nearest"
+            f" time within it, or {_CELLS}."
+        )
+
+    def matched(self, offsets: Offsets, tolerance: np.timedelta64) -> Matched:
+        """The nearest cell within `tolerance` of each offset from each cell; the later one of two."""
+        known = np.flatnonzero(self.known)
+        order = known[np.argsort(self.at[known], kind="stable")]
+        ascending, most = self.at[order], ns_of(tolerance) // self.tick_ns
+        found = np.full((len(offsets), len(self.at)), -1, np.int64)
+        if not len(order):
+            return Matched(found)
+        for row, offset in enumerate(offsets):
+            wanted = self.at[known] + round(ns_of(offset) / self.tick_ns)
+            after = np.clip(np.searchsorted(ascending, wanted), 0, len(order) - 1)
+            before = np.maximum(after - 1, 0)
+            nearer = np.abs(ascending[before] - wanted) < np.abs(ascending[after] - wanted)
+            place = np.where(nearer, before, after)
+            near = np.abs(ascending[place] - wanted) <= most
+            found[row, known[near]] = order[place[near]]
+        return Matched(found)
+
+    def _time(self, cell: int) -> str:
+        return shown_label(self.labels.values[cell])
+
+
+def with_times(
+    axis: OriginAxis,
+    matched: Sequence[Matched],
+    allowed: npt.NDArray[np.bool_],
+    within: np.timedelta64 | None,
+) -> OriginAxis:
+    """The origins of `axis` that have a cell at every offset in time.
+
+    Args:
+        axis: The origins without regard to times.
+        matched: The cells at the offsets of each field.
+        allowed: Whether a cell may be read, `(cells,)`.
+        within: The tolerance, for messages.
+
+    Raises:
+        SourceError: If no origin has.
+    """
+    length = len(allowed)
+    inside = np.append(allowed, False)  # the last one is for -1, no cell
+    complete = np.ones(length, np.bool_)
+    for each in matched:
+        complete &= inside[each.cells].all(axis=0)
+    origins = axis.at(np.arange(axis.count))
+    good = (origins >= 0) & (origins < length) & complete[np.clip(origins, 0, length - 1)]
+    if not good.any():
+        most = shown(np.timedelta64(0, "h") if within is None else within)
+        raise SourceError(
+            f"{_WHAT}: none of the {axis.count:,} origins along {named(axis.dim)} has a time at each"
+            f" offset, within {most}; choose other offsets, or a longer tolerance"
+        )
+    return chosen(axis, origins, good, "without a time at each offset")
+
+
+def times_along(dim: Dim, labels: Coordinate | None) -> Times:
+    """The times of an axis.
+
+    Raises:
+        ArgumentError: If it has no coordinate, or one that is not of times.
+    """
+    if labels is None:
+        raise ArgumentError(
+            f"{_WHAT}: offsets in time need the times along {named(dim)}, and the store has no"
+            f" coordinate of it; {_CELLS}"
+        )
+    values = labels.values
+    if values.dtype.kind in "mM":
+        return Times(dim, keys_of(values), ~np.isnat(values), NS[unit_of(values.dtype)], labels)
+    if labels.unit_ns is None or values.dtype.kind not in "iuf":
+        raise ArgumentError(
+            f"{_WHAT}: offsets in time need the times along {named(dim)}, and its coordinate holds"
+            f" {values.dtype} without a unit of time; {_CELLS}"
+        )
+    # Times of a calendar that NumPy has not. They may span more than int64 holds in ns.
+    tick_ns = min(1_000, labels.unit_ns)
+    known = np.isfinite(values)
+    ticks = np.where(known, values, 0) * (labels.unit_ns // tick_ns)
+    return Times(dim, np.rint(ticks).astype(np.int64), known, tick_ns, labels)
+
+
+def _span(ns: float) -> str:
+    """A time span as text for the user, such as `1D 6h` or `30min`."""
+    rest, parts = abs(round(ns)), []
+    for name, unit in (
+        ("D", "D"),
+        ("h", "h"),
+        ("min", "m"),
+        ("s", "s"),
+        ("ms", "ms"),
+        ("us", "us"),
+    ):
+        count, rest = divmod(rest, NS[unit])
+        if count:
+            parts.append(f"{count:,}{name}")
+    return " ".join(parts[:2]) or f"{rest}ns"

@@ -1,0 +1,157 @@
+"""`sample` draws elements anew in each epoch, by a frozen rule, in proportion to weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.chain.test_regroup import check_states
+from windrow import MapDataset
+from windrow.errors import ArgumentError, PlanError
+from windrow.sources import WindowDataSource
+
+AnyArray = npt.NDArray[Any]
+M = MapDataset
+MASK = 2**64 - 1
+GAMMA = 0x9E3779B97F4A7C15
+
+
+def mixed(z: int) -> int:
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
+    return z ^ (z >> 31)
+
+
+def folded(key: int, word: int) -> int:
+    return mixed((key ^ word) + GAMMA & MASK)
+
+
+def drawn(seed: int, epoch: int, offset: int) -> int:
+    """The rule in Python's integers."""
+    key = folded(folded(0, seed), epoch % 2**32)
+    return mixed(key + (offset + 1) * GAMMA & MASK)
+
+
+@given(
+    length=st.integers(1, 2**62),
+    size=st.integers(1, 30),
+    seed=st.integers(0, 2**32 - 1),
+    index=st.integers(-(2**62), 2**62),
+)
+def test_the_rule_is_frozen(length: int, size: int, seed: int, index: int) -> None:
+    # People restore year-old checkpoints. Another rule needs another name.
+    dataset = M.range(length).sample(size, seed)
+    epoch, offset = divmod(index, size)
+    assert dataset[index] == drawn(seed, epoch, offset) % length
+    assert len(dataset) == size
+
+
+@given(st.data())
+def test_weights_are_proportions(data: st.DataObject) -> None:
+    weights = data.draw(st.lists(st.sampled_from([0, 1, 2, 0.1, 7.5]), min_size=1))
+    if not any(weights):
+        weights.append(1)
+    found = M.range(len(weights)).sample(40, seed=5, weights=weights)
+    sums = np.cumsum(weights, dtype="f8")
+    for offset, element in enumerate(found):
+        share = (drawn(5, 0, offset) >> 11) / 2**53 * sums[-1]
+        assert element == next(k for k, top in enumerate(sums) if top > share)
+
+
+def test_elements_come_as_often_as_their_weights_say() -> None:
+    count = 40_000
+    weights = np.array([0, 1, 2, 0, 5])
+    for given_weights, shares in (
+        (weights, weights / 8),
+        (weights > 0, (weights > 0) / 3),
+        (None, np.full(5, 0.2)),
+    ):
+        found = M.range(5).sample(count, seed=1, weights=given_weights)
+        times = np.bincount(found.read(range(count)), minlength=5)
+        deviation = np.sqrt(count * shares * (1 - shares))
+        assert (np.abs(times - count * shares) <= 4.5 * deviation).all()
+
+
+def test_epochs_and_seeds_differ() -> None:
+    dataset = M.range(10**9).sample(20, seed=0)
+    epochs = [dataset.read(range(20 * epoch, 20 * epoch + 20)).tolist() for epoch in range(3)]
+    other = M.range(10**9).sample(20, seed=1).read(range(20)).tolist()
+    assert len({*map(tuple, epochs), tuple(other)}) == 4
+    again = M.range(10**9).sample(20, seed=0).repeat(2, reseed_each_epoch=False)
+    assert list(again) == epochs[0] * 2
+    assert list(M.range(10**9).seed(3).sample(3)) != list(M.range(10**9).seed(4).sample(3))
+
+
+@pytest.mark.parametrize("weights", [None, np.arange(30)])
+def test_states_resume_with_the_rest(weights: Any) -> None:
+    chain = M.range(30).shuffle(seed=2).sample(7, seed=1, weights=weights).repeat(3)
+    check_states(chain.to_iter_dataset(), most=21)
+    check_states(chain.batch(4).to_iter_dataset(), most=6)
+
+
+def test_random_crops_of_a_volume(tmp_path: Path) -> None:
+    volume = np.arange(16 * 12 * 12, dtype="i4").reshape(16, 12, 12)
+    zarr.create_array(str(tmp_path / "v"), data=volume, chunks=(4, 4, 4))
+    size = (4, 3, 3)
+    places = WindowDataSource(tmp_path / "v", dict(enumerate(size)), dict.fromkeys(range(3), 1))
+    inside = np.zeros((13, 10, 10), np.bool_)
+    inside[3:9, 2:5, 6:] = True
+    crops = M.source(places).sample(50, seed=4, weights=inside)
+    firsts = set()
+    for batch in crops.repeat(2).batch(10):
+        for crop in batch:
+            z, y, x = np.unravel_index(int(crop[0, 0, 0]), volume.shape)
+            assert inside[z, y, x]
+            assert np.array_equal(crop, volume[z : z + 4, y : y + 3, x : x + 3])
+            firsts.add((z, y, x))
+    assert len(firsts) > 40
+    with iter(crops.repeat(4).batch(50)) as batches:
+        for _ in batches:
+            pass
+        (costs,) = batches.stats().sources
+    assert costs.reads.high <= 48  # a chunk is read once for all crops that are planned together
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: M.range(3).sample(0, seed=1), PlanError, "num_elements must be at least 1, got 0"),
+        (lambda: M.range(3).sample(2), PlanError, "sample: .*seed"),
+        (lambda: M.range(3).sample(2, seed=-1), PlanError, "sample: .*seed"),
+        (lambda: M.range(0).sample(2, seed=1), PlanError, "the dataset is empty"),
+        (lambda: M.range(3).repeat().sample(2, seed=1), PlanError, "sample before repeat"),
+        (
+            lambda: M.range(3).sample(2, 1, weights=[1, 2]),
+            ArgumentError,
+            "weights have 2 values, and",
+        ),
+        (
+            lambda: M.range(2).sample(2, 1, weights=["a", "b"]),
+            ArgumentError,
+            "must be numbers or a mask",
+        ),
+        (
+            lambda: M.range(2).sample(2, 1, weights=[1, -2]),
+            PlanError,
+            r"weights\[1\] is -2; choose",
+        ),
+        (lambda: M.range(2).sample(2, 1, weights=[1, np.nan]), PlanError, r"weights\[1\] is nan"),
+        (lambda: M.range(2).sample(2, 1, weights=[0, 0]), PlanError, "sum of the weights"),
+        (lambda: M.range(2).sample(2, 1, weights=[False] * 2), PlanError, "no true value"),
+        (
+            lambda: M.range(4).sample(2, seed=1).block_shuffle(seed=1),
+            PlanError,
+            "hides which elements are stored together",
+        ),
+    ],
+)
+def test_errors(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()

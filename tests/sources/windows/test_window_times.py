@@ -1,0 +1,228 @@
+"""Offsets in time: as cells where times are evenly spaced, else matched by the times themselves."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas  # type: ignore[import-untyped]
+import pytest
+import xarray
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow import MapDataset
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources import Field, WindowDataSource
+
+AnyArray = npt.NDArray[Any]
+HOUR = np.timedelta64(1, "h")
+START = np.datetime64("2019-03-01", "ns")
+
+
+def stored(folder: Path, hours: AnyArray, *, chunk: int = 5, **encoding: Any) -> xarray.Dataset:
+    """A store whose value at an hour is the hour, times 10, plus the place."""
+    values = np.asarray(hours)[:, None] * 10 + np.arange(3)
+    weather = xarray.Dataset(
+        {"t": (("time", "lat"), values.astype("f4"))},
+        {"time": START + np.asarray(hours) * HOUR, "lat": np.arange(3)},
+    )
+    coding = {"t": {"chunks": (chunk, 3)}, **({"time": encoding} if encoding else {})}
+    weather.to_zarr(folder, encoding=coding, consolidated=False)
+    return weather
+
+
+def gaps(*missing: int) -> AnyArray:
+    return np.array([hour for hour in range(40) if hour not in missing])
+
+
+def source(path: Path, offsets: Any, **more: Any) -> WindowDataSource:
+    return WindowDataSource(path, fields={"x": Field("t", {"time": offsets})}, **more)
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        ["-12h", "-6h", "0h"],
+        ["-12 hours", "-360min", "0h"],
+        np.array([-12, -6, 0], "m8[h]"),
+        [np.timedelta64(-720, "m"), np.timedelta64(-6, "h"), np.timedelta64(0, "s")],
+        [datetime.timedelta(hours=-12), "-6h", pandas.Timedelta(0)],
+        pandas.to_timedelta(["-12h", "-6h", "0h"]),
+    ],
+)
+def test_durations_are_the_cells_of_an_even_axis(tmp_path: Path, offsets: Any) -> None:
+    stored(tmp_path / "w", np.arange(40))
+    cells = source(tmp_path / "w", [-12, -6, 0])
+    timed = source(tmp_path / "w", offsets)
+    assert timed.fingerprint == cells.fingerprint
+    assert len(timed) == 28
+    assert timed[3]["x"][:, 0].tolist() == [30, 90, 150]
+
+
+def test_one_duration_drops_the_axis_and_sizes_keep_it(tmp_path: Path) -> None:
+    stored(tmp_path / "w", np.arange(40))
+    fields = {"y": Field("t", {"time": "6h"}), "z": Field("t", {"time": "-2h"}, {"time": 4})}
+    record = WindowDataSource(tmp_path / "w", fields=fields)[0]
+    assert record["y"].tolist() == [80, 81, 82]
+    assert record["z"][:, 0].tolist() == [0, 10, 20, 30]
+
+
+def test_a_descending_axis_and_times_stored_as_floats(tmp_path: Path) -> None:
+    stored(tmp_path / "down", np.arange(40)[::-1])
+    assert source(tmp_path / "down", ["-12h", "0h"])[0]["x"][:, 0].tolist() == [270, 390]
+    hours = np.arange(40) + 1_000_000
+    stored(tmp_path / "days", hours, units="days since 1850-01-01", dtype="f8")
+    assert len(source(tmp_path / "days", ["-12h", "0h"])) == 28
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "360_day"])
+def test_calendars_that_numpy_has_not(tmp_path: Path, calendar: str) -> None:
+    days = np.arange(40) / 4
+    weather = xarray.Dataset({"t": (("time",), np.arange(40.0))}, {"time": ("time", days)})
+    weather["time"].attrs.update(units="days since 2000-02-27", calendar=calendar)
+    weather.to_zarr(tmp_path / "w", consolidated=False)
+    assert source(tmp_path / "w", ["-12h", "1D"])[0]["x"].tolist() == [0, 6]
+
+
+def test_even_times_within_a_selection_are_enough(tmp_path: Path) -> None:
+    stored(tmp_path / "w", gaps(30))
+    first = {"time": slice("2019-03-01", "2019-03-02T05")}
+    assert len(source(tmp_path / "w", ["-6h", "0h"], select=first)) == 24
+    with pytest.raises(SourceError, match="evenly spaced"):
+        source(tmp_path / "w", ["-6h", "0h"])
+
+
+def test_errors_say_where(tmp_path: Path) -> None:
+    stored(tmp_path / "w", gaps(20, 21, 30))
+    stored(tmp_path / "even", np.arange(40))
+    stored(tmp_path / "one", np.arange(1))
+    with pytest.raises(
+        SourceError, match="those along time are not\n  most are 1h apart\n"
+    ) as found:
+        source(tmp_path / "w", ["-6h", "0h"])
+    assert "2019-03-01T19:00 (cell 19) and 2019-03-01T22:00 are 3h apart, the first of 2" in str(
+        found.value
+    )
+    assert "Give tolerance='0h' to leave out windows that lack a time" in str(found.value)
+    with pytest.raises(
+        SourceError, match="1h apart, and the offset 90min lies between two of them"
+    ):
+        source(tmp_path / "even", ["0h", "90min"])
+    with pytest.raises(SourceError, match="time has 1 times, so that there is no step"):
+        source(tmp_path / "one", "1h")
+    with pytest.raises(SourceError, match="a window of 101 cells along time does not fit into 40"):
+        source(tmp_path / "even", ["-100h", "0h"])
+    with pytest.raises(SourceError, match="none of the 37 origins along time has a time at each"):
+        source(tmp_path / "w", "100h", tolerance="1h")
+    with pytest.raises(ArgumentError, match="holds int64 without a unit of time"):
+        WindowDataSource(tmp_path / "w", fields={"x": Field("t", {"lat": "1h"})})
+    with pytest.raises(ArgumentError, match="the store has no coordinate of it"):
+        WindowDataSource(np.zeros(9), fields={"x": Field(offsets={0: "1h"})})
+    with pytest.raises(ArgumentError, match="matched by time, one cell each"):
+        source(tmp_path / "w", "1h", sizes={"time": 2}, tolerance="0h")
+    with pytest.raises(ArgumentError, match="windows there are not padded"):
+        source(tmp_path / "w", "1h", pad="edge", tolerance="0h")
+    with pytest.raises(ArgumentError, match="tolerance is for offsets in time"):
+        source(tmp_path / "w", -1, tolerance="1h")
+    with pytest.raises(ArgumentError, match="tolerance must be a duration such as '30min'"):
+        source(tmp_path / "w", "1h", tolerance=3)
+    with pytest.raises(ArgumentError, match="tolerance must be a duration"):
+        source(tmp_path / "w", "1h", tolerance="-3h")
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ("six hours", r"offsets\['time'\] is 'six hours', which is not a duration; write it as"),
+        ("6 parsecs", "the unknown unit 'parsecs'"),
+        ("1M", "months and years have no fixed length"),
+        (np.timedelta64(1, "M"), "no fixed length"),
+        (np.timedelta64("NaT"), "is NaT"),
+        ("99999999D", "longer than 292 years"),
+        ("0.3ns", "not a whole number of ns"),
+        (["-6h", 0], "has cells and durations, .*; give one kind, such as '0h' in place of 0"),
+        ([], "is empty"),
+        (1.5, "must be an integer, got 1.5"),
+    ],
+)
+def test_what_is_not_a_duration(offsets: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Field("t", {"time": offsets})
+
+
+def test_windows_without_a_time_are_left_out(tmp_path: Path) -> None:
+    weather = stored(tmp_path / "w", gaps(10, 20, 21))
+    fields = {"x": Field("t", {"time": ["-6h", "0h"]}), "y": Field("t", {"time": "3h"})}
+    windows = WindowDataSource(tmp_path / "w", fields=fields, tolerance="0h", coordinates=True)
+    hours = [h for h in gaps(10, 20, 21) if all(at in gaps(10, 20, 21) for at in (h - 6, h + 3))]
+    assert len(windows) == len(hours)
+    assert windows.spec["x"].shape == (2, 3)
+    assert "without a time at each offset along time" in repr(windows)
+    for record, hour in zip(MapDataset.source(windows), hours, strict=True):
+        assert record["x"][:, 0].tolist() == [(hour - 6) * 10, hour * 10]
+        assert record["y"].tolist() == [(hour + 3) * 10 + place for place in range(3)]
+        assert record["y_time"] == START + (hour + 3) * HOUR
+        assert np.array_equal(record["x_time"], START + np.array([hour - 6, hour]) * HOUR)
+    copy = pickle.loads(pickle.dumps(windows))
+    assert np.array_equal(copy[4]["x"], windows[4]["x"])
+    assert copy.fingerprint == windows.fingerprint != source(tmp_path / "w", [-6, 0]).fingerprint
+    mask = ~np.isin(weather["time"], START + np.array([12]) * HOUR)
+    without = WindowDataSource(
+        tmp_path / "w", fields=fields, tolerance="0h", anchors={"time": mask}
+    )
+    assert len(without) == len([h for h in hours if 12 not in (h - 6, h, h + 3)])
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_matching_is_what_a_search_by_hand_finds(direct: bool, data: st.DataObject) -> None:
+    hours = np.array(data.draw(st.lists(st.integers(0, 60), min_size=2, max_size=25, unique=True)))
+    if data.draw(st.booleans(), "sorted"):
+        hours = np.sort(hours)
+    offsets = data.draw(st.lists(st.integers(-9, 9), min_size=1, max_size=3), "offsets")
+    most = data.draw(st.integers(0, 2), "tolerance")
+    stride = data.draw(st.integers(1, 2), "stride")
+
+    def nearest(wanted: int) -> int | None:
+        by = sorted(hours.tolist(), key=lambda hour: (abs(hour - wanted), -hour))
+        return by[0] if abs(by[0] - wanted) <= most else None
+
+    steps = np.diff(hours)
+    even = (steps == steps[0]).all() and all(o % steps[0] == 0 for o in offsets)
+    wanted = [
+        [nearest(hour + offset) for offset in offsets] + [hour] for hour in hours.tolist()[::stride]
+    ]
+    wanted = [row for row in wanted if None not in row]
+    fields = {
+        "x": Field("t", {"time": [f"{offset}h" for offset in offsets]}),
+        "y": Field("t", {"time": "0h"}),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        stored(Path(folder) / "w", hours, chunk=data.draw(st.integers(1, 6), "chunk"))
+        try:
+            windows = WindowDataSource(
+                Path(folder) / "w",
+                strides={"time": stride},
+                fields=fields,
+                tolerance=f"{most}h",
+                direct=direct,
+            )
+        except SourceError:
+            assert even or not wanted
+            return
+        if even:  # origins begin where all cells of a window lie in the array
+            return
+        found = list(MapDataset.source(windows).block_shuffle(seed=0).batch(4))
+        rows = [
+            [*row[:, 0].tolist(), own[0]]
+            for batch in found
+            for row, own in zip(batch["x"], batch["y"], strict=True)
+        ]
+    assert sorted(rows) == sorted([hour * 10 for hour in row] for row in wanted)

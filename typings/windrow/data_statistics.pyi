@@ -1,0 +1,1 @@
+from loader.data_statistics import *

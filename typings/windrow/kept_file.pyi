@@ -1,0 +1,1 @@
+from loader.kept_file import *

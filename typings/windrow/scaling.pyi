@@ -1,0 +1,1 @@
+from loader.scaling import *

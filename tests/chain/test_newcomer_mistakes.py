@@ -101,12 +101,12 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[BaseException], str]] = {
         r"index must be an integer, got a list; for several elements use ds.read\(\[...\]\)",
     ),
     "a class in apply": (
-        lambda: NUMBERS.apply(Batch),
+        lambda: NUMBERS.apply(Batch),  # type: ignore[arg-type]
         ArgumentError,
         r"apply: Batch is a class; pass an instance: Batch\(...\)",
     ),
     "a function in apply": (
-        lambda: NUMBERS.apply(lambda number: number),
+        lambda: NUMBERS.apply(lambda number: number),  # type: ignore[arg-type]
         ArgumentError,
         r"apply: \S*<lambda> is a function; use map or filter, or an instance of a class",
     ),

@@ -103,7 +103,8 @@ def chains(draw: st.DrawFn) -> MapDataset[Any]:
 @st.composite
 def batches(draw: st.DrawFn) -> MapDataset[Any]:
     parts = draw(st.lists(chains(), min_size=1, max_size=2))
-    how = draw(st.sampled_from([MapDataset.mix, MapDataset.concatenate, MapDataset.zip]))
+    ways: list[Any] = [MapDataset.mix, MapDataset.concatenate, MapDataset.zip]
+    how = draw(st.sampled_from(ways))
     if how == MapDataset.zip:
         parts = [part[: min(map(len, parts))] for part in parts]
     combined: MapDataset[Any] = how(parts)

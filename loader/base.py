@@ -98,7 +98,7 @@ class Dataset(abc.ABC, Generic[T_co]):
             >>> import windrow
             >>> dataset = windrow.MapDataset.range(4).shuffle(seed=1).batch(2)
             >>> dataset.parents
-            (MapDataset(range(0, 4, 1) > shuffle(seed=1)),)
+            (MapDataset(range(0, 4, 1) > shuffle(seed=1), 4 elements of int64),)
         """
         if "_own_parents" in self.__dict__:
             return self._own_parents
@@ -316,7 +316,14 @@ class Dataset(abc.ABC, Generic[T_co]):
         return explained(self._node)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({nodes.described(self._node, with_parts=True)})"
+        from windrow import shown  # few processes print
+
+        return shown.text(type(self).__name__, self._node)
+
+    def _repr_html_(self) -> str:
+        from windrow import shown
+
+        return shown.html(type(self).__name__, self._node)
 
 
 def _read_spec(node: Node) -> Any:

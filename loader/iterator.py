@@ -494,6 +494,13 @@ class DatasetIterator(BaseIterator[T_co]):
             return f"{type(self).__name__}({', '.join(map(repr, self._parents))})"
         return f"DatasetIterator({self._named().chain})"
 
+    def _repr_html_(self) -> str | None:
+        if self._is_own:
+            return None  # notebooks show its line
+        from windrow import shown  # few processes print
+
+        return shown.iterator_html(self._node, self.stats())
+
 
 _all: weakref.WeakSet[DatasetIterator[Any]] = weakref.WeakSet()
 # Iterators whose elements are made by threads, which a forked child does not have.

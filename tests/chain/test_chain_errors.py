@@ -400,7 +400,7 @@ def test_nodes_are_told_apart_in_print() -> None:
     assert text.startswith("IterDataset([range(0, 10, 1) > seed(1) > shuffle(seed=")
     assert "slice(start=9, step=-1, length=10) > slice(10 indices, sha256=" in text
     assert text.endswith(
-        "> zip(2) > map > batch(4) > repeat(for ever) > to_iter_dataset > limit(3))"
+        "> zip(2) > map(abs) > batch(4) > repeat(for ever) > to_iter_dataset() > limit(3), stream)"
     )
     assert len(chain.repeat()) == nodes.ENDLESS == sys.maxsize
 

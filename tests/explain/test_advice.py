@@ -301,6 +301,20 @@ def test_consecutive_records_are_no_strides(chain: MapDataset[Any]) -> None:
     assert kinds(chain.batch(2)) == []
 
 
+def test_a_shuffle_of_whole_batches() -> None:
+    numbers = MapDataset.range(4000)
+    advice = told(numbers.batch(8).shuffle(seed=1), "shuffled-batches")
+    assert advice.now.startswith("shuffle(seed=1) shuffles whole batches, and each holds 8 neighb")
+    assert advice.do == "shuffle before batch(8)"
+    for chain in (
+        numbers.shuffle(seed=1).batch(8),
+        numbers.shuffle(seed=1).batch(8).shuffle(seed=2),
+        numbers.batch(8),
+        numbers.batch(1).shuffle(seed=1),
+    ):
+        assert kinds(chain) == []
+
+
 def test_strides() -> None:
     advice = told(rows()[::5].batch(8), "strides")
     assert advice.do.startswith("take consecutive records, as [a:b]")

@@ -156,9 +156,12 @@ class DatasetIterator(BaseIterator[T_co]):
         meter.asked(is_ready=blocks.is_ready)
         try:
             handed = next(blocks, None)
-        except BaseException:
+        except BaseException as error:
+            from windrow.core.tracebacks import begin_at_function  # for errors alone
+
             meter.stopped(is_over=False)
             self._drop()  # the next call tries the same step again
+            begin_at_function(error)
             raise
         if handed is None:
             self._is_over = self._tail.agree is not None

@@ -31,6 +31,13 @@ T_co = TypeVar("T_co", covariant=True)
 class RandomAccess(Dataset[T_co]):
     """What gives the elements of a `MapDataset`, but for `[]`."""
 
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> Any:
+            from windrow.core.absent_names import of_map  # only for errors
+
+            raise of_map(type(self).__name__, name)
+
     def read(self, indices: Sequence[int] | npt.NDArray[Any]) -> Any:
         """Return the elements at `indices` as columns, in one planned read.
 
@@ -91,7 +98,13 @@ class RandomAccess(Dataset[T_co]):
             raise RecordIndexError(
                 f"the dataset is empty, so it has no element {wanted[0]}: {self!r}"
             )
-        return execute.read_now(self._node, wanted)
+        try:
+            return execute.read_now(self._node, wanted)
+        except Exception as error:
+            from windrow.core.tracebacks import begin_at_function  # for errors alone
+
+            begin_at_function(error)
+            raise
 
     def __len__(self) -> int:
         """Elements in one epoch; `sys.maxsize` for an endless dataset."""

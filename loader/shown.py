@@ -1,6 +1,6 @@
 """Datasets and iterators for people: one line, and HTML for notebooks.
 
-Invariant: nothing is read. Of the user's functions, methods `output_spec` alone are called.
+Invariant: nothing is read. The only functions of the user that are called are methods `output_spec`.
 """
 
 from __future__ import annotations

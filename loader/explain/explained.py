@@ -97,7 +97,7 @@ def _advice_on_batches(
                 kind="shuffled-batches",
                 node=numbers[id(shuffle)],
                 now=f"{shuffle.written} shuffles whole batches, and each holds {batch.group_size:,}"
-                f" neighbours: on sorted data their means vary {ratio} times as much as under a
+                f" neighbours: on sorted data their means vary {ratio} times as much as under a"
                 " global shuffle",
                 do=f"shuffle before {batch.written}",
                 then="batches of records from anywhere",

@@ -114,7 +114,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[BaseException], str]] = {
         r"'IterDataset' object has no attribute 'take': write limit\(n\)",
     ),
     "a slice of floats": (
-        lambda: NUMBERS[1.0:],  # type: ignore[misc]
+        lambda: NUMBERS[1.0:],
         ArgumentError,
         r"slice: needs integers, or None, got slice\(1.0, None, None\)",
     ),

@@ -96,7 +96,8 @@ class RandomAccess(Dataset[T_co]):
         wanted = indices_of(indices, "read")
         if len(wanted) and self._node.length == 0:
             raise RecordIndexError(
-                f"the dataset is empty, so it has no element {wanted[0]}: {self!r}"
+                f"the dataset is empty, so it has no element {wanted[0]}:"
+                f" {type(self).__name__}({nodes.described(self._node)})"
             )
         try:
             return execute.read_now(self._node, wanted)

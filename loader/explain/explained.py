@@ -26,7 +26,7 @@ from windrow.transforms.record_sizes import record_bytes
 _OTHERS_END: Final = (
     "at which batch another shard ends, and with it all of them: numbers are as if at any batch"
 )
-# How many times the variance of batch means may be that of a global shuffle, without advice.
+# There is advice if the variance ratio is at least this.
 _UNLIKE: Final = 2.0
 
 

@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Only the files that have tests with a mark: looking through all of them takes half a minute.
 marked = $$(grep -rlw "mark[.]$(1)" tests --include="test_*.py")
 
-.PHONY: help demo era5 far convert tokens tfds sharded test test-plain test-native test-jobs test-brief test-grain test-grain-all test-report test-tfds soak hunt \
+.PHONY: help demo era5 far convert tokens tfds sharded test test-plain test-native test-jobs test-brief test-pyright test-grain test-grain-all test-report test-tfds soak hunt \
 	fuzz lint docs docs-serve format bench bench-small bench-steady shuffling wheel coverage clean
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make test-native the tests and the checks of the native core's own code, with cargo"
 	@echo "make test-jobs what takes long: examples, workers, conversions on Beam, Dask and object stores"
 	@echo "make test-brief a few minutes of test-jobs, for .ci/run"
+	@echo "make test-pyright right and wrong programs, checked by pyright, which brings Node.js (300 MB)"
 	@echo "make test-grain the tests that Grain's wheel ships, against Windrow; test-grain-all the slow files too"
 	@echo "make test-report pages of windrow.report, opened and looked at in a Chromium without a window"
 	@echo "make test-tfds what needs TensorFlow Datasets, in .venv-tfds, which has TensorFlow (2 GB)"
@@ -114,6 +115,11 @@ BRIEF := $(addprefix tests/,workers/test_workers.py workers/test_workers_faults.
 	test_example.py test_hunt.py)
 test-brief: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "jobs and not soak and not tfds" $(BRIEF)
+
+# The Node.js of pyright is too large for every environment.
+test-pyright: $(READY)
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-input "basedpyright>=1.29"
+	@$(PY) -m pytest -q -m jobs tests/test_typing.py
 
 # What fails is listed, with reasons, in tests/grain_adapter/listed.toml and docs/grain.md.
 test-grain: $(READY)

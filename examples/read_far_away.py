@@ -60,16 +60,16 @@ class Store(http.server.ThreadingHTTPServer):
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers requests for a file or a range of its bytes."""
 
-    server: Store
     protocol_version = "HTTP/1.1"  # a connection is for many requests
     disable_nagle_algorithm = True  # else each body waits for the other side to confirm its headers
 
     def do_GET(self) -> None:
-        time.sleep(self.server.latency_s)
-        number, file = next(self.server.numbers), (self.server.folder / self.path[1:]).resolve()
-        if self.server.fail_every and number % self.server.fail_every == 0:
+        store: Any = self.server
+        time.sleep(store.latency_s)
+        number, file = next(store.numbers), (store.folder / self.path[1:]).resolve()
+        if store.fail_every and number % store.fail_every == 0:
             self.answer(503)
-        elif not file.is_file() or self.server.folder not in file.parents:
+        elif not file.is_file() or store.folder not in file.parents:
             self.answer(404)
         elif asked := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", "")):
             data = file.read_bytes()
@@ -92,7 +92,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body)
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         """Log no line for each request."""
 
 

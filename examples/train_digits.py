@@ -52,7 +52,7 @@ def write_tfrecords(folder: pathlib.Path) -> None:
 
     from windrow.converters import encode_example, write_records
 
-    digits = load_digits()
+    digits: Any = load_digits()
     folder.mkdir(parents=True, exist_ok=True)
     parts = np.array_split(np.arange(len(digits.target)), FILES)
     for number, rows in enumerate(parts):

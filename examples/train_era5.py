@@ -125,7 +125,7 @@ def forecast(params: Any, batch: Any) -> Any:
     z = jnp.concatenate([x - now, day_before - now, now, *same], axis=1)
     for number, (kernel, bias) in enumerate(params["layers"]):
         z = jax.nn.relu(z) if number else z
-        apart = (DILATIONS[number],) * 2
+        apart = (DILATIONS[number], DILATIONS[number])
         z = jax.lax.conv_general_dilated(z, kernel, (1, 1), [apart] * 2, rhs_dilation=apart)
         z = z + bias[:, None, None]
     said = z.reshape(len(x), 5, len(AHEAD), *z.shape[2:])
@@ -221,6 +221,7 @@ def draw(path: pathlib.Path, case: dict[str, Array], said: Array, errors: dict[s
     figure = Figure(figsize=(13.5, 7), layout="constrained")
     above, below = figure.subfigures(2, 1, squeeze=False).ravel()
     axes = above.subplots(1, len(names), sharey=True)
+    drawn = None
     for axis, name, hour, field in zip(axes, names, hours, celsius, strict=True):
         title = f"{name}\n{hour.astype('M8[s]').item():%d %B %Y, %H:%M} UTC"
         drawn = draw_map(axis, case, field, title, "turbo", (celsius.min(), celsius.max()))

@@ -258,7 +258,7 @@ def train(
     name: str, folder: pathlib.Path, run: str, count: int, *, stop: int, kill: bool = False
 ) -> list[train_tokens.Step]:
     """Train on `count` processes up to step `stop`; with `kill` they are killed in that step."""
-    steps = []
+    steps, chunks = [], ()
     arguments = (name, folder, f"{name}-{run}", stop, free_port())
     with train_tokens.processes(count, train_part, *arguments) as (links, started):
         first, *_ = [link.recv() for link in links]

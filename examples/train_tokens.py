@@ -224,7 +224,8 @@ class Saved:
     def save(self, path: pathlib.Path) -> None:
         """Replace the file in one step: a process that is killed leaves the one before."""
         unfinished = path.with_suffix(".unfinished.npz")
-        np.savez(unfinished, **vars(self) | {"state": json.dumps(self.state)})
+        arrays: dict[str, Any] = vars(self) | {"state": json.dumps(self.state)}
+        np.savez(unfinished, **arrays)
         os.replace(unfinished, path)
 
     def move(self, slope: Array) -> None:

@@ -11,7 +11,17 @@ import importlib
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    overload,
+)
 
 import numpy as np
 
@@ -30,11 +40,13 @@ if TYPE_CHECKING:
     from windrow.jax_dataset import JaxDataset
     from windrow.transforms.options import OnBad
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+S = TypeVar("S")
+P = ParamSpec("P")
 D = TypeVar("D", bound="Dataset[Any]")
 
 
-class Dataset(abc.ABC, Generic[T]):
+class Dataset(abc.ABC, Generic[T_co]):
     """A chain, of one kind or the other."""
 
     def __init__(self, parents: Node | Dataset[Any] | Sequence[Dataset[Any]] = ()) -> None:
@@ -76,7 +88,7 @@ class Dataset(abc.ABC, Generic[T]):
         return own_nodes.parent_of(self, self._parents)
 
     @abc.abstractmethod
-    def __iter__(self) -> DatasetIterator[T]: ...
+    def __iter__(self) -> DatasetIterator[T_co]: ...
 
     @property
     def parents(self) -> tuple[Dataset[Any], ...]:
@@ -86,7 +98,7 @@ class Dataset(abc.ABC, Generic[T]):
             >>> import windrow
             >>> dataset = windrow.MapDataset.range(4).shuffle(seed=1).batch(2)
             >>> dataset.parents
-            (MapDataset(range(0, 4, 1) > shuffle(seed=1)),)
+            (MapDataset(range(0, 4, 1) > shuffle(seed=1), 4 elements of int64),)
         """
         if "_own_parents" in self.__dict__:
             return self._own_parents
@@ -98,7 +110,9 @@ class Dataset(abc.ABC, Generic[T]):
             for node in nodes.written_parents(self._node)
         )
 
-    def pipe(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def pipe(
+        self, function: Callable[Concatenate[Self, P], S], /, *args: P.args, **kwargs: P.kwargs
+    ) -> S:
         """`function(self, *args, **kwargs)`: for steps that a chain has no method for."""
         return function(self, *args, **kwargs)
 
@@ -303,7 +317,14 @@ class Dataset(abc.ABC, Generic[T]):
         return explained(self._node)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({nodes.described(self._node, with_parts=True)})"
+        from windrow import shown  # few processes print
+
+        return shown.text(type(self).__name__, self._node)
+
+    def _repr_html_(self) -> str:
+        from windrow import shown
+
+        return shown.html(type(self).__name__, self._node)
 
 
 def _read_spec(node: Node) -> Any:

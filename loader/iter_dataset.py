@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
 from windrow.base import Dataset, applied, nodes_of
 from windrow.errors import ArgumentError, PlanError
@@ -19,13 +19,33 @@ from windrow.transforms.mixtures import Schedule, named_weights, scheduled
 from windrow.transforms.options import as_multiprocessing_options
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from windrow.engine.record_names import Records
+    from windrow.transforms.callables import (
+        AnyTransform,
+        ArrayLike,
+        BatchedFunction,
+        BatchedRandomFunction,
+        FilterFunction,
+        FlatMaps,
+        IndexedMapFunction,
+        Locality,
+        MapFunction,
+        RandomMapFunction,
+        Stacked,
+        Unpadded,
+        WorkerOptions,
+    )
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 S = TypeVar("S")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 
 
-class IterDataset(Dataset[T]):
+class IterDataset(Dataset[T_co]):
     """A stream of elements: an order without random access. From `MapDataset.to_iter_dataset()`.
 
     Example:
@@ -55,13 +75,13 @@ class IterDataset(Dataset[T]):
     @classmethod
     def mix(
         cls,
-        datasets: Sequence[IterDataset[Any]] | Mapping[str, IterDataset[Any]],
+        datasets: Sequence[IterDataset[S]] | Mapping[str, IterDataset[S]],
         weights: Sequence[float] | Mapping[str, float] | Schedule | None = None,
         *,
         by: Literal["elements", "tokens"] = "elements",
         tokens: Callable[[Any], int] | str | None = None,
         at_end: AtEnd = "stop",
-    ) -> IterDataset[Any]:
+    ) -> IterDataset[S]:
         """Elements of the streams in the proportions of `weights`, until the first one ends.
 
         Streams with names may change between runs: a state finds each by its name. One that is new
@@ -138,24 +158,56 @@ class IterDataset(Dataset[T]):
         count = integer(cycle_length, "interleave: cycle_length")
         return IterDataset(nodes.StreamInterleaveNode(parents, count))
 
+    @overload
     @classmethod
     def zip(
-        cls, datasets: Sequence[IterDataset[Any]], *, strict: bool = True
-    ) -> IterDataset[tuple[Any, ...]]:
+        cls, datasets: tuple[IterDataset[A], IterDataset[B]], *, strict: bool = ...
+    ) -> IterDataset[tuple[A, B]]: ...
+
+    @overload
+    @classmethod
+    def zip(
+        cls, datasets: tuple[IterDataset[A], IterDataset[B], IterDataset[C]], *, strict: bool = ...
+    ) -> IterDataset[tuple[A, B, C]]: ...
+
+    @overload
+    @classmethod
+    def zip(
+        cls, datasets: Sequence[IterDataset[Any]], *, strict: bool = ...
+    ) -> IterDataset[tuple[Any, ...]]: ...
+
+    @classmethod
+    def zip(cls, datasets: Sequence[IterDataset[Any]], *, strict: bool = True) -> IterDataset[Any]:
         """Tuples of the streams' next elements; with `strict` they must end together.
+
+        Type checkers know what is in the tuples if the streams are given as a tuple of two or three.
 
         Raises:
             PlanError: If there is no dataset.
         """
         return IterDataset(nodes.ZipNode(nodes_of(datasets, IterDataset, "zip"), strict))
 
-    def seed(self, seed: int) -> IterDataset[T]:
+    def seed(self, seed: int) -> IterDataset[T_co]:
         """Derive the seeds of later nodes from `seed`, unless they are given one.
 
         Raises:
             PlanError: If it is not in `[0, 2**64)`.
         """
         return IterDataset(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
+
+    @overload
+    def map(
+        self,
+        transform: MapFunction[T_co, S],
+        *,
+        batched: Literal[False] = ...,
+        **promises: Unpack[Locality],
+    ) -> IterDataset[S]: ...
+
+    @overload
+    def map(
+        self, transform: BatchedFunction, *, batched: bool, **promises: Unpack[Locality]
+    ) -> IterDataset[Any]: ...
 
     def map(
         self,
@@ -172,10 +224,24 @@ class IterDataset(Dataset[T]):
         promise = nodes.locality_after(self._node, local, halo, wrap)
         return IterDataset(make((self._node,), function, locality=promise))
 
-    def map_with_index(self, transform: Any) -> IterDataset[Any]:
+    def map_with_index(self, transform: IndexedMapFunction[T_co, S]) -> IterDataset[S]:
         """`transform(n, element)`, where `n` counts the elements of the stream from 0."""
         function = functions.as_function(transform, "MapWithIndex")
         return IterDataset(nodes.MapWithIndexNode((self._node,), function))
+
+    @overload
+    def random_map(
+        self,
+        transform: RandomMapFunction[T_co, S],
+        *,
+        seed: int | None = ...,
+        batched: Literal[False] = ...,
+    ) -> IterDataset[S]: ...
+
+    @overload
+    def random_map(
+        self, transform: BatchedRandomFunction, *, seed: int | None = ..., batched: bool
+    ) -> IterDataset[Any]: ...
 
     def random_map(
         self, transform: Any, *, seed: int | None = None, batched: bool = False
@@ -193,13 +259,9 @@ class IterDataset(Dataset[T]):
         make = nodes.RandomColumnMapNode if batched else nodes.RandomMapNode
         return IterDataset(make((self._node,), function, found))
 
-    @overload
-    def flat_map(self, transform: Callable[[T], Iterable[S]]) -> IterDataset[S]: ...
-
-    @overload
-    def flat_map(self, transform: functions.FlatMap) -> IterDataset[Any]: ...
-
-    def flat_map(self, transform: Any) -> IterDataset[Any]:
+    def flat_map(
+        self, transform: Callable[[T_co], Iterable[S]] | FlatMaps[T_co, S]
+    ) -> IterDataset[S]:
         """The elements that `transform` makes of each element, one after the other.
 
         The position counts elements given of the current one. So a restore reads that element again,
@@ -222,12 +284,12 @@ class IterDataset(Dataset[T]):
         function = functions.as_function(transform, "FlatMap")
         return IterDataset(nodes.FlattenNode((nodes.FlatMapNode((self._node,), function),)))
 
-    def filter(self, transform: Any) -> IterDataset[T]:
+    def filter(self, transform: FilterFunction[T_co]) -> IterDataset[T_co]:
         """The elements for which `transform` is true."""
         function = functions.as_function(transform, "Filter")
         return IterDataset(nodes.FilterNode((self._node,), function))
 
-    def window_shuffle(self, window_size: int, seed: int | None = None) -> IterDataset[T]:
+    def window_shuffle(self, window_size: int, seed: int | None = None) -> IterDataset[T_co]:
         """Shuffle inside windows of consecutive elements; a window is gathered before it is given out.
 
         Each window has a fixed cost, so prefer large ones: see `MapDataset.window_shuffle`.
@@ -239,12 +301,35 @@ class IterDataset(Dataset[T]):
         found = nodes.seed_for(self._node, seed, "window_shuffle", 2**64)
         return IterDataset(nodes.StreamWindowShuffleNode((self._node,), size, found))
 
+    @overload
+    def batch(
+        self, batch_size: int, *, batch_fn: Callable[[list[T_co]], S], drop_remainder: bool = ...
+    ) -> IterDataset[S]: ...
+
+    @overload  # of elements of any type
+    def batch(
+        self: IterDataset[Never], batch_size: int, **options: Unpack[Stacked]
+    ) -> IterDataset[Any]: ...
+
+    @overload
+    def batch(
+        self: IterDataset[dict[str, Any]], batch_size: int, **options: Unpack[Stacked]
+    ) -> IterDataset[dict[str, Any]]: ...
+
+    @overload
+    def batch(
+        self: IterDataset[ArrayLike], batch_size: int, **options: Unpack[Unpadded]
+    ) -> IterDataset[npt.NDArray[Any]]: ...
+
+    @overload
+    def batch(self, batch_size: int, **options: Unpack[Stacked]) -> IterDataset[Any]: ...
+
     def batch(
         self,
         batch_size: int,
         *,
         drop_remainder: bool = False,
-        batch_fn: Callable[[Sequence[Any]], Any] | None = None,
+        batch_fn: Callable[..., Any] | None = None,
         remainder: nodes.Remainder | None = None,
         mask: str = "mask",
         pad_to: int | Mapping[str, int] | None = None,
@@ -273,7 +358,7 @@ class IterDataset(Dataset[T]):
         )
         return IterDataset(node)
 
-    def rebatch(self, batch_size: int, *, drop_remainder: bool = False) -> IterDataset[T]:
+    def rebatch(self, batch_size: int, *, drop_remainder: bool = False) -> IterDataset[T_co]:
         """Batches of `batch_size` rows, cut and joined from batches of any sizes.
 
         Args:
@@ -297,7 +382,7 @@ class IterDataset(Dataset[T]):
 
     def shard(
         self, index: int, count: int, *, agree: Callable[[bool], bool] | None = None
-    ) -> IterDataset[T]:
+    ) -> IterDataset[T_co]:
         """The part of each batch that one of `count` processes takes.
 
         An element has the rows `[index * B // count, (index + 1) * B // count)` of the batch that the
@@ -376,7 +461,7 @@ class IterDataset(Dataset[T]):
         """
         return IterDataset(nodes.pack_node(self._node, length_struct, method, options))
 
-    def repeat(self, num_epochs: int | None = None) -> IterDataset[T]:
+    def repeat(self, num_epochs: int | None = None) -> IterDataset[T_co]:
         """The stream again from its start, in the same order; with None, for ever.
 
         Raises:
@@ -385,7 +470,7 @@ class IterDataset(Dataset[T]):
         times = None if num_epochs is None else integer(num_epochs, "repeat: num_epochs")
         return IterDataset(nodes.StreamRepeatNode((self._node,), times))
 
-    def cache(self) -> IterDataset[T]:
+    def cache(self) -> IterDataset[T_co]:
         """The same stream; an iterator keeps the elements of a whole pass, for the passes after it.
 
         For few elements that are costly to make, before `repeat`. They are all in memory, in addition
@@ -401,7 +486,7 @@ class IterDataset(Dataset[T]):
         """
         return IterDataset(nodes.CacheNode((self._node,)))
 
-    def limit(self, count: int) -> IterDataset[T]:
+    def limit(self, count: int) -> IterDataset[T_co]:
         """The first `count` elements.
 
         A batched function before it may be called on more rows.
@@ -412,21 +497,21 @@ class IterDataset(Dataset[T]):
         size = integer(count, "limit: count")
         return IterDataset(nodes.StreamLimitNode((self._node,), size))
 
-    def apply(self, transformations: Any) -> IterDataset[Any]:
+    def apply(self, transformations: AnyTransform | Sequence[AnyTransform]) -> IterDataset[Any]:
         """Apply one transform of `windrow.transforms`, or several in order."""
         return applied(self, transformations)
 
-    def prefetch(self, multiprocessing_options: Any) -> IterDataset[T]:
+    def prefetch(self, multiprocessing_options: int | WorkerOptions | None) -> IterDataset[T_co]:
         """Deprecated: use `mp_prefetch(multiprocessing_options)`."""
         warnings.warn("prefetch is now mp_prefetch", DeprecationWarning, stacklevel=2)
         return self.mp_prefetch(multiprocessing_options)
 
     def mp_prefetch(
         self,
-        options: Any = None,
+        options: int | WorkerOptions | None = None,
         worker_init_fn: Callable[[int, int], None] | None = None,
         sequential_slice: bool = False,
-    ) -> IterDataset[T]:
+    ) -> IterDataset[T_co]:
         """The same stream, but worker processes run the functions of the chain so far.
 
         This process plans and reads. Elements, order and state do not depend on the workers.
@@ -474,5 +559,5 @@ class IterDataset(Dataset[T]):
 
         return records_of_stream(self._node, integer(index, "records_of: index"))
 
-    def __iter__(self) -> DatasetIterator[T]:
+    def __iter__(self) -> DatasetIterator[T_co]:
         return DatasetIterator(self._node)

@@ -156,9 +156,12 @@ class DatasetIterator(BaseIterator[T_co]):
         meter.asked(is_ready=blocks.is_ready)
         try:
             handed = next(blocks, None)
-        except BaseException:
+        except BaseException as error:
+            from windrow.core.tracebacks import begin_at_function  # for errors alone
+
             meter.stopped(is_over=False)
             self._drop()  # the next call tries the same step again
+            begin_at_function(error)
             raise
         if handed is None:
             self._is_over = self._tail.agree is not None
@@ -493,6 +496,13 @@ class DatasetIterator(BaseIterator[T_co]):
         if self._is_own:
             return f"{type(self).__name__}({', '.join(map(repr, self._parents))})"
         return f"DatasetIterator({self._named().chain})"
+
+    def _repr_html_(self) -> str | None:
+        if self._is_own:
+            return None  # notebooks show its line
+        from windrow import shown  # few processes print
+
+        return shown.iterator_html(self._node, self.stats())
 
 
 _all: weakref.WeakSet[DatasetIterator[Any]] = weakref.WeakSet()

@@ -8,39 +8,63 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Never,
+    SupportsIndex,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.base import applied, nodes_of, stream_of
-from windrow.engine import execute
+from windrow.base import applied, nodes_of
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
-from windrow.iter_dataset import IterDataset
-from windrow.iterator import DatasetIterator
 from windrow.ordered import Ordered
 from windrow.sources.adapt import as_source
-from windrow.transforms import functions, nodes, tables
+from windrow.transforms import functions, nodes
 from windrow.transforms.arguments import (
     AT_END,
     AtEnd,
-    indices_of,
     integer,
     one_index,
     one_of,
     weights_given,
 )
 from windrow.transforms.mixtures import Schedule, scheduled
-from windrow.transforms.options import ReadOptions
 
 if TYPE_CHECKING:
-    from windrow.engine.record_names import RecordOf
+    from windrow.transforms.callables import (
+        AnyTransform,
+        ArrayLike,
+        BatchedFunction,
+        BatchedRandomFunction,
+        FilterFunction,
+        FlatMaps,
+        IndexedMapFunction,
+        MapFunction,
+        MapPromises,
+        NamedArrays,
+        RandomAccessSource,
+        RandomMapFunction,
+        Selects,
+        Stacked,
+        StoredArray,
+        Unpadded,
+    )
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 S = TypeVar("S")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 
 
-class MapDataset(Ordered[T]):
+class MapDataset(Ordered[T_co]):
     """Elements with random access: an endless function of an integer, `len` of them in one epoch.
 
     Index `i` is element `i % len` of epoch `i // len`; negative indices are earlier epochs.
@@ -64,10 +88,28 @@ class MapDataset(Ordered[T]):
 
         return own_nodes.map_node(self, self.__getitem__)
 
-    def _with(self, node: nodes.Node) -> MapDataset[T]:
+    def _with(self, node: nodes.Node) -> MapDataset[T_co]:
         return MapDataset(node)
 
     # --- where elements come from ----------------------------------------------------------------
+
+    @overload
+    @classmethod
+    def source(cls, source: StoredArray) -> MapDataset[Any]: ...
+
+    @overload
+    @classmethod
+    def source(
+        cls, source: Mapping[Any, Any] | Sequence[dict[str, Any]]
+    ) -> MapDataset[dict[str, Any]]: ...
+
+    @overload
+    @classmethod
+    def source(cls, source: RandomAccessSource[S]) -> MapDataset[S]: ...
+
+    @overload
+    @classmethod
+    def source(cls, source: NamedArrays) -> MapDataset[dict[str, Any]]: ...
 
     @classmethod
     def source(cls, source: Any) -> MapDataset[Any]:
@@ -98,11 +140,11 @@ class MapDataset(Ordered[T]):
     @classmethod
     def mix(
         cls,
-        datasets: Sequence[MapDataset[Any]],
+        datasets: Sequence[MapDataset[S]],
         weights: Sequence[float] | Schedule | None = None,
         *,
         at_end: AtEnd = "stop",
-    ) -> MapDataset[Any]:
+    ) -> MapDataset[S]:
         """Elements of the datasets in the proportions of `weights` (equal ones by default).
 
         Args:
@@ -128,8 +170,8 @@ class MapDataset(Ordered[T]):
 
     @classmethod
     def select_from_datasets(
-        cls, datasets: Sequence[MapDataset[Any]], selection_map: Any
-    ) -> MapDataset[Any]:
+        cls, datasets: Sequence[MapDataset[S]], selection_map: Selects
+    ) -> MapDataset[S]:
         """Element `i` is element `k` of dataset `d`, where `selection_map[i]` is `(d, k)`.
 
         `selection_map` is a `windrow.transforms.DatasetSelectionMap` or anything with its two
@@ -144,7 +186,7 @@ class MapDataset(Ordered[T]):
         return MapDataset(nodes.SelectNode(parents, selection_map))
 
     @classmethod
-    def concatenate(cls, datasets: Sequence[MapDataset[Any]]) -> MapDataset[Any]:
+    def concatenate(cls, datasets: Sequence[MapDataset[S]]) -> MapDataset[S]:
         """The datasets one after the other, epoch by epoch.
 
         Raises:
@@ -152,9 +194,25 @@ class MapDataset(Ordered[T]):
         """
         return MapDataset(nodes.ConcatenateNode(nodes_of(datasets, MapDataset, "concatenate")))
 
+    @overload
     @classmethod
-    def zip(cls, datasets: Sequence[MapDataset[Any]]) -> MapDataset[tuple[Any, ...]]:
+    def zip(cls, datasets: tuple[MapDataset[A], MapDataset[B]]) -> MapDataset[tuple[A, B]]: ...
+
+    @overload
+    @classmethod
+    def zip(
+        cls, datasets: tuple[MapDataset[A], MapDataset[B], MapDataset[C]]
+    ) -> MapDataset[tuple[A, B, C]]: ...
+
+    @overload
+    @classmethod
+    def zip(cls, datasets: Sequence[MapDataset[Any]]) -> MapDataset[tuple[Any, ...]]: ...
+
+    @classmethod
+    def zip(cls, datasets: Sequence[MapDataset[Any]]) -> MapDataset[Any]:
         """Tuples of the elements that datasets of one length have at the same index.
+
+        Type checkers know what is in the tuples if the datasets are given as a tuple of two or three.
 
         Raises:
             PlanError: If there is no dataset, or they differ in length.
@@ -163,7 +221,7 @@ class MapDataset(Ordered[T]):
 
     # --- parts and epochs ------------------------------------------------------------------------
 
-    def slice(self, sl: builtins.slice | Sequence[int] | npt.NDArray[Any]) -> MapDataset[T]:
+    def slice(self, sl: builtins.slice | Sequence[int] | npt.NDArray[Any]) -> MapDataset[T_co]:
         """Part of each epoch: a slice, or a sequence of indices in the order wanted.
 
         `ds[i::n]` is the part of host `i` of `n`. Indices may be negative, as in NumPy.
@@ -175,7 +233,7 @@ class MapDataset(Ordered[T]):
 
     def repeat(
         self, num_epochs: int | None = None, *, reseed_each_epoch: bool = True
-    ) -> MapDataset[T]:
+    ) -> MapDataset[T_co]:
         """Epochs end to end: `num_epochs` of them, or, with None, for ever.
 
         Args:
@@ -190,6 +248,20 @@ class MapDataset(Ordered[T]):
         return MapDataset(nodes.RepeatNode((self._node,), times, reseed_each_epoch))
 
     # --- values ----------------------------------------------------------------------------------
+
+    @overload
+    def map(
+        self,
+        transform: MapFunction[T_co, S],
+        *,
+        batched: Literal[False] = ...,
+        **promises: Unpack[MapPromises],
+    ) -> MapDataset[S]: ...
+
+    @overload
+    def map(
+        self, transform: BatchedFunction, *, batched: bool, **promises: Unpack[MapPromises]
+    ) -> MapDataset[Any]: ...
 
     def map(
         self,
@@ -228,7 +300,7 @@ class MapDataset(Ordered[T]):
         promise = nodes.locality_after(self._node, local, halo, wrap)
         return MapDataset(make((self._node,), function, keeps_length, promise))
 
-    def map_with_index(self, transform: Any) -> MapDataset[Any]:
+    def map_with_index(self, transform: IndexedMapFunction[T_co, S]) -> MapDataset[S]:
         """`transform(index, element)` of each element; indices continue over the epochs.
 
         Raises:
@@ -236,6 +308,20 @@ class MapDataset(Ordered[T]):
         """
         function = functions.as_function(transform, "MapWithIndex")
         return MapDataset(nodes.MapWithIndexNode((self._node,), function))
+
+    @overload
+    def random_map(
+        self,
+        transform: RandomMapFunction[T_co, S],
+        *,
+        seed: int | None = ...,
+        batched: Literal[False] = ...,
+    ) -> MapDataset[S]: ...
+
+    @overload
+    def random_map(
+        self, transform: BatchedRandomFunction, *, seed: int | None = ..., batched: bool
+    ) -> MapDataset[Any]: ...
 
     def random_map(
         self, transform: Any, *, seed: int | None = None, batched: bool = False
@@ -270,13 +356,13 @@ class MapDataset(Ordered[T]):
 
     @overload
     def flat_map(
-        self, transform: Callable[[T], Iterable[S]], max_fan_out: int
+        self, transform: Callable[[T_co], Iterable[S]], max_fan_out: int
     ) -> MapDataset[S]: ...
 
     @overload
     def flat_map(
-        self, transform: functions.FlatMap, max_fan_out: int | None = None
-    ) -> MapDataset[Any]: ...
+        self, transform: FlatMaps[T_co, S], max_fan_out: int | None = None
+    ) -> MapDataset[S]: ...
 
     def flat_map(self, transform: Any, max_fan_out: int | None = None) -> MapDataset[Any]:
         """The elements that `transform` makes of each element, with random access.
@@ -313,7 +399,7 @@ class MapDataset(Ordered[T]):
         node = nodes.SlotsNode((self._node,), slots)
         return MapDataset(nodes.SlotMapNode((node,), function, slots))
 
-    def filter(self, transform: Any) -> MapDataset[T]:
+    def filter(self, transform: FilterFunction[T_co]) -> MapDataset[T_co]:
         """Make elements for which `transform` is false absent: None, with the length unchanged.
 
         Iteration leaves them out. Call `batch` after `to_iter_dataset()`.
@@ -324,12 +410,35 @@ class MapDataset(Ordered[T]):
         function = functions.as_function(transform, "Filter")
         return MapDataset(nodes.FilterNode((self._node,), function))
 
+    @overload
+    def batch(
+        self, batch_size: int, *, batch_fn: Callable[[list[T_co]], S], drop_remainder: bool = ...
+    ) -> MapDataset[S]: ...
+
+    @overload  # of elements of any type
+    def batch(
+        self: MapDataset[Never], batch_size: int, **options: Unpack[Stacked]
+    ) -> MapDataset[Any]: ...
+
+    @overload
+    def batch(
+        self: MapDataset[dict[str, Any]], batch_size: int, **options: Unpack[Stacked]
+    ) -> MapDataset[dict[str, Any]]: ...
+
+    @overload
+    def batch(
+        self: MapDataset[ArrayLike], batch_size: int, **options: Unpack[Unpadded]
+    ) -> MapDataset[npt.NDArray[Any]]: ...
+
+    @overload
+    def batch(self, batch_size: int, **options: Unpack[Stacked]) -> MapDataset[Any]: ...
+
     def batch(
         self,
         batch_size: int,
         *,
         drop_remainder: bool = False,
-        batch_fn: Callable[[Sequence[Any]], Any] | None = None,
+        batch_fn: Callable[..., Any] | None = None,
         remainder: nodes.Remainder | None = None,
         mask: str = "mask",
         pad_to: int | Mapping[str, int] | None = None,
@@ -384,7 +493,7 @@ class MapDataset(Ordered[T]):
         )
         return MapDataset(node)
 
-    def shard(self, index: int, count: int) -> MapDataset[T]:
+    def shard(self, index: int, count: int) -> MapDataset[T_co]:
         """The part of each batch that one of `count` processes takes: see `IterDataset.shard`.
 
         Element `k` has the rows `[index * B // count, (index + 1) * B // count)` of batch `k`. No
@@ -403,137 +512,24 @@ class MapDataset(Ordered[T]):
         number, shards = integer(index, "shard: index"), integer(count, "shard: count")
         return MapDataset(nodes.sharded(self._node, number, shards, None))
 
-    def apply(self, transformations: Any) -> MapDataset[Any]:
+    def apply(self, transformations: AnyTransform | Sequence[AnyTransform]) -> MapDataset[Any]:
         """Apply one transform of `windrow.transforms`, or several in order."""
         return applied(self, transformations)
 
     # --- elements --------------------------------------------------------------------------------
 
-    def read(self, indices: Sequence[int] | npt.NDArray[Any]) -> Any:
-        """Return the elements at `indices` as columns, in one planned read.
-
-        Args:
-            indices: Integers of any epoch, in any order, repeated or not.
-
-        Returns:
-            The tree of one element, with an array `(len(indices), ...)` at each leaf whose values
-            agree in shape and dtype, else a list. If the chain has a filter or an element is
-            absent, a list of elements, None where absent.
-
-        Example:
-            >>> import numpy as np, windrow
-            >>> dataset = windrow.MapDataset.source({"x": np.arange(6), "y": np.eye(6)})
-            >>> dataset.shuffle(seed=1).read([0, 5])["x"]
-            array([5, 1])
-        """
-        table = self._table(indices)
-        return (
-            tables.elements(table) if nodes.may_be_absent(self._node) else tables.as_columns(table)
-        )
-
-    def __getitems__(self, indices: Sequence[int] | npt.NDArray[Any]) -> list[T | None]:
-        """The elements at `indices` as a list, None where absent; torch calls this."""
-        return list(tables.elements(self._table(indices)))
-
-    def records_of(self, index: int) -> list[RecordOf]:
-        """The records that element `index` is made of, without reading.
-
-        A function does not change them: they are what went into it, also if a filter drops the
-        element.
-
-        Args:
-            index: An index in any epoch, as in `ds[index]`.
-
-        Returns:
-            A `windrow.RecordOf(source, record)` for each record, in row order: one for an element,
-            as many as rows for a batch; a row of a zip has one of each dataset.
-
-        Raises:
-            RecordIndexError: If the dataset is empty, or the index does not fit into 64 bits.
-
-        Example:
-            >>> import windrow
-            >>> parts = [windrow.MapDataset.range(10), windrow.MapDataset.source(["a", "b", "c"])]
-            >>> mixed = windrow.MapDataset.mix(parts, [2, 1]).shuffle(seed=1).batch(3)
-            >>> mixed.records_of(0)
-            [RecordOf(source=1, record=1), RecordOf(source=0, record=5), RecordOf(source=0, record=4)]
-        """
-        # Few processes ask: a worker and a training loop do not load it.
-        from windrow.engine.record_names import records_of_element
-
-        return records_of_element(self._node, integer(index, "records_of: index"))
-
-    def _table(self, indices: Any) -> tables.Table:
-        wanted = indices_of(indices, "read")
-        if len(wanted) and self._node.length == 0:
-            raise RecordIndexError(
-                f"the dataset is empty, so it has no element {wanted[0]}: {self!r}"
-            )
-        return execute.read_now(self._node, wanted)
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> T_co | None: ...
 
     @overload
-    def __getitem__(self, index: int) -> T | None: ...
+    def __getitem__(self, index: builtins.slice) -> MapDataset[T_co]: ...
 
-    @overload
-    def __getitem__(self, index: builtins.slice) -> MapDataset[T]: ...
-
-    def __getitem__(self, index: int | builtins.slice) -> T | MapDataset[T] | None:
+    def __getitem__(self, index: SupportsIndex | builtins.slice) -> T_co | MapDataset[T_co] | None:
         """An element, or the dataset of a slice; `[len(ds)]` is element 0 of the next epoch."""
         if isinstance(index, slice):
             return self.slice(index)
         number = one_index(index)
         if not -(2**63) <= number < 2**63:
             raise RecordIndexError(f"index {number} is too large; choose one below 2**63")
-        element: T | None = self.__getitems__(np.array([number], np.int64))[0]
+        element: T_co | None = self.__getitems__(np.array([number], np.int64))[0]
         return element
-
-    def __len__(self) -> int:
-        """Elements in one epoch; `sys.maxsize` for an endless dataset."""
-        return self._node.length
-
-    def to_iter_dataset(
-        self,
-        read_options: ReadOptions | None = None,
-        *,
-        allow_nones: bool = False,
-        lanes: int = 1,
-    ) -> IterDataset[T]:
-        """The elements as a stream, read ahead; absent ones are left out unless `allow_nones`.
-
-        With several lanes, lane `l` of `L` takes the elements `l, l + L, ...`; after a
-        `block_shuffle` (maps, filters and `repeat` may lie between) it takes shuffled blocks
-        `l, l + L, ...` of each epoch, and shuffles inside windows of `max(1, window_blocks // L)`
-        of them. What follows, such as `filter` or `window_shuffle`, runs in each lane alone. Element
-        `n` of the stream is element `n // L` of lane `n % L`; a batch of `B` rows has the next
-        `B // L` elements of each lane, lane after lane. So hosts can share the stream: see
-        `IterDataset.shard`.
-
-        Args:
-            read_options: Threads and buffers; by default what suits the sources.
-            allow_nones: Whether absent elements come as None.
-            lanes: Number of lanes. It is part of the order: choose it once, as a multiple of every
-                number of hosts that may run the chain.
-
-        Raises:
-            PlanError: If `lanes` is less than 1, or more than the blocks of the block shuffle.
-        """
-        chain, options = stream_of(self._node, read_options)
-        count = integer(lanes, "to_iter_dataset: lanes")
-        chain = chain.dealt(count) if count > 1 else chain
-        node = nodes.ToStreamNode((chain,), options, allow_nones, count)
-        return IterDataset(node)
-
-    def mp_prefetch(
-        self,
-        options: Any = None,
-        worker_init_fn: Callable[[int, int], None] | None = None,
-        sequential_slice: bool = False,
-    ) -> IterDataset[T]:
-        """The elements as a stream whose functions run in worker processes.
-
-        `to_iter_dataset().mp_prefetch(...)`: see `IterDataset.mp_prefetch`.
-        """
-        return self.to_iter_dataset().mp_prefetch(options, worker_init_fn, sequential_slice)
-
-    def __iter__(self) -> DatasetIterator[T]:
-        return iter(self.to_iter_dataset())

@@ -9,25 +9,25 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from windrow.planned_by_lengths import PlannedByLengths
+from windrow.random_access import PlannedByLengths
 from windrow.transforms import nodes
 from windrow.transforms.arguments import checked_seed, integer
 
 if TYPE_CHECKING:
     from windrow.map_dataset import MapDataset
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 _SEEDS: Final = 2**32
 
 
-class Ordered(PlannedByLengths[T]):
+class Ordered(PlannedByLengths[T_co]):
     """Shuffles elements, or draws them at random."""
 
     @abc.abstractmethod
-    def _with(self, node: nodes.Node) -> MapDataset[T]:
+    def _with(self, node: nodes.Node) -> MapDataset[T_co]:
         """The dataset of a node."""
 
-    def seed(self, seed: int) -> MapDataset[T]:
+    def seed(self, seed: int) -> MapDataset[T_co]:
         """Derive the seeds of later nodes from `seed`, unless they are given one.
 
         Raises:
@@ -35,7 +35,7 @@ class Ordered(PlannedByLengths[T]):
         """
         return self._with(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
 
-    def shuffle(self, seed: int | None = None) -> MapDataset[T]:
+    def shuffle(self, seed: int | None = None) -> MapDataset[T_co]:
         """Shuffle globally, in another order in each epoch.
 
         Epoch `e` of seed `s` has the order of epoch 0 of seed `s + e`, as in Grain: choose seeds
@@ -50,7 +50,7 @@ class Ordered(PlannedByLengths[T]):
         found = nodes.seed_for(self._node, seed, "shuffle", _SEEDS)
         return self._with(nodes.ShuffleNode((self._node,), found))
 
-    def window_shuffle(self, window_size: int, seed: int | None = None) -> MapDataset[T]:
+    def window_shuffle(self, window_size: int, seed: int | None = None) -> MapDataset[T_co]:
         """Shuffle inside windows of consecutive elements, each element once per epoch.
 
         The last window of an epoch is shorter where `window_size` does not divide the length. The
@@ -66,7 +66,7 @@ class Ordered(PlannedByLengths[T]):
 
     def block_shuffle(
         self, seed: int | None = None, *, block: int | None = None, window_blocks: int = 16
-    ) -> MapDataset[T]:
+    ) -> MapDataset[T_co]:
         """Shuffle blocks, then elements in windows, so that each block of the data is read once.
 
         Blocks of consecutive elements come in a random order over the whole epoch. All elements of
@@ -89,7 +89,7 @@ class Ordered(PlannedByLengths[T]):
 
     def sample(
         self, num_elements: int, seed: int | None = None, *, weights: Any = None
-    ) -> MapDataset[T]:
+    ) -> MapDataset[T_co]:
         """Elements drawn at random, anew in each epoch: an element may come twice, or not at all.
 
         With windows at every place of an array (`strides` of 1) it gives random crops. The element at

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from windrow.base import Dataset
 from windrow.errors import ArgumentError, PlanError, missing_package
@@ -24,8 +25,9 @@ except ImportError as error:
 class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]
     """A dataset for `torch.utils.data.DataLoader(..., batch_size=None)`, whose arrays are tensors.
 
-    The tensors share the memory of the arrays. Strings, and arrays of a dtype that PyTorch does not
-    have, stay as they are. `iter` begins anew; the iterator has `state_dict` and `load_state_dict`, so
+    The tensors share the memory of the arrays; what PyTorch cannot share is copied: read-only arrays,
+    reversed ones, and other byte orders. Strings, and arrays of a dtype that PyTorch does not have, stay
+    as they are. `iter` begins anew; the iterator has `state_dict` and `load_state_dict`, so
     torchdata's `StatefulDataLoader` keeps its place.
 
     Example:
@@ -99,7 +101,16 @@ def _with_tensors(tree: Any) -> Any:
         return rebuilt(tree, [_with_tensors(child) for child in children])
     if not isinstance(tree, (np.ndarray, np.generic)):
         return tree
+    array = np.asarray(tree)
+    if not _shareable(array):
+        array = np.array(array, array.dtype.newbyteorder("="), order="C")
     try:
-        return torch.from_numpy(np.asarray(tree))
+        return torch.from_numpy(array)
     except TypeError:
         return tree  # strings, objects, and what else PyTorch has no dtype for
+
+
+def _shareable(array: npt.NDArray[Any]) -> bool:
+    """Whether PyTorch takes the memory as it is: no byte order, direction or protection of its own."""
+    native = array.dtype.isnative
+    return native and array.flags.writeable and all(stride >= 0 for stride in array.strides)

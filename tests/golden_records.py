@@ -15,6 +15,7 @@ import numpy as np
 
 from tests.golden_chains import Dataset, Recipe, build
 from windrow import MapDataset, WindrowError
+from windrow.transforms.nodes import described
 
 FEW = 48  # elements of a stream that are looked at
 AFTER = 12  # elements after a restored state
@@ -96,7 +97,7 @@ def observed(recipe: Recipe, folder: Path) -> dict[str, Any]:
     except Exception as error:
         return {"build": error_of(error, folder)}
     found: dict[str, Any] = {
-        "repr": masked(repr(dataset), folder),
+        "repr": f"{type(dataset).__name__}({masked(described(dataset._node), folder)})",
         "spec": attempted(lambda: spec_text(dataset.element_spec), folder),
     }
     if isinstance(dataset, MapDataset):

@@ -135,6 +135,9 @@ class Chunks(BatchedSource):
         self.reads = 0
         self._bounds = np.cumsum([0, *sizes])
 
+    def __repr__(self) -> str:
+        return f"Chunks({self.fingerprint})"
+
     def __len__(self) -> int:
         return int(self._bounds[-1])
 

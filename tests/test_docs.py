@@ -124,10 +124,17 @@ def name_of(path: Path) -> str:
 _CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {"converters.md": _check_converters}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+# Pages that take long, with a package that they need.
+_SLOW = {"use-with-flax-nnx.md": "flax"}
+_RUN = [pytest.param(p, marks=[pytest.mark.jobs] if p.name in _SLOW else []) for p in PAGES]
+
+
+@pytest.mark.parametrize("path", _RUN, ids=name_of)
 def test_the_programs_on_a_page(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if path.name in _SLOW:
+        pytest.importorskip(_SLOW[path.name])
     monkeypatch.chdir(tmp_path)
     names = run_page(path.read_text(encoding="utf-8"), path.name)
     if path.name in _CHECKS:

@@ -24,7 +24,7 @@ class Map(abc.ABC):
     """One element in, one element out."""
 
     @abc.abstractmethod
-    def map(self, element: Any) -> Any:
+    def map(self, element: Any, /) -> Any:
         """The new element; None makes it absent."""
 
 
@@ -32,7 +32,7 @@ class RandomMap(abc.ABC):
     """One element and a random generator in, one element out."""
 
     @abc.abstractmethod
-    def random_map(self, element: Any, rng: np.random.Generator) -> Any:
+    def random_map(self, element: Any, rng: np.random.Generator, /) -> Any:
         """The new element. `rng` depends on the seed and the element's index alone."""
 
 
@@ -43,7 +43,7 @@ class TfRandomMap(abc.ABC):
     """
 
     @abc.abstractmethod
-    def np_random_map(self, element: Any, rng: np.random.Generator) -> Any:
+    def np_random_map(self, element: Any, rng: np.random.Generator, /) -> Any:
         """The new element."""
 
 
@@ -51,7 +51,7 @@ class MapWithIndex(abc.ABC):
     """One element and its index in, one element out."""
 
     @abc.abstractmethod
-    def map_with_index(self, index: int, element: Any) -> Any:
+    def map_with_index(self, index: int, element: Any, /) -> Any:
         """The new element; `index` continues over the epochs."""
 
 
@@ -59,7 +59,7 @@ class Filter(abc.ABC):
     """Keeps some elements."""
 
     @abc.abstractmethod
-    def filter(self, element: Any) -> bool:
+    def filter(self, element: Any, /) -> bool:
         """Whether to keep `element`."""
 
 
@@ -70,7 +70,7 @@ class FlatMap(abc.ABC):
     """The most elements that `flat_map` returns. Random access needs it: `MapDataset.flat_map`."""
 
     @abc.abstractmethod
-    def flat_map(self, element: Any) -> Iterable[Any]:
+    def flat_map(self, element: Any, /) -> Iterable[Any]:
         """The new elements, in order."""
 
 

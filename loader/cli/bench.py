@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windrow.cli.main import echo_json, examples, say, shared_options
+from windrow.core.text import TextTable
 
 if TYPE_CHECKING:
     from windrow.cli.reading_speed import ReadingSpeed
@@ -120,8 +121,6 @@ def command(
 
 
 def _table(shown: str, found: ReadingSpeed) -> str:
-    from tabulate import tabulate
-
     rows = []
     for order in found.orders:
         growth, read = order.memory_growth_bytes, order.stored_bytes_read
@@ -139,8 +138,7 @@ def _table(shown: str, found: ReadingSpeed) -> str:
                 f"{order.records:,}" + ("" if order.is_whole else " of them"),
             )
         )
-    align = ("left", *("right" for _ in _HEAD[1:]))
-    table = tabulate(rows, _HEAD, tablefmt="simple", colalign=align, disable_numparse=True)
+    table = TextTable("", _HEAD, rows, is_of_numbers=True).to_text()
     head = f"{shown}: {found.records:,} records, batches of {found.batch_records:,}"
     if found.decoding_mb_per_s is not None:
         head += f"; reading and decoding alone: {_number(found.decoding_mb_per_s)} MB/s"

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import click
-from tabulate import tabulate
 
 from windrow.cli.main import (
     Function,
@@ -49,7 +48,7 @@ from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_
 from windrow.converters.zarr.rechunk import zarr_to_zarr
 from windrow.converters.zarr.to_records import zarr_to_array_record
 from windrow.core.redaction import shown_url
-from windrow.core.text import counted, shortened
+from windrow.core.text import TextTable, counted, shortened
 from windrow.formats.inspect import inspect as inspect_dataset
 from windrow.formats.table import conversion_source
 from windrow.sources import signatures
@@ -322,7 +321,7 @@ def _show_plan(described: Mapping[str, Any], *, as_json: bool) -> None:
             ("done", f"{counted(done['parts'], 'part')}, {counted(done['files'], 'file')}, {size}")
         )
     rows += [("differs", line) for line in described["differences"]]
-    click.echo(tabulate(rows, tablefmt="plain", disable_numparse=True))
+    click.echo(TextTable("", (), rows).to_text())
     for line in described["lines"]:
         click.echo(line)
 

@@ -17,6 +17,7 @@ import importlib
 import json
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -24,6 +25,7 @@ from typing import Any, Final, TypeVar
 import click
 import click.shell_completion
 
+from windrow.core.text import tables_within
 from windrow.errors import (
     ArgumentError,
     MissingExtraError,
@@ -154,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logger.setLevel(logging.INFO)
     try:
         args = list(sys.argv[1:] if argv is None else argv)
-        with windrow.make_context("windrow", args) as context:
+        with windrow.make_context("windrow", args) as context, tables_within(_columns()):
             windrow.invoke(context)
         # Flush here, where a broken pipe can still be distinguished from other errors.
         if sys.stdout is not None:  # None if the program was started with stdout closed
@@ -177,6 +179,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         logger.removeHandler(handler)
         logger.setLevel(level)
     return DONE
+
+
+def _columns() -> int | None:
+    """The characters of a line of stdout; None if it is not a terminal."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return None
+    return shutil.get_terminal_size().columns
 
 
 def exit_code(error: Exception) -> int:

@@ -36,9 +36,43 @@ OF_STREAMS: Final = {
 """For methods that only a `MapDataset` has, what to do with a stream."""
 
 
+_OF_BOTH: Final = {
+    "collate": "batch(n, batch_fn=...) takes a function of a list of elements",
+    "enumerate": "map_with_index(f) gives f the index and the element",
+    "interleave": "interleave streams: IterDataset.interleave([...], cycle_length=n)",
+    "prefetch_to_device": "to_jax(sharding) puts batches on devices ahead of time",
+    "split": "take slices, such as ds[:900] and ds[900:], before to_iter_dataset()",
+    "unbatch": "write to_iter_dataset().flat_map(f), where f lists the rows of a batch",
+}
+
+_OF_MAPS: Final = _OF_BOTH | {
+    "cache": "write to_iter_dataset().cache()",
+    "limit": "write ds[:n], or to_iter_dataset().limit(n)",
+    "prefetch": "elements are read ahead anyway; for worker processes write mp_prefetch(n)",
+    "rebatch": "write to_iter_dataset().rebatch(n)",
+    "skip": "write ds[n:]",
+    "take": "write ds[:n]",
+}
+"""For methods of other loaders, or of streams, what to do with a `MapDataset`."""
+
+_OF_STREAMS_OF_OTHERS: Final = _OF_BOTH | {
+    "skip": "slice before to_iter_dataset(), or call skip(n) of the iterator",
+    "take": "write limit(n)",
+}
+
+
+def of_map(kind: str, name: str) -> AttributeError:
+    """The error for an attribute that a `MapDataset`, of the class `kind`, does not have."""
+    return _of_dataset(kind, name, _OF_MAPS)
+
+
 def of_stream(kind: str, name: str) -> AttributeError:
     """The error for an attribute that a stream, of the class `kind`, does not have."""
-    found = OF_STREAMS.get(name)
+    return _of_dataset(kind, name, OF_STREAMS | _OF_STREAMS_OF_OTHERS)
+
+
+def _of_dataset(kind: str, name: str, hints: Mapping[str, str]) -> AttributeError:
+    found = hints.get(name)
     text = f"{kind!r} object has no attribute {name!r}"
     return AttributeError(text if found is None else f"{text}: {found}", name=name)
 

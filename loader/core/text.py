@@ -5,7 +5,11 @@ Invariant: this module imports nothing of Windrow, so every layer writes the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import contextvars
+import html
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 ABSENT: Final = "-"
@@ -13,6 +17,11 @@ ABSENT: Final = "-"
 
 _UNITS: Final = ("bytes", "KB", "MB", "GB", "TB", "PB")
 _SIBILANTS: Final = ("s", "x", "ch", "sh")
+_INDENT: Final = 2
+_GAP: Final = 2  # between two columns
+_PADDING: Final = 2  # tabulate adds it to headers
+_NARROWEST: Final = 8  # characters of a column that is wrapped
+_columns: contextvars.ContextVar[int | None] = contextvars.ContextVar("columns", default=None)
 
 
 def in_units(size_bytes: int | None, *, decimals: int | None = None) -> str:
@@ -85,18 +94,91 @@ class TextTable(NamedTuple):
     title: str
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
+    is_of_numbers: bool = False
+    """Whether the columns after the first one are numbers, which end at the right."""
 
     def to_text(self) -> str:
-        """The table for a terminal, each line indented by two."""
-        text = self._formatted("simple" if self.headers else "plain")
-        return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+        """The table for a terminal, each line indented by two; see `tables_within`."""
+        from tabulate import tabulate
+
+        headers, rows, widths = self.headers, self.rows, self._widths()
+        if widths is not None:
+            rows = [_wrapped(row, widths) for row in rows]
+            headers = _wrapped(headers, [width - _PADDING for width in widths]) if headers else ()
+        # Strings stay as they are: a name such as 1e5 is not a number.
+        text = tabulate(
+            rows,
+            headers,
+            tablefmt="simple" if headers else "plain",
+            disable_numparse=True,
+            colglobalalign="right" if self.is_of_numbers else "left",
+            colalign=("left",) if rows else None,
+        )
+        return "\n".join(f"{' ' * _INDENT}{line}".rstrip() for line in text.splitlines())
 
     def to_html(self) -> str:
         """The table as HTML, with all strings escaped."""
-        return self._formatted("html")
+        head = _row("th", self.headers) if self.headers else ""
+        return f"<table>{head}{''.join(_row('td', row) for row in self.rows)}</table>"
 
-    def _formatted(self, style: str) -> str:
-        from tabulate import tabulate
+    def _widths(self) -> list[int] | None:
+        """The characters of each column, the widest ones cut down; None if all fit."""
+        most = _columns.get()
+        lines = [[len(cell) for cell in row] for row in self.rows]
+        if self.headers:
+            lines.append([len(name) + _PADDING for name in self.headers])
+        if most is None or not lines:
+            return None
+        widths = [max(sizes) for sizes in zip(*lines, strict=True)]
+        room = most - _INDENT - _GAP * (len(widths) - 1)
+        if sum(widths) <= room:
+            return None
+        while sum(widths) > room and max(widths) > _NARROWEST:
+            widths[widths.index(max(widths))] -= 1
+        return widths
 
-        # Strings stay as they are: a name such as 1e5 is not a number.
-        return tabulate(self.rows, self.headers, tablefmt=style, disable_numparse=True)
+
+def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [
+        "\n".join(textwrap.wrap(cell, max(1, width), break_on_hyphens=False))
+        for cell, width in zip(cells, widths, strict=True)
+    ]
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+@contextlib.contextmanager
+def tables_within(columns: int | None) -> Iterator[None]:
+    """Wrap the cells of tables that are printed inside, so that no line is longer than `columns`.
+
+    Columns stay at least 8 characters wide. With None nothing is wrapped.
+    """
+    token = _columns.set(columns)
+    try:
+        yield
+    finally:
+        _columns.reset(token)
+
+
+def notebook_html(
+    heading: str,
+    tables: Iterable[TextTable] = (),
+    lists: Iterable[tuple[str, Sequence[str]]] = (),
+) -> str:
+    """HTML for a notebook, with all strings escaped.
+
+    Args:
+        heading: A line; "" for none.
+        tables: Tables under it.
+        lists: Titles with their lines, at the end.
+    """
+    parts = [f"<p><b>{html.escape(heading)}</b></p>"] if heading else []
+    for table in tables:
+        title = f"<h4>{html.escape(table.title)}</h4>" if table.title else ""
+        parts.append(title + table.to_html())
+    for title, lines in lists:
+        items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+        parts.append(f"<h4>{html.escape(title)}</h4><ul>{items}</ul>")
+    return "<div>" + "\n".join(parts) + "</div>"

@@ -435,9 +435,14 @@ def _gathered(node: RegroupNode, table: Table, bounds: Sequence[int], at: Positi
         with calling(node):
             return node.gather_at(table, bounds, at)
     except Exception as error:
+        found = error
+        if isinstance(error, ElementError) and not any(each.functions for each in node.walk()):
+            found = ElementError(
+                str(error).replace("a function returned None", "its record is None")
+            )
         if len(at) == 1:  # an iterator narrows an error down to its batch
-            error.add_note(f"windrow: raised in {node.label} for batch {at.flat(node.length)[0]}")
-        raise
+            found.add_note(f"windrow: raised in {node.label} for batch {at.flat(node.length)[0]}")
+        raise found from error.__cause__
 
 
 def apply_at_once(

@@ -13,10 +13,10 @@ from typing import Final
 from windrow.engine.defaults import default_options
 from windrow.explain.across import SharedStream, across, advice_on_lanes
 from windrow.explain.advice import advice_on
-from windrow.explain.explanation import Explanation, NodeLine
+from windrow.explain.explanation import Advice, Explanation, NodeLine
 from windrow.explain.prediction import Prediction, predicted
 from windrow.explain.running import running
-from windrow.quality.shuffle_quality import quality_of
+from windrow.quality.shuffle_quality import ShuffleQuality, quality_of
 from windrow.stats.costs import combined
 from windrow.transforms.amounts import Amount
 from windrow.transforms.nodes import STREAM, VAST, Node, ToStreamNode
@@ -26,6 +26,8 @@ from windrow.transforms.record_sizes import record_bytes
 _OTHERS_END: Final = (
     "at which batch another shard ends, and with it all of them: numbers are as if at any batch"
 )
+# There is advice if the variance ratio is at least this.
+_UNLIKE: Final = 2.0
 
 
 def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
@@ -54,6 +56,8 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
     if shared is not None:
         every = across(shared)
         advice += advice_on_lanes(shared, every, numbers)
+    quality = quality_of(whole)
+    advice += _advice_on_batches(node, numbers, quality)
     batches, endless = node.elements(), node.is_endless()
     epoch, later = found.epoch, found.later_epoch
     others_end = tail.agree is not None and not endless
@@ -72,11 +76,32 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
         batch=() if per_batch is None else tuple(c.times(per_batch) for c in epoch),
         buffers=found.peak,
         buffers_by=found.peak_by,
-        quality=quality_of(whole),
+        quality=quality,
         advice=tuple(advice),
         unknown=(*_unknown(node, order, found), *([_OTHERS_END] if others_end else [])),
         across=every,
     )
+
+
+def _advice_on_batches(
+    node: Node, numbers: dict[int, int], quality: ShuffleQuality | None
+) -> Iterator[Advice]:
+    """Advice to shuffle before the batch, where batches of neighbours are shuffled as wholes."""
+    ratio = None if quality is None else quality.variance_ratio
+    if ratio is None or ratio.low < _UNLIKE:
+        return
+    for shuffle in node.walk():
+        batch = next((each for each in shuffle.walk() if (each.group_size or 1) > 1), None)
+        if shuffle.shuffles and batch is not None and not any(n.shuffles for n in batch.walk()):
+            yield Advice(
+                kind="shuffled-batches",
+                node=numbers[id(shuffle)],
+                now=f"{shuffle.written} shuffles whole batches, and each holds {batch.group_size:,}"
+                f" neighbours: on sorted data their means vary {ratio} times as much as under a"
+                " global shuffle",
+                do=f"shuffle before {batch.written}",
+                then="batches of records from anywhere",
+            )
 
 
 def _unknown(node: Node, order: list[Node], found: Prediction) -> Iterator[str]:

@@ -6,13 +6,12 @@ Invariant: nothing is read here; every value can be printed, pickled and made JS
 from __future__ import annotations
 
 import dataclasses
-import html
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from windrow.core.text import ABSENT, TextTable, shortened
+from windrow.core.text import ABSENT, TextTable, notebook_html, shortened
 from windrow.sources.base import ArraySpec
 from windrow.stats.costs import Amount, SourceCosts
 from windrow.transforms.nodes import VAST
@@ -209,14 +208,7 @@ class Explanation:
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
-        parts = []
-        for table in _tables(self):
-            title = f"<h4>{html.escape(table.title)}</h4>" if table.title else ""
-            parts.append(title + table.to_html())
-        for title, lines in _lists(self):
-            items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-            parts.append(f"<h4>{html.escape(title)}</h4><ul>{items}</ul>")
-        return "<div>" + "\n".join(parts) + "</div>"
+        return notebook_html("", _tables(self), _lists(self))
 
 
 # --- as text -------------------------------------------------------------------------------------

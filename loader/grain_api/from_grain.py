@@ -44,10 +44,10 @@ def from_grain(dataset: Any, strict: bool = True) -> Any:
 
     Example:
         >>> import grain, windrow
-        >>> theirs = grain.MapDataset.source([3, 1, 4, 1, 5]).seed(2).shuffle().batch(2)
+        >>> theirs = grain.MapDataset.range(5).seed(2).shuffle().batch(2)
         >>> ours = windrow.from_grain(theirs)
-        >>> ours
-        MapDataset(source(sequence(5 records of int)) > seed(2) > shuffle(seed=307626447) > batch(2))
+        >>> print(ours)
+        MapDataset(range(0, 5, 1) > seed(2) > shuffle(seed=307626447) > batch(2), 3 elements of int64 (?,))
         >>> [batch.tolist() for batch in ours] == [batch.tolist() for batch in theirs]
         True
     """

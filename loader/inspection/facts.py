@@ -11,7 +11,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from windrow.core.text import ABSENT, TextTable, counted, in_range, in_units, shortened
+from windrow.core.text import (
+    ABSENT,
+    TextTable,
+    counted,
+    in_range,
+    in_units,
+    notebook_html,
+    shortened,
+)
 
 _NAMES: Final = {
     "array_record": "ArrayRecord",
@@ -198,6 +206,9 @@ class Inspection:
         """Return everything as values that `json.dumps` takes."""
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), default=str))
         return plain
+
+    def _repr_html_(self) -> str:
+        return notebook_html(f"{self.url}: {self.summary}", tables(self))
 
     def __str__(self) -> str:
         parts = [f"{self.url}\n{self.summary}"]

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from windrow.core.text import shortened
+from windrow.core.text import notebook_html, shortened
 from windrow.errors import PlanError, RecordIndexError
 from windrow.quality.batch_sample import BatchSample, sample
 from windrow.stats.costs import Amount
@@ -116,6 +116,10 @@ class ShuffleQuality:
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values; an Amount becomes its two bounds, `low` and `high`."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    def _repr_html_(self) -> str:
+        head, *lines = (line.strip() for line in str(self).splitlines())
+        return notebook_html("", lists=[(head, lines)])
 
     def __str__(self) -> str:
         lines = [f"batches of {self.batch_size:,} of {self.records:,} records"]

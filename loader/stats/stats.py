@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from windrow.core.text import TextTable, in_units
+from windrow.core.text import TextTable, in_units, notebook_html
 from windrow.stats.costs import SourceCosts, column_text
 from windrow.transforms.amounts import PackCounts
 
@@ -166,8 +166,15 @@ class Stats:
         return {"version": JSON_VERSION, **found, "sentence": self.sentence}
 
     def __str__(self) -> str:
+        return "\n\n".join([self.sentence, *(f"{t.title}\n{t.to_text()}" for t in self._tables())])
+
+    def _repr_html_(self) -> str:
+        return notebook_html(self.sentence, self._tables())
+
+    def _tables(self) -> list[TextTable]:
+        """What is printed, as tables; none before the first element was asked for."""
         if not self.passed_s:
-            return self.sentence
+            return []
         tables = [TextTable("time", (), self._times()), TextTable("memory", (), self._memory())]
         if self.sources:
             heads = tuple(name.replace("_", " ") for name, _ in _columns(self.sources[0]))
@@ -184,7 +191,7 @@ class Stats:
         if self.requests is not None:
             told = [(_REQUESTS[name], _figure(name, n)) for name, n in self.requests.items()]
             tables.append(TextTable("requests", (), told))
-        return "\n\n".join([self.sentence, *(f"{t.title}\n{t.to_text()}" for t in tables)])
+        return tables
 
     def _times(self) -> list[tuple[str, str, str]]:
         passed_s = self.passed_s

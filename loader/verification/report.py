@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from windrow.core.text import bad_lines, counted, in_units
+from windrow.core.text import bad_lines, counted, in_units, notebook_html
 from windrow.errors import ReadError
 
 
@@ -96,6 +96,10 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(bad_lines(self.bad, self.counts, joint=" of "))
+
+    def _repr_html_(self) -> str:
+        head, *lines = str(self).splitlines()
+        return notebook_html("", lists=[(head, lines)])
 
     @property
     def counts(self) -> str:

@@ -319,7 +319,7 @@ def test_grains_selection_maps_and_read_options_are_taken() -> None:
     assert list(ours.to_iter_dataset(options)) == list(theirs)
     assert list(ours.to_iter_dataset(read_options=grain.ReadOptions(0, 0))) == list(theirs)
     with pytest.raises(ArgumentError, match=r"needs a windrow\.ReadOptions, got 3 of type int"):
-        ours.to_iter_dataset(3)  # type: ignore[arg-type]  # what is tested
+        ours.to_iter_dataset(3)  # type: ignore[call-overload]  # what is tested
 
 
 def test_grains_sources_are_taken() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,14 @@ import pytest
 import zarr
 
 from windrow import MapDataset, MultiprocessingOptions
-from windrow.errors import ArgumentError, NotFoundError, PlanError, SourceError, missing_extra
+from windrow.errors import (
+    ArgumentError,
+    ElementError,
+    NotFoundError,
+    PlanError,
+    SourceError,
+    missing_extra,
+)
 from windrow.sources import ArrayRecordDataSource, WindowDataSource, ZarrDataSource
 from windrow.transforms import Batch
 
@@ -95,18 +103,38 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[BaseException], str]] = {
         AttributeError,
         r"no attribute 'read': a stream has no random access; read before to_iter_dataset",
     ),
+    "a method of other loaders": (
+        lambda: NUMBERS.take(3),  # type: ignore[attr-defined]
+        AttributeError,
+        r"'MapDataset' object has no attribute 'take': write ds\[:n\]",
+    ),
+    "a method of other loaders for streams": (
+        lambda: STREAM.take(3),
+        AttributeError,
+        r"'IterDataset' object has no attribute 'take': write limit\(n\)",
+    ),
+    "a slice of floats": (
+        lambda: NUMBERS[1.0:],
+        ArgumentError,
+        r"slice: needs integers, or None, got slice\(1.0, None, None\)",
+    ),
+    "a record that is None": (
+        lambda: MapDataset.source([1, None]).batch(2)[0],
+        ElementError,
+        r"element 1 of the batch is absent \(its record is None\)",
+    ),
     "a list as an index": (
         lambda: NUMBERS[[1, 2]],  # type: ignore[call-overload]
         ArgumentError,
         r"index must be an integer, got a list; for several elements use ds.read\(\[...\]\)",
     ),
     "a class in apply": (
-        lambda: NUMBERS.apply(Batch),
+        lambda: NUMBERS.apply(Batch),  # type: ignore[arg-type]
         ArgumentError,
         r"apply: Batch is a class; pass an instance: Batch\(...\)",
     ),
     "a function in apply": (
-        lambda: NUMBERS.apply(lambda number: number),
+        lambda: NUMBERS.apply(lambda number: number),  # type: ignore[arg-type]
         ArgumentError,
         r"apply: \S*<lambda> is a function; use map or filter, or an instance of a class",
     ),
@@ -154,3 +182,28 @@ def test_a_function_that_cannot_travel_is_named_with_its_attribute() -> None:
 def test_a_missing_extra_names_the_packages() -> None:
     assert "run: pip install zarr; or in" in str(missing_extra("it", "zarr"))
     assert "orbax-checkpoint" in str(missing_extra("it", "jax"))
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_traceback_goes_from_the_call_to_the_function(
+    full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if full:
+        monkeypatch.setenv("WINDROW_FULL_TRACEBACKS", "1")
+
+    def broken(number: int) -> int:
+        return 1 // number
+
+    dataset = NUMBERS.map(broken)
+    for call in (lambda: dataset[0], lambda: list(dataset), lambda: dataset.read([0])):
+        with pytest.raises(ZeroDivisionError) as caught:
+            call()
+        names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+        assert names[-1] == "broken"
+        assert (len(names) <= 6) != full
+
+
+def test_a_traceback_without_a_function_of_the_user_is_whole() -> None:
+    with pytest.raises(ElementError, match="shape") as caught:
+        list(MapDataset.source([np.zeros(2), np.zeros(3)]).batch(2))
+    assert len(traceback.extract_tb(caught.value.__traceback__)) > 6

@@ -291,7 +291,7 @@ def test_sources_are_numbered_parents_first_and_once() -> None:
 
 
 def test_what_went_into_functions_and_filters_is_named() -> None:
-    dataset = M.range(6).filter(lambda n: n > 2).map_with_index(lambda i, n: None)
+    dataset: M[Any] = M.range(6).filter(lambda n: n > 2).map_with_index(lambda i, n: None)
     assert dataset.records_of(0) == [RecordOf(0, 0)]
     one = M.zip([M.range(4).batch(2), M.range(4).batch(2)[::-1]])
     assert [record for _, record in one.records_of(0)] == [0, 2, 1, 3]

@@ -177,7 +177,7 @@ def test_what_a_flat_map_refuses() -> None:
     with pytest.raises(PlanError, match="max_fan_out must be at least 1, got 0"):
         M.range(4).flat_map(several, 0)
     with pytest.raises(ArgumentError, match="flat_map: needs a function or a windrow"):
-        stream(3).flat_map(3)  # type: ignore[call-overload]
+        stream(3).flat_map(3)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="leaves gaps"):
         M.range(4).flat_map(several, 3).batch(2)
     iterator = iter(stream(6).flat_map(several))
@@ -298,15 +298,15 @@ def test_what_batch_refuses() -> None:
     with pytest.raises(PlanError, match="pad_to must be at least 1, got 0"):
         base.batch(4, pad_to=0)
     with pytest.raises(ArgumentError, match="pad_value must be a number"):
-        base.batch(4, pad_to=3, pad_value="0")  # type: ignore[arg-type]
+        base.batch(4, pad_to=3, pad_value="0")  # type: ignore[call-overload]
     with pytest.raises(
         ArgumentError, match="remainder must be 'keep', 'drop' or 'pad', got 'lose'"
     ):
-        base.batch(4, remainder="lose")  # type: ignore[arg-type]
+        base.batch(4, remainder="lose")  # type: ignore[call-overload]
     with pytest.raises(ArgumentError, match="drop_remainder=True contradicts remainder='pad'"):
         base.batch(4, remainder="pad", drop_remainder=True)
     with pytest.raises(PlanError, match=r"total makes the batches, so they are not padded"):
-        base.batch(4, remainder="pad", batch_fn=make.total)
+        base.batch(4, remainder="pad", batch_fn=make.total)  # type: ignore[call-overload]
     with pytest.raises(ElementError, match="elements have the key 't', which would be the mask"):
         list(base.batch(4, pad_to=4, remainder="pad", mask="t"))
     with pytest.raises(ElementError, match="elements differ in structure"):

@@ -10,6 +10,7 @@ import itertools
 import json
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,6 +41,10 @@ class WorkerInfo:
 def from_numpy(array: Any) -> Tensor:
     if array.dtype.kind not in "biufc":
         raise TypeError(f"can't convert np.ndarray of type {array.dtype.type}")
+    if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
+        raise ValueError("the memory cannot be shared")
+    if not array.flags.writeable:
+        warnings.warn("The given NumPy array is not writable", stacklevel=2)
     return Tensor(array)
 
 
@@ -100,6 +105,25 @@ def test_arrays_become_tensors_over_the_same_memory(torch: Any, kind: str) -> No
         itertools.islice(windrow.torch.IterableDataset(MapDataset.source(np.arange(3))), 2)
     )
     assert [int(number.array) for number in numbers] == [0, 1]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["reversed", "read-only", "swapped", "strings"])
+def test_arrays_that_pytorch_cannot_share_are_copied(torch: Any, kind: str) -> None:
+    def changed(columns: Any) -> Any:
+        x = columns["x"][:, ::-1] if kind == "reversed" else columns["x"].astype(">f4")
+        if kind == "read-only":
+            x = np.broadcast_to(np.float32(3), (4, 2))
+        return {"x": np.array(columns["name"], ">U1") if kind == "strings" else x}
+
+    batches = MapDataset.source(RECORDS).batch(4).map(changed)
+    found = next(iter(windrow.torch.IterableDataset(batches)))["x"]
+    expected = changed({name: array[:4] for name, array in RECORDS.items()})["x"]
+    if kind == "strings":
+        assert np.array_equal(found, expected)
+    else:
+        assert found.array.dtype == np.float32
+        assert np.array_equal(found.array, expected)
 
 
 def test_a_state_resumes(torch: Any) -> None:

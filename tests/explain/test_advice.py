@@ -103,7 +103,8 @@ def chains(draw: st.DrawFn) -> MapDataset[Any]:
 @st.composite
 def batches(draw: st.DrawFn) -> MapDataset[Any]:
     parts = draw(st.lists(chains(), min_size=1, max_size=2))
-    how = draw(st.sampled_from([MapDataset.mix, MapDataset.concatenate, MapDataset.zip]))
+    ways: list[Any] = [MapDataset.mix, MapDataset.concatenate, MapDataset.zip]
+    how = draw(st.sampled_from(ways))
     if how == MapDataset.zip:
         parts = [part[: min(map(len, parts))] for part in parts]
     combined: MapDataset[Any] = how(parts)
@@ -298,6 +299,20 @@ def test_blocks_that_are_smaller_than_chunks() -> None:
 )
 def test_consecutive_records_are_no_strides(chain: MapDataset[Any]) -> None:
     assert kinds(chain.batch(2)) == []
+
+
+def test_a_shuffle_of_whole_batches() -> None:
+    numbers = MapDataset.range(4000)
+    advice = told(numbers.batch(8).shuffle(seed=1), "shuffled-batches")
+    assert advice.now.startswith("shuffle(seed=1) shuffles whole batches, and each holds 8 neighb")
+    assert advice.do == "shuffle before batch(8)"
+    for chain in (
+        numbers.shuffle(seed=1).batch(8),
+        numbers.shuffle(seed=1).batch(8).shuffle(seed=2),
+        numbers.batch(8),
+        numbers.batch(1).shuffle(seed=1),
+    ):
+        assert kinds(chain) == []
 
 
 def test_strides() -> None:

@@ -226,7 +226,7 @@ def test_a_function_that_iterates_by_itself_is_one_time() -> None:
         (M.range(4).map(np.negative, batched=True), "map(negative)"),
         (M.range(4).filter(bool), "filter(bool)"),
         (M.range(4).map_with_index(max), "map_with_index(max)"),
-        (M.range(4).random_map(max, seed=1), "random_map(max)"),
+        (M.range(4).random_map(max, seed=1), "random_map(max)"),  # type: ignore[arg-type]
         (M.range(4).batch(2), "batch(2)"),
         (M.range(4).batch(2, batch_fn=sum), "batch(2, sum)"),
     ],

@@ -380,7 +380,10 @@ def sliced(node: Node, sl: Any) -> Node:
     if isinstance(sl, slice):
         if sl.step == 0:
             raise PlanError("slice: step must not be 0; leave it out to take every element")
-        start, stop, step = sl.indices(length)
+        try:
+            start, stop, step = sl.indices(length)
+        except TypeError as error:
+            raise ArgumentError(f"slice: needs integers, or None, got {sl}") from error
         return SliceNode((node,), start, step, len(range(start, stop, step)))
     indices = np.asarray(sl)
     if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):

@@ -88,10 +88,10 @@ def function_names(node: Node) -> list[str]:
     return [*names, *map(name_of, node.functions)]
 
 
-def described(node: Node, *, with_parts: bool = False) -> str:
-    """The chain as one line, from the source on; `with_parts` shows which shard it makes."""
-    parents = [described(parent, with_parts=with_parts) for parent in node.parents]
-    own = " > ".join(filter(None, [node.label, node.taken_part if with_parts else ""]))
+def described(node: Node, *, as_written: bool = False) -> str:
+    """The chain as one line, from the source on; `as_written` by its user, for people alone."""
+    parents = [described(parent, as_written=as_written) for parent in node.parents]
+    own = node.written if as_written else node.label
     if not parents:
         return own
     before = parents[0] if len(parents) == 1 else "[" + "; ".join(parents) + "]"

@@ -1,4 +1,4 @@
-"""Methods of `MapDataset` whose streams are planned from the lengths of sequences alone.
+"""What a `MapDataset` gives: elements by index, streams, and what is planned from lengths of sequences.
 
 Invariant: nothing is read until elements are requested, and what was planned depends on lengths, seed
 and epoch only.
@@ -6,22 +6,174 @@ and epoch only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from windrow.base import Dataset, stream_of
-from windrow.errors import ArgumentError
+from windrow.engine import execute
+from windrow.errors import ArgumentError, RecordIndexError
 from windrow.iter_dataset import IterDataset
-from windrow.transforms import nodes
-from windrow.transforms.arguments import checked_seed, integer
+from windrow.iterator import DatasetIterator
+from windrow.transforms import nodes, tables
+from windrow.transforms.arguments import checked_seed, indices_of, integer
 from windrow.transforms.options import ReadOptions
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from windrow.engine.record_names import RecordOf
+    from windrow.transforms.callables import WorkerOptions
+
+T_co = TypeVar("T_co", covariant=True)
 
 
-class PlannedByLengths(Dataset[T]):
+class RandomAccess(Dataset[T_co]):
+    """What gives the elements of a `MapDataset`, but for `[]`."""
+
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> Any:
+            from windrow.core.absent_names import of_map  # only for errors
+
+            raise of_map(type(self).__name__, name)
+
+    def read(self, indices: Sequence[int] | npt.NDArray[Any]) -> Any:
+        """Return the elements at `indices` as columns, in one planned read.
+
+        Args:
+            indices: Integers of any epoch, in any order, repeated or not.
+
+        Returns:
+            The tree of one element, with an array `(len(indices), ...)` at each leaf whose values
+            agree in shape and dtype, else a list. If the chain has a filter or an element is
+            absent, a list of elements, None where absent.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> dataset = windrow.MapDataset.source({"x": np.arange(6), "y": np.eye(6)})
+            >>> dataset.shuffle(seed=1).read([0, 5])["x"]
+            array([5, 1])
+        """
+        table = self._table(indices)
+        return (
+            tables.elements(table) if nodes.may_be_absent(self._node) else tables.as_columns(table)
+        )
+
+    def __getitems__(self, indices: Sequence[int] | npt.NDArray[Any]) -> list[T_co | None]:
+        """The elements at `indices` as a list, None where absent; torch calls this."""
+        return list(tables.elements(self._table(indices)))
+
+    def records_of(self, index: int) -> list[RecordOf]:
+        """The records that element `index` is made of, without reading.
+
+        A function does not change them: they are what went into it, also if a filter drops the
+        element.
+
+        Args:
+            index: An index in any epoch, as in `ds[index]`.
+
+        Returns:
+            A `windrow.RecordOf(source, record)` for each record, in row order: one for an element,
+            as many as rows for a batch; a row of a zip has one of each dataset.
+
+        Raises:
+            RecordIndexError: If the dataset is empty, or the index does not fit into 64 bits.
+
+        Example:
+            >>> import windrow
+            >>> parts = [windrow.MapDataset.range(10), windrow.MapDataset.source(["a", "b", "c"])]
+            >>> mixed = windrow.MapDataset.mix(parts, [2, 1]).shuffle(seed=1).batch(3)
+            >>> mixed.records_of(0)
+            [RecordOf(source=1, record=1), RecordOf(source=0, record=5), RecordOf(source=0, record=4)]
+        """
+        # Few processes ask: a worker and a training loop do not load it.
+        from windrow.engine.record_names import records_of_element
+
+        return records_of_element(self._node, integer(index, "records_of: index"))
+
+    def _table(self, indices: Any) -> tables.Table:
+        wanted = indices_of(indices, "read")
+        if len(wanted) and self._node.length == 0:
+            raise RecordIndexError(
+                f"the dataset is empty, so it has no element {wanted[0]}:"
+                f" {type(self).__name__}({nodes.described(self._node)})"
+            )
+        try:
+            return execute.read_now(self._node, wanted)
+        except Exception as error:
+            from windrow.core.tracebacks import begin_at_function  # for errors alone
+
+            begin_at_function(error)
+            raise
+
+    def __len__(self) -> int:
+        """Elements in one epoch; `sys.maxsize` for an endless dataset."""
+        return self._node.length
+
+    @overload
+    def to_iter_dataset(
+        self,
+        read_options: ReadOptions | None = ...,
+        *,
+        allow_nones: Literal[False] = ...,
+        lanes: int = ...,
+    ) -> IterDataset[T_co]: ...
+
+    @overload
+    def to_iter_dataset(
+        self, read_options: ReadOptions | None = ..., *, allow_nones: bool, lanes: int = ...
+    ) -> IterDataset[Any]: ...
+
+    def to_iter_dataset(
+        self,
+        read_options: ReadOptions | None = None,
+        *,
+        allow_nones: bool = False,
+        lanes: int = 1,
+    ) -> IterDataset[Any]:
+        """The elements as a stream, read ahead; absent ones are left out unless `allow_nones`.
+
+        With several lanes, lane `l` of `L` takes the elements `l, l + L, ...`; after a
+        `block_shuffle` (maps, filters and `repeat` may lie between) it takes shuffled blocks
+        `l, l + L, ...` of each epoch, and shuffles inside windows of `max(1, window_blocks // L)`
+        of them. What follows, such as `filter` or `window_shuffle`, runs in each lane alone. Element
+        `n` of the stream is element `n // L` of lane `n % L`; a batch of `B` rows has the next
+        `B // L` elements of each lane, lane after lane. So hosts can share the stream: see
+        `IterDataset.shard`.
+
+        Args:
+            read_options: Threads and buffers; by default what suits the sources.
+            allow_nones: Whether absent elements come as None.
+            lanes: Number of lanes. It is part of the order: choose it once, as a multiple of every
+                number of hosts that may run the chain.
+
+        Raises:
+            PlanError: If `lanes` is less than 1, or more than the blocks of the block shuffle.
+        """
+        chain, options = stream_of(self._node, read_options)
+        count = integer(lanes, "to_iter_dataset: lanes")
+        chain = chain.dealt(count) if count > 1 else chain
+        node = nodes.ToStreamNode((chain,), options, allow_nones, count)
+        return IterDataset(node)
+
+    def mp_prefetch(
+        self,
+        options: int | WorkerOptions | None = None,
+        worker_init_fn: Callable[[int, int], None] | None = None,
+        sequential_slice: bool = False,
+    ) -> IterDataset[T_co]:
+        """The elements as a stream whose functions run in worker processes.
+
+        `to_iter_dataset().mp_prefetch(...)`: see `IterDataset.mp_prefetch`.
+        """
+        return self.to_iter_dataset().mp_prefetch(options, worker_init_fn, sequential_slice)
+
+    def __iter__(self) -> DatasetIterator[T_co]:
+        return iter(self.to_iter_dataset())
+
+
+class PlannedByLengths(RandomAccess[T_co]):
     """Cuts sequences, packs them into rows, and makes batches of sequences of like lengths."""
 
     def chunks_of(

@@ -1,0 +1,1 @@
+from loader.core.tracebacks import *

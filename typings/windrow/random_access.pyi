@@ -1,0 +1,1 @@
+from loader.random_access import *

@@ -1,0 +1,1 @@
+from loader.shown import *

@@ -145,7 +145,7 @@ def picture(page: str) -> Any:
     from tools.draw_pages import COLOURS, GREY, INK, PAPER
 
     found = figures(page)
-    figure = Figure(figsize=(8.6, 4.3), facecolor=PAPER, layout="constrained")
+    figure = Figure(figsize=(6.6, 4.3), facecolor=PAPER, layout="constrained")
     axis = figure.subplots()
     places = [number + 0.7 * case.group for number, (case, _) in enumerate(found)]
     for place, (case, times) in zip(places, found, strict=True):
@@ -153,11 +153,9 @@ def picture(page: str) -> Any:
         label = f"{times:.2f}" if times < 5 else f"{times:.0f}"
         axis.text(max(times, 1) * 1.08, place, label, va="center", fontsize=9, color=INK)
     names = [f"{case.case}\n{case.peer}" for case, _ in found]
-    axis.set_yticks(places, names, fontsize=7.5, color=INK)
+    axis.set_yticks(places, names, fontsize=8, color=INK)
     axis.set(xscale="log", xlim=(0.5, 500), facecolor=PAPER)
-    axis.set_xticks(
-        [0.5, 1, 2, 5, 10, 50, 100, 200], ["0.5", "1", "2", "5", "10", "50", "100", "200"]
-    )
+    axis.set_xticks([0.5, 1, 2, 5, 10, 50, 200], ["0.5", "1", "2", "5", "10", "50", "200"])
     axis.set_xlabel("times as fast as the peer at its best setting", color=INK, fontsize=9)
     axis.axvline(1, color=INK, linewidth=1)
     axis.minorticks_off()

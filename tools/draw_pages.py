@@ -71,43 +71,41 @@ def arrow(axis: Any, start: Box, end: Box, colour: str = GREY) -> None:
 
 def plan() -> Figure:
     """The chunks that two batches of a shuffled order take: read by record, and planned."""
-    figure, axis = chart(41, 12.4, (9.4, 2.9))
-    for left, title in ((0.8, "record by record"), (21.8, "planned")):
-        text(axis, (left, 0.9), title, size=11, weight="bold")
+    figure, axis = chart(20, 25.2, (5.4, 6.8))
     first = ORDER[: 2 * BATCH]
-    for left, is_planned in ((0.8, False), (21.8, True)):
-        places = {}
+    left = 0.8
+    places = [left + number * 4.7 + ROWS / 2 for number in range(CHUNKS)]
+    for top, is_planned in ((0.0, False), (12.6, True)):
+        title = "planned" if is_planned else "record by record"
+        text(axis, (left, top + 0.9), title, size=11, weight="bold")
         for number in range(CHUNKS):
-            at = (left + number * 4.7, 9.4)
-            chunk(axis, at, number)
-            places[number] = at[0] + ROWS / 2
+            chunk(axis, (left + number * 4.7, top + 9.0), number)
         for step, record in enumerate(first):
-            at = (left + 4.2 + step * 1.0 + (1.2 if step >= BATCH else 0), 3.1)
+            at = (left + 4.2 + step + (1.2 if step >= BATCH else 0), top + 3.1)
             cell(axis, at, record)
-            number = record // ROWS
-            below = (at[0] + 0.46, 4.2)
             if not is_planned:
-                shift = (step - 3.5) * 0.28
-                arrow(axis, (places[number] + shift, 9.2), below, COLOURS[number])
+                start = (places[record // ROWS] + (step - 3.5) * 0.28, top + 8.8)
+                arrow(axis, start, (at[0] + 0.46, top + 4.2), COLOURS[record // ROWS])
         if is_planned:
             for number in range(CHUNKS):
-                end = (left + 5.2 + number * 2.45, 6.5)
-                arrow(axis, (places[number], 9.2), end, COLOURS[number])
-            box = Rectangle((left + 3.9, 5.2), 10.0, 1.3, facecolor="white", edgecolor=INK)
-            axis.add_patch(box)
-            text(axis, (left + 8.9, 5.85), "chunk cache", ha="center")
-            arrow(axis, (left + 8.9, 5.1), (left + 8.9, 4.2))
+                end = (left + 5.2 + number * 2.45, top + 6.5)
+                arrow(axis, (places[number], top + 8.8), end, COLOURS[number])
+            corner = (left + 3.9, top + 5.2)
+            axis.add_patch(Rectangle(corner, 10.0, 1.3, facecolor="white", edgecolor=INK))
+            text(axis, (left + 8.9, top + 5.85), "chunk cache", ha="center")
+            for middle in (left + 6.2, left + 11.4):
+                arrow(axis, (middle, top + 5.1), (middle, top + 4.2))
         for number, name in enumerate(("batch 1", "batch 2")):
-            text(axis, (left + 5.9 + number * 5.3, 2.4), name, colour=GREY, ha="center")
+            text(axis, (left + 6.2 + number * 5.2, top + 2.4), name, colour=GREY, ha="center")
         reads = len({x // ROWS for x in first}) if is_planned else len(first)
-        how = "each chunk once, for all batches" if is_planned else "a chunk again for each record"
-        text(axis, (left, 11.7), f"{reads} reads: {how}", size=10)
+        how = "each chunk once, for both batches" if is_planned else "a chunk again for each record"
+        text(axis, (left, top + 11.1), f"{reads} reads: {how}", size=10)
     return figure
 
 
 def batch() -> Figure:
     """How a batch comes to be, in five steps."""
-    figure, axis = chart(30, 23.5, (7.2, 5.64))
+    figure, axis = chart(30, 23.5, (6.6, 5.17))
     at = {"positions": 1.2, "indices": 5.4, "chunks": 10.4, "columns": 15.6, "batch": 20.2}
     says = {
         "positions": ("1. Positions", "The iterator asks for\nthe next batch."),

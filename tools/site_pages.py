@@ -80,7 +80,7 @@ def tutorial_page(path: Path) -> tuple[str, dict[str, bytes]]:
     named = {"unique_key": path.stem}
     page, found = nbconvert.MarkdownExporter().from_notebook_node(notebook, resources=named)
     title, _, rest = page.lstrip().partition("\n")
-    link = f"[Download this notebook]({path.stem}.ipynb){{: download }}"
+    link = f"[Download this notebook]({path.stem}.ipynb){{: download }}, and run it in `docs/tutorials` of a clone."
     return f"{title}\n\n{link}\n{rest}", found["outputs"]
 
 

@@ -59,7 +59,7 @@ def test_the_links_of_a_tutorial(name: str) -> None:
 
 def test_the_site_has_every_tutorial() -> None:
     site = (notebooks.FOLDER.parents[1] / "mkdocs.yml").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"- tutorials/(\w+)\.md", site)) == NAMES
+    assert sorted(re.findall(r"tutorials/(\w+)\.md", site)) == NAMES
 
 
 def toy(source: str, printed: str) -> Any:

@@ -29,7 +29,10 @@ FOLDERS: Final = (
     *("loader", "sources", "transforms", "converters", "examples"),
     *("docs/how-to", "docs/tutorials"),
 )
-PAGES: Final = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md")
+PAGES: Final = (
+    *("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md"),
+    *("docs/README.md", "docs/concepts.md", "docs/performance.md"),
+)
 
 # What to find, and what to write instead. A space stands for any white space.
 WORDS: Final = {

@@ -38,7 +38,7 @@ help:
 	@echo "make hunt      new examples for all hypothesis tests, for MINUTES=30; SEED=... repeats a round"
 	@echo "make fuzz      any bytes for each parser of the native core, MINUTES=60 in all; needs cargo-fuzz"
 	@echo "make lint      ruff, ruff format, mypy, the stubs and the workflow files"
-	@echo "make docs      the documentation as a site in build/site; docs-serve shows it while you write"
+	@echo "make docs      run the tutorials, build the site in build/site; docs-serve shows it while you write"
 	@echo "make format    apply the formatter, write the stubs"
 	@echo "make bench     the measured comparisons; first those of bench-steady"
 	@echo "make bench-small the same programs on tiny data, to see that they run"
@@ -112,7 +112,7 @@ test-jobs: $(READY)
 BRIEF := $(addprefix tests/,workers/test_workers.py workers/test_workers_faults.py workers/test_workers_stream.py \
 	workers/test_worker_review.py converters/test_converters_executor.py verification/test_verify_bombs.py \
 	explain/test_explain_counted.py explain/test_dry_run.py explain/test_advice.py explain/test_explain_endless.py \
-	test_example.py test_hunt.py)
+	test_example.py test_hunt.py 'test_tutorials.py::test_a_tutorial_runs_and_prints_what_it_shows[images]')
 test-brief: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "jobs and not soak and not tfds" $(BRIEF)
 
@@ -171,6 +171,7 @@ lint: $(READY)
 	@$(VENV)/bin/zizmor --quiet --offline --no-progress .github
 
 docs: $(READY)
+	@$(PY) -m tools.notebooks
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
 
 docs-serve: $(READY)

@@ -1,7 +1,7 @@
 """`python -m benchmarks.conversions`: what conversions cost, beside their peers and floors.
 
 Each case has a module of its own, whose sides take turns in every round. The table goes to stdout,
-and with `--page` between the marks of docs/performance.md. Verifying what was converted is a case of
+and with `--page` between the marks of docs/measurements.md. Verifying what was converted is a case of
 `python -m benchmarks`.
 """
 

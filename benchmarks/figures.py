@@ -1,4 +1,4 @@
-"""Figures of cases with their bounds: as a table, and between the marks of docs/performance.md.
+"""Figures of cases with their bounds: as a table, and between the marks of docs/measurements.md.
 
 Invariant: cases take turns in every round, and a figure is the median of its rounds.
 """
@@ -20,7 +20,7 @@ from benchmarks.report import between, table
 # What a case gives, from a folder of its own and the share of the full size.
 Run: TypeAlias = Callable[[Path, float], Mapping[str, Any]]
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "measurements.md"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def command(
     parser.add_argument("--share", type=float, default=1.0, help="of the full sizes [1]")
     parser.add_argument("--folder", type=Path, help="keeps the data written for it; else a new one")
     parser.add_argument(
-        "--page", action="store_true", help="put the table into docs/performance.md"
+        "--page", action="store_true", help="put the table into docs/measurements.md"
     )
     given = parser.parse_args(argv)
     unknown = set(given.cases) - set(cases)

@@ -4,7 +4,7 @@ The same epoch is read with measuring, and with all of it replaced by functions 
 turns within one process, so that a busy moment of the machine meets both. A round is one without
 and two with it, in an order by chance: what these two differ by is noise. What counts are seconds
 of cores, which other programs disturb less than the clock, and the median of the rounds' ratios.
-The figures go to stdout as a table; with `--page` also to docs/performance.md.
+The figures go to stdout as a table; with `--page` also to docs/measurements.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from windrow.engine import read_batches as rounds
 from windrow.sources import ZarrDataSource
 from windrow.stats import profiler, read_counters
 
-_PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
+_PAGE: Final = Path(__file__).parents[1] / "docs" / "measurements.md"
 _BATCH: Final = 256
 _FEW: Final = 32
 
@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.measuring", description=__doc__)
     parser.add_argument("--small", action="store_true", help="a tiny run; its figures say nothing")
     parser.add_argument("--repeats", type=int, default=101, help="rounds of each chain [101]")
-    parser.add_argument("--page", action="store_true", help="write docs/performance.md too")
+    parser.add_argument("--page", action="store_true", help="write docs/measurements.md too")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="windrow-benchmarks-") as folder:
         sizes = data.Data(folder, records=40_000, elements=2_000_000, calls=100_000)

@@ -1,7 +1,7 @@
 """Steady state: epochs repeat, and the store is larger than the memory that may keep it.
 
     python -m benchmarks.steady               every case, sides in turn, medians
-    python -m benchmarks.steady --page        the same, and write the tables into docs/performance.md
+    python -m benchmarks.steady --page        the same, and write the tables into docs/measurements.md
     python -m benchmarks.steady --small       tiny data, to see that it runs
     python -m benchmarks.steady --cases NAME  cases whose names hold this
 
@@ -215,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--cases", default="", help="only cases whose names hold this")
-    parser.add_argument("--page", action="store_true", help="write into docs/performance.md")
+    parser.add_argument("--page", action="store_true", help="write into docs/measurements.md")
     asked = parser.parse_args(argv)
     rounds, seconds = (1, 0.1) if asked.small else (asked.rounds, asked.seconds)
     parts: list[str] = []

@@ -2,7 +2,7 @@
 
 Needs TensorFlow Datasets, TensorFlow and Grain (`make test-tfds` makes an environment that has them:
 `.venv-tfds/bin/python -m benchmarks.tfds`). Each side is a process of its own, and they take turns in
-every round. The table goes to stdout, and with `--page` between the marks of docs/performance.md.
+every round. The table goes to stdout, and with `--page` between the marks of docs/measurements.md.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def compare(folder: pathlib.Path) -> None:
     print(
         f"records per second: windrow {ours:,.0f}, grain {theirs:,.0f}, {ours / theirs:.1f} times"
     )
-    print("(small records that Python decodes; docs/performance.md has careful measurements)")
+    print("(small records that Python decodes; docs/measurements.md has careful measurements)")
 
 
 def main() -> None:

@@ -501,14 +501,14 @@ class IterDataset(Dataset[T_co]):
         """Apply one transform of `windrow.transforms`, or several in order."""
         return applied(self, transformations)
 
-    def prefetch(self, multiprocessing_options: int | WorkerOptions | None) -> IterDataset[T_co]:
+    def prefetch(self, multiprocessing_options: int | Literal["auto"] | WorkerOptions | None) -> IterDataset[T_co]:
         """Deprecated: use `mp_prefetch(multiprocessing_options)`."""
         warnings.warn("prefetch is now mp_prefetch", DeprecationWarning, stacklevel=2)
         return self.mp_prefetch(multiprocessing_options)
 
     def mp_prefetch(
         self,
-        options: int | WorkerOptions | None = None,
+        options: int | Literal["auto"] | WorkerOptions | None = None,
         worker_init_fn: Callable[[int, int], None] | None = None,
         sequential_slice: bool = False,
     ) -> IterDataset[T_co]:

@@ -159,7 +159,7 @@ class RandomAccess(Dataset[T_co]):
 
     def mp_prefetch(
         self,
-        options: int | WorkerOptions | None = None,
+        options: int | Literal["auto"] | WorkerOptions | None = None,
         worker_init_fn: Callable[[int, int], None] | None = None,
         sequential_slice: bool = False,
     ) -> IterDataset[T_co]:

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.jobs
 
 AnyArray = npt.NDArray[Any]
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+PAGE = Path(__file__).parents[1] / "docs" / "measurements.md"
 GROUPS = list(dict.fromkeys(case.group for case in CASES))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import re
-import string
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 import zarr
 
 import windrow
+from tests.links import FENCE, LINK, broken_links
 from windrow.converters import Manifest
 from windrow.errors import StateError
 
@@ -28,11 +28,8 @@ GUIDES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 PAGES = [ROOT / "README.md", *DOCS]
 LINKING = [*sorted(ROOT.glob("*.md")), *DOCS]
 
-_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\s*\Z")
-_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PLACEHOLDER = re.compile(r"@[A-Z][A-Z0-9_]*@")
-_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FLAGS = doctest.ELLIPSIS
 
 
@@ -47,7 +44,7 @@ class Block:
 
 def blocks_to_run(page: str) -> Iterator[Block]:
     """The `python` and `pycon` blocks of a page that are to be run."""
-    for found in _FENCE.finditer(page):
+    for found in FENCE.finditer(page):
         language = found[1]
         if language in ("python", "pycon") and not _NOT_RUN.search(page[: found.start()]):
             yield Block(language, found[2], page[: found.start(2)].count("\n"))
@@ -75,30 +72,6 @@ def _run_doctest(block: Block, name: str, names: dict[str, Any]) -> dict[str, An
     if report or not test.examples:
         pytest.fail("".join(report) or f"{name}, line {block.line}: a block without an example")
     return test.globs
-
-
-def anchors(page: str) -> set[str]:
-    """The anchors that the headings of a page get."""
-    kept = string.ascii_lowercase + string.digits + "_- "
-    prose = _FENCE.sub("", page)
-    slugs = ("".join(c for c in text.lower() if c in kept) for text in _HEADING.findall(prose))
-    return {slug.replace(" ", "-") for slug in slugs}
-
-
-def broken_links(path: Path) -> list[str]:
-    """The relative links of a page that lead nowhere."""
-    broken = []
-    for link in _LINK.findall(_FENCE.sub("", path.read_text(encoding="utf-8"))):
-        if re.match(r"[a-z]+:", link):
-            continue
-        target, _, anchor = link.partition("#")
-        file = path.parent / target if target else path
-        found = file.exists()
-        if found and anchor:
-            found = anchor in anchors(file.read_text(encoding="utf-8"))
-        if not found:
-            broken.append(link)
-    return broken
 
 
 # --- the pages -----------------------------------------------------------------------------------
@@ -158,7 +131,7 @@ def test_no_page_has_a_place_that_is_not_filled_in(path: Path) -> None:
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in DOCS} - {"README.md"}
-    assert pages - set(_LINK.findall(index)) == set()
+    assert pages - set(LINK.findall(index)) == set()
 
 
 def test_the_page_on_stability_names_what_is_public_and_the_states_that_are_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from pathlib import Path
 
@@ -79,6 +80,12 @@ def test_code_in_pages_is_not_prose(tmp_path: Path) -> None:
         is told.
     """
     assert found(tmp_path, page, "page.md") == [(7, "told")]
+
+
+def test_text_of_notebooks_is_prose_and_their_code_is_not(tmp_path: Path) -> None:
+    cells = [("markdown", "# A page\n\nIt is told."), ("code", "told = 1  # nobody")]
+    notebook = {"cells": [{"cell_type": kind, "source": [text]} for kind, text in cells]}
+    assert found(tmp_path, json.dumps(notebook), "page.ipynb") == [(3, "told")]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
-"""Pages of the documentation site that are made of other files: examples, and the reference.
+"""Pages of the documentation site that are made of other files: tutorials, examples, and the reference.
 
-MkDocs calls `on_startup`, `on_files` and `on_page_markdown` (see `hooks` in mkdocs.yml). An example becomes a page
-with its docstring as text and its program below; a module becomes a page with its public names.
+MkDocs calls `on_startup`, `on_files` and `on_page_markdown` (see `hooks` in mkdocs.yml). A tutorial, which is a
+notebook, becomes a page with its stored outputs, so that MkDocs checks its links as those of other pages. An example
+becomes a page with its docstring as text and its program below; a module becomes a page with its public names.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
+import nbconvert
+import nbformat
 from mkdocs.structure.files import File
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -29,8 +32,9 @@ MODULES: Final = (
 )
 # Of this section mkdocstrings knows the plural only, and shows it as code.
 _EXAMPLE_TITLE: Final = re.compile(r"^( +Example):$", re.MULTILINE)
-# A link from a page of docs/ to a program, and to the README.
+# A link from a page of docs/ to a program, to a tutorial, and to the README.
 _EXAMPLE: Final = re.compile(r"\]\(\.\./((?:\.\./)*)examples/(\w+)\.py\)")
+_TUTORIAL: Final = re.compile(r"\]\(((?:\.\./)*(?:tutorials/)?\w+)\.ipynb\)")
 _README: Final = re.compile(r"\[([^]]*)\]\((?:\.\./)+README\.md\)")
 
 
@@ -53,6 +57,11 @@ def on_files(files: Any, config: Any) -> Any:
         if path.stem != "__init__":
             page = example_page(path)
             files.append(File.generated(config, f"examples/{path.stem}.md", content=page))
+    for path in sorted((ROOT / "docs" / "tutorials").glob("*.ipynb")):
+        page, pictures = tutorial_page(path)
+        files.append(File.generated(config, f"tutorials/{path.stem}.md", content=page))
+        for name, content in pictures.items():
+            files.append(File.generated(config, f"tutorials/{name}", content=content))
     for module in MODULES:
         page = reference_page(module)
         files.append(File.generated(config, f"reference/{module}.md", content=page))
@@ -61,7 +70,18 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Let links to programs lead to their pages."""
-    return _README.sub(r"\1", _EXAMPLE.sub(r"](\1examples/\2.md)", markdown))
+    markdown = _TUTORIAL.sub(r"](\1.md)", _EXAMPLE.sub(r"](\1examples/\2.md)", markdown))
+    return _README.sub(r"\1", markdown)
+
+
+def tutorial_page(path: Path) -> tuple[str, dict[str, bytes]]:
+    """The page of a notebook, and its pictures by the names that the page has for them."""
+    notebook = nbformat.read(path, as_version=4)
+    named = {"unique_key": path.stem}
+    page, found = nbconvert.MarkdownExporter().from_notebook_node(notebook, resources=named)
+    title, _, rest = page.lstrip().partition("\n")
+    link = f"[Download this notebook]({path.stem}.ipynb){{: download }}, and run it in `docs/tutorials` of a clone."
+    return f"{title}\n\n{link}\n{rest}", found["outputs"]
 
 
 def example_page(path: Path) -> str:

@@ -5,7 +5,7 @@
     python -m tools.words --count                how many findings each folder has
 
 In Python files it reads docstrings, comments and string literals (messages, help), in pages all text
-but blocks of code. A phrase is also found where it is wrapped over two lines.
+but blocks of code, and in notebooks the cells of text. A phrase is also found where it is wrapped over two lines.
 
 Exit code: 1 if something was found, and 0 otherwise or with --count.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import json
 import re
 import sys
 import tokenize
@@ -24,8 +25,14 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
-FOLDERS: Final = ("loader", "sources", "transforms", "converters", "examples")
-PAGES: Final = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md")
+FOLDERS: Final = (
+    *("loader", "sources", "transforms", "converters", "examples"),
+    *("docs/how-to", "docs/tutorials"),
+)
+PAGES: Final = (
+    *("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md"),
+    *("docs/README.md", "docs/concepts.md", "docs/performance.md"),
+)
 
 # What to find, and what to write instead. A space stands for any white space.
 WORDS: Final = {
@@ -145,9 +152,13 @@ def _string(literal: str, kind: int) -> str:
 
 
 def page_prose(path: Path) -> Iterator[Prose]:
-    """Yield the text of a Markdown page without its blocks of code."""
+    """Yield the text of a Markdown page, or of the text cells of a notebook, without blocks of code."""
     prose, is_code = Prose(), False
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "\n\n".join("".join(x["source"]) for x in cells if x["cell_type"] == "markdown")
+    for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
             is_code = not is_code
         prose.add(number, "" if is_code else re.sub(r"`[^`]*`", "`...`", line))
@@ -158,7 +169,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     """The Python files and pages among some paths, and in folders among them."""
     found: set[Path] = set()
     for path in paths:
-        inside = (p for p in path.rglob("*") if p.suffix in (".py", ".md"))
+        inside = (p for p in path.rglob("*") if p.suffix in (".py", ".md", ".ipynb"))
         found.update(inside if path.is_dir() else [path])
     return sorted(found)
 

@@ -170,9 +170,10 @@ lint: $(READY)
 	@$(PY) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(VENV)/bin/zizmor --quiet --offline --no-progress .github
 
+# Not with --quiet: it hides the warnings that strict mode counts.
 docs: $(READY)
 	@$(PY) -m tools.notebooks
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
 
 docs-serve: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve

@@ -32,10 +32,10 @@ MODULES: Final = (
 )
 # Of this section mkdocstrings knows the plural only, and shows it as code.
 _EXAMPLE_TITLE: Final = re.compile(r"^( +Example):$", re.MULTILINE)
-# A link from a page of docs/ to a program, to a tutorial, and to the README.
+# A link from a page of docs/ to a program, to a tutorial, and to a page that the site lacks.
 _EXAMPLE: Final = re.compile(r"\]\(\.\./((?:\.\./)*)examples/(\w+)\.py\)")
 _TUTORIAL: Final = re.compile(r"\]\(((?:\.\./)*(?:tutorials/)?\w+)\.ipynb\)")
-_README: Final = re.compile(r"\[([^]]*)\]\((?:\.\./)+README\.md\)")
+_OUTSIDE: Final = re.compile(r"\[([^]]*)\]\((?:\.\./)+(?:README|CHANGELOG)\.md\)")
 
 
 def on_startup(**_: Any) -> None:
@@ -71,7 +71,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Let links to programs lead to their pages."""
     markdown = _TUTORIAL.sub(r"](\1.md)", _EXAMPLE.sub(r"](\1examples/\2.md)", markdown))
-    return _README.sub(r"\1", markdown)
+    return _OUTSIDE.sub(r"\1", markdown)
 
 
 def tutorial_page(path: Path) -> tuple[str, dict[str, bytes]]:

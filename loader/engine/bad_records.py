@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from windrow.engine.bad_rows import BadRow, DroppedRow, Reason
 from windrow.engine.index_walk import start
-from windrow.engine.record_names import record_columns
 from windrow.engine.record_trace import Recorder, Trace, leaves_of, of_leaf, trace
 from windrow.errors import ReadError
 from windrow.stats.stats import Stats
@@ -349,12 +348,11 @@ class BadRecords:
         """The records that a bad row is made of, by source."""
         counted = self._all[number]
         if row.made_of is not None:
-            found = record_columns(self._node, random_access_parts(self._node), row.made_of)
-            leaves = [leaf.text for leaf in leaves_of(self._node).values()]
-            return [
-                (leaves[source], found.record[found.source == source].tolist())
-                for source in np.unique(found.source).tolist()
-            ]
+            chains, found = random_access_parts(self._node), dict[str, list[int]]()
+            for _, chain, element, *_ in row.made_of.items.tolist():
+                for source, records in _records_of(chains[chain], element):
+                    found.setdefault(source, []).extend(records)
+            return list(found.items())
         if row.in_stream:
             return _records_of(counted.places, row.element) if counted.is_chain else []
         return _records_of(counted.node.parent, row.index)

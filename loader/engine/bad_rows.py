@@ -33,7 +33,7 @@ from windrow.transforms.nodes import (
     RegroupNode,
     ValueNode,
 )
-from windrow.transforms.nodes.on_bad import Catch
+from windrow.transforms.nodes.caught import Catch
 from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import Block

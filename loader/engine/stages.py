@@ -43,7 +43,7 @@ from windrow.transforms.tables import Listed
 
 if TYPE_CHECKING:
     from windrow.engine.bad_rows import BadRow, DroppedRow
-    from windrow.transforms.nodes.on_bad import Catch
+    from windrow.transforms.nodes.caught import Catch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from windrow.transforms.specs import Spec
 
 if TYPE_CHECKING:
     from windrow.sources.cells import Boxes
-    from windrow.transforms.nodes.on_bad import Catch
+    from windrow.transforms.nodes.caught import Catch
 
 IntArray = npt.NDArray[np.int64]
 

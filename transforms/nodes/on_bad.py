@@ -4,7 +4,7 @@ With random access the engine isolates the rows before such a node that raise (`
 The node says which errors it takes, and what stands in place of a bad row.
 
 On a stream each node before it that calls a function on elements drops those for which this raises
-(`Catch`). The node itself changes nothing. What counts are the places of dropped elements: a column of
+(`windrow.transforms.nodes.caught.Catch`). The node itself changes nothing. What counts are the places of dropped elements: a column of
 positions that counts the elements which come to a node, so it is known before they are made.
 
 Invariant: what comes is a function of the chain, its seed and its data. An undamaged element is not
@@ -23,22 +23,12 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from windrow.errors import (
-    ArgumentError,
-    ClosedError,
-    MissingExtraError,
-    NotFoundError,
-    PlanError,
-    ReadError,
-    RecordIndexError,
-    SourceError,
-    StateError,
-    WorkerError,
-)
+from windrow.errors import ArgumentError, PlanError, ReadError
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import one_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
+from windrow.transforms.nodes.caught import NEVER, Catch, is_bad
 from windrow.transforms.nodes.streams import as_chain
 from windrow.transforms.nodes.values import ColumnMapNode, ValueNode
 from windrow.transforms.options import ON_BAD, OnBad, checked_max_bad
@@ -51,11 +41,6 @@ from windrow.transforms.tables import Table
 BAD_ERRORS: Final[tuple[type[Exception], ...]] = (ReadError, ValueError)
 """The errors that make a record a bad one, by default."""
 
-# Errors of the chain, of this process or of the machine: no other record would be better.
-_NEVER: Final = (
-    *(ArgumentError, PlanError, SourceError, NotFoundError, RecordIndexError, MissingExtraError),
-    *(StateError, ClosedError, WorkerError, MemoryError, RecursionError),
-)
 # The records that are tried in place of a bad one.
 TRIES: Final = 16
 # Numbers of nodes in this process. Copies of a node, in workers too, keep its number.
@@ -101,7 +86,7 @@ class OnBadNode(ValueNode):
 
     def takes(self, error: BaseException) -> bool:
         """Whether a row that raised this error is a bad one."""
-        return _is_bad(error, self.errors)
+        return is_bad(error, self.errors)
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
@@ -183,25 +168,6 @@ class ReplaceBadNode(OnBadNode):
 
 
 # --- on a stream ---------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Catch:
-    """Makes a node of a stream drop an element for which its function raises.
-
-    Args:
-        errors: The classes of errors that count.
-        token: The `on_bad` node that has them.
-        column: The column of positions after the node that counts the elements which come to it.
-    """
-
-    errors: tuple[type[Exception], ...]
-    token: int
-    column: int
-
-    def takes(self, error: BaseException) -> bool:
-        """Whether this error drops an element."""
-        return _is_bad(error, self.errors)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -359,19 +325,13 @@ def on_bad_node(
     return ReplaceBadNode((parent,), kinds, most, path, seed or 0)
 
 
-def _is_bad(error: BaseException, errors: tuple[type[Exception], ...]) -> bool:
-    if isinstance(error, ReadError) and error.is_unanswered:
-        return False
-    return isinstance(error, errors) and not isinstance(error, _NEVER)
-
-
 def _checked_errors(errors: Any) -> tuple[type[Exception], ...]:
     given = errors if isinstance(errors, (tuple, list)) else (errors,)
     if not given or not all(isinstance(e, type) and issubclass(e, Exception) for e in given):
         raise ArgumentError(
             f"on_bad: errors must be a class of exceptions, or a tuple of some, got {errors!r}"
         )
-    own = [error.__name__ for error in given if issubclass(error, _NEVER)]
+    own = [error.__name__ for error in given if issubclass(error, NEVER)]
     if own:
         raise PlanError(
             f"on_bad: {', '.join(own)} concerns the chain or the machine, not a record, and is always"

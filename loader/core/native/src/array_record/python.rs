@@ -278,7 +278,8 @@ fn read_groups<'py>(
             match group {
                 Ok(group) => groups.push((job, group)),
                 Err(Failure::Damage(damage)) => {
-                    damages.extend(job.wanted.iter().map(|&(_, number)| (number, damage.0.clone())));
+                    damages
+                        .extend(job.wanted.iter().map(|&(_, number)| (number, damage.0.clone())));
                 }
                 Err(failure) => return Err(raised(job.wanted[0].1, failure, &job.file.path)),
             }

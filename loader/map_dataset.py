@@ -64,7 +64,7 @@ class MapDataset(Ordered[T]):
 
         return own_nodes.map_node(self, self.__getitem__)
 
-    def _with(self, node: nodes.Node) -> MapDataset[T]:
+    def _with(self, node: nodes.Node) -> Any:
         return MapDataset(node)
 
     # --- where elements come from ----------------------------------------------------------------

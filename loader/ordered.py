@@ -1,33 +1,235 @@
 """Methods of `MapDataset` that choose which elements come, and in which order.
 
-Invariant: an order is a function of seed, epoch and index, so any element of any epoch can be asked for
-directly. Nothing is read.
+Invariant: an order is a function of seed, epoch and index, and of lengths where these plan it, so any
+element of any epoch can be asked for directly. Nothing is read until elements are requested.
 """
 
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, Self, TypeVar
 
-from windrow.planned_by_lengths import PlannedByLengths
+import numpy as np
+
+from windrow.base import Dataset, stream_of
+from windrow.errors import ArgumentError
+from windrow.iter_dataset import IterDataset
 from windrow.transforms import nodes
 from windrow.transforms.arguments import checked_seed, integer
-
-if TYPE_CHECKING:
-    from windrow.map_dataset import MapDataset
+from windrow.transforms.options import ReadOptions
 
 T = TypeVar("T")
 _SEEDS: Final = 2**32
+
+
+class PlannedByLengths(Dataset[T]):
+    """Cuts sequences, packs them into rows, and makes batches of sequences of like lengths."""
+
+    def chunks_of(
+        self, size: int, *, lengths: Any = None, sequences: Sequence[str] | None = None
+    ) -> Self:
+        """Sequences cut to pieces of `size` items; the last piece of a sequence may have fewer.
+
+        The pieces of a sequence come one after the other, each with an index. They are found from
+        lengths alone, so the length is exact and nothing is read for it. A sequence without items
+        has no piece. Elements may be arrays, strings or bytes, or dicts of arrays. Leaves of dicts
+        that are not cut come with each piece.
+
+        Args:
+            size: The most items of a piece.
+            lengths: Lengths of records, one array of integers for each source; by default those that
+                the sources know.
+            sequences: Which keys of a dict are cut. By default those whose first axis has no fixed
+                length in `element_spec`, else those that have an axis.
+
+        Raises:
+            ArgumentError: If an argument has the wrong type.
+            PlanError: If `size` is less than 1, the dataset is endless, or lengths are not known;
+                on reading, if an epoch has more or fewer pieces than the first.
+            ElementError: On reading, if a sequence is not as long as its length says.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> words = windrow.MapDataset.source(["first", "", "second"])
+            >>> pieces = words.chunks_of(3, lengths=[np.array([5, 0, 6])])
+            >>> len(pieces), list(pieces)
+            (4, ['fir', 'st', 'sec', 'ond'])
+        """
+        number = integer(size, "chunks_of: size")
+        names = nodes.checked_sequences(sequences, "chunks_of")
+        return type(self)(nodes.ChunksNode((self._node,), number, self._node, lengths, names))
+
+    def pack(
+        self,
+        row_length: int,
+        *,
+        lengths: Any = None,
+        window: int = 16_384,
+        method: str = "best_fit_decreasing",
+        too_long: str = "split",
+        max_segments: int | None = None,
+        sequences: Sequence[str] | None = None,
+        names: Any = None,
+        seed: int | None = None,
+        read_options: ReadOptions | None = None,
+    ) -> IterDataset[dict[str, Any]]:
+        """Rows of `row_length` tokens, each packed with several documents, planned before reading.
+
+        Each window of `window` documents, in the order of the chain so far, is packed from their
+        lengths alone: by best fit, from the longest on. The rows of a window come in a random
+        order. Windows end with each epoch, so `shuffle` and `repeat` come before. The rows depend
+        on the chain, the seed and the lengths, and not on workers, batches or restarts.
+
+        Args:
+            row_length: Tokens of a row, at most 2**24.
+            lengths: Tokens of each record of the source, integers `(records,)`; for several
+                sources one array for each, in the order of the chain. By default the source is
+                asked. After a `map` that changes lengths they are the lengths of its results.
+            window: Documents that share rows. The emptiest row of each window smaller than 16,384
+                documents goes to the last of the windows that make up that number.
+            method: "best_fit_decreasing".
+            too_long: What becomes of a document longer than a row: "split" cuts it into pieces,
+                "truncate" keeps its first tokens, "drop" leaves it out, "error" raises before it
+                is read. `explain()` has the counts.
+            max_segments: The most documents of a row; needed where documents have features.
+            sequences: Which keys of a document are sequences of its length. By default those whose
+                spec has a first axis of no fixed length, or else those with an axis.
+            names: Other names for the arrays of a row, as a dict; a value may be a sequence of
+                names. "maxtext" stands for the names of MaxText, with shifted targets. The arrays
+                `k_shifted`, the token after each one in its piece, and `k_shifted_segment_ids` are
+                made only if they are named here.
+            seed: Decides the order of rows, in `[0, 2**32)`; by default derived from an earlier
+                `seed(...)`, else 0.
+            read_options: Threads and buffers; by default what suits the sources.
+
+        Returns:
+            A stream of dicts. For each sequence `k` (`tokens`, where a document is an array): `k`
+            `(row_length, ...)`; `k_segment_ids` and `k_positions`, int32 `(row_length,)`. Ids count
+            from 1, and 0 is padding; positions begin at 0 in each piece. A feature of documents,
+            a number or an array of a fixed shape, is `(max_segments, ...)`, followed by zeros.
+            Documents without tokens are in no row.
+
+        Raises:
+            ArgumentError: If an argument is of another kind.
+            PlanError: If a number is out of range, lengths are unknown, a filter comes before, or,
+                on reading, a document is too long.
+            ElementError: On reading, if a document has another length than was planned.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> documents = windrow.MapDataset.source([np.arange(n) + 1 for n in (3, 6, 2, 5)])
+            >>> for row in documents.pack(8):
+            ...     print(row["tokens"], row["tokens_segment_ids"])
+            [1 2 3 4 5 6 1 2] [1 1 1 1 1 1 2 2]
+            [1 2 3 1 2 3 4 5] [1 1 1 2 2 2 2 2]
+        """
+        if method != nodes.BEST_FIT:
+            raise ArgumentError(f"pack: method must be {nodes.BEST_FIT!r}, got {method!r}")
+        found = (
+            nodes.default_seed(self._node) if seed is None else checked_seed(seed, "pack", 2**32)
+        )
+        node = nodes.PackNode(
+            (self._node,),
+            _lengths_given(lengths),
+            integer(window, "pack: window"),
+            integer(row_length, "pack: row_length"),
+            nodes.checked_too_long(too_long),
+            found or 0,
+            None if max_segments is None else integer(max_segments, "pack: max_segments"),
+            nodes.checked_sequences(sequences, "pack"),
+            nodes.checked_names(names),
+        )
+        return self._streamed(node, read_options)
+
+    def bucket(
+        self,
+        boundaries: Sequence[int],
+        batch_sizes: Sequence[int],
+        *,
+        lengths: Any = None,
+        window: int = 16_384,
+        too_long: str = "error",
+        pad_value: int = 0,
+        sequences: Sequence[str] | None = None,
+        seed: int | None = None,
+        read_options: ReadOptions | None = None,
+    ) -> IterDataset[dict[str, Any]]:
+        """Batches of elements of like lengths, padded, and planned before anything is read.
+
+        Bucket `k` has the elements of at most `boundaries[k]` items that no earlier bucket has. Each
+        window of `window` elements, in the order of the chain so far, is dealt to batches by its
+        lengths alone; the batches of a window come in a random order. The last batch of each bucket
+        of a window may have fewer elements.
+
+        Args:
+            boundaries: The largest length of each bucket, ascending.
+            batch_sizes: The elements of a batch, for each bucket.
+            lengths: As for `pack`.
+            window: Elements that are planned together.
+            too_long: What becomes of an element longer than the last boundary: "truncate", "drop" or
+                "error".
+            pad_value: Follows the items of a sequence up to its boundary.
+            sequences: As for `pack`.
+            seed: Decides the order of batches; as for `pack`.
+            read_options: As for `pack`.
+
+        Returns:
+            A stream of dicts. For each sequence `k` (`tokens`, where an element is an array): `k`
+            `(batch, boundary, ...)`, and `k_lengths`, int32 `(batch,)`. Other leaves are stacked.
+
+        Raises:
+            ArgumentError: If an argument is of another kind.
+            PlanError: If a number is out of range, lengths are unknown, a filter comes before, or,
+                on reading, an element is too long.
+            ElementError: On reading, if an element has another length than was planned.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> sentences = windrow.MapDataset.source([np.arange(n) for n in (3, 6, 2, 5)])
+            >>> for batch in sentences.bucket([4, 8], [4, 2]):
+            ...     print(batch["tokens"].shape, batch["tokens_lengths"])
+            (2, 4) [3 2]
+            (2, 8) [6 5]
+        """
+        found = (
+            nodes.default_seed(self._node) if seed is None else checked_seed(seed, "bucket", 2**32)
+        )
+        node = nodes.BucketNode(
+            (self._node,),
+            _lengths_given(lengths),
+            integer(window, "bucket: window"),
+            tuple(integer(n, "bucket: a boundary") for n in boundaries),
+            tuple(integer(n, "bucket: a batch size") for n in batch_sizes),
+            nodes.checked_too_long(too_long),
+            found or 0,
+            pad_value,
+            nodes.checked_sequences(sequences, "bucket"),
+        )
+        return self._streamed(node, read_options)
+
+    def _streamed(self, node: nodes.Node, read_options: ReadOptions | None) -> IterDataset[Any]:
+        chain, options = stream_of(node, read_options)
+        return IterDataset(nodes.ToStreamNode((chain,), options))
+
+
+def _lengths_given(lengths: Any) -> tuple[Any, ...] | None:
+    """Lengths that a user gives, one array for each source; a list of numbers belongs to one source."""
+    if lengths is None:
+        return None
+    if isinstance(lengths, (list, tuple)) and any(np.ndim(each) for each in lengths):
+        return tuple(lengths)
+    return (np.asarray(lengths),)
 
 
 class Ordered(PlannedByLengths[T]):
     """Shuffles elements, or draws them at random."""
 
     @abc.abstractmethod
-    def _with(self, node: nodes.Node) -> MapDataset[T]:
+    def _with(self, node: nodes.Node) -> Self:
         """The dataset of a node."""
 
-    def seed(self, seed: int) -> MapDataset[T]:
+    def seed(self, seed: int) -> Self:
         """Derive the seeds of later nodes from `seed`, unless they are given one.
 
         Raises:
@@ -35,7 +237,7 @@ class Ordered(PlannedByLengths[T]):
         """
         return self._with(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
 
-    def shuffle(self, seed: int | None = None) -> MapDataset[T]:
+    def shuffle(self, seed: int | None = None) -> Self:
         """Shuffle globally, in another order in each epoch.
 
         Epoch `e` of seed `s` has the order of epoch 0 of seed `s + e`, as in Grain: choose seeds
@@ -50,7 +252,7 @@ class Ordered(PlannedByLengths[T]):
         found = nodes.seed_for(self._node, seed, "shuffle", _SEEDS)
         return self._with(nodes.ShuffleNode((self._node,), found))
 
-    def window_shuffle(self, window_size: int, seed: int | None = None) -> MapDataset[T]:
+    def window_shuffle(self, window_size: int, seed: int | None = None) -> Self:
         """Shuffle inside windows of consecutive elements, each element once per epoch.
 
         The last window of an epoch is shorter where `window_size` does not divide the length. The
@@ -66,7 +268,7 @@ class Ordered(PlannedByLengths[T]):
 
     def block_shuffle(
         self, seed: int | None = None, *, block: int | None = None, window_blocks: int = 16
-    ) -> MapDataset[T]:
+    ) -> Self:
         """Shuffle blocks, then elements in windows, so that each block of the data is read once.
 
         Blocks of consecutive elements come in a random order over the whole epoch. All elements of
@@ -87,9 +289,7 @@ class Ordered(PlannedByLengths[T]):
         window = integer(window_blocks, "block_shuffle: window_blocks")
         return self._with(nodes.BlockShuffleNode((self._node,), found, size, window))
 
-    def sample(
-        self, num_elements: int, seed: int | None = None, *, weights: Any = None
-    ) -> MapDataset[T]:
+    def sample(self, num_elements: int, seed: int | None = None, *, weights: Any = None) -> Self:
         """Elements drawn at random, anew in each epoch: an element may come twice, or not at all.
 
         With windows at every place of an array (`strides` of 1) it gives random crops. The element at

@@ -1,1 +1,0 @@
-from loader.planned_by_lengths import *

@@ -501,7 +501,9 @@ class IterDataset(Dataset[T_co]):
         """Apply one transform of `windrow.transforms`, or several in order."""
         return applied(self, transformations)
 
-    def prefetch(self, multiprocessing_options: int | Literal["auto"] | WorkerOptions | None) -> IterDataset[T_co]:
+    def prefetch(
+        self, multiprocessing_options: int | Literal["auto"] | WorkerOptions | None
+    ) -> IterDataset[T_co]:
         """Deprecated: use `mp_prefetch(multiprocessing_options)`."""
         warnings.warn("prefetch is now mp_prefetch", DeprecationWarning, stacklevel=2)
         return self.mp_prefetch(multiprocessing_options)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from windrow.base import applied, nodes_of
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
-from windrow.ordered import Ordered
+from windrow.random_access import Ordered
 from windrow.sources.adapt import as_source
 from windrow.transforms import functions, nodes
 from windrow.transforms.arguments import (

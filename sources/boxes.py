@@ -20,7 +20,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,9 @@ from windrow.core.threads import InlineExecutor, shared_pool
 from windrow.errors import SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, BoxReader, Needs, Part
-from windrow.sources.padding import Mode, Padding, extend, inside, surround
+
+if TYPE_CHECKING:
+    from windrow.sources.padding import Mode, Padding
 
 # Bytes of chunks being read in one call of `read`, and bytes of chunks in one task of a thread.
 _IN_FLIGHT_BYTES: Final = 256 * 2**20
@@ -371,6 +373,8 @@ class BoxPart(Part):
         outside = np.flatnonzero(reaches & (sizes > 0).all(axis=1))
         if not len(outside):
             return plain
+        from windrow.sources.padding import inside  # few windows are padded
+
         low, high, places = first.copy(), stop.copy(), np.zeros_like(first)
         core = inside(modes, first[outside] - begin, stop[outside] - begin, extent)
         low[outside], high[outside] = core[0] + begin, core[1] + begin
@@ -429,6 +433,8 @@ class BoxPart(Part):
         pads, padding, table = fragments.pads, self.padding, self._table
         if pads is None or padding is None:
             return
+        from windrow.sources.padding import extend, surround
+
         ends = (pads.places + pads.high - pads.low).tolist()
         rows = zip(
             pads.records.tolist(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import pickle
 import random
 from collections.abc import Callable
 
@@ -150,19 +149,20 @@ def test_what_asks_for_fewer_requests(fault: RequestError, is_refusal: bool) -> 
     assert fault.is_refusal is is_refusal
 
 
+@pytest.mark.jobs
 def test_a_server_that_refuses_gets_fewer_requests_and_more_when_it_is_idle() -> None:
     options = dataclasses.replace(CALM, retries=50)
     with RangeServer({"a.bin": DATA}, latency_s=0.02) as server:
         reader = Fetcher("Tests", None, options)
         file = reader.tails([server.url("a.bin")], 1)[0].file
-        wanted = [ByteRange(file, n, n + 10) for n in range(400)]
+        wanted = [ByteRange(file, n, n + 10) for n in range(200)]
         data = [DATA[one.start : one.stop] for one in wanted]
         assert _at_once(reader) == 64
         server.most_at_once = 8
         assert reader.start(wanted).result() == data
         assert _at_once(reader) < 32
         # Without a limit of its own, nearly every request of 64 at a time would be refused.
-        assert reader.stats.counts()["faults"]["status 503"] < 400
+        assert reader.stats.counts()["faults"]["status 503"] < 300
         # Another source of the process keeps to the number.
         other = Fetcher("Tests", None, options)
         assert other.start(wanted[:4]).result() == data[:4]
@@ -170,7 +170,6 @@ def test_a_server_that_refuses_gets_fewer_requests_and_more_when_it_is_idle() ->
         assert request_figures([RemoteStats(), reader.stats])["at_once"] == _at_once(reader)
         server.most_at_once = None
         assert until(lambda: reader.start(wanted).result() == data and _at_once(reader) == 64)
-        assert pickle.loads(pickle.dumps(reader)).start(wanted).result() == data
 
 
 def _at_once(reader: Fetcher) -> int:

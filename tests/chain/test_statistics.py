@@ -134,6 +134,7 @@ def test_nested_elements_strings_and_chosen_names() -> None:
     np.testing.assert_allclose(scaled["a"]["b"], [-1.2247449, 0, 1.2247449], rtol=1e-6)
 
 
+@pytest.mark.jobs
 def test_workers_threads_and_order_change_nothing(era5: xarray.Dataset, tmp_path: Path) -> None:
     dataset = MapDataset.source(hours(tmp_path))
     told: list[int] = []
@@ -201,6 +202,7 @@ def test_what_never_varies_is_only_shifted() -> None:
     assert scales.denormalize(np.zeros(2)).tolist() == [7, 7]
 
 
+@pytest.mark.jobs
 def test_arrays_of_jax_stay_on_their_device() -> None:
     jax: Any = pytest.importorskip("jax")
     values = np.arange(12, dtype="f4").reshape(4, 3)

@@ -220,25 +220,9 @@ class Reader(Values):
 
     def start_some(self, source: Any, records: IntArray) -> FinishSome:
         """Start, or plan, reading records of a source before a node that takes bad rows."""
-        from windrow.engine.some_rows import table_of_rest  # few chains need it
+        from windrow.engine.some_rows import started_some  # few chains need it
 
-        finish = self.start(source, records)
-        is_planned = self.prefetcher is not None and self.prefetcher.plans(source)
-
-        def some() -> tuple[Table, Mapping[int, ReadError]]:
-            try:
-                return finish(), {}
-            except ReadError as error:
-                rest, error.rest = error.rest, None
-                table = table_of_rest(source, rest, records, is_planned=is_planned)
-                if table is None:
-                    raise
-            self.bytes_read += tables.nbytes(table)
-            if self.read_counters is not None:
-                self.read_counters.arrived(source, records, tables.nbytes(table), ())
-            return table, rest.errors
-
-        return some
+        return started_some(self, source, records)
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
         """Nothing is given to a whole chain."""

@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from windrow.errors import ReadError
 from windrow.sources.chunks import LaidOutSource, Rest
 from windrow.transforms import columns, tables
 from windrow.transforms.tables import Columnar, Listed, Table
 
+if TYPE_CHECKING:
+    from windrow.engine.execute import FinishSome, Reader
+
 IntArray = npt.NDArray[np.int64]
 
 
-def table_of_rest(
+def started_some(reader: Reader, source: Any, records: IntArray) -> FinishSome:
+    """Start, or plan, a read that may fail for some of its records: see `Values.start_some`."""
+    finish = reader.start(source, records)
+    is_planned = reader.prefetcher is not None and reader.prefetcher.plans(source)
+
+    def some() -> tuple[Table, Mapping[int, ReadError]]:
+        try:
+            return finish(), {}
+        except ReadError as error:
+            rest, error.rest = error.rest, None
+            table = _table_of_rest(source, rest, records, is_planned=is_planned)
+            if rest is None or table is None:
+                raise
+        reader.bytes_read += tables.nbytes(table)
+        if reader.read_counters is not None:
+            reader.read_counters.arrived(source, records, tables.nbytes(table), ())
+        return table, rest.errors
+
+    return some
+
+
+def _table_of_rest(
     source: Any, rest: Rest | None, records: IntArray, *, is_planned: bool
 ) -> Table | None:
     """The records of a read that failed for some alone, which are absent.

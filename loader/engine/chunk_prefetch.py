@@ -492,7 +492,7 @@ class ChunkPrefetcher:
             self._rest(chunk)  # its read batch failed meanwhile
 
     def _wait(self, chunks: Sequence[PlannedChunk]) -> dict[int, Exception]:
-        """Wait until chunks have come; returns errors of some alone, raises those of whole reads."""
+        """Wait until chunks have come; returns the errors of some alone, raises one of a whole read."""
         self._collect()
         missing = []
         for chunk in chunks:

@@ -30,7 +30,7 @@ from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.caught import NEVER, Catch, is_bad
 from windrow.transforms.nodes.streams import as_chain
-from windrow.transforms.nodes.values import ColumnMapNode, ValueNode
+from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.options import ON_BAD, OnBad, checked_max_bad
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
@@ -262,7 +262,8 @@ def places_before(node: Node) -> Node | None:
 
 def _counts_itself(node: Node) -> bool:
     """Whether a node that drops elements counts, in positions, those that come to it."""
-    return node.stream_step is Step.NUMBERED or isinstance(node, ColumnMapNode)
+    takes_columns = node.stream_step is Step.GROUPS and not node.sets_rows
+    return node.stream_step is Step.NUMBERED or takes_columns
 
 
 def _catching(node: Node, settings: tuple[Any, ...], token: int) -> Node:

@@ -120,6 +120,8 @@ class ChunkPrefetcher:
         self._place = 0  # of the read batch being planned
         self.planned = self._made = 0  # records, since the start of the stream
         self._tickets: dict[int, list[Ticket]] = {}  # of planned read batches
+        # Not in the reads: the frames of an error hold this object, and the finalizer holds the reads.
+        self._errors: weakref.WeakKeyDictionary[ChunkRead, Exception] = weakref.WeakKeyDictionary()
         weakref.finalize(self, let_go, self._tickets, self._known, self._reads).atexit = False
         counters.has_cache(self)
 
@@ -484,7 +486,7 @@ class ChunkPrefetcher:
         try:
             self._cache.arrived([chunk.slot for chunk in chunks], read.future)
         except Exception as error:
-            read.error = error
+            self._errors[read], read.failed = error, True
             for chunk in chunks:  # the next planned read batch tries again
                 self._release(chunk)
                 if self._known.get(chunk.number) is chunk:
@@ -503,8 +505,8 @@ class ChunkPrefetcher:
             read = chunk.read
             if read is None:
                 raise RuntimeError(f"chunk {chunk.number} was never started")
-            if read.error is not None:
-                raise read.error
+            if read.failed:
+                raise self._errors[read]
             if not read.done:
                 missing.append(read)
         # From the last one backwards: each wait switches threads twice, and when the last chunk has
@@ -513,8 +515,8 @@ class ChunkPrefetcher:
             if not read.done:
                 self._reads.remove(read)
                 self._take(read)
-            if read.error is not None:
-                raise read.error
+            if read.failed:
+                raise self._errors[read]
 
     # --- gathering -------------------------------------------------------------------------------
 

@@ -36,14 +36,14 @@ class PlannedChunk(ChunkPlace):
         return self.uses[0][0].place
 
 
-@dataclasses.dataclass(slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
 class ChunkRead:
     """A read under way of some chunks."""
 
     chunks: list[PlannedChunk]
     future: Future[Any]
     done: bool = False
-    error: Exception | None = None
+    failed: bool = False
 
 
 class Ticket:

@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Only the files that have tests with a mark: looking through all of them takes half a minute.
 marked = $$(grep -rlw "mark[.]$(1)" tests --include="test_*.py")
 
-.PHONY: help demo era5 far convert tokens tfds sharded test test-plain test-native test-jobs test-brief test-pyright test-grain test-grain-all test-report test-tfds soak hunt \
+.PHONY: help demo era5 far convert tokens tfds sharded test test-plain test-native test-jobs test-brief test-pyright test-grain test-grain-all test-report test-tfds soak chaos hunt \
 	fuzz lint docs docs-serve format bench bench-small bench-steady shuffling wheel coverage clean
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make test-report pages of windrow.report, opened and looked at in a Chromium without a window"
 	@echo "make test-tfds what needs TensorFlow Datasets, in .venv-tfds, which has TensorFlow (2 GB)"
 	@echo "make soak      faults of worker processes and conversions, SOAK=50 times each, at random moments"
+	@echo "make chaos     a training run under faults of every kind, for MINUTES=30; SEED=... draws the same"
 	@echo "make hunt      new examples for all hypothesis tests, for MINUTES=30; SEED=... repeats a round"
 	@echo "make fuzz      any bytes for each parser of the native core, MINUTES=60 in all; needs cargo-fuzz"
 	@echo "make lint      ruff, ruff format, mypy, the stubs and the workflow files"
@@ -140,13 +141,17 @@ test-tfds: $(TFDS_READY)
 # With the SEED of an earlier run the moments are the same.
 SOAK ?= 50
 SEED :=
+MINUTES :=
 SOAK_SEED := $(or $(SEED),$(shell date +%s))
 soak: $(READY)
 	@echo "SOAK=$(SOAK) SEED=$(SOAK_SEED)"
 	@$(PY) -m pytest -q -n 2 -m "soak and not tfds" --soak $(SOAK) --soak-seed $(SOAK_SEED) $(call marked,soak)
 
+# The faults that the SEED draws are the same; which processes they meet in which moment is not.
+chaos: $(READY)
+	@$(PY) -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
 # With the SEED of a round that failed it is that round alone, unless MINUTES are given too.
-MINUTES :=
 hunt: $(READY)
 	@$(PY) -m tools.hunt $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 

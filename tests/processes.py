@@ -21,7 +21,7 @@ import psutil
 
 LIMIT_S = 60.0
 
-_MARK = "WINDROW_TEST_PROGRAM"
+MARK = "WINDROW_TEST_PROGRAM"
 _MEMORY = Path("/dev/shm")
 
 
@@ -35,9 +35,21 @@ def until(found: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
     return True
 
 
-def workers() -> list[psutil.Process]:
-    """Worker processes of this process that run."""
-    return [child for child in psutil.Process().children() if _is_worker(child)]
+def workers(parent: int | None = None) -> list[psutil.Process]:
+    """Worker processes that run, of the process `parent` or of this one."""
+    return [child for child in psutil.Process(parent).children() if _is_worker(child)]
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """All processes that run with this value of `MARK` in their environment."""
+
+    def is_marked(process: psutil.Process) -> bool:
+        try:
+            return _runs(process) and process.environ().get(MARK) == mark
+        except (psutil.Error, OSError):
+            return False
+
+    return [process for process in psutil.process_iter() if is_marked(process)]
 
 
 def _is_worker(process: psutil.Process) -> bool:
@@ -124,14 +136,14 @@ class Program:
         self._out, self._errors = folder / "out.txt", folder / "errors.txt"
         given = folder / "in.txt"
         given.write_text(stdin)
-        marked = {_MARK: self._mark, "TMPDIR": str(self._temporary)}
+        own = {MARK: self._mark, "TMPDIR": str(self._temporary)}
         with given.open() as source, self._out.open("w") as out, self._errors.open("w") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, *command],
                 stdin=source,
                 stdout=out,
                 stderr=errors,
-                env={**os.environ, **(environment or {}), **marked},
+                env={**os.environ, **(environment or {}), **own},
                 start_new_session=True,
             )
 
@@ -167,13 +179,7 @@ class Program:
 
     def processes(self) -> list[psutil.Process]:
         """All processes that come from it and run, itself among them."""
-        return [process for process in psutil.process_iter() if self._made(process)]
-
-    def _made(self, process: psutil.Process) -> bool:
-        try:
-            return _runs(process) and process.environ().get(_MARK) == self._mark
-        except (psutil.Error, OSError):
-            return False
+        return marked(self._mark)
 
     def __enter__(self) -> Program:
         return self

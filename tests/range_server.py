@@ -154,6 +154,7 @@ class RangeServer:
         need_header: tuple[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         methods: Sequence[str] = ("GET",),
+        port: int = 0,
     ) -> None:
         """Serve `files`: bytes by path, or a folder. Nothing runs before `start` or `with`.
 
@@ -168,6 +169,7 @@ class RangeServer:
             need_header: A header and its value; status 403 without.
             headers: What answers with a file have beside the usual.
             methods: Requests that faults are for.
+            port: The port to listen on; 0 for a free one.
         """
         self._files: dict[str, bytes] = {}
         self._folder: Path | None = None
@@ -192,12 +194,12 @@ class RangeServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
-        self.port = 0
+        self.port = port
 
     # ---- running
 
     def start(self) -> RangeServer:
-        """Listen on a free port of loopback, in a thread of its own."""
+        """Listen on loopback, in a thread of its own."""
         self._thread = threading.Thread(target=self._run, name="range-server", daemon=True)
         self._thread.start()
         assert self._ready.wait(10)
@@ -287,7 +289,7 @@ class RangeServer:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         server = self._loop.run_until_complete(
-            asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=1024)
+            asyncio.start_server(self._connected, "127.0.0.1", self.port, backlog=1024)
         )
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()

@@ -118,9 +118,11 @@ class ChunkPrefetcher:
         # is made.
         self._handed_out: dict[int, int] = {}
         self._place = 0  # of the read batch being planned
-        self._has_failed = False  # whether some chunk could not be read
         self.planned = self._made = 0  # records, since the start of the stream
         self._tickets: dict[int, list[Ticket]] = {}  # of planned read batches
+        # The errors of chunks by number. Not in the reads: the frames of an error hold this object, and the
+        # finalizer holds the reads.
+        self._errors = weakref.WeakKeyDictionary[ChunkRead, dict[int, Exception]]()
         weakref.finalize(self, let_go, self._tickets, self._known, self._reads).atexit = False
         counters.has_cache(self)
 
@@ -477,10 +479,9 @@ class ChunkPrefetcher:
         try:
             failed = self._cache.arrived([chunk.slot for chunk in chunks], read.future)
         except Exception as error:
-            read.error, failed = error, dict.fromkeys(range(len(chunks)), error)
+            read.failed, failed = True, dict.fromkeys(range(len(chunks)), error)
         if failed:
-            self._has_failed = True
-            read.errors = {chunks[at].number: error for at, error in failed.items()}
+            self._errors[read] = {chunks[at].number: error for at, error in failed.items()}
             for chunk in map(chunks.__getitem__, failed):  # the next planned read batch tries again
                 self._release(chunk)
                 if self._known.get(chunk.number) is chunk:
@@ -499,8 +500,8 @@ class ChunkPrefetcher:
             read = chunk.read
             if read is None:
                 raise RuntimeError(f"chunk {chunk.number} was never started")
-            if read.error is not None:
-                raise read.error
+            if read.failed:
+                raise next(iter(self._errors[read].values()))
             if not read.done:
                 missing.append(read)
         # From the last one backwards: when it has come, most others have, and each wait costs.
@@ -508,9 +509,9 @@ class ChunkPrefetcher:
             if not read.done:
                 self._reads.remove(read)
                 self._take(read)
-            if read.error is not None:
-                raise read.error
-        return errors_of(chunks) if self._has_failed else {}
+            if read.failed:
+                raise next(iter(self._errors[read].values()))
+        return errors_of(chunks, self._errors) if self._errors else {}
 
     # --- gathering -------------------------------------------------------------------------------
 

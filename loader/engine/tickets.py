@@ -38,15 +38,14 @@ class PlannedChunk(ChunkPlace):
         return self.uses[0][0].place
 
 
-@dataclasses.dataclass(slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
 class ChunkRead:
     """A read under way of some chunks."""
 
     chunks: list[PlannedChunk]
     future: Future[Any]
     done: bool = False
-    error: Exception | None = None  # of the read as a whole
-    errors: Mapping[int, Exception] = dataclasses.field(default_factory=dict)  # of chunks by number
+    failed: bool = False  # as a whole
 
 
 class Ticket:
@@ -104,10 +103,18 @@ def rows_of(part: Part, chunk: PlannedChunk) -> int:
     return stop - first
 
 
-def errors_of(chunks: Sequence[PlannedChunk]) -> dict[int, Exception]:
-    """The errors of chunks that were read, by their numbers among these."""
-    reads = ((at, chunk.number, chunk.read) for at, chunk in enumerate(chunks))
-    return {at: read.errors[n] for at, n, read in reads if read is not None and n in read.errors}
+def errors_of(
+    chunks: Sequence[PlannedChunk], errors: Mapping[ChunkRead, Mapping[int, Exception]]
+) -> dict[int, Exception]:
+    """The errors of chunks that were read, by their places among these.
+
+    Args:
+        chunks: The chunks.
+        errors: The errors of reads, by the numbers of their chunks.
+    """
+    reads = ((at, chunk) for at, chunk in enumerate(chunks) if chunk.read is not None)
+    own = ((at, chunk.number, errors.get(chunk.read, {})) for at, chunk in reads)
+    return {at: found[number] for at, number, found in own if number in found}
 
 
 def let_go(

@@ -31,6 +31,7 @@ import re
 import threading
 import time
 import uuid
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -79,6 +80,8 @@ class CacheSegment:
         """What a reader of the format keeps of it."""
         self._seed = zlib.crc32(f"{place}-{version}".encode())
         self._number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        # A cache is not closed: its segments are closed when it is dropped.
+        self._close = weakref.finalize(self, os.close, self._number)
         self._read = 0  # bytes of rows
         self.rows: npt.NDArray[Any] = np.zeros(0, _ROW)
         """Its ranges in the order of their starts, which all differ."""
@@ -87,7 +90,7 @@ class CacheSegment:
 
     def close(self) -> None:
         """Close it."""
-        os.close(self._number)
+        self._close()
 
     @property
     def is_deleted(self) -> bool:

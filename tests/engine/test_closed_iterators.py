@@ -6,12 +6,18 @@ Requests and futures that are cancelled hold their errors, whose frames hold the
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
+import zarr
 
 from tests.explained_chains import CASES, Stores, served_stores
+from windrow import MapDataset, ReadOptions
 from windrow.core.native import native
+from windrow.sources import ZarrDataSource
 
 pytestmark = pytest.mark.skipif(native() is None, reason="futures of other threads are cancelled")
 
@@ -59,3 +65,22 @@ def test_a_closed_iterator_leaves_no_cycle(stores: Stores, name: str) -> None:
         assert ours_in_cycles() == []
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_chunks_that_could_not_be_read_keep_no_source_alive(tmp_path: Path, direct: bool) -> None:
+    group = zarr.create_group(str(tmp_path / "a.zarr"))
+    group.create_array("x", data=np.random.default_rng(0).random((80, 50)), chunks=(4, 50))
+    for chunk in range(0, 20, 2):
+        path = tmp_path / "a.zarr" / "x" / "c" / str(chunk) / "0"
+        path.write_bytes(path.read_bytes()[:-100])
+    source = ZarrDataSource(tmp_path / "a.zarr", names=["x"], direct=direct)
+    ended = weakref.ref(source)
+    shuffled = MapDataset.source(source).seed(1).shuffle().on_bad("replace").repeat().batch(4)
+    # Several read batches are planned that want one bad chunk.
+    dataset = shuffled.to_iter_dataset(ReadOptions(block_bytes=3000))
+    with iter(dataset) as iterator:
+        next(iterator)
+    del source, shuffled, dataset, iterator
+    gc.collect()
+    assert ended() is None

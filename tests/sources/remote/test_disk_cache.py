@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import random
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.processes import Program, until
+from tests.processes import Program, left, until
 from windrow.sources.remote import disk_cache
 from windrow.sources.remote.disk_cache import DiskCache, stored_segments
 from windrow.sources.remote.remote_file import RemoteFile
@@ -54,6 +55,16 @@ def cache(tmp_path: Path) -> DiskCache:
 
 def files(folder: Path) -> list[Path]:
     return [Path(one.path) for one in stored_segments(str(folder))]
+
+
+def test_a_dropped_cache_closes_its_segments(tmp_path: Path) -> None:
+    before = len(left()["descriptors"])
+    cache = DiskCache(str(tmp_path), 8 * MIB)
+    put(cache, (0, 10), (200_000, 300_000))
+    assert len(left()["descriptors"]) == before + len(files(tmp_path)) > before
+    del cache
+    gc.collect()
+    assert len(left()["descriptors"]) == before
 
 
 # ---- what is kept

@@ -112,9 +112,12 @@ def errors_of(
         chunks: The chunks.
         errors: The errors of reads, by the numbers of their chunks.
     """
-    reads = ((at, chunk) for at, chunk in enumerate(chunks) if chunk.read is not None)
-    own = ((at, chunk.number, errors.get(chunk.read, {})) for at, chunk in reads)
-    return {at: found[number] for at, number, found in own if number in found}
+    found: dict[int, Exception] = {}
+    for at, chunk in enumerate(chunks):
+        own = errors.get(chunk.read) if chunk.read is not None else None
+        if own is not None and chunk.number in own:
+            found[at] = own[chunk.number]
+    return found
 
 
 def let_go(

@@ -198,7 +198,7 @@ def test_the_node_is_part_of_the_fingerprint() -> None:
 def test_too_many_bad_elements_raise_at_their_place(name: str) -> None:
     whole, states = run(STREAMS[name]())
     most = 2 if name == "lanes" else 4
-    limited = {
+    streams: dict[str, Callable[[], Any]] = {
         "map": lambda: numbers().map(checked).on_bad("skip", max_bad=most),
         "window_shuffle": lambda: (
             numbers()
@@ -210,7 +210,8 @@ def test_too_many_bad_elements_raise_at_their_place(name: str) -> None:
         "lanes": lambda: (
             numbers(3).map(checked).random_map(noisy, seed=3).on_bad("skip", max_bad=most).batch(3)
         ),
-    }[name]()
+    }
+    limited = streams[name]()
     with iter(limited) as iterator:
         found, error = until_error(iterator, ReadError, f"more than max_bad={most} records")
         assert found == whole[: len(found)]

@@ -88,7 +88,7 @@ class MapDataset(Ordered[T_co]):
 
         return own_nodes.map_node(self, self.__getitem__)
 
-    def _with(self, node: nodes.Node) -> MapDataset[T_co]:
+    def _with(self, node: nodes.Node) -> Any:
         return MapDataset(node)
 
     # --- where elements come from ----------------------------------------------------------------

@@ -24,7 +24,6 @@ from windrow.transforms.options import ReadOptions
 
 if TYPE_CHECKING:
     from windrow.engine.record_names import RecordOf
-    from windrow.map_dataset import MapDataset
     from windrow.transforms.callables import WorkerOptions
 
 T_co = TypeVar("T_co", covariant=True)
@@ -370,10 +369,10 @@ class Ordered(PlannedByLengths[T_co]):
     """Shuffles elements, or draws them at random."""
 
     @abc.abstractmethod
-    def _with(self, node: nodes.Node) -> MapDataset[T_co]:
+    def _with(self, node: nodes.Node) -> Self:
         """The dataset of a node."""
 
-    def seed(self, seed: int) -> MapDataset[T_co]:
+    def seed(self, seed: int) -> Self:
         """Derive the seeds of later nodes from `seed`, unless they are given one.
 
         Raises:
@@ -381,7 +380,7 @@ class Ordered(PlannedByLengths[T_co]):
         """
         return self._with(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
 
-    def shuffle(self, seed: int | None = None) -> MapDataset[T_co]:
+    def shuffle(self, seed: int | None = None) -> Self:
         """Shuffle globally, in another order in each epoch.
 
         Epoch `e` of seed `s` has the order of epoch 0 of seed `s + e`, as in Grain: choose seeds
@@ -396,7 +395,7 @@ class Ordered(PlannedByLengths[T_co]):
         found = nodes.seed_for(self._node, seed, "shuffle", _SEEDS)
         return self._with(nodes.ShuffleNode((self._node,), found))
 
-    def window_shuffle(self, window_size: int, seed: int | None = None) -> MapDataset[T_co]:
+    def window_shuffle(self, window_size: int, seed: int | None = None) -> Self:
         """Shuffle inside windows of consecutive elements, each element once per epoch.
 
         The last window of an epoch is shorter where `window_size` does not divide the length. The
@@ -412,7 +411,7 @@ class Ordered(PlannedByLengths[T_co]):
 
     def block_shuffle(
         self, seed: int | None = None, *, block: int | None = None, window_blocks: int = 16
-    ) -> MapDataset[T_co]:
+    ) -> Self:
         """Shuffle blocks, then elements in windows, so that each block of the data is read once.
 
         Blocks of consecutive elements come in a random order over the whole epoch. All elements of
@@ -433,9 +432,7 @@ class Ordered(PlannedByLengths[T_co]):
         window = integer(window_blocks, "block_shuffle: window_blocks")
         return self._with(nodes.BlockShuffleNode((self._node,), found, size, window))
 
-    def sample(
-        self, num_elements: int, seed: int | None = None, *, weights: Any = None
-    ) -> MapDataset[T_co]:
+    def sample(self, num_elements: int, seed: int | None = None, *, weights: Any = None) -> Self:
         """Elements drawn at random, anew in each epoch: an element may come twice, or not at all.
 
         With windows at every place of an array (`strides` of 1) it gives random crops. The element at

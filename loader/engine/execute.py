@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from windrow.engine.index_walk import start as start
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.record_trace import OWN_CHAIN, origins
 from windrow.engine.thread_map import StageThreads, ThreadMap
-from windrow.errors import ElementError, ReadError, RecordIndexError, WindrowError
+from windrow.errors import ElementError, RecordIndexError, WindrowError
 from windrow.sources.chunks import ArrayPart, LaidOutSource, Part, parts_read
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.ragged_column import PiecePlaces
@@ -50,11 +50,10 @@ from windrow.transforms.tables import Table
 
 if TYPE_CHECKING:
     from windrow.engine.bad_rows import BadRow
+    from windrow.engine.some_rows import FinishSome
 
 IntArray = npt.NDArray[np.int64]
 Finish = Callable[[], Table]
-FinishSome = Callable[[], tuple[Table, Mapping[int, ReadError]]]
-"""Waits for records; those that could not be read alone are absent, and their errors come by row."""
 Takes = Callable[[BaseException], bool]
 """Whether an `on_bad` node takes an error."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,15 @@ from windrow.sources.chunks import LaidOutSource, Rest
 from windrow.transforms import columns, tables
 from windrow.transforms.tables import Columnar, Listed, Table
 
-if TYPE_CHECKING:
-    from windrow.engine.execute import FinishSome, Reader
-
 IntArray = npt.NDArray[np.int64]
 
 
-def started_some(reader: Reader, source: Any, records: IntArray) -> FinishSome:
-    """Start, or plan, a read that may fail for some of its records: see `Values.start_some`."""
+FinishSome = Callable[[], tuple[Table, Mapping[int, ReadError]]]
+"""Waits for records; those that could not be read alone are absent, and their errors come by row."""
+
+
+def started_some(reader: Any, source: Any, records: IntArray) -> FinishSome:
+    """Start, or plan, a read by an `execute.Reader` that may fail for some of its records."""
     finish = reader.start(source, records)
     is_planned = reader.prefetcher is not None and reader.prefetcher.plans(source)
 

@@ -59,9 +59,8 @@ def check_labels(
     for number in used:
         found = opened[number].found
         held = isinstance(found.spec, HeldArray)
-        groups.setdefault(str(number) if held else found.where.rpartition("/")[0], []).append(
-            number
-        )
+        group = str(number) if held else found.where.rstrip("/").rpartition("/")[0]
+        groups.setdefault(group, []).append(number)
     if len(groups) < 2:
         return
     dims = dict.fromkeys(dim for number in used for dim in names[number])

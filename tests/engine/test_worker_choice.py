@@ -205,7 +205,8 @@ def test_the_choice_is_about_as_good_as_the_best(
     chosen = choice(cores=cores)
     world.after(chosen, 25)
     best_s = min(map(world.row_s, range(cores + 1)))
-    settled = chosen.workers if not chosen.is_trial else 0
+    while chosen.is_trial:
+        world.after(chosen, 1)
     # Less than a tenth is lost to each of two numbers between which it chose, and what functions
     # take that are not worth a worker.
-    assert 0.7 * world.row_s(settled) <= best_s or calls_s < 5e-6
+    assert 0.7 * world.row_s(chosen.workers) <= best_s or calls_s < 5e-6

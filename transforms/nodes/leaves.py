@@ -53,7 +53,9 @@ class SourceNode(Node):
 
     @property
     def written(self) -> str:
-        return f"source({self.source!r})"
+        # Objects without a repr of their own would be told apart by addresses.
+        has_repr = type(self.source).__repr__ != object.__repr__
+        return f"source({self.source!r})" if has_repr else self.label
 
     @property
     def data_source(self) -> Any:

@@ -59,7 +59,7 @@ class RemotePresence:
         self._metadata: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._looking = False
-        self._waiting: list[Callable[[ReadError | None], None]] = []
+        self._waiting: list[Callable[[ReadError | None], None] | None] = []
         self._looked_s = math.inf
         self.failed: ReadError | None = None
         """The error, once the metadata were gone or described another array."""
@@ -86,10 +86,10 @@ class RemotePresence:
         now = time.monotonic()
         if now - self._looked_s >= LOOK_EVERY_S:
             self._looked_s = now
-            self.look(lambda _: None)
+            self.look(None)
 
-    def look(self, then: Callable[[ReadError | None], None]) -> None:
-        """Check the metadata again, and call `then` with the error, or None without one."""
+    def look(self, then: Callable[[ReadError | None], None] | None) -> None:
+        """Check the metadata again, and call `then`, if given, with the error, or None without one."""
         with self._lock:
             self._waiting.append(then)
             if self._looking:
@@ -103,13 +103,14 @@ class RemotePresence:
             if not callbacks:
                 self._looking = False
                 return
-        generation = self._generation
+        generation, wanted = self._generation, [each for each in callbacks if each is not None]
         answer = self._access.in_flight.start(
             lambda: self._store.read(self._key, if_not_equal=generation),
             where=self._where,
             for_all=True,
+            outlasts=bool(wanted),  # else it would go on when nobody reads any more
         )
-        answer.add_done_callback(lambda ended: self._answered(callbacks, ended))
+        answer.add_done_callback(lambda ended: self._answered(wanted, ended))
 
     def _answered(
         self, callbacks: Sequence[Callable[[ReadError | None], None]], ended: Future[Any]

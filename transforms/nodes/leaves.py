@@ -54,7 +54,7 @@ class SourceNode(Node):
     @property
     def written(self) -> str:
         # Objects without a repr of their own would be told apart by addresses.
-        has_repr = type(self.source).__repr__ != object.__repr__
+        has_repr = getattr(type(self.source), "__repr__", None) is not object.__repr__
         return f"source({self.source!r})" if has_repr else self.label
 
     @property

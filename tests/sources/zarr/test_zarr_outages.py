@@ -8,6 +8,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,20 @@ def test_a_store_without_connections_is_away(server: RangeServer) -> None:
     with pytest.raises(ReadError, match=r"connection \(\d+\)\. It had answered before") as caught:
         source.read(np.arange(4))
     assert caught.value.is_unanswered
+
+
+def test_a_read_that_nobody_waits_for_is_not_begun_again(server: RangeServer) -> None:
+    limiter = opened(server)._tree._access.in_flight
+    ended: Future[None] = Future()
+    ended.set_exception(OSError("CURL error: connection refused"))
+    answer = limiter.start(lambda: ended, outlasts=False)
+    assert "connection refused" in str(answer.exception(60))
+    assert limiter._stats.counts()["retries"] == 0
+    limiter.start(lambda: ended)
+    assert until(lambda: limiter._stats.counts()["retries"] > 0)
+    with limiter._lock:
+        (read,) = limiter._under_way
+    limiter._cancel(read)
 
 
 def test_an_outage_that_lasts_is_an_error_that_says_what_was_tried(server: RangeServer) -> None:

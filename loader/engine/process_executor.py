@@ -128,7 +128,8 @@ class ProcessExecutor:
             return Submitted(self._team, error, work)
 
     def in_order(self, works: Iterable[W]) -> Iterator[tuple[W, Found]]:
-        return pipelined(works, self.begun, self._wants_more)
+        # Looked up each time: a test replaces it while work is under way.
+        return pipelined(works, self.begun, lambda waiting: self._wants_more(waiting))
 
     def _wants_more(self, waiting: Sequence[tuple[WorkItem, Submitted]]) -> bool:
         """Whether to begin another work item before the first one under way is taken."""

@@ -108,7 +108,7 @@ class RemotePresence:
             lambda: self._store.read(self._key, if_not_equal=generation),
             where=self._where,
             for_all=True,
-            outlasts=bool(wanted),  # else it would go on when nobody reads any more
+            outlasts=bool(wanted),  # without a caller it ends with its first error
         )
         answer.add_done_callback(lambda ended: self._answered(wanted, ended))
 

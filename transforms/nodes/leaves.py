@@ -53,7 +53,7 @@ class SourceNode(Node):
 
     @property
     def written(self) -> str:
-        # Objects without a repr of their own would be told apart by addresses.
+        # Without a repr of its own it would show an address.
         has_repr = getattr(type(self.source), "__repr__", None) is not object.__repr__
         return f"source({self.source!r})" if has_repr else self.label
 

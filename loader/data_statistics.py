@@ -371,7 +371,13 @@ class _Reduce:
         kept = [axis + more for axis in variable.axes]
         others = tuple(axis for axis in range(values.ndim) if axis not in kept)
         places = tuple(axis - variable.rank for axis in variable.axes)
-        return _moments(values, others, variable.dims, places)
+        found = _moments(values, others, variable.dims, places)
+        if np.isinf(found.min).any() or np.isinf(found.max).any():
+            raise ElementError(
+                f"{_WHAT}: {name or 'an element'} has infinite values, which have no mean; replace them"
+                " in a map, by NaN to leave them out"
+            )
+        return found
 
 
 def _moments(
@@ -388,7 +394,8 @@ def _moments(
     if np.isnan(mean).any():  # NaN in, or no values at all
         return _moments_with_gaps(wide, axes, dims, places)
     low, high = (np.asarray(f(values, axis=axes)).astype(np.float64) for f in (np.min, np.max))
-    wide -= mean
+    with np.errstate(invalid="ignore"):
+        wide -= mean
     np.square(wide, out=wide)
     count = np.full(low.shape, size, np.int64)
     mean, squares = mean.reshape(low.shape), np.asarray(wide.sum(axis=axes))

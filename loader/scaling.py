@@ -81,7 +81,11 @@ class _Scaling(abc.ABC):
                 f" its statistics meet the last axes with the shape {mean.shape}"
             )
         made = _result(values.dtype)
-        wide = np.dtype(np.float64 if made == np.float64 else np.float32)
+        # float32 has 24 bits.
+        is_long = (
+            isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.itemsize > 2
+        )
+        wide = np.dtype(np.float64 if made == np.float64 or is_long else np.float32)
         seen = values if values.dtype == wide else values.astype(wide)
         found = self.scaled(seen, mean.astype(wide), _nonzero(std).astype(wide))
         return found if found.dtype == made else found.astype(made)

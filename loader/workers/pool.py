@@ -569,7 +569,7 @@ class WorkerPool:
             f" ended ({how});"
             f" {'its work is done again by a new one' if again else 'a new one takes its place'}"
         )
-        self._add(worker.index)
+        self._add(0 if worker.is_leaving else worker.index)
 
     def _jobs_left(self, worker: WorkerProcess, how: str) -> Iterator[Job]:
         """The jobs of a worker that ended, to be done again; the one at work counts an end."""

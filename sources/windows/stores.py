@@ -19,7 +19,9 @@ from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.tree import OpenArray
 
 _WHAT: Final = "WindowDataSource"
-# One store may hold the same latitudes as float32, and another one as float64.
+# One store may hold the same latitudes as float32, and another one as float64. Without a step, the share
+# of the label itself.
+_OF_A_STEP: Final = 1e-2
 _CLOSE: Final = 1e-6
 
 
@@ -94,9 +96,13 @@ def check_labels(
 
 
 def _same(one: AnyArray, other: AnyArray) -> npt.NDArray[np.bool_]:
-    """Which labels are equal; floats up to the rounding of float32."""
-    if {one.dtype.kind, other.dtype.kind} <= set("iuf"):
-        return np.isclose(one, other, rtol=_CLOSE, atol=_CLOSE, equal_nan=True)
-    if "M" in (one.dtype.kind, other.dtype.kind) and one.dtype.kind == other.dtype.kind:
+    """Which labels are equal; floats up to a hundredth of the smallest step between them."""
+    kinds = {one.dtype.kind, other.dtype.kind}
+    if "f" in kinds and kinds <= set("iuf"):
+        steps = np.abs(np.diff(one.astype(np.float64)))
+        steps = steps[steps > 0]
+        close = _OF_A_STEP * float(steps.min()) if len(steps) else 0.0
+        return np.isclose(one, other, rtol=0 if close else _CLOSE, atol=close, equal_nan=True)
+    if kinds == {"M"}:
         return np.asarray((one == other) | (np.isnat(one) & np.isnat(other)))
     return np.broadcast_to(np.asarray(one == other), one.shape)

@@ -205,6 +205,7 @@ def times_along(dim: Dim, labels: Coordinate | None) -> Times:
         )
     # Times of a calendar that NumPy has not. They may span more than int64 holds in ns.
     tick_ns = min(1_000, labels.unit_ns)
+    values = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
     known = np.isfinite(values)
     ticks = np.where(known, values, 0) * (labels.unit_ns // tick_ns)
     return Times(dim, np.rint(ticks).astype(np.int64), known, tick_ns, labels)

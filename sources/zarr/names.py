@@ -179,7 +179,9 @@ def _row_groups(tree: FoundTree, path: str = "") -> Iterator[tuple[str, str | No
         return
     items = _items(tree)
     arrays = {name for name, item in items.items() if isinstance(item, Found)}
-    if arrays == items.keys() and arrays - {BLOCKS} == {VALUES, OFFSETS}:
+    index = items.get(BLOCKS)
+    has_index = isinstance(index, Found) and BLOCK_VALUES in index.attributes
+    if arrays == items.keys() and arrays == {VALUES, OFFSETS, *([BLOCKS] if has_index else [])}:
         yield path, None
         return
     noted = noted_rows(tree.attributes) if isinstance(tree, FoundGroup) else {}

@@ -164,7 +164,8 @@ class Offsets:
                 if stored is not self._table:
                     self._table[first:stop] = stored[first:stop]
                 self._check(first, stop)
-                self._is_read[run] = True
+            # Only now: what is refused is refused again when it is asked for again.
+            self._is_read[missing] = True
             self._is_whole = bool(self._is_read.all())
 
     def _around(self, chunks: IntArray) -> IntArray:

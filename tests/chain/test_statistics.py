@@ -196,6 +196,21 @@ def test_dtypes_of_scaled_values() -> None:
     assert (type(pair), pair.label) == (Pair, 1)
 
 
+@pytest.mark.parametrize("dtype", ["i4", "u4", "i8"])
+def test_long_integers_keep_their_differences(dtype: str) -> None:
+    values = np.array([10**9, 10**9 + 10, 10**9 + 50], dtype)
+    expected = (values - values.mean()) / values.std()
+    found = computed(values).normalize(values)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("values", [[1.0, np.inf], [np.nan, -np.inf, 2.0], [np.inf, -np.inf]])
+def test_infinite_values_are_refused(values: list[float]) -> None:
+    with pytest.raises(ElementError, match="x has infinite values, which have no mean"):
+        computed({"x": np.array(values)})
+
+
 def test_what_never_varies_is_only_shifted() -> None:
     scales = computed(np.full((3, 2), 7.0))
     assert scales.normalize(np.full(2, 7.0)).tolist() == [0, 0]

@@ -70,6 +70,25 @@ def test_other_labels_are_refused(tmp_path: Path) -> None:
     assert right["y"][0] == (8 * 3 + 4) / 2
 
 
+@pytest.mark.parametrize("dtype", ["i4", "i8", "f8"])
+def test_labels_a_step_apart_are_refused_however_large_they_are(tmp_path: Path, dtype: str) -> None:
+    # 150 years of hours of a calendar that NumPy has not, so they stay numbers.
+    for name, first in (("surface", 1_400_000), ("upper", 1_400_001)):
+        hours = np.arange(first, first + 48).astype(dtype)
+        found = (surface if name == "surface" else upper)(tmp_path / "as dates")
+        times = xarray.Variable(("time",), hours, {"units": "hours since 1850-01-01"})
+        times.attrs["calendar"] = "noleap"
+        found.assign_coords(time=times).to_zarr(tmp_path / name, consolidated=False)
+    with pytest.raises(SourceError, match="the stores differ in the labels of 'time'\n"):
+        both(tmp_path)
+
+
+def test_labels_may_differ_by_their_rounding(tmp_path: Path) -> None:
+    surface(tmp_path)
+    upper(tmp_path, lat=LAT.astype("f4"))
+    assert len(both(tmp_path)) == 36
+
+
 def test_a_turned_axis_is_refused_and_may_be_named_apart(tmp_path: Path) -> None:
     surface(tmp_path)
     upper(tmp_path, lat=LAT[::-1])

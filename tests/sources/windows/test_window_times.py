@@ -81,6 +81,15 @@ def test_a_descending_axis_and_times_stored_as_floats(tmp_path: Path) -> None:
     assert len(source(tmp_path / "days", ["-12h", "0h"])) == 28
 
 
+@pytest.mark.parametrize(("unit", "step"), [("seconds", 21_600), ("minutes", 360), ("hours", 6)])
+def test_short_integers_of_other_calendars(tmp_path: Path, unit: str, step: int) -> None:
+    times = (step * np.arange(40)).astype("i4")
+    weather = xarray.Dataset({"t": (("time",), np.arange(40.0))}, {"time": ("time", times)})
+    weather["time"].attrs.update(units=f"{unit} since 2000-02-27", calendar="noleap")
+    weather.to_zarr(tmp_path / "w", consolidated=False)
+    assert source(tmp_path / "w", ["-12h", "1D"])[0]["x"].tolist() == [0, 6]
+
+
 @pytest.mark.parametrize("calendar", ["noleap", "360_day"])
 def test_calendars_that_numpy_has_not(tmp_path: Path, calendar: str) -> None:
     days = np.arange(40) / 4

@@ -429,7 +429,7 @@ def test_an_array_of_your_own_is_no_index(tmp_path: Path) -> None:
     group = zarr.create_group(tmp_path)
     for name, data in (("values", [1, 2, 3]), ("offsets", [0, 1, 3]), ("blocks", [7, 8])):
         group.create_array(name, data=np.array(data))
-    with pytest.raises(SourceError, match="'values' and 'offsets', but .*blocks"):
+    with pytest.raises(SourceError, match=r"'values' and 'offsets', but .*blocks"):
         RaggedDataSource(tmp_path)
     group["blocks"].attrs["windrow_block_values"] = 64
     assert len(RaggedDataSource(tmp_path)) == 2

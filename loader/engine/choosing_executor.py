@@ -220,8 +220,13 @@ class ChosenTeam:
                 self._team.dismiss()
 
     def _do_without(self, error: WorkerError) -> None:
-        """Call functions in this process, since workers cannot be started; raise if some have work."""
-        if self._used or self.choice.fewest:
+        """Do without workers that cannot be started; raise if those that have work are not usable."""
+        if self._used:
+            self._team.ready()
+            self.choice.at_most(self._used, f"more workers cannot be started: {error}")
+            self._note()
+            return
+        if self.choice.fewest:
             raise error
         _log.warning("functions run in this process, since workers cannot be started: %s", error)
         self._is_started = False

@@ -118,6 +118,11 @@ class WorkerChoice:
         else:
             self._consider(sample, most)
 
+    def at_most(self, workers: int, why: str) -> None:
+        """Use so many workers, and never more from now on."""
+        self.most = workers
+        self._keep(workers, why)
+
     def only_here(self, why: str) -> None:
         """Call functions in this process from now on."""
         self.most = 0
@@ -176,8 +181,10 @@ class WorkerChoice:
             return 0, f"functions take {share:.0%} of the time, reading and gathering the rest"
         if sample.cores > _BUSY * self._cores:
             return 0, f"this process keeps {sample.cores:.1f} of {self._cores} cores busy by itself"
-        # As many as make elements as quickly as this process reads and sends them.
-        wanted = math.ceil(share / max(1 - share, 1e-9)) if share < 1 else most
+        # As many as make elements as quickly as this process reads and sends them. On its threads functions may
+        # keep more than a core busy.
+        busy = max(share, sample.cores - (1 - share))
+        wanted = math.ceil(busy / max(1 - share, 1e-9)) if share < 1 else most
         return min(wanted, most), f"functions take {share:.0%} of the time of this process"
 
     def _beside(self, sample: WorkSample, most: int) -> tuple[int, str]:

@@ -143,11 +143,17 @@ class WorkerPool:
         Other workers do what they were sent, and stay. Jobs that wait already find a worker in any case.
 
         Raises:
-            WorkerError: If one cannot be started.
+            WorkerError: If one cannot be started. Those that were employed before stay, if there were any.
             ClosedError: After `kill`.
         """
+        before, was_usable = len(self._staff(self._employed)), not self._fatal
         self._employed = count
-        self._start(count)
+        try:
+            self._start(count)
+        except WorkerError:
+            if before and was_usable:
+                self._fatal, self._employed = "", before
+            raise
 
     @_call
     def dismiss(self) -> None:

@@ -69,6 +69,15 @@ class World:
         return used
 
 
+class Cramped(World):
+    """A world in which reading and sending need a core, too."""
+
+    def row_s(self, workers: int) -> float:
+        sends_s = self.sends_s if workers else 0.0
+        computed_s = self.reads_s + sends_s + self.calls_s
+        return max(super().row_s(workers), computed_s / self.cores)
+
+
 def choice(fewest: int = 0, cores: int = CORES) -> WorkerChoice:
     return WorkerChoice(fewest, cores)
 
@@ -201,7 +210,7 @@ def test_what_cannot_be_sent_stays_here() -> None:
 def test_the_choice_is_about_as_good_as_the_best(
     reads_s: float, calls_s: float, sends_s: float, threads: float, cores: int
 ) -> None:
-    world = World(reads_s, calls_s, sends_s, threads=threads, cores=cores)
+    world = Cramped(reads_s, calls_s, sends_s, threads=min(threads, cores), cores=cores)
     chosen = choice(cores=cores)
     world.after(chosen, 25)
     best_s = min(map(world.row_s, range(cores + 1)))
@@ -209,4 +218,4 @@ def test_the_choice_is_about_as_good_as_the_best(
         world.after(chosen, 1)
     # Less than a tenth is lost to each of two numbers between which it chose, and what functions
     # take that are not worth a worker.
-    assert 0.7 * world.row_s(chosen.workers) <= best_s or calls_s < 5e-6
+    assert 0.7 * world.row_s(chosen.workers) <= best_s or world.calls_s / world.threads < 6e-6

@@ -119,7 +119,7 @@ class WorkerChoice:
             self._consider(sample, most)
 
     def at_most(self, workers: int, why: str) -> None:
-        """Use so many workers, and never more from now on."""
+        """Use this number of workers, and never more from now on."""
         self.most = workers
         self._keep(workers, why)
 

@@ -477,6 +477,8 @@ class DatasetIterator(BaseIterator[T_co]):
             for parent in self._parents:
                 parent.close()
             return
+        if not self._closed:
+            self._bad.passed(self._position, is_last=True)
         self._closed = True
         self._drop()
         self._end_workers()

@@ -46,6 +46,8 @@ _SHOWN = 8
 # Elements of a window in which a share of bad records is judged.
 _WINDOW = 1000
 _log = logging.getLogger("windrow.bad_records")
+# The longest wait of a last report. Rows are noted in much less.
+_LAST_S = 60.0
 
 Counts = Mapping[str, Sequence["int | None"]]
 """For the number of each `on_bad` node, parents first, the bad records of each lane."""
@@ -204,10 +206,16 @@ class BadRecords:
             totals[counted.node.label] = totals.get(counted.node.label, 0) + total
         return dataclasses.replace(stats, bad_records=totals)
 
-    def passed(self, position: Sequence[int], *, is_over: bool = False) -> None:
-        """Count rows before a position for good, and report them; at the end of the stream, all."""
+    def passed(
+        self, position: Sequence[int], *, is_over: bool = False, is_last: bool = False
+    ) -> None:
+        """Count rows before a position for good, and report them; at the end of the stream, all.
+
+        While rows are being noted, it leaves that to the next call, unless this `is_last`.
+        """
         # A row that is being noted lies after the position.
-        if not self._has_new or self._is_over or not self._lock.acquire(blocking=is_over):
+        wait_s = _LAST_S if is_over or is_last else 0.0
+        if not self._has_new or self._is_over or not self._lock.acquire(timeout=wait_s):
             return
         try:
             self._is_over, reached, left = is_over, self._reached(position), 0

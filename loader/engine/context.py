@@ -217,7 +217,9 @@ class NoBadRecords:
         """The stats unchanged."""
         return stats
 
-    def passed(self, position: Sequence[int], *, is_over: bool = False) -> None:
+    def passed(
+        self, position: Sequence[int], *, is_over: bool = False, is_last: bool = False
+    ) -> None:
         """Do nothing."""
 
     def noted(

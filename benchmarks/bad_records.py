@@ -1,7 +1,7 @@
 """`python -m benchmarks.bad_records`: how fast data are read of which 5% of the records are damaged.
 
 Pictures of 64 x 64 in two copies of each store, one of them damaged, in a global shuffle: with `on_bad`,
-a function that decodes, and batches. Epochs over both copies alternate. The speed is that of records of
+a function that decodes, and batches. Epochs over both copies alternate. The speed counts all records of
 the store, damaged or not. The figures go to stdout as a table, with the median of the ratios.
 """
 

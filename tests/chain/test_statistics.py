@@ -27,7 +27,7 @@ def computed(data: Any, **options: Any) -> Statistics:
 
 
 def agree(found: windrow.data_statistics.Moments, values: AnyArray, axes: tuple[int, ...]) -> None:
-    """The moments are those of NumPy over some axes."""
+    """The moments equal what NumPy computes over some axes."""
     wide = values.astype("f8")
     assert np.array_equal(found.nans, np.isnan(wide).sum(axes))
     assert np.array_equal(found.count, (~np.isnan(wide)).sum(axes))

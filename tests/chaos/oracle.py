@@ -106,7 +106,7 @@ class Steps:
     def _which(self, found: str) -> str:
         for other in self._near():
             if found == self._oracle.expected(other, self._index, self._count):
-                return f", that of step {other}"
+                return f", the batch of step {other}"
         return ""
 
     def _near(self) -> Iterator[int]:

@@ -92,7 +92,7 @@ class Chaos:
         self.tally = Tally()
 
     def run(self, minutes: float) -> None:
-        """Run until the minutes are over; the run that goes on then ends without faults.
+        """Run until the minutes are over; the last run is finished without faults.
 
         Raises:
             DisturbedError: If a fault has changed what training sees, or something is left.

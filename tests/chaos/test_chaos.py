@@ -57,7 +57,7 @@ def test_a_wrong_batch_is_found(oracle: Oracle) -> None:
     batch["number"][3] += 1
     with pytest.raises(DisturbedError, match=r"process 0 of 2: step 0 has a wrong batch$"):
         steps.compare(0, checksum(batch))
-    with pytest.raises(DisturbedError, match="step 0 has a wrong batch, that of step 1"):
+    with pytest.raises(DisturbedError, match="step 0 has a wrong batch, the batch of step 1"):
         steps.compare(0, checksum(later))
 
 

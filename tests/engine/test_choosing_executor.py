@@ -176,7 +176,7 @@ def test_without_workers_that_start_functions_stay_here(caplog: pytest.LogCaptur
     assert rig.maker.chosen[3].reason == "workers cannot be started: 3 workers in a row ended"
 
 
-def test_where_more_workers_cannot_be_started_the_others_go_on() -> None:
+def test_where_more_workers_cannot_be_started_the_others_stay() -> None:
     rig = Rig(2, 4)
     rig.team.ready_count, rig.team.refuses = 2, 4
     run(rig, 3)

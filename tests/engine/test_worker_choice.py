@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windrow.engine.worker_choice import WorkerChoice, WorkSample
@@ -207,6 +207,11 @@ def test_what_cannot_be_sent_stays_here() -> None:
     threads=st.floats(1, 4),
     cores=st.integers(2, 16),
 )
+@example(reads_s=1.953125e-3, calls_s=1.953125e-3, sends_s=3.5e-4, threads=1, cores=2)
+@example(reads_s=7.722394755e-4, calls_s=1.953125e-3, sends_s=1e-5, threads=3, cores=3)
+@example(reads_s=1.405616666e-4, calls_s=1.402731972e-3, sends_s=1.4e-4, threads=4, cores=5)
+@example(reads_s=0, calls_s=1e-5, sends_s=1e-6, threads=2, cores=4)
+@example(reads_s=0, calls_s=5e-6, sends_s=1e-6, threads=1, cores=2)
 def test_the_choice_is_about_as_good_as_the_best(
     reads_s: float, calls_s: float, sends_s: float, threads: float, cores: int
 ) -> None:

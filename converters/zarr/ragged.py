@@ -11,6 +11,7 @@ neither depends on how the rows were divided into work items.
 
 from __future__ import annotations
 
+import abc
 import bisect
 import contextlib
 import dataclasses
@@ -108,15 +109,13 @@ class _SpooledRun:
     base: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class RaggedFiles:
-    """Some files of one of the two arrays of a feature, `[start, stop)` of it. Picklable."""
+@dataclasses.dataclass(frozen=True)
+class FilesOfRows(abc.ABC):
+    """Some files of one array of a feature, `[start, stop)` of it, from what was spooled. Picklable."""
 
     layout: ArrayLayout
-    what: str
     start: int
     stop: int
-    runs: tuple[_SpooledRun, ...] = dataclasses.field(repr=False)
 
     @property
     def key(self) -> str:
@@ -135,6 +134,18 @@ class RaggedFiles:
                 out.add(items)
                 steps.add(0, items.nbytes)
         return FinishedPart(self.key, 0, tuple(out.files))
+
+    @abc.abstractmethod
+    def _blocks(self, folder: OutputFolder) -> Iterator[Array]:
+        """The items, in order, some at a time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RaggedFiles(FilesOfRows):
+    """Some files of the values or of the offsets of a feature."""
+
+    what: str
+    runs: tuple[_SpooledRun, ...] = dataclasses.field(repr=False)
 
     def _blocks(self, folder: OutputFolder) -> Iterator[Array]:
         dtype, shape = self.layout.numpy_dtype, self.layout.shape[1:]
@@ -190,7 +201,7 @@ def ragged_files(what: str, layout: ArrayLayout, spooled: Sequence[Spooled]) -> 
             a, b = max(first, begin) - begin, min(last, ends[at]) - begin
             if a < b:
                 runs.append(_SpooledRun(spooled[at], a * item_bytes, b * item_bytes, bases[at]))
-        found.append(RaggedFiles(layout, what, start, stop, tuple(runs)))
+        found.append(RaggedFiles(layout, start, stop, what, tuple(runs)))
     return found
 
 
@@ -203,31 +214,14 @@ class _EndsRun:
     items: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BlockFiles:
-    """Some files of the index of a feature, of the blocks `[start, stop)`. Picklable."""
+@dataclasses.dataclass(frozen=True)
+class BlockFiles(FilesOfRows):
+    """Some files of the index of a feature: `start` and `stop` are numbers of blocks."""
 
-    layout: ArrayLayout
-    start: int
-    stop: int
     runs: tuple[_EndsRun, ...] = dataclasses.field(repr=False)
 
-    @property
-    def key(self) -> str:
-        """The key of the part that they are."""
-        return f"ragged-{self.layout.name}-{self.start}-{self.stop}"
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the items."""
-        return (self.stop - self.start) * self.layout.row_bytes
-
-    def write(self, folder: OutputFolder, steps: Steps) -> FinishedPart:
-        """Write them."""
-        with RowFiles(folder, self.layout, self.start, self.stop, counted=False) as out:
-            out.add(self._records(folder))
-            steps.add(0, self.size_bytes)
-        return FinishedPart(self.key, 0, tuple(out.files))
+    def _blocks(self, folder: OutputFolder) -> Iterator[Array]:
+        yield self._records(folder)
 
     def _records(self, folder: OutputFolder) -> Array:
         """The first record that begins at the first value of each block, or after it."""

@@ -55,8 +55,7 @@ from windrow.converters.zarr.decoding import (
 )
 from windrow.converters.zarr.layout import METADATA, ArrayLayout, metadata_files
 from windrow.converters.zarr.ragged import (
-    BlockFiles,
-    RaggedFiles,
+    FilesOfRows,
     Spool,
     Spooled,
     attribute,
@@ -347,15 +346,13 @@ class RecordsWork:
 
     # Ragged features.
 
-    def ragged(
-        self, folder: OutputFolder, results: list[FinishedPart]
-    ) -> list[RaggedFiles | BlockFiles]:
+    def ragged(self, folder: OutputFolder, results: list[FinishedPart]) -> list[FilesOfRows]:
         ordered = in_order(results)
         features, ragged_bytes = _noted_features(folder)
         records = sum(part.records for part in ordered)
         layouts = list(self._layouts(features, ragged_bytes, records))
         files = [dataclasses.asdict(file) for part in ordered for file in part.files]
-        items: list[RaggedFiles | BlockFiles] = []
+        items: list[FilesOfRows] = []
         for name, feature in features.items():
             if feature.ragged:
                 spooled = [Spooled(**part.details["spooled"][name]) for part in ordered]
@@ -375,9 +372,7 @@ class RecordsWork:
         folder.note("converted", files)
         return items
 
-    def write_ragged(
-        self, folder: OutputFolder, item: RaggedFiles | BlockFiles, steps: Steps
-    ) -> FinishedPart:
+    def write_ragged(self, folder: OutputFolder, item: FilesOfRows, steps: Steps) -> FinishedPart:
         with room(self.memory_bytes).taken(writing_bytes([item.layout])):
             return item.write(folder, steps)
 

@@ -362,6 +362,39 @@ def stream_of(node: Node, read_options: Any) -> tuple[Node, ReadOptions]:
     return nodes.on_bad_node(node, *given, nodes.default_seed(node)), options
 
 
+class _OfClass(classmethod):  # type: ignore[type-arg]
+    """A class method that an instance refuses, since its result would be without the instance."""
+
+    def __init__(self, method: Callable[..., Any], kind: str) -> None:
+        super().__init__(method)
+        self._kind = kind
+
+    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
+        bound = super().__get__(None, type(instance) if owner is None else owner)
+        if instance is None:
+            return bound
+        of = f"{self._kind}.{self.__func__.__name__}"
+
+        @functools.wraps(bound)
+        def refused(*_: Any, **__: Any) -> Any:
+            raise ArgumentError(
+                f"{of} is of the class, and would be without the dataset that it was called on; write {of}(...),"
+                " with all datasets in one list where it takes several"
+            )
+
+        return refused
+
+
+def refuse_instances(kind: type[Dataset[Any]]) -> None:
+    """Let the class methods of a kind of dataset be called on the class alone.
+
+    Type checkers see them as they are written.
+    """
+    for name, method in list(vars(kind).items()):
+        if isinstance(method, classmethod):
+            setattr(kind, name, _OfClass(method.__func__, kind.__name__))
+
+
 def nodes_of(datasets: Any, kind: type[Dataset[Any]], who: str) -> tuple[Node, ...]:
     """The nodes of several datasets of one kind.
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
-from windrow.base import Dataset, applied, nodes_of
+from windrow.base import Dataset, applied, nodes_of, refuse_instances
 from windrow.errors import ArgumentError, PlanError
 from windrow.iterator import DatasetIterator
 from windrow.transforms import functions, nodes
@@ -563,3 +563,6 @@ class IterDataset(Dataset[T_co]):
 
     def __iter__(self) -> DatasetIterator[T_co]:
         return DatasetIterator(self._node)
+
+
+refuse_instances(IterDataset)

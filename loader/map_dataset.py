@@ -22,7 +22,7 @@ from typing import (
 import numpy as np
 import numpy.typing as npt
 
-from windrow.base import applied, nodes_of
+from windrow.base import applied, nodes_of, refuse_instances
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.random_access import Ordered
 from windrow.sources.adapt import as_source
@@ -533,3 +533,6 @@ class MapDataset(Ordered[T_co]):
             raise RecordIndexError(f"index {number} is too large; choose one below 2**63")
         element: T_co | None = self.__getitems__(np.array([number], np.int64))[0]
         return element
+
+
+refuse_instances(MapDataset)

@@ -332,6 +332,6 @@ def _check_present(values: list[Any]) -> None:
     if any_absent(values):
         row = next(row for row, value in enumerate(values) if value is None)
         raise ElementError(
-            f"batch: element {row} of the batch is absent (a function returned None); use filter"
-            " and to_iter_dataset() before batch, which leave absent elements out"
+            f"batch: element {row} of the batch is absent (a function returned None; does it lack a"
+            " return?); to leave elements out, use filter and to_iter_dataset() before batch"
         )

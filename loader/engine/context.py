@@ -30,6 +30,7 @@ from windrow.sources.remote.options import is_remote_source
 from windrow.stats.profiler import Clock, Profiler
 from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes import (
+    STREAM,
     Node,
     Tail,
     ToStreamNode,
@@ -141,12 +142,18 @@ class RunContext:
             self._read_counters.add(halves.upper.sources(), result.arrived)
 
     def drop_watch(self, nodes: Iterable[Node]) -> DropWatch | None:
-        """Watches the filters among some nodes that run together; None without a filter.
+        """Watches the filters among some nodes that run together, or else the functions of elements.
 
-        Where a function makes fewer elements than there are indices, what is absent was not left out.
+        Where a function makes fewer elements than there are indices, or where bad rows are left out, what
+        is absent does not count.
         """
+        nodes = list(nodes)
         dropping = [node for node in nodes if node.drops and not node.takes_bad]
-        if not dropping or not all(node.keeps_values for node in dropping):
+        if not all(node.keeps_values for node in dropping):
+            return None
+        if not dropping and not any(node.takes_bad for node in nodes):
+            dropping = [node for node in nodes if node.functions and node.length != STREAM]
+        if not dropping:
             return None
         from windrow.engine.drop_watch import DropWatch  # few chains have a filter
 

@@ -421,7 +421,9 @@ def _gathered(node: RegroupNode, table: Table, bounds: Sequence[int], at: Positi
         found = error
         if isinstance(error, ElementError) and not any(each.functions for each in node.walk()):
             found = ElementError(
-                str(error).replace("a function returned None", "its record is None")
+                str(error).replace(
+                    "a function returned None; does it lack a return?", "its record is None"
+                )
             )
         if len(at) == 1:  # an iterator narrows an error down to its batch
             found.add_note(f"windrow: raised in {node.label} for batch {at.flat(node.length)[0]}")

@@ -189,7 +189,8 @@ class LaneReader:
         states.without[[self._places[lane] for lane in set(self.lanes_of(block).tolist())]] = 0
         never = np.flatnonzero(states.without > self._most_without_row)
         if len(never):
-            raise never_a_row(int(states.numbers[never[0]]), self._chain.lanes)
+            lane = int(states.numbers[never[0]])
+            raise never_a_row(self._stage, lane, self._chain.lanes)
 
     def lanes_of(self, block: Block) -> IntArray:
         """The lane of each row of `read`."""

@@ -291,6 +291,8 @@ class ReadBatches(Iterator["ReadBatch"]):
                     raise failed
                 if self._watch is not None:
                     self._watch.saw(result.rows, len(known))
+        if self._watch is not None:
+            self._watch.ended()
 
     def __next__(self) -> ReadBatch:
         # A filter may drop everything forever, so the loop checks here whether the run was stopped.

@@ -35,6 +35,7 @@ from windrow.transforms.nodes import (
     ValueNode,
     as_batch,
     as_chain,
+    makers,
     may_be_absent,
     no_row,
 )
@@ -380,6 +381,8 @@ def _kept(block: Block, verdicts: list[Any]) -> Block:
 # Lanes have other elements in each epoch of a shuffle. If one element of an epoch gives a row, a lane
 # that took the elements of 16 epochs has missed it with a probability of e**-16.
 _EPOCHS: Final = 16
+# Functions may return None at random, so of few elements more are taken.
+_LEAST_OF_FUNCTIONS: Final = 10_000
 
 
 class RowWatch:
@@ -391,7 +394,8 @@ class RowWatch:
     """
 
     def __init__(self, stage: ChainStage, lane: tuple[int, int]) -> None:
-        self._most, self._lane, self._without = most_without_row(stage), lane, 0
+        self._most, self._stage, self._lane = most_without_row(stage), stage, lane
+        self._without = 0
 
     def saw(self, elements: int, rows: int) -> None:
         """Note that some elements gave some rows.
@@ -401,24 +405,33 @@ class RowWatch:
         """
         self._without = 0 if rows else self._without + elements
         if self._without > self._most:
-            raise never_a_row(*self._lane)
+            raise never_a_row(self._stage, *self._lane)
 
 
 def most_without_row(stage: ChainStage) -> float:
     """The elements after which a stage that has given no row will give none; infinite if unknown."""
     chain, below = stage.chain, stage.below
-    drops = not stage.keeps_rows
+    drops, least = not stage.keeps_rows, 0
     if chain is not None:
-        drops = drops or (may_be_absent(chain.parent) and not chain.allow_nones)
         below = chain.parent
+        if not drops and not chain.allow_nones:
+            drops = may_be_absent(below)
+            if not drops and makers(below):
+                drops, least = True, _LEAST_OF_FUNCTIONS
     # It is not known how long a mixture takes to give every element.
     if not drops or not below.is_endless() or any(len(each.parents) > 1 for each in below.walk()):
         return math.inf
     if chain is not None:
-        return _EPOCHS * below.epoch_length()
+        return max(least, _EPOCHS * below.epoch_length())
     return _EPOCHS * below.elements(once=True).high
 
 
-def never_a_row(lane: int, lanes: int) -> PlanError:
+def never_a_row(stage: ChainStage, lane: int, lanes: int) -> PlanError:
     """The error of a lane whose elements are all dropped."""
-    return no_row(lane, lanes, f"all of its elements were dropped for {_EPOCHS} epochs")
+    chain = stage.chain
+    if not stage.keeps_rows or chain is None or may_be_absent(chain.parent):
+        why = f"all of its elements were dropped for {_EPOCHS} epochs"
+        return no_row(lane, lanes, why, "keep some in filter")
+    names = " or ".join(each.written for each in makers(chain.parent))
+    why = f"{names} returned None for all of its elements for {_EPOCHS} epochs (no return in it?)"
+    return no_row(lane, lanes, why)

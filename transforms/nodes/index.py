@@ -267,8 +267,17 @@ class RepeatNode(IndexNode):
         parent = self.parent.length
         if parent >= ENDLESS:
             raise PlanError("repeat: the dataset is endless already; repeat it once")
-        endless = ENDLESS if parent else 0
-        return endless if self.times is None else min(self.times * parent, ENDLESS)
+        if self.times is not None:
+            return min(self.times * parent, ENDLESS)
+        if parent:
+            return ENDLESS
+        for each in self.parent.walk():
+            if each.group_size is not None and each.parent.length:
+                raise PlanError(
+                    f"repeat: nothing to repeat, since {each.written} makes no batch of"
+                    f" {each.parent.length} elements; choose a smaller batch, or keep the remainder"
+                )
+        return 0
 
     @property
     def label(self) -> str:

@@ -261,7 +261,8 @@ class LaneBatchNode(ShardBatchNode):
                     if count < rows and feed.error is not None:
                         raise feed.error
                     if count < rows and self.parent.never_ends():
-                        raise no_row(lane, self.lanes, "it has no element to repeat")
+                        why = "it has no element to repeat"
+                        raise no_row(lane, self.lanes, why, "keep some in filter")
                 if self.drop_remainder or (self.counts is None and not any(ready)):
                     return
                 turns = 1  # some rows are missing

@@ -483,10 +483,10 @@ def lane_share(count: int, lane: int, lanes: int) -> int:
     return max(0, -((lane - count) // lanes))
 
 
-def no_row(lane: int, lanes: int, why: str) -> PlanError:
-    """The error of an endless stream that has a lane without a row."""
+def no_row(lane: int, lanes: int, why: str, advice: str = "") -> PlanError:
+    """The error of an endless stream that has a lane without a row; with one lane, with advice."""
     if lanes == 1:
-        return PlanError(f"to_iter_dataset: the stream has no row: {why}; keep some in filter")
+        return PlanError(f"to_iter_dataset: the stream has no row: {why}{advice and f'; {advice}'}")
     return PlanError(
         f"to_iter_dataset: lane {lane} of {lanes} has no row: {why}; choose another lanes=, or"
         " shuffle the elements before it"

@@ -75,6 +75,11 @@ def may_be_absent(node: Node) -> bool:
     return any(each.drops for each in node.walk())
 
 
+def makers(node: Node) -> list[Node]:
+    """The nodes whose functions make elements. One that returns None leaves its element out."""
+    return [each for each in node.walk() if each.functions and not each.keeps_values]
+
+
 def follows_batch(node: Node) -> bool:
     """Whether the elements of a node are made of the elements of a last batch."""
     while node.follows_batch:

@@ -1,0 +1,105 @@
+"""Mistakes that would end in an empty stream, in a stream that never gives an element, or in lost data."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import windrow
+from windrow.errors import ArgumentError, ElementError, PlanError
+from windrow.experimental import DatasetOptions, WithOptionsIterDataset
+
+MapDataset, IterDataset = windrow.MapDataset, windrow.IterDataset
+
+
+def forgets(_: Any) -> Any:
+    """A function without a return."""
+
+
+ENDLESS: dict[str, Callable[[windrow.MapDataset[Any]], Any]] = {
+    "random access": lambda ds: ds.repeat(),
+    "stream": lambda ds: ds.repeat().to_iter_dataset().batch(4),
+    "workers": lambda ds: ds.repeat().mp_prefetch(1),
+    "lanes": lambda ds: ds.repeat().to_iter_dataset(lanes=2).batch(4),
+    "joined lanes": lambda ds: ds.repeat().to_iter_dataset(lanes=2),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_function_without_a_return_ends_an_endless_stream(name: str) -> None:
+    chain = ENDLESS[name](MapDataset.range(100).map(forgets))
+    with pytest.raises(
+        PlanError, match=r"has no row: map\(forgets\) returned None for all .*no return"
+    ):
+        next(iter(chain))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("length", [1, 100, 4000])
+def test_a_function_without_a_return_is_warned_of(
+    workers: int, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    chain: Any = MapDataset.range(length).map(forgets)
+    with caplog.at_level(logging.WARNING, "windrow"):
+        assert list(chain.mp_prefetch(1) if workers else chain) == []
+    (record,) = caplog.records
+    assert "map(forgets) returned None for 100.00% of the last" in record.getMessage()
+    assert "lack a return" in record.getMessage()
+
+
+def test_none_for_some_elements_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "windrow"):
+        assert list(MapDataset.range(4000).map(lambda x: x if x % 2 else None)) == [
+            *range(1, 4000, 2)
+        ]
+        assert (
+            list(MapDataset.range(3).map(forgets).to_iter_dataset(allow_nones=True)) == [None] * 3
+        )
+        silent = DatasetOptions(filter_warn_threshold_ratio=None)
+        stream = MapDataset.range(3).map(forgets).to_iter_dataset()
+        assert list(WithOptionsIterDataset(stream, silent)) == []
+    assert not caplog.records
+
+
+def test_a_rare_element_of_a_function_is_waited_for() -> None:
+    def rarely(x: int, rng: Any) -> int | None:
+        return x if rng.random() < 1e-3 else None
+
+    assert next(iter(MapDataset.range(3).seed(1).random_map(rarely).repeat())) in range(3)
+
+
+def test_a_batch_of_absent_elements_asks_for_the_return() -> None:
+    with pytest.raises(ElementError, match=r"a function returned None; does it lack a return\?"):
+        MapDataset.range(8).map(forgets).batch(4)[0]
+
+
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "MapDataset.concatenate": lambda a, b: a.concatenate([b]),
+    "MapDataset.mix": lambda a, b: a.mix([b]),
+    "MapDataset.zip": lambda a, b: a.zip([b]),
+    "MapDataset.range": lambda a, _: a.range(3),
+    "MapDataset.source": lambda a, _: a.shuffle(seed=1).source([1]),
+    "IterDataset.mix": lambda a, b: a.to_iter_dataset().mix([b.to_iter_dataset()]),
+    "IterDataset.zip": lambda a, b: a.to_iter_dataset().zip([b.to_iter_dataset()]),
+    "IterDataset.interleave": lambda a, b: a.to_iter_dataset().interleave(
+        [b.to_iter_dataset()], cycle_length=1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_class_method_of_an_instance_is_refused(name: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"{name} is of the class, .*write {name}\(\.\.\.\)"):
+        CALLS[name](MapDataset.range(3), MapDataset.range(3, 6))
+
+
+def test_endless_epochs_without_a_batch_are_refused() -> None:
+    batches = MapDataset.range(10).batch(32, drop_remainder=True)
+    assert list(batches) == []
+    assert list(batches.repeat(2)) == []
+    with pytest.raises(PlanError, match=r"nothing to repeat, since batch\(32.* of 10 elements"):
+        batches.repeat()
+    assert list(MapDataset.range(0).batch(32, drop_remainder=True).repeat()) == []

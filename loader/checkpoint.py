@@ -31,6 +31,7 @@ import pathlib
 from typing import Any, Protocol, runtime_checkable
 
 from windrow import state_files
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError, missing_extra
 from windrow.iterator import DatasetIterator
 
@@ -99,7 +100,7 @@ def _item(item: Any, args: CheckpointSave | CheckpointRestore | None) -> Any:
 def _check_item(item: object, who: str) -> None:
     if not isinstance(item, Stateful):
         raise ArgumentError(
-            f"{who}: needs an iterator, got a {type(item).__name__}; pass iter(dataset), the one"
+            f"{who}: needs an iterator, got {with_article(type(item).__name__)}; pass iter(dataset), the one"
             " that the training loop takes its batches from"
         )
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core.progress import ProgressMeter, ShowProgress
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError, ElementError
 from windrow.iterator import DatasetIterator
 from windrow.kept_file import KeptFile
@@ -172,7 +173,7 @@ class _Measured:
     def __call__(self, element: Any) -> int:
         if self._function is len and isinstance(element, (dict, tuple)):
             raise ElementError(
-                f"lengths: an element is a {type(element).__name__}, whose len is not the length of a"
+                f"lengths: an element is {with_article(type(element).__name__)}, whose len is not the length of a"
                 " sequence; give a function, such as lambda element: len(element['tokens'])"
             )
         found = self._function(element)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from windrow.core.machine import usable_cores
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError, PlanError
 from windrow.iter_dataset import IterDataset
 from windrow.map_dataset import MapDataset
@@ -80,7 +81,7 @@ def tune(dataset: Any, seconds: float = 10.0) -> Tuning:
     """
     if not isinstance(dataset, (MapDataset, IterDataset)):
         raise ArgumentError(
-            f"tune: needs a MapDataset or an IterDataset, got a {type(dataset).__name__}"
+            f"tune: needs a MapDataset or an IterDataset, got {with_article(type(dataset).__name__)}"
         )
     is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds < math.inf:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from windrow.core.text import counted
 from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources.base import BatchedSource, IntArray, checked_indices
 from windrow.sources.memory import own
@@ -149,7 +150,7 @@ class ForeignDataSource(BatchedSource):
             raise
         if len(records) != len(wanted):
             raise SourceError(
-                f"{_name(source)}.{method} returned {len(records):,} records for"
+                f"{_name(source)}.{method} returned {counted(len(records), 'record')} for"
                 f" {len(wanted):,} indices; it must return one record per index, in their order"
             )
         return [own(record) for record in records]

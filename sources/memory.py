@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core import buffer_pool
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import (
     ArraySpec,
@@ -263,7 +264,7 @@ def _checked_tree(value: Any, name: str) -> ArrayTree:
         )
     if not isinstance(value, np.ndarray) and getattr(value, "__array__", None) is None:
         raise ArgumentError(
-            f"ArrayDataSource: {shown} a {type(value).__name__}; it must be a NumPy array: use"
+            f"ArrayDataSource: {shown} {with_article(type(value).__name__)}; it must be a NumPy array: use"
             " np.asarray(...)"
         )
     # asarray also turns np.memmap into a plain array, whose rows are not memmaps.

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError, PlanError
 
 AtEnd: TypeAlias = Literal["stop", "repeat", "drop"]
@@ -47,7 +48,7 @@ def integer(value: Any, what: str) -> int:
 def one_index(value: Any) -> int:
     """`value` as the index of one element; raises ArgumentError for several."""
     if not isinstance(value, int) and np.ndim(value):
-        got = f"index must be an integer, got a {type(value).__name__}"
+        got = f"index must be an integer, got {with_article(type(value).__name__)}"
         raise ArgumentError(f"{got}; for several elements use ds.read([...])")
     return integer(value, "index")
 

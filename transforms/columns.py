@@ -21,6 +21,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.text import counted
 from windrow.errors import ElementError
 from windrow.sources.ragged_column import RaggedColumn
 
@@ -466,7 +467,7 @@ def checked_columns(tree: Tree, rows: int, who: str, *, given: Tree = None) -> T
         )
     if len(column) != rows:
         raise ElementError(
-            f"{who} returned {len(column)} rows for {rows}; it must return one row for each"
+            f"{who} returned {counted(len(column), 'row')} for {rows}; it must return one row for each"
         )
     return column if isinstance(column, (list, RaggedColumn)) else _without_strings(column)
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError, PlanError, SourceError, WindrowError
 from windrow.sources.base import KnowsLengths, KnowsSomeLengths
 
@@ -140,7 +141,7 @@ def _one_per_source(given: Any, sources: Sequence[Any]) -> list[Any]:
     if isinstance(given, np.ndarray) and len(sources) == 1:
         return [given]
     if isinstance(given, (str, bytes, np.ndarray)) or not isinstance(given, Sequence):
-        shown = "one array" if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
+        shown = "one array" if isinstance(given, np.ndarray) else with_article(type(given).__name__)
         raise ArgumentError(
             f"lengths must be a list with one array for each of {len(sources)} sources, got {shown}"
         )

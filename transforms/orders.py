@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core import native
+from windrow.core.text import counted
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 
 IntArray = npt.NDArray[np.int64]
@@ -229,7 +230,7 @@ def mix_length(lengths: Sequence[int], weights: Sequence[int]) -> int:
     _check_mixture(weights)
     if len(lengths) != len(weights):
         raise PlanError(
-            f"mix: {len(lengths)} datasets have {len(weights)} weights; give one for each"
+            f"mix: {counted(len(lengths), 'dataset')} and {counted(len(weights), 'weight')}; give one for each"
         )
     for at, length in enumerate(lengths):
         if length < 1:
@@ -550,7 +551,7 @@ def _check_offsets(offsets: IntArray, length: int) -> None:
     if len(offsets) and not (offsets.min() >= 0 and offsets.max() < length):
         wrong = offsets[(offsets < 0) | (offsets >= length)][0]
         raise RecordIndexError(
-            f"shuffle: offset {wrong} is out of range for {length} records;"
+            f"shuffle: offset {wrong} is out of range for {counted(length, 'record')};"
             f" choose 0 <= offset < {length}"
         )
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.text import counted
 from windrow.errors import ElementError
 from windrow.transforms import columns
 from windrow.transforms.columns import Tree
@@ -187,7 +188,9 @@ def from_source(read: Any, rows: int, who: str) -> Table:
     """
     if type(read) is list:
         if len(read) != rows:
-            raise ElementError(f"{who}: read returned {len(read)} records for {rows} indices")
+            raise ElementError(
+                f"{who}: read returned {counted(len(read), 'record')} for {rows} indices"
+            )
         return Listed(read)
     tree = columns.checked_columns(read, rows, f"{who}: read")
     return Listed(tree) if type(tree) is list else Columnar(tree, rows)

@@ -54,6 +54,16 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{many}"
 
 
+def with_article(noun: str) -> str:
+    """Return a noun, such as the name of a type, with its article.
+
+    >>> with_article("int"), with_article("MapDataset"), with_article("uint8")
+    ('an int', 'a MapDataset', 'a uint8')
+    """
+    is_vowel = noun[:1].lower() in tuple("aeiou") and not noun.lower().startswith(("uint", "uni"))
+    return f"{'an' if is_vowel else 'a'} {noun}"
+
+
 def in_range(low: str, high: str) -> str:
     """Two bounds as one string: the bound itself where both are equal."""
     return low if low == high else f"{low} to {high}"

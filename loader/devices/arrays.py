@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core import buffer_pool
+from windrow.core.text import with_article
 from windrow.devices import trees
 from windrow.devices.extra import jax
 from windrow.devices.placement import (
@@ -106,7 +107,11 @@ class GlobalArrays:
         array = columns.as_array(leaf)
         if array is None:
             kind = type(leaf[0] if isinstance(leaf, list) and leaf else leaf).__name__
-            held = f"holds values of type {kind}" if isinstance(leaf, list) else f"is a {kind}"
+            held = (
+                f"holds values of type {kind}"
+                if isinstance(leaf, list)
+                else f"is {with_article(kind)}"
+            )
             raise ElementError(not_an_array(path, held))
         if not is_supported(array.dtype):
             raise ElementError(not_an_array(path, f"has dtype {array.dtype}"))

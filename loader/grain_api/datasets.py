@@ -10,6 +10,7 @@ import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
@@ -355,7 +356,9 @@ def multithread_prefetch(
 
 def _map_dataset(parent: Any, who: str) -> MapDataset[Any]:
     if not isinstance(parent, MapDataset):
-        raise ArgumentError(f"{who}: needs a windrow.MapDataset, got a {type(parent).__name__}")
+        raise ArgumentError(
+            f"{who}: needs a windrow.MapDataset, got {with_article(type(parent).__name__)}"
+        )
     return parent
 
 
@@ -363,5 +366,7 @@ def _stream(parent: Any, who: str) -> IterDataset[Any]:
     if isinstance(parent, MapDataset):
         raise ArgumentError(f"{who}: needs an IterDataset; call .to_iter_dataset() before it")
     if not isinstance(parent, IterDataset):
-        raise ArgumentError(f"{who}: needs a windrow.IterDataset, got a {type(parent).__name__}")
+        raise ArgumentError(
+            f"{who}: needs a windrow.IterDataset, got {with_article(type(parent).__name__)}"
+        )
     return parent

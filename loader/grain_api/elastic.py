@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from windrow import state_files
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError, PlanError, StateError
 from windrow.grain_api.sharding import ShardOptions
 from windrow.iterator import DatasetIterator
@@ -62,7 +63,7 @@ class ElasticIterator(Iterator[Any]):
     ) -> None:
         if not isinstance(ds, MapDataset):
             raise ArgumentError(
-                f"ElasticIterator: needs a windrow.MapDataset, got a {type(ds).__name__}; for a stream"
+                f"ElasticIterator: needs a windrow.MapDataset, got {with_article(type(ds).__name__)}; for a stream"
                 " use batch(n).shard(i, count)"
             )
         if may_be_absent(ds._node):

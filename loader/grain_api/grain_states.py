@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError, StateError
 from windrow.grain_api import grain_attributes, grain_nodes
 from windrow.grain_api.conversion import GraphConversion
@@ -61,7 +62,7 @@ def to_grain_state(iterator: DatasetIterator[Any], dataset: Any) -> Any:
     """
     if not isinstance(iterator, DatasetIterator):
         raise ArgumentError(
-            f"to_grain_state: needs an iterator of Windrow, got a {type(iterator).__name__}"
+            f"to_grain_state: needs an iterator of Windrow, got {with_article(type(iterator).__name__)}"
         )
     to = grain_nodes.conversion(strict=True)
     made, named = to.of(dataset), iterator._named()

@@ -14,6 +14,7 @@ import numpy as np
 
 from windrow.base import Dataset
 from windrow.core.process import cores
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError
 from windrow.iter_dataset import IterDataset
 from windrow.transforms import nodes
@@ -44,7 +45,7 @@ class WithOptionsIterDataset(IterDataset[T]):
     def __init__(self, parent: IterDataset[T], options: DatasetOptions) -> None:
         if not isinstance(parent, IterDataset):
             raise ArgumentError(
-                f"WithOptionsIterDataset: needs an IterDataset, got a {type(parent).__name__}"
+                f"WithOptionsIterDataset: needs an IterDataset, got {with_article(type(parent).__name__)}"
             )
         if not isinstance(options, DatasetOptions):
             raise ArgumentError(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from windrow.base import Dataset
 from windrow.core.optional_imports import optional
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
@@ -176,7 +177,9 @@ def set_next_index(ds_iter: DatasetIterator[Any], index: int) -> None:
 
 def _iterator(value: Any, who: str) -> DatasetIterator[Any]:
     if not isinstance(value, DatasetIterator):
-        raise ArgumentError(f"{who}: needs an iterator of Windrow, got a {type(value).__name__}")
+        raise ArgumentError(
+            f"{who}: needs an iterator of Windrow, got {with_article(type(value).__name__)}"
+        )
     return value
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from windrow.converters.job.stages import check_integer
 from windrow.core.process import cores
 from windrow.core.progress import ProgressMeter, ShowProgress
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError
 from windrow.iter_dataset import IterDataset
 from windrow.map_dataset import MapDataset
@@ -66,7 +67,7 @@ def verify(
     """
     if isinstance(source, MapDataset | IterDataset):
         raise ArgumentError(
-            f"verify: got a {type(source).__name__}, whose functions would run; give the source"
+            f"verify: got {with_article(type(source).__name__)}, whose functions would run; give the source"
             " that it was made from"
         )
     check_arguments(missing, threads)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from windrow.core.text import listing
+from windrow.core.text import listing, with_article
 from windrow.errors import ArgumentError, PlanError
 
 MIB = 1 << 20
@@ -126,7 +126,7 @@ def _folder(path: Any) -> str:
         text = b""
     if not isinstance(text, str):
         raise ArgumentError(
-            f"RemoteOptions: cache_dir must be a path of a local folder, got a {type(path).__name__}"
+            f"RemoteOptions: cache_dir must be a path of a local folder, got {with_article(type(path).__name__)}"
         )
     if not text or "://" in text:
         from windrow.core.redaction import shown_url

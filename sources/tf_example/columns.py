@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 
 import numpy as np
 
+from windrow.core.text import counted
 from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.sources.tf_example.features import Column, Feature, cast
 from windrow.sources.tf_example.message import Values, parsed, values_of
@@ -119,7 +120,7 @@ def infer_features(records: Sequence[bytes]) -> dict[str, Feature]:
                 seen.setdefault(name, []).append((number, values))
     if not seen:
         raise ConversionError(
-            f"features: {len(records)} records have no features to infer; give features="
+            f"features: no features to infer in {counted(len(records), 'record')}; give features="
         )
     return {name: _inferred(name, seen[name], len(records)) for name in sorted(seen)}
 

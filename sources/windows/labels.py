@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError, SourceError
 
 AnyArray = npt.NDArray[Any]
@@ -229,5 +230,5 @@ def _wrong_type(label: object, what: str, holds: str) -> ArgumentError:
         "numbers": "a number",
     }[holds]
     return ArgumentError(
-        f"{what} holds {holds}, and {label!r} is a {type(label).__name__}; give {named}"
+        f"{what} holds {holds}, and {label!r} is {with_article(type(label).__name__)}; give {named}"
     )

@@ -17,6 +17,7 @@ import numpy as np
 import tensorstore as ts
 
 from windrow.core.redaction import shown_url
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError, NotFoundError, SourceError
 from windrow.sources.remote.paths import (
     UNFINISHED_MARKER,
@@ -127,7 +128,7 @@ def _find(access: Access, value: Any, name: str, known: tuple[str, ...]) -> Foun
     if isinstance(value, str | os.PathLike):
         return _find_path(access, os.fspath(value), name, known)
     raise ArgumentError(
-        f"{what}: {f'{name!r} is' if name else 'got'} a {type(value).__name__}; give a path or URL"
+        f"{what}: {f'{name!r} is' if name else 'got'} {with_article(type(value).__name__)}; give a path or URL"
         " of a Zarr array or group, an open array or group of zarr-python, xarray or TensorStore, an array"
         " of NumPy, or a dict of these"
     )

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from windrow.core.text import listing
+from windrow.core.text import listing, with_article
 from windrow.errors import ArgumentError
 from windrow.sources.remote.paths import joined
 from windrow.sources.zarr.held import HeldArray
@@ -287,7 +287,7 @@ def _stored(what: str, array: Any, decode: bool) -> Any:
     if type(data).__name__ != "ZarrArrayWrapper" or len(lazily) != 1:
         kind = f"{type(data).__module__.partition('.')[0]}.{type(data).__name__}"
         raise ArgumentError(
-            f"{what}: {shown} is not an array of a Zarr store as it is stored (it is a {kind}: computed,"
+            f"{what}: {shown} is not an array of a Zarr store as it is stored (it is {with_article(kind)}: computed,"
             " transposed, rechunked, or of another format). Write it with .to_zarr(), hold it in"
             " memory with .load(), or give the store and select=... of WindowDataSource"
         )

@@ -165,7 +165,7 @@ def test_in_a_mixture_it_gets_its_rows_of_the_batch() -> None:
     [
         (lambda c: c[1:], "returned 3 rows for 4; it must return one row for each"),
         (lambda c: {"a": c, "b": c[:2]}, "returned 2 rows for 4"),
-        (lambda c: [0], "returned 1 rows for 4"),
+        (lambda c: [0], "returned 1 row for 4"),
         (lambda c: c.sum(), r"returned int64\[\] where a column of 4 rows is needed"),
         (lambda c: None, "returned NoneType where a column of 4 rows is needed"),
         (lambda c: {"a": "text"}, "returned str where a column"),
@@ -669,8 +669,8 @@ def test_what_does_not_stack_is_refused(elements: list[Any], message: str) -> No
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        (lambda at: [0], "Odd: read returned 1 records for 3 indices"),
-        (lambda at: {"x": at[:1]}, "Odd: read returned 1 rows for 3"),
+        (lambda at: [0], "Odd: read returned 1 record for 3 indices"),
+        (lambda at: {"x": at[:1]}, "Odd: read returned 1 row for 3"),
         (lambda at: 5, "Odd: read returned int where a column of 3 rows is needed"),
     ],
 )

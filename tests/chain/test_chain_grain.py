@@ -394,7 +394,7 @@ def test_a_state_of_grain_is_refused_where_a_chain_has_more_to_remember() -> Non
     [
         ((3, 0), None, "dataset 1 has no elements"),
         ((3, 3), (1, 0), "weight 1 is 0"),
-        ((3, 3), (1,), "1 weights for 2 datasets"),
+        ((3, 3), (1,), "1 weight for 2 datasets"),
     ],
 )
 def test_mixtures_that_grain_refuses_are_refused(

@@ -366,7 +366,7 @@ def test_rows_before_one_that_cannot_be_counted_are_given() -> None:
         ({"by": "bytes"}, PlanError, "mix: by must be one of elements, tokens, got 'bytes'"),
         ({"tokens": len}, PlanError, 'tokens= is only for by="tokens"'),
         ({"by": "tokens", "tokens": 3}, ArgumentError, "must be a function or a key, got 3"),
-        ({"weights": Schedule([(0, [1])])}, PlanError, "1 weights for 2 datasets"),
+        ({"weights": Schedule([(0, [1])])}, PlanError, "1 weight for 2 datasets"),
         ({"weights": Schedule([(0, [0, 0])])}, PlanError, "mix: weight 0 is 0"),
         ({"weights": Schedule([(0, [1, -1])])}, PlanError, "mix: weight 1 is -1"),
         (

@@ -13,6 +13,7 @@ from windrow.core.text import (
     in_units,
     listing,
     shortened,
+    with_article,
 )
 
 
@@ -63,3 +64,11 @@ def test_tables_keep_strings() -> None:
     table = TextTable("t", ("name", "value"), [("1e5", "<a>")])
     assert table.to_text().splitlines()[-1].split() == ["1e5", "<a>"]
     assert "&lt;a&gt;" in table.to_html()
+
+
+@pytest.mark.parametrize(
+    ("noun", "expected"),
+    [("int", "an int"), ("IterDataset", "an IterDataset"), ("str", "a str"), ("uint8", "a uint8")],
+)
+def test_the_article_suits_the_noun(noun: str, expected: str) -> None:
+    assert with_article(noun) == expected

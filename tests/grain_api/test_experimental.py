@@ -302,7 +302,7 @@ def test_an_elastic_state_of_grain_is_read_and_one_of_other_data_is_not() -> Non
         ours.ElasticIterator(ds, 5, shard)
     with pytest.raises(PlanError, match="leaves gaps"):
         ours.ElasticIterator(ds.filter(bool), 4, shard)
-    with pytest.raises(ArgumentError, match=r"needs a windrow.MapDataset, got a IterDataset"):
+    with pytest.raises(ArgumentError, match=r"needs a windrow.MapDataset, got an IterDataset"):
         ours.ElasticIterator(ds.to_iter_dataset(), 4, shard)  # type: ignore[arg-type]
 
 

@@ -151,7 +151,7 @@ def test_a_batch_of_the_wrong_length_is_refused() -> None:
         def __getitems__(self, indices: list[int]) -> list[int]:
             return [1]
 
-    with pytest.raises(SourceError, match="returned 1 records for 2 indices"):
+    with pytest.raises(SourceError, match="returned 1 record for 2 indices"):
         ForeignDataSource(Short(5)).read(np.array([0, 1]))
 
 

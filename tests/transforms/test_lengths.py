@@ -264,7 +264,7 @@ def test_the_promise_of_a_map_is_in_no_fingerprint() -> None:
         ([np.array([1, 2, 2**63], np.uint64)], PlanError, r"9223372036854775808 is too large"),
         ([[1, 2, 3], [4]], PlanError, r"2 arrays for 1 sources \(Sequences\)"),
         ("abc", ArgumentError, r"one array for each of 1 sources, got a str"),
-        (3, ArgumentError, r"one array for each of 1 sources, got a int"),
+        (3, ArgumentError, r"one array for each of 1 sources, got an int"),
     ],
 )
 def test_wrong_lengths_are_refused(given: Any, error: type[Exception], message: str) -> None:

@@ -350,7 +350,7 @@ def test_wrong_mixtures_say_what_is_allowed() -> None:
         orders.mix_weights([])
     with pytest.raises(PlanError, match=r"are too far apart"):
         orders.mix_weights([1e-200, 1e200])
-    with pytest.raises(PlanError, match=r"2 datasets have 1 weights"):
+    with pytest.raises(PlanError, match=r"2 datasets and 1 weight;"):
         orders.mix_length([1, 2], [1])
     with pytest.raises(PlanError, match=r"dataset 1 has no elements"):
         orders.mix_length([1, 0], [1, 1])

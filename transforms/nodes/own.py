@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from windrow.core.text import with_article
 from windrow.errors import ElementError, PlanError, StateError
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import integer
@@ -160,7 +161,7 @@ class OwnStreamNode(StreamNode):
         missing = [name for name in wanted if not callable(getattr(iterator, name, None))]
         if missing:
             raise ElementError(
-                f"{self.name}: __iter__ returned a {type(iterator).__name__}, which has no"
+                f"{self.name}: __iter__ returned {with_article(type(iterator).__name__)}, which has no"
                 f" {' and no '.join(missing)}; return an instance of a subclass of"
                 " windrow.DatasetIterator"
             )

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.text import counted
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.transforms import layouts, orders, specs
 from windrow.transforms.functions import call_without_stop
@@ -250,7 +251,9 @@ def mix_proportions(parents: int, weights: Sequence[float] | None) -> tuple[int,
     if weights is None:
         return (1,) * parents
     if len(weights) != parents:
-        raise PlanError(f"mix: {len(weights)} weights for {parents} datasets; give one for each")
+        raise PlanError(
+            f"mix: {counted(len(weights), 'weight')} for {counted(parents, 'dataset')}; give one for each"
+        )
     for i, weight in enumerate(weights):
         if getattr(weight, "__float__", None) is None:
             raise ArgumentError(f"mix: weight {i} must be a number, got {weight!r}")

@@ -368,7 +368,7 @@ def test_an_object_that_changes_while_it_is_asked_for_is_never_mixed(
 @pytest.mark.parametrize(
     ("given", "error", "match"),
     [
-        ({"cache_dir": 3}, ArgumentError, "cache_dir must be a path of a local folder, got a int"),
+        ({"cache_dir": 3}, ArgumentError, "cache_dir must be a path of a local folder, got an int"),
         ({"cache_dir": b"a"}, ArgumentError, "got a bytes"),
         ({"cache_dir": ""}, PlanError, "cache_dir must be a path of a local folder, got ''"),
         ({"cache_dir": "s3://a:b@c"}, PlanError, r"got 's3://\*\*\*@c'"),

@@ -362,8 +362,8 @@ def test_what_is_found_out_takes_all_records(features: dict[str, Feature], seed:
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([], "0 records have no features to infer; give features="),
-        ([{}], "1 records have no features to infer"),
+        ([], "no features to infer in 0 records; give features="),
+        ([{}], "no features to infer in 1 record;"),
         ([{"a": 1}, {"a": 1.0}], "'a' is of int64 in record 0, of float32 in record 1"),
         ([{"a": b"x"}, {}, {"a": 1}], "'a' is of bytes in record 0, of int64 in record 2"),
         ([{"a": 1}, {"a": 1, "b": [b"x", b"y"]}], "'b' has 2 values of bytes in record 1"),

@@ -334,9 +334,9 @@ def test_texts_that_cover_several_times_name_the_way_out() -> None:
     [
         ([1, 2], "1", r"'x' holds numbers, and '1' is a str; give a number"),
         ([1, 2], True, r"holds numbers, and True is a bool"),
-        (["a"], 1, r"holds strings, and 1 is a int; give a string"),
-        (DAYS, 5, r"holds times, and 5 is a int; give an ISO string"),
-        ([b"a"], 1, r"holds bytes, and 1 is a int; give bytes or a string"),
+        (["a"], 1, r"holds strings, and 1 is an int; give a string"),
+        (DAYS, 5, r"holds times, and 5 is an int; give an ISO string"),
+        ([b"a"], 1, r"holds bytes, and 1 is an int; give bytes or a string"),
         (np.array([1], "m8[h]"), "1h", r"holds durations, and '1h' is a str"),
         ([1, 2], None, r"holds numbers, and None is a NoneType"),
     ],

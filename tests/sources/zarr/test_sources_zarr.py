@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.zarr_layouts import DIRECTLY
+from windrow.core.text import counted
 from windrow.errors import (
     ArgumentError,
     ConversionError,
@@ -95,7 +96,7 @@ def test_short_arrays(tmp_path: Path, rows: int, zarr_format: Any) -> None:
     source = ZarrDataSource(path)
     assert len(source) == rows
     np.testing.assert_array_equal(source.read(np.arange(rows)[::-1]), values(rows)[::-1])
-    with pytest.raises(RecordIndexError, match=f"out of range for {rows} records"):
+    with pytest.raises(RecordIndexError, match=f"out of range for {counted(rows, 'record')};"):
         source[rows]
 
 
@@ -310,7 +311,7 @@ def test_paths_that_name_nothing(tmp_path: Path) -> None:
         ZarrDataSource(tmp_path / "empty")
     with pytest.raises(ArgumentError, match="knows the protocol 'nonsense'"):
         ZarrDataSource("nonsense://x/y")
-    with pytest.raises(ArgumentError, match=r"got a int; give a path or URL"):
+    with pytest.raises(ArgumentError, match=r"got an int; give a path or URL"):
         ZarrDataSource(3)
     with pytest.raises(ArgumentError, match="'a' is a list"):
         ZarrDataSource({"a": [1]})

@@ -10,7 +10,7 @@ import functools
 import importlib
 import os
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,6 +25,8 @@ from typing import (
 
 import numpy as np
 
+from windrow.core.renamed import explains_misfits
+from windrow.core.text import with_article
 from windrow.engine import execute
 from windrow.engine.defaults import default_options
 from windrow.errors import ArgumentError, ReadError, UnsupportedTransformError
@@ -174,6 +176,7 @@ class Dataset(abc.ABC, Generic[T_co]):
         colocated: Literal[True],
     ) -> ColocatedDataset: ...
 
+    @explains_misfits
     def to_jax(
         self,
         sharding: Any,
@@ -401,6 +404,12 @@ def nodes_of(datasets: Any, kind: type[Dataset[Any]], who: str) -> tuple[Node, .
     Raises:
         ArgumentError: If they are something else.
     """
+    if isinstance(datasets, Mapping):
+        names = "; streams with names are for IterDataset.mix" if who == "mix" else ""
+        raise ArgumentError(
+            f"{who}: needs a list of {kind.__name__}, got a mapping; give its values:"
+            f" {who}(list(datasets.values())){names}"
+        )
     # A dataset is iterable too, but its elements are not datasets, and must not be read here.
     if isinstance(datasets, Dataset) or not isinstance(datasets, Iterable):
         raise ArgumentError(f"{who}: needs a list of {kind.__name__}, got {datasets!r}")
@@ -408,7 +417,7 @@ def nodes_of(datasets: Any, kind: type[Dataset[Any]], who: str) -> tuple[Node, .
     for i, dataset in enumerate(datasets):
         if not isinstance(dataset, kind):
             raise ArgumentError(
-                f"{who}: dataset {i} is a {type(dataset).__name__}, not a {kind.__name__}"
+                f"{who}: dataset {i} is {with_article(type(dataset).__name__)}, not {with_article(kind.__name__)}"
             )
     return tuple(dataset._node for dataset in datasets)
 

@@ -41,6 +41,13 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     _keeping: Keeping | None = None
     _stall_watch: StallWatch | None = None
 
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> Any:
+            from windrow.core.absent_names import of_iterator  # only for errors
+
+            raise of_iterator(type(self).__name__, name)
+
     @property
     def _parent(self) -> Any:
         from windrow import own_nodes  # few processes have own nodes

@@ -47,7 +47,7 @@ class JaxDataset(Iterable[Any]):
         spec = node.known_spec()
         narrow = [] if spec is None else narrowed_leaves(spec, self._placement)
         if narrow:
-            self._plan.arrays.narrowing.warn(narrow, stacklevel=3)
+            self._plan.arrays.narrowing.warn(narrow, stacklevel=4)
 
     @property
     def element_spec(self) -> Any:

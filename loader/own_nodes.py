@@ -13,6 +13,11 @@ from windrow.transforms.nodes import STREAM, Node, RowPosition, Tail
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.row_blocks import OwnStates
 
+_MADE_BY: Final = {
+    "MapDataset": "MapDataset.source(source) for the records of a source, or of a sequence or arrays",
+    "IterDataset": "MapDataset.source(source).to_iter_dataset() for a stream of the records of a source",
+    "DatasetIterator": "iter(dataset) for an iterator over a dataset",
+}
 _TAKEN: Final = {"__getitem__": "an index", "set_state": "a state"}
 _STATELESS: Final = (
     "which has no state; return an instance of a subclass of windrow.DatasetIterator with __next__,"
@@ -49,8 +54,10 @@ def check_methods(own: type[Any], base: type[Any], names: Iterable[str]) -> None
     """Check that a subclass has methods of its own.
 
     Raises:
-        ArgumentError: If it has not, or one is not a method that can work; the message names them.
+        ArgumentError: If it is the class of Windrow itself, if it has not, or one is not a method that can work; the message names them.
     """
+    if own is base:
+        raise ArgumentError(f"{base.__name__}: write {_MADE_BY[base.__name__]}")
     missing = [name for name in names if getattr(own, name, None) is getattr(base, name, None)]
     if missing:
         raise ArgumentError(

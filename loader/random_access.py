@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.base import Dataset, stream_of
+from windrow.core.renamed import explains_misfits
 from windrow.engine import execute
 from windrow.errors import ArgumentError, RecordIndexError
 from windrow.iter_dataset import IterDataset
@@ -159,6 +160,7 @@ class RandomAccess(Dataset[T_co]):
         node = nodes.ToStreamNode((chain,), options, allow_nones, count)
         return IterDataset(node)
 
+    @explains_misfits
     def mp_prefetch(
         self,
         options: int | Literal["auto"] | WorkerOptions | None = None,
@@ -380,6 +382,7 @@ class Ordered(PlannedByLengths[T_co]):
         """
         return self._with(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
 
+    @explains_misfits
     def shuffle(self, seed: int | None = None) -> Self:
         """Shuffle globally, in another order in each epoch.
 

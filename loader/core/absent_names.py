@@ -1,10 +1,15 @@
-"""Names of Grain that Windrow does not have: what to use, and where that is documented."""
+"""Names and arguments of other loaders that Windrow does not have: what to use instead."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import inspect
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+from windrow.core.text import listing
+from windrow.errors import ArgumentError
 
 _SHARED = (
     "workers get arrays through shared memory already; pass a list or arrays to MapDataset.source:"
@@ -36,7 +41,16 @@ OF_STREAMS: Final = {
 """For methods that only a `MapDataset` has, what to do with a stream."""
 
 
-_OF_BOTH: Final = {
+OF_ITERATORS: Final = (
+    *("close", "get_state", "has_lanes_of", "keep_history", "load", "load_state_dict", "on_stall"),
+    *("on_stats", "records_of_last", "save", "seek", "set_state", "skip", "start_prefetch"),
+    *("state_dict", "stats"),
+)
+"""Methods that iterators have and datasets have not."""
+
+_OF_BOTH: Final = dict.fromkeys(
+    OF_ITERATORS, "an iterator has it: write iterator = iter(dataset), and use that one in the loop"
+) | {
     "collate": "batch(n, batch_fn=...) takes a function of a list of elements",
     "enumerate": "map_with_index(f) gives f the index and the element",
     "interleave": "interleave streams: IterDataset.interleave([...], cycle_length=n)",
@@ -61,6 +75,52 @@ _OF_STREAMS_OF_OTHERS: Final = _OF_BOTH | {
 }
 
 
+OF_DATASETS: Final = (
+    *("apply", "batch", "cache", "element_spec", "explain", "filter", "flat_map", "limit", "map"),
+    *(
+        "map_with_index",
+        "mp_prefetch",
+        "pack",
+        "pipe",
+        "random_map",
+        "read",
+        "read_spec",
+        "rebatch",
+    ),
+    *("repeat", "seed", "shard", "shuffle", "slice", "to_iter_dataset", "to_jax", "window_shuffle"),
+)
+"""Steps of a chain, which an iterator has not."""
+
+_WORKERS: Final = "the number of workers comes first: write mp_prefetch(2)"
+_FOR_CALLS: Final[Mapping[str, Mapping[str, str]]] = {
+    "DataLoader": {
+        "otherwise": (
+            "it is called as Grain's: DataLoader(data_source=source, sampler=sampler, operations=[...]);"
+            " in place of torch's write MapDataset.source(source).shuffle(seed=0).batch(n)"
+        )
+    },
+    "batch": {
+        "collate_fn": "write batch(n, batch_fn=f); f takes the list of elements",
+        "drop_last": "write batch(n, drop_remainder=True)",
+    },
+    "mp_prefetch": {"num_workers": _WORKERS, "worker_count": _WORKERS},
+    "shuffle": {
+        "buffer_size": (
+            "shuffle(seed) takes the whole epoch and needs no buffer; window_shuffle(n, seed) shuffles"
+            " inside windows of n elements"
+        ),
+        "reshuffle_each_iteration": "each epoch of shuffle(seed).repeat() has an order of its own",
+    },
+    "to_jax": {
+        "sharding": (
+            "write to_jax(jax.sharding.SingleDeviceSharding(jax.devices()[0])) for one device, or"
+            " to_jax(jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data'))) for a mesh"
+        )
+    },
+}
+"""For arguments of other loaders, and those that are missing, what to write. `otherwise` is for all others."""
+
+
 def of_map(kind: str, name: str) -> AttributeError:
     """The error for an attribute that a `MapDataset`, of the class `kind`, does not have."""
     return _of_dataset(kind, name, _OF_MAPS)
@@ -69,6 +129,24 @@ def of_map(kind: str, name: str) -> AttributeError:
 def of_stream(kind: str, name: str) -> AttributeError:
     """The error for an attribute that a stream, of the class `kind`, does not have."""
     return _of_dataset(kind, name, OF_STREAMS | _OF_STREAMS_OF_OTHERS)
+
+
+def of_iterator(kind: str, name: str) -> AttributeError:
+    """The error for an attribute that an iterator, of the class `kind`, does not have."""
+    hint = f"a dataset has it: write dataset.{name} before iter(dataset)"
+    return _of_dataset(kind, name, dict.fromkeys(OF_DATASETS, hint))
+
+
+def misfit(method: Callable[..., Any], text: str) -> ArgumentError:
+    """The error for a call of a method with other arguments than it takes; `text` is Python's own."""
+    called, _, what = text.partition("() ")
+    who = called.removesuffix(".__init__").rpartition(".")[2]
+    hints = _FOR_CALLS.get(who, {})
+    names = [name for name in inspect.signature(method).parameters if name != "self"]
+    argument = re.search(r"'(\w+)'", what)
+    otherwise = hints.get("otherwise", f"it takes {listing(names, 20)}")
+    hint = otherwise if argument is None else hints.get(argument[1], otherwise)
+    return ArgumentError(f"{who}: {what}; {hint}")
 
 
 def _of_dataset(kind: str, name: str, hints: Mapping[str, str]) -> AttributeError:

@@ -1,6 +1,7 @@
-"""Old names of public attributes and arguments: they still work, and warn.
+"""Names of attributes and arguments that a caller knows from elsewhere.
 
-An old name is kept for one minor version after its successor.
+Old names of Windrow still work, and warn; they are kept for one minor version after their successors. Arguments
+of other loaders are errors that say what to write.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def old_name(new: str) -> Any:
@@ -81,3 +83,24 @@ def renamed_arguments(**new_of: str) -> Callable[[C], C]:
 def _warn(message: str) -> None:
     # The caller of the property or of the class, two frames above this one.
     warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
+def explains_misfits(method: F) -> F:
+    """A decorator of a method: a call that does not fit its arguments is an error with the way out.
+
+    The signature stays as it is, for type checkers and at run time. `absent_names` has what is said.
+    """
+
+    @functools.wraps(method)
+    def checked(*args: Any, **more: Any) -> Any:
+        try:
+            return method(*args, **more)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # the call did fit, and an error inside stays as it is
+            text = str(error)
+        from windrow.core.absent_names import misfit  # only for errors
+
+        raise misfit(method, text)
+
+    return cast("F", checked)

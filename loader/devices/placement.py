@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from windrow.core.text import with_article
 from windrow.devices import trees
 from windrow.devices.extra import jax
 from windrow.devices.trees import Path, shown
@@ -42,6 +43,13 @@ class Placement:
     process: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.sharding, jax.sharding.Mesh):
+            axis = self.sharding.axis_names[0]
+            raise ArgumentError(
+                "to_jax: a Mesh is not a sharding; write jax.sharding.NamedSharding(mesh,"
+                f" jax.sharding.PartitionSpec({axis!r})), which splits the rows of a batch along"
+                " that axis of the mesh"
+            )
         if self.needs_leaves:
             return
         for path, leaf in trees.leaves(self.sharding, is_spec=True):
@@ -115,7 +123,7 @@ class Placement:
                 continue
             if not isinstance(leaf, ArraySpec):
                 kind = getattr(leaf, "__name__", str(leaf))
-                raise PlanError(not_an_array(path, f"is a {kind}"))
+                raise PlanError(not_an_array(path, f"is {with_article(kind)}"))
             if not is_supported(leaf.dtype):
                 raise PlanError(not_an_array(path, f"has dtype {leaf.dtype}"))
             yield path, leaf, self.sharding_of(path)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from windrow import state_files
 from windrow.core.process import cores
+from windrow.core.renamed import explains_misfits
 from windrow.errors import ArgumentError, PlanError
 from windrow.grain_api.loader_state import elements_before, in_place
 from windrow.grain_api.operations import BatchOperation
@@ -71,6 +72,7 @@ class DataLoader:
         [[108, 106, 107, 109], [100, 105, 101, 102], [104, 103]]
     """
 
+    @explains_misfits
     def __init__(
         self,
         *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 import windrow
 from windrow import errors
+from windrow.core import absent_names
 from windrow.errors import ArgumentError, ElementError, PlanError, RecordIndexError, WindrowError
 from windrow.transforms import nodes, random
 
@@ -90,7 +92,7 @@ PLAN: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "mix none": (lambda: M.mix([]), "mix: needs at least one dataset, got none"),
     "mix none stream": (lambda: I.mix([]), "mix: needs at least one dataset, got none"),
-    "mix weights": (lambda: M.mix([TEN], [1, 2]), "mix: 2 weights for 1 datasets"),
+    "mix weights": (lambda: M.mix([TEN], [1, 2]), "mix: 2 weights for 1 dataset;"),
     "mix empty": (lambda: M.mix([TEN, M.range(0)]), "mix: dataset 1 has no elements"),
     "mix zero": (lambda: I.mix([STREAM, STREAM], [1, 0]), "mix: weight 1 is 0"),
     "mix nan": (lambda: M.mix([TEN, TEN], [1, float("nan")]), "mix: weight 1 is nan"),
@@ -205,9 +207,9 @@ ARGUMENT: dict[str, tuple[Callable[[], Any], str]] = {
     "map_with_index": (lambda: STREAM.map_with_index(3), "map_with_index: needs a function"),  # type: ignore[arg-type]
     "apply": (lambda: TEN.apply([_Flat()]), r"apply: Flat\(\) is not a Map, RandomMap"),  # type: ignore[list-item]
     "apply function": (lambda: STREAM.apply(abs), "for a plain function use map or filter"),  # type: ignore[arg-type]
-    "mix kinds": (lambda: M.mix([TEN, STREAM]), "mix: dataset 1 is a IterDataset, not a MapData"),  # type: ignore[list-item]
-    "zip kinds": (lambda: I.zip([TEN]), "zip: dataset 0 is a MapDataset, not a IterDataset"),  # type: ignore[list-item]
-    "concatenate": (lambda: M.concatenate([3]), "concatenate: dataset 0 is a int"),  # type: ignore[list-item]
+    "mix kinds": (lambda: M.mix([TEN, STREAM]), "mix: dataset 1 is an IterDataset, not a MapData"),  # type: ignore[list-item]
+    "zip kinds": (lambda: I.zip([TEN]), "zip: dataset 0 is a MapDataset, not an IterDataset"),  # type: ignore[list-item]
+    "concatenate": (lambda: M.concatenate([3]), "concatenate: dataset 0 is an int"),  # type: ignore[list-item]
     "mix names": (lambda: I.mix(DICTS[0], [1, 1]), "weights of named datasets must be a dict"),
     "mix named": (lambda: I.mix([STREAM], {"a": 1}), "weights are named, datasets are not"),
     "options": (
@@ -408,3 +410,97 @@ def test_nodes_are_told_apart_in_print() -> None:
 def test_a_slice_of_step_0_is_refused() -> None:
     with pytest.raises(PlanError, match="slice: step must not be 0"):
         windrow.MapDataset.range(5)[::0]
+
+
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "workers": (
+        lambda: TEN.mp_prefetch(num_workers=2),  # type: ignore[call-arg]
+        r"mp_prefetch: .*'num_workers'; the number of workers comes first: write mp_prefetch\(2\)",
+    ),
+    "workers of a stream": (
+        lambda: STREAM.mp_prefetch(num_workers=2),  # type: ignore[call-arg]
+        "mp_prefetch: .*; the number of workers comes first",
+    ),
+    "buffer": (
+        lambda: TEN.shuffle(buffer_size=100),  # type: ignore[call-arg]
+        "shuffle: .*'buffer_size'; .* needs no buffer; window_shuffle",
+    ),
+    "another": (
+        lambda: TEN.shuffle(sed=1),  # type: ignore[call-arg]
+        "^shuffle: got an unexpected keyword argument 'sed'; it takes seed$",
+    ),
+    "remainder": (
+        lambda: TEN.batch(4, drop_last=True),  # type: ignore[call-overload]
+        r"batch: .*; write batch\(n, drop_remainder=True\)",
+    ),
+    "remainder of a stream": (
+        lambda: STREAM.batch(4, drop_last=True),  # type: ignore[call-overload]
+        r"batch: .*; write batch\(n, drop_remainder=True\)",
+    ),
+    "no sharding": (
+        lambda: TEN.batch(2).to_jax(),  # type: ignore[call-overload]
+        r"to_jax: missing .* 'sharding'; write to_jax\(jax.sharding.SingleDeviceSharding",
+    ),
+    "loader of torch": (
+        lambda: windrow.DataLoader(TEN),  # type: ignore[call-arg]
+        r"^DataLoader: takes 1 .*; it is called as Grain's: .* write MapDataset.source\(source\)",
+    ),
+    "loader by name": (
+        lambda: windrow.DataLoader(TEN, batch_size=4),  # type: ignore[call-arg]
+        "^DataLoader: got .* 'batch_size'; it is called as Grain's",
+    ),
+    "mix by name": (
+        lambda: M.mix({"a": TEN}),  # type: ignore[arg-type]
+        r"mix: needs a list of MapDataset, .*: mix\(list\(datasets.values\(\)\)\); .* IterDataset.mix",
+    ),
+    "zip by name": (
+        lambda: I.zip({"a": STREAM}),  # type: ignore[call-overload]
+        r"zip: needs a list of IterDataset, got a mapping; .*: zip\(list\(datasets.values\(\)\)\)$",
+    ),
+    "kind": (
+        lambda: M.mix([STREAM, TEN]),  # type: ignore[list-item]
+        "mix: dataset 0 is an IterDataset, not a MapDataset",
+    ),
+    "class itself": (lambda: M([1]), r"MapDataset: write MapDataset.source\(source\)"),  # type: ignore[list-item]
+    "class of streams": (lambda: I([1]), r"IterDataset: write .*\.to_iter_dataset\(\)"),  # type: ignore[list-item]
+    "class of iterators": (
+        lambda: windrow.DatasetIterator(TEN),  # type: ignore[arg-type]
+        r"DatasetIterator: write iter\(dataset\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_in_the_way_of_other_loaders_says_what_to_write(name: str) -> None:
+    call, message = CALLS[name]
+    with pytest.raises(ArgumentError, match=message) as caught:
+        call()
+    assert caught.value.__context__ is None
+
+
+def test_an_error_inside_of_a_call_stays_as_it_is() -> None:
+    class Raises:
+        def __index__(self) -> int:
+            raise TypeError("my own error")
+
+    with pytest.raises(ArgumentError, match=r"^batch: batch_size must be an integer, got <"):
+        TEN.batch(Raises())  # type: ignore[call-overload]
+    assert str(inspect.signature(M.shuffle)) == "(self, seed: 'int | None' = None) -> 'Self'"
+
+
+@pytest.mark.parametrize("dataset", [TEN, STREAM])
+def test_what_iterators_have_is_named_where_a_dataset_is_asked(dataset: Any) -> None:
+    public = {name for name in dir(windrow.DatasetIterator) if not name.startswith("_")}
+    assert public - set(dir(dataset)) == set(absent_names.OF_ITERATORS)
+    with pytest.raises(AttributeError, match=r"'get_state': .*: write iterator = iter\(dataset\)"):
+        dataset.get_state()
+
+
+def test_steps_of_a_chain_are_named_where_an_iterator_is_asked() -> None:
+    iterator: Any = iter(TEN)
+    for name in absent_names.OF_DATASETS:
+        assert hasattr(TEN, name) or hasattr(STREAM, name)
+        with pytest.raises(AttributeError, match=rf"write dataset.{name} before iter\(dataset\)"):
+            getattr(iterator, name)
+    with pytest.raises(AttributeError, match=r"^'DatasetIterator' object has no attribute 'abc'$"):
+        _ = iterator.abc

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from windrow.core.optional_imports import optional
+from windrow.core.text import with_article
 from windrow.errors import ArgumentError
 from windrow.grain_api import grain_attributes, grain_nodes, grain_states
 from windrow.grain_api.conversion import GraphConversion
@@ -39,6 +41,7 @@ def from_grain(dataset: Any, strict: bool = True) -> Any:
 
     Raises:
         ArgumentError: If it is not of Grain.
+        MissingExtraError: If Grain is not installed.
         PlanError: If a node has no counterpart; the message names it.
         StateError: If the place of an iterator has none.
 
@@ -51,8 +54,7 @@ def from_grain(dataset: Any, strict: bool = True) -> Any:
         >>> [batch.tolist() for batch in ours] == [batch.tolist() for batch in theirs]
         True
     """
-    import grain
-
+    grain = optional("grain", "windrow.from_grain", "grain")
     to = grain_nodes.conversion(strict=strict)
     name = grain_attributes.name_of(dataset)
     if name == "DataLoader":
@@ -67,8 +69,8 @@ def from_grain(dataset: Any, strict: bool = True) -> Any:
     if isinstance(dataset, grain.DatasetIterator):
         return grain_states.resumed(to, dataset)
     raise ArgumentError(
-        "from_grain: needs a MapDataset, IterDataset, DataLoader or iterator of Grain, got a"
-        f" {type(dataset).__module__}.{type(dataset).__qualname__}"
+        "from_grain: needs a MapDataset, IterDataset, DataLoader or iterator of Grain, got"
+        f" {with_article(f'{type(dataset).__module__}.{type(dataset).__qualname__}')}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from tests.array_record_bytes import written
 from tests.hypothesis_profiles import examples
 from tests.strategies import Drawn
 from windrow.converters import write_records
-from windrow.errors import ArgumentError, PlanError, StateError
+from windrow.errors import ArgumentError, MissingExtraError, PlanError, StateError
 from windrow.grain_api import grain_nodes, grain_states
 from windrow.grain_api.loader_state import in_place
 
@@ -577,3 +578,11 @@ def test_converted_chain_pickles() -> None:
     assert same_elements(
         again, in_turn(numbers().to_iter_dataset().random_map(make.add_noise, seed=2).batch(2), 2)
     )
+
+
+def test_without_grain_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grain", None)
+    with pytest.raises(
+        MissingExtraError, match=r"^windrow.from_grain needs .* windrow-data\[grain\]"
+    ):
+        windrow.from_grain([])

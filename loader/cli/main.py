@@ -107,8 +107,9 @@ def examples(*lines: str) -> str:
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
         from windrow import __version__
+        from windrow.core.native import native
 
-        click.echo(f"windrow {__version__}")
+        click.echo(f"windrow {__version__}\nnative core: {'no' if native() is None else 'yes'}")
         ctx.exit()
 
 
@@ -128,7 +129,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     is_eager=True,
     expose_value=False,
     callback=_show_version,
-    help="Show the version and exit.",
+    help="Show the version, and whether the native core is there.",
 )
 def windrow() -> None:
     """Data loading for training: convert, inspect, verify and measure data sets.

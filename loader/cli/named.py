@@ -67,6 +67,9 @@ def _object(text: str, how: str) -> Any:
     module, _, name = text.partition(":")
     if not module or not name:
         raise click.BadParameter(f"{text!r}: {how}")
+    if module.endswith(".py"):
+        own = module.removesuffix(".py").replace(os.sep, ".")
+        raise click.BadParameter(f"{text!r} names a file, not a module; write {own}:{name}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -99,3 +99,8 @@ def test_a_shell_completes_commands() -> None:
         check=True,
     )
     assert done.stdout == "plain,verify\n"
+
+
+def test_a_file_in_place_of_a_module_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "prog.py:ds"]) == BAD_ARGUMENTS
+    assert "'prog.py:ds' names a file, not a module; write prog:ds" in capsys.readouterr().err

@@ -32,6 +32,7 @@ from windrow.cli.main import (
     quiet_option,
     storage_option,
 )
+from windrow.core.native import native
 
 NAMES = ("convert", "inspect", "verify", "bench")
 
@@ -89,7 +90,17 @@ def test_help_lists_the_commands_and_imports_none_of_them() -> None:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr() == (f"windrow {windrow.__version__}\n", "")
+    there = "no" if native() is None else "yes"
+    expected = f"windrow {windrow.__version__}\nnative core: {there}\n"
+    assert capsys.readouterr() == (expected, "")
+
+
+def test_version_says_that_there_is_no_native_core(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windrow.core.native.native", lambda: None)
+    assert main(["--version"]) == 0
+    assert "\nnative core: no\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])

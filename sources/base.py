@@ -18,6 +18,7 @@ from typing import Any, Protocol, final, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.text import counted
 from windrow.errors import ArgumentError, RecordIndexError
 
 IntArray = npt.NDArray[np.int64]
@@ -182,22 +183,37 @@ def checked_indices(indices: Any, length: int, what: str) -> IntArray:
     """
     array = np.asarray(indices)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ArgumentError(
-            f"{what}: indices must be integers in one dimension, got an array of shape"
-            f" {array.shape} and dtype {array.dtype}"
-        )
+        raise ArgumentError(f"{what}: {_not_indices(indices, array)}")
     # Most calls come from the engine, whose indices are right.
     if array.size and int(array.min()) >= 0 and int(array.max()) < length:
         return array.astype(np.int64, copy=False)
     wrong = np.flatnonzero((array < -length) | (array >= length)) if array.size else array
     if wrong.size:
         raise RecordIndexError(
-            f"{what}: index {array[wrong[0]]} is out of range for {length} records;"
+            f"{what}: index {array[wrong[0]]} is out of range for {counted(length, 'record')};"
             f" choose -{length} <= index < {length}"
         )
     array = array.astype(np.int64)
     array[array < 0] += length
     return array
+
+
+def _not_indices(given: Any, array: npt.NDArray[Any]) -> str:
+    """Why `given` is not indices of records, and what to write; `source[i]` gives a list of one."""
+    one = given[0] if isinstance(given, list) and len(given) == 1 else given
+    if isinstance(one, slice):
+        ends = [one.start, one.stop] if one.step is None else [one.start, one.stop, one.step]
+        written = ":".join("" if end is None else str(end) for end in ends)
+        return f"a source has no slices; slice the dataset: MapDataset.source(source)[{written}]"
+    if isinstance(one, str):
+        return (
+            f"indices must be integers, got {one!r}; choose arrays by name where the source is made,"
+            f" such as names=[{one!r}], and fields of a record as record[{one!r}]"
+        )
+    return (
+        "indices must be integers in one dimension, got an array of shape"
+        f" {array.shape} and dtype {array.dtype}"
+    )
 
 
 def run_of(indices: IntArray) -> slice | None:

@@ -218,6 +218,16 @@ def by_format(names: Iterable[str]) -> dict[Signature, list[str]]:
     return {signature: held for signature, held in found.items() if held}
 
 
+def read_by(reader: str) -> Callable[[str], bool]:
+    """Whether the source `reader` may read what has a name: its own files, or a name of no format."""
+
+    def reads(name: str) -> bool:
+        found = of_name(name)
+        return found is None or found.reader == reader
+
+    return reads
+
+
 def other_reader(names: Sequence[str], reader: str) -> str:
     """The end of an error of `reader`: which source reads files of these names; '' for none."""
     for each in signatures():

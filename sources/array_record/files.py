@@ -40,10 +40,15 @@ from windrow.sources.remote.paths import (
     what_is_there,
 )
 from windrow.sources.remote.remote_file import ByteRange, FileTail, RemoteFile
-from windrow.sources.signatures import ARRAY_RECORD, NUMBERED, RANGE, SPLIT_SHARD, other_reader
+from windrow.sources.signatures import (
+    ARRAY_RECORD,
+    NUMBERED,
+    RANGE,
+    SPLIT_SHARD,
+    other_reader,
+    read_by,
+)
 
-# The overhead of a `bytes` object, with its place in a list.
-_OBJECT_BYTES: Final = 41
 # Plans need no higher ratio of compression, and a damaged header may state anything.
 _MOST_EXPANSION: Final = 1000.0
 if TYPE_CHECKING:
@@ -76,7 +81,8 @@ class FileFacts:
         data_bytes: Bytes before its index.
         first_stored_bytes: Bytes of its first data chunk, without padding; 0 without a chunk.
         first_decoded_bytes: Bytes of that chunk's records by its header, which is not verified.
-        decoded_bytes: Bytes of all records in memory, if the index was read; else None.
+        decoded_bytes: Bytes of all records, if the index was read; else None.
+        record_bytes: Bytes of every record, if the index was read and shows that all have the same.
         written_with: The options of its writer, if the index was read; else None.
     """
 
@@ -86,6 +92,7 @@ class FileFacts:
     first_stored_bytes: int
     first_decoded_bytes: int
     decoded_bytes: int | None = None
+    record_bytes: int | None = None
     written_with: str | None = None
 
 
@@ -113,7 +120,7 @@ class ArrayRecordFile:
         return shown_url(self.path)
 
     def estimated(self) -> ArrayRecordFile:
-        """The same file, with the bytes of its records in memory estimated from the first group."""
+        """The same file, with the mean bytes of its records estimated from the first group."""
         return dataclasses.replace(self, facts=dataclasses.replace(self.facts, decoded_bytes=None))
 
     @property
@@ -123,16 +130,16 @@ class ArrayRecordFile:
 
     @property
     def decoded_bytes_each(self) -> float:
-        """Bytes of a record in memory, on average; estimated from the first group without an index."""
+        """Bytes of a record, on average; estimated from the first group without an index."""
         if self.facts.decoded_bytes is not None:
-            return self.facts.decoded_bytes / max(1, self.records) + _OBJECT_BYTES
+            return self.facts.decoded_bytes / max(1, self.records)
         stored = self.facts.first_stored_bytes
         if self.padded:
             stored = math.ceil(stored / BLOCK) * BLOCK
         expansion = self.facts.first_decoded_bytes / max(1, stored)
         # A ratio below 1 comes from headers, which are not data of the other records.
         floor = 0.0 if self.padded else 1.0
-        return self.stored_bytes_each * min(max(expansion, floor), _MOST_EXPANSION) + _OBJECT_BYTES
+        return self.stored_bytes_each * min(max(expansion, floor), _MOST_EXPANSION)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -263,9 +270,9 @@ def _ranges_of(
     if glob.has_magic(path):
         matches = LOCAL.glob(path)
         if not matches:
-            raise NotFoundError(f"{WHAT}: no file matches {text!r}; {what_is_there(path)}")
+            raise NotFoundError(f"{WHAT}: no file matches {text!r}; {_what_is_there(path)}")
         return [FileRange(name) for name in matches]
-    raise NotFoundError(f"{WHAT}: {path} does not exist; {what_is_there(path)}")
+    raise NotFoundError(f"{WHAT}: {path} does not exist; {_what_is_there(path)}")
 
 
 def _names_at(url: str, remote_names: Callable[[], Names] | None) -> Names:
@@ -493,6 +500,7 @@ def _indexed(path: str, index: Index, remote: RemoteFile | None) -> IndexedFile:
         first_stored_bytes=first,
         first_decoded_bytes=index.first_decoded_bytes,
         decoded_bytes=index.decoded_bytes,
+        record_bytes=index.record_bytes,
         written_with=index.written_with,
     )
     padded = index.bounds is not None
@@ -501,11 +509,15 @@ def _indexed(path: str, index: Index, remote: RemoteFile | None) -> IndexedFile:
     )
 
 
+def _what_is_there(path: str) -> str:
+    return what_is_there(path, reads=read_by(WHAT))
+
+
 def _local_tail(path: str) -> FileTail:
     try:
         size = os.stat(path).st_size
     except FileNotFoundError as error:
-        raise NotFoundError(f"{WHAT}: {path} does not exist; {what_is_there(path)}") from error
+        raise NotFoundError(f"{WHAT}: {path} does not exist; {_what_is_there(path)}") from error
     data = _read(path, max(0, size - TAIL_BYTES), size)
     return FileTail(RemoteFile(path, size, ""), data)
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from windrow.core.redaction import shown_url
@@ -148,19 +148,27 @@ def options_for(paths: Iterable[Any], options: Mapping[str, Any] | None) -> Any:
     return options if any(is_remote(os.fspath(path)) for path in paths) else None
 
 
-def what_is_there(path: str) -> str:
-    """A clause on the nearest parent folder of `path` that exists, for an error about `path`."""
+def what_is_there(path: str, *, reads: Callable[[str], bool] | None = None) -> str:
+    """A clause on the nearest parent folder of `path` that exists, for an error about `path`.
+
+    Args:
+        path: The path that does not exist.
+        reads: Whether the caller may read what has that name; other names are not suggested.
+    """
     folder = os.path.dirname(path)
     while folder and not os.path.isdir(folder):
         up = os.path.dirname(folder)
         if up == folder:
             return "none of its parent folders exists"
         folder = up
-    wanted = os.path.relpath(path, folder).split(os.sep)[0]
+    wanted, _, end = os.path.relpath(path, folder).split(os.sep)[0].partition(".")
     names = LOCAL.names_in(folder)
-    # The ends of names are alike among all files of a format, and show no likeness.
-    by_stem = {name.partition(".")[0]: name for name in reversed(names)}
-    close = difflib.get_close_matches(wanted.partition(".")[0], by_stem, n=1, cutoff=0.7)
+    # The ends of names are alike among all files of a format, and show no likeness. If some names
+    # differ in their ends alone, the one that ends as wanted is suggested, else the first one.
+    likely = [name for name in reversed(names) if reads is None or reads(name)]
+    likely.sort(key=lambda name: name.partition(".")[2] == end)
+    by_stem = {name.partition(".")[0]: name for name in likely}
+    close = difflib.get_close_matches(wanted, by_stem, n=1, cutoff=0.7)
     if close:
         return f"did you mean {os.path.join(folder, by_stem[close[0]])}?"
     return f"{folder} exists and holds {listing(names)}"

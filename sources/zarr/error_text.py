@@ -20,6 +20,9 @@ _NOISE: Final = r"(?s) \[(?:tensorstore_spec|source locations|transform|domain|x
 # How TensorStore reports that a server refused a request.
 _REFUSED: Final = r"PERMISSION_DENIED|UNAUTHENTICATED|HTTP code 40[13]|code='40[13]'"
 
+# How it reports that a request got no answer.
+_NO_NETWORK: Final = "CURL error"
+
 
 def reason(error: BaseException) -> str:
     """The message of an error, without the settings that TensorStore appends."""
@@ -29,7 +32,14 @@ def reason(error: BaseException) -> str:
     said = re.sub(_NOISE, "", str(error)).strip().rstrip(".")
     if re.search(_REFUSED, said):
         return f"{said}; check your credentials (storage_options), and that they may read it"
+    if re.search(_NO_NETWORK, said):
+        return f"{said}; check the network and the host's name; windrow.sources.RemoteOptions sets retries"
     return said
+
+
+def is_about_profile(error: BaseException) -> bool:
+    """Whether TensorStore found no credentials in the profile that it was given."""
+    return "Failed to create credentials provider" in str(error)
 
 
 def is_refused(error: BaseException) -> bool:

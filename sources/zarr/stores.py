@@ -26,14 +26,14 @@ import tensorstore as ts
 
 from windrow.core.daemon_threads import DaemonThreads
 from windrow.core.redaction import HIDDEN, Redaction, shown_url
-from windrow.core.text import listing
+from windrow.core.text import listing, with_article
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.remote.options import as_remote_options
 from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.paths import LOCAL, joined, what_is_there
 from windrow.sources.remote.request_counts import RemoteStats
-from windrow.sources.signatures import other_reader
-from windrow.sources.zarr.error_text import bare, is_refused, reason
+from windrow.sources.signatures import other_reader, read_by
+from windrow.sources.zarr.error_text import bare, is_about_profile, is_refused, reason
 from windrow.sources.zarr.in_flight import InFlightLimiter
 from windrow.sources.zarr.urls import (
     UrlRoute,
@@ -78,7 +78,7 @@ class Access:
         ):
             raise ArgumentError(
                 f"{what}: storage_options must be a dict with string keys, as fsspec takes it,"
-                f" got a {type(storage_options).__name__}"
+                f" got {with_article(type(storage_options).__name__)}"
             )
         self.what = what
         self.storage_options = dict(storage_options or {})
@@ -131,6 +131,12 @@ class Access:
 
     def reason(self, error: BaseException) -> str:
         """The reason of an error, for people, without secrets."""
+        profile = self.storage_options.get("profile")
+        if profile is not None and is_about_profile(error):
+            return (
+                f"AWS's files of settings (~/.aws/config and ~/.aws/credentials) have no profile"
+                f" {profile!r} with credentials ({self.hide(reason(error))})"
+            )
         return self.hide(reason(error))
 
     @bare
@@ -402,9 +408,8 @@ class LocalFolder(Folder):
 
     def absent(self) -> NotFoundError:
         if not os.path.exists(self.where):
-            return NotFoundError(
-                f"{self.what}: {self.where} does not exist; {what_is_there(self.where)}"
-            )
+            there = what_is_there(self.where, reads=read_by("ZarrDataSource"))
+            return NotFoundError(f"{self.what}: {self.where} does not exist; {there}")
         if not os.path.isdir(self.where):
             return NotFoundError(
                 f"{self.what}: {self.where} is a file, not the folder of a Zarr array or group;"

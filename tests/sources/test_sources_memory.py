@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import pickle
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -371,3 +372,17 @@ def test_sources_pickle(source: Any) -> None:
     again = pickle.loads(pickle.dumps(source))
     assert again.fingerprint == source.fingerprint
     assert again[1] == source[1]
+
+
+def test_slices_and_names_of_a_source_say_where_they_belong() -> None:
+    source: Any = ArrayDataSource({"x": np.arange(4)})
+    for asked, written in ((slice(0, 3), "0:3"), (slice(None, None, 2), "::2")):
+        message = f"no slices; slice the dataset: MapDataset.source(source)[{written}]"
+        with pytest.raises(ArgumentError, match=re.escape(message)):
+            source[asked]
+    with pytest.raises(
+        ArgumentError, match=r"must be integers, got 'x'; .* names=\['x'\], .*\['x'\]$"
+    ):
+        source["x"]
+    with pytest.raises(RecordIndexError, match="index 1 is out of range for 1 record;"):
+        _ = ArrayDataSource(np.zeros(1))[1]

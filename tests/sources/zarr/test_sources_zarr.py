@@ -31,7 +31,7 @@ from windrow.errors import (
     RecordIndexError,
     SourceError,
 )
-from windrow.sources import RemoteOptions, ZarrDataSource
+from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
 from windrow.sources.zarr import tensorstore
 from windrow.sources.zarr.local import presence
 
@@ -460,3 +460,15 @@ def test_blocks_of_a_group_are_the_chunks_that_spare_the_others(tmp_path: Path) 
     # Labels weigh nothing: their chunks may be decoded many times.
     small = ZarrDataSource({"image": image, "label": label})
     assert small.blocks().tolist() == list(range(0, 601, 10))
+
+
+def test_a_suggested_path_is_one_that_the_source_reads(tmp_path: Path) -> None:
+    (tmp_path / "cifar.array_record").write_bytes(b"")
+    with pytest.raises(NotFoundError, match=r"exists and holds cifar\.array_record$"):
+        ZarrDataSource(tmp_path / "cifar")
+    write(tmp_path / "cifar.zarr", values(4), chunks=(2, 4))
+    for asked in ("cifar", "cifarr.zarr", "cifar.array_records"):
+        with pytest.raises(NotFoundError, match=r"did you mean .*/cifar\.zarr\?"):
+            ZarrDataSource(tmp_path / asked)
+    with pytest.raises(NotFoundError, match=r"did you mean .*/cifar\.array_record\?"):
+        ArrayRecordDataSource(tmp_path / "cifarr.array_record")

@@ -275,7 +275,9 @@ def _options_of(url: str) -> list[str]:
     taken = inspect.signature(kind.__init__).parameters.values()
     own = {"self", "asynchronous", "loop", "fs"}
     plain = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
-    return sorted(item.name for item in taken if item.kind in plain and item.name not in own)
+    names = {item.name for item in taken if item.kind in plain} - own
+    # s3fs passes the profile on to botocore; `FileSystems` takes the region.
+    return sorted(names | {"profile", "region_name"} if "s3" in kind.protocol else names)
 
 
 _CHANGED: Final = (

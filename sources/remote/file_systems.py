@@ -145,6 +145,10 @@ class FileSystems:
             if extra == "http":
                 return {**_http_settings(), **settings, "skip_instance_cache": True}
             if extra == "s3":
+                # As TensorStore takes it for Zarr; s3fs wants it among the settings of its client.
+                if region := settings.pop("region_name", None):
+                    client = settings.get("client_kwargs") or {}
+                    settings["client_kwargs"] = {"region_name": region, **client}
                 return {**settings, **_s3_settings(settings, self._options)}
             if extra == "gcs":
                 return {**settings, "use_listings_cache": False, "skip_instance_cache": True}

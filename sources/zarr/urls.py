@@ -20,7 +20,9 @@ from typing import Any, Final
 
 import tensorstore as ts
 
+from windrow.core.redaction import shown_url
 from windrow.errors import ArgumentError
+from windrow.sources.remote.file_systems import missing_package
 from windrow.sources.remote.paths import parted
 
 _ALIASES: Final = {"gcs": "gs", "s3a": "s3"}
@@ -42,6 +44,13 @@ _BUFFERS: Final = frozenset(
         *("simple_links", "same_scheme", "size_policy", "cache_timeout", "consistency"),
     }
 )
+
+# The storage options that become settings of TensorStore.
+_TAKEN: Final = {
+    **dict.fromkeys(("http", "https"), ("auth", "headers")),
+    "s3": ("anon", "endpoint_url", "profile", "region_name", "requester_pays"),
+    "gs": ("anon", "project", "requester_pays", "token"),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,6 +87,7 @@ def route_of(
     Raises:
         ArgumentError: If only TensorStore reads such URLs, and it has no setting for an option, or
             there is a cache on disk.
+        MissingExtraError: If it has no setting for an option, and fsspec's package is not installed.
         ValueError: If TensorStore cannot parse the URL.
     """
     base, bar, adapters = url.partition("|")
@@ -106,6 +116,10 @@ def route_of(
                 f" {option}; leave it out, or chain file systems as fsspec does, such as"
                 " 'zip://::s3://bucket/a.zip'"
             ) from None
+        if not has_file_system(url):
+            reading = f"{what}: reading {shown_url(url)} with the storage option {option}"
+            why = f"{reading}, which is not one of TensorStore's ({', '.join(_TAKEN[protocol])}),"
+            raise missing_package(why, url, ImportError()) from None
         return UrlRoute(None, why=f"TensorStore has no storage option {option}")
     whole = base + bar + adapters
     spec = (ts.Spec(whole) if is_array else ts.KvStore.Spec(whole)).to_json()

@@ -30,8 +30,17 @@ from tests.far_arrays import (
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
 from windrow import MapDataset, ReadOptions
-from windrow.errors import ArgumentError, MissingExtraError, NotFoundError, SourceError
+from windrow.core.redaction import Redaction
+from windrow.errors import (
+    ArgumentError,
+    MissingExtraError,
+    NotFoundError,
+    SourceError,
+    WindrowError,
+)
 from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
+from windrow.sources.remote.fetcher import Fetcher
+from windrow.sources.remote.file_systems import FileSystems
 from windrow.sources.remote.paths import joined
 from windrow.sources.zarr import urls
 from windrow.sources.zarr.stores import Access
@@ -181,6 +190,36 @@ def test_what_fsspec_reads(url: str, options: dict[str, Any], why: str) -> None:
     way = route_of("source", url, options)
     assert way.spec is None
     assert way.why == why
+
+
+@pytest.mark.parametrize(
+    ("url", "extra"), [("s3://b/a", "s3"), ("gcs://b/a", "gcs"), ("http://h/a", "http")]
+)
+def test_an_option_that_needs_an_extra_is_named(
+    url: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(urls, "has_file_system", lambda url: False)
+    named = r"option 'anonn', which is not one of TensorStore's \(\w+, .*\), needs"
+    with pytest.raises(MissingExtraError, match=rf"source: reading {url} .*{named} .*\[{extra}\]"):
+        route_of("source", url, {"anonn": True})
+
+
+def test_a_store_without_network_and_a_missing_profile_say_what_to_check() -> None:
+    quick = RemoteOptions(retries=0)
+    with pytest.raises(WindrowError, match=r"CURL error.*; check the network and the host's name;"):
+        ZarrDataSource("http://127.0.0.1:1/a.zarr", remote=quick)
+    with pytest.raises(WindrowError, match=r"\.aws/credentials\) have no profile 'nobody' with"):
+        ZarrDataSource("s3://bucket/a.zarr", storage_options={"profile": "nobody"}, remote=quick)
+
+
+def test_the_region_is_taken_alike_by_all_sources() -> None:
+    redaction = Redaction({})
+    options = {"region_name": "eu-west-1", "client_kwargs": {"verify": False}}
+    opened = FileSystems("Tests", options, RemoteOptions(), redaction=redaction)
+    transport, _ = opened.open("s3://bucket/a")
+    assert transport._fs.client_kwargs == {"region_name": "eu-west-1", "verify": False}
+    with pytest.raises(ArgumentError, match=r"'anonn'\] is not an option .* profile, region_name"):
+        Fetcher("Tests", {"anonn": True}, RemoteOptions(retries=0)).tails(["s3://bucket/a"], 1)
 
 
 def test_adapters_of_tensorstore() -> None:

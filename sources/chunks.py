@@ -100,7 +100,11 @@ class Part(abc.ABC):
 
     @abc.abstractmethod
     def decoded_bytes(self, chunks: IntArray) -> IntArray:
-        """Bytes of chunks in memory; an estimate if it is known only after reading."""
+        """Bytes of chunks once they are decoded; an estimate if it is known only after reading."""
+
+    def memory_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of decoded chunks in memory, with the objects that hold them."""
+        return self.decoded_bytes(chunks)
 
     @abc.abstractmethod
     def stored_bytes(self, chunks: IntArray) -> IntArray:
@@ -443,6 +447,11 @@ class ListPart(Part):
 
         The future has a ReadError if a chunk cannot be read.
         """
+
+    @property
+    def record_bytes(self) -> int | None:
+        """Bytes of every record, if metadata show that all have the same; else None."""
+        return None
 
     @property
     def without_lock(self) -> bool:

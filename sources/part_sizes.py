@@ -17,10 +17,11 @@ from windrow.sources.chunks import ArrayPart, LaidOutSource, Part
 _SAMPLED: Final = 1 << 20
 
 
-def _sampled_bytes(part: Part) -> IntArray:
-    """Decoded bytes of chunks that lie evenly over a part."""
+def _sampled(part: Part) -> IntArray:
+    """Chunks that lie evenly over a part."""
     count = min(part.chunk_count, _SAMPLED)
-    return part.decoded_bytes(np.linspace(0, part.chunk_count - 1, count).astype(np.int64))
+    chunks: IntArray = np.linspace(0, part.chunk_count - 1, count).astype(np.int64)
+    return chunks
 
 
 def largest_bytes(part: Part) -> int:
@@ -29,7 +30,7 @@ def largest_bytes(part: Part) -> int:
         return max(1, part.chunk_rows * part.row_bytes)
     if isinstance(part, BoxPart):
         return max(1, part.chunk_bytes)
-    return int(_sampled_bytes(part).max(initial=1))
+    return int(part.memory_bytes(_sampled(part)).max(initial=1))
 
 
 def bytes_per_record(part: Part, records: int) -> int:
@@ -40,7 +41,12 @@ def bytes_per_record(part: Part, records: int) -> int:
         return part.row_bytes * (part.size or 1)
     if isinstance(part, BoxPart):
         return part.record_bytes
-    return int(_sampled_bytes(part).mean() * part.chunk_count / max(1, records))
+    return int(part.memory_bytes(_sampled(part)).mean() * part.chunk_count / max(1, records))
+
+
+def decoded_per_record(part: Part, records: int) -> float:
+    """Mean bytes of one record, without objects around it, in a part of lists with `records` records."""
+    return float(part.decoded_bytes(_sampled(part)).mean() * part.chunk_count / max(1, records))
 
 
 def ragged_bytes(source: Any, records: IntArray, sizes: IntArray | None = None) -> int | None:

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from windrow.sources.base import ArraySpec
 from windrow.sources.boxes import BoxPart
-from windrow.sources.chunks import ArrayPart, LaidOutSource
+from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart
 from windrow.sources.memory import RangeDataSource
-from windrow.sources.part_sizes import bytes_per_record
+from windrow.sources.part_sizes import bytes_per_record, decoded_per_record
 from windrow.transforms.amounts import Amount
 from windrow.transforms.columns import nbytes
 from windrow.transforms.specs import Spec
@@ -54,10 +54,15 @@ def record_bytes(source: Any) -> Amount | None:
         return None
     found = Amount.exactly(0)
     for part in source.parts:
-        mean = Amount.exactly(bytes_per_record(part, len(source)))
-        if not isinstance(part, (ArrayPart, BoxPart)):
+        if isinstance(part, (ArrayPart, BoxPart)):
+            found += Amount.exactly(bytes_per_record(part, len(source)))
+        elif declared is bytes and isinstance(part, ListPart) and part.record_bytes is not None:
+            found += Amount.exactly(part.record_bytes)
+        else:
             # The bytes of lists are estimated by the first; what is made of them may have more.
-            factor = _RAW if declared is bytes else MADE
-            mean = Amount(mean.low / factor, mean.low * factor)
-        found += mean
+            mean, factor = (
+                decoded_per_record(part, len(source)),
+                _RAW if declared is bytes else MADE,
+            )
+            found += Amount(mean / factor, mean * factor)
     return found

@@ -457,7 +457,7 @@ def _of_a_run(source: LaidOutSource, records: int) -> float:
         own = judged * bytes_per_record(part, len(source))
         delivered += own
         chunks = np.unique(part.needs(indices).chunks)
-        decoded += own if part.alone else int(part.decoded_bytes(chunks).sum())
+        decoded += own if part.alone else int(part.memory_bytes(chunks).sum())
     return decoded / max(1, delivered)
 
 

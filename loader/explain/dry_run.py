@@ -215,7 +215,7 @@ class DryRun(RunContext):
             raise _Enough
 
     def started(self, part: Part, chunks: IntArray) -> Future[Any]:
-        self._took_s += float(part.decoded_bytes(chunks).sum()) / _SLOW_BYTES_PER_S
+        self._took_s += float(part.memory_bytes(chunks).sum()) / _SLOW_BYTES_PER_S
         return PENDING if self.setting.waits else DONE
 
     def arrived(self, source: Any, parts: Sequence[Part], records: IntArray) -> None:
@@ -225,7 +225,7 @@ class DryRun(RunContext):
         for part in parts:
             if self.setting.pace == "slow storage" and not part.alone:
                 chunks = np.unique(part.needs(records).chunks)
-                decoded_bytes = float(part.decoded_bytes(chunks).sum())
+                decoded_bytes = float(part.memory_bytes(chunks).sum())
                 self._took_s += _SLOW_READ_S * len(chunks) + decoded_bytes / _SLOW_BYTES_PER_S
 
     def result(self, work: WorkItem) -> Result:

@@ -42,7 +42,8 @@ class SourceCosts:
         reads: Reads of chunks, repeated reads included, and of single records.
         stored_bytes: Bytes of them in storage, as the layout gives them. The chunks of a Zarr array
             are assumed to be like the first one that is stored. None if unknown.
-        decoded_bytes: Bytes of them in memory; None if unknown.
+        decoded_bytes: Bytes of them once they are decoded, without Python's objects around records of
+            bytes; None if unknown.
         delivered_bytes: Bytes of the records; None if unknown.
         hits: Chunks that a read batch needs and that another read batch has read or is reading.
         held_bytes: The most bytes of its chunks that Windrow holds in memory at a time.

@@ -217,7 +217,7 @@ class NeededChunks:
         part = self._part
         if isinstance(part, ArrayPart) and self.straight:
             return part.rows * part.row_bytes
-        return sum(int(part.decoded_bytes(chunks).sum()) for chunks in self)
+        return sum(int(part.memory_bytes(chunks).sum()) for chunks in self)
 
     def records(self, chunks: Sequence[int]) -> list[tuple[int, int]]:
         """Return the first record in each chunk and one past the last; `(0, 0)` if it has no record."""
@@ -428,7 +428,7 @@ class _GroupScan(Scan):
     def tasks(self) -> Iterator[ScanTask]:
         most = most_chunk_bytes()
         for chunks in self._needed:
-            estimates = self._part.decoded_bytes(chunks)
+            estimates = self._part.memory_bytes(chunks)
             places = None if self._places is None else self._places(chunks)
             sizes = estimates if places is None else np.maximum(estimates, places.decoded_bytes)
             absurd = sizes > most

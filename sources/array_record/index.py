@@ -73,6 +73,13 @@ class Index:
     bounds: Ints | None = dataclasses.field(default=None, repr=False)
 
     @property
+    def record_bytes(self) -> int | None:
+        """Bytes of every record, if all have a chunk of their own and the same size; else None."""
+        sizes = self.chunk_bytes
+        same = self.group == 1 and len(sizes) > 0 and bool((sizes == sizes[0]).all())
+        return int(sizes[0]) if same else None
+
+    @property
     def chunks(self) -> int:
         """Number of data chunks."""
         return len(self.chunk_offsets)

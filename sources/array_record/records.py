@@ -15,9 +15,10 @@ import itertools
 import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from windrow.core.threads import InlineExecutor, then
 from windrow.errors import ReadError
@@ -26,6 +27,9 @@ from windrow.sources.array_record.files import ArrayRecordFile, FileRange
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import ListPart, Needs, partly_read
 from windrow.sources.scan import Places
+
+# The overhead of a `bytes` object, with its place in a list.
+_OBJECT_BYTES: Final = 41
 
 
 class DamagedRecordError(Exception):
@@ -129,6 +133,10 @@ class RecordGroups(ListPart):
         self._first_chunks = self._chunk_ends - counts
         self._alone = bool(np.all(self._groups[takes > 0] == 1))
         self._decoded = np.asarray([file.decoded_bytes_each for file in files])
+        sizes = {
+            file.facts.record_bytes for file, take in zip(files, takes, strict=True) if take > 0
+        }
+        self._record_bytes = sizes.pop() if len(sizes) == 1 else None
         self._stored = np.asarray([file.stored_bytes_each for file in files])
         self._records_in_file = _ints(file.records for file in files)
 
@@ -155,9 +163,21 @@ class RecordGroups(ListPart):
         first: IntArray = np.maximum(inside // size * size, self._skips[at])
         return inside - first
 
+    @property
+    def record_bytes(self) -> int | None:
+        return self._record_bytes
+
     def decoded_bytes(self, chunks: IntArray) -> IntArray:
+        if self._record_bytes is not None:
+            return self._sizes(chunks, np.full(len(self._decoded), float(self._record_bytes)))
+        return self._sizes(chunks, self._decoded)
+
+    def memory_bytes(self, chunks: IntArray) -> IntArray:
+        return self._sizes(chunks, self._decoded + _OBJECT_BYTES)
+
+    def _sizes(self, chunks: IntArray, each: npt.NDArray[np.float64]) -> IntArray:
         at, first, stop = self._bounds(chunks)
-        total: IntArray = np.ceil((stop - first) * self._decoded[at]).astype(np.int64)
+        total: IntArray = np.ceil((stop - first) * each[at]).astype(np.int64)
         return total
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:

@@ -305,7 +305,7 @@ def _opened_by_core(
 ) -> tuple[dict[str, ArrayRecordFile], RecordReader]:
     """Open files; unless `exact`, estimate the bytes of records as the package's reader does.
 
-    So plans and statistics are the same with and without the core.
+    So plans are the same with and without the core.
     """
     names = sorted(set(wanted))
     with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:

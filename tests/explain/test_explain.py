@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.array_record_bytes import written as write_array_record
 from tests.laid_out import pieced
 from tests.strategies import Drawn, build, chains, streams
 from windrow import Explanation, IterDataset, MapDataset, ReadOptions
+from windrow.core.native import native
 from windrow.explain.explanation import spec_text
-from windrow.sources import ArrayPart, ArraySpec, Columns, IntArray, LaidOutSource
+from windrow.sources import (
+    ArrayPart,
+    ArrayRecordDataSource,
+    ArraySpec,
+    Columns,
+    IntArray,
+    LaidOutSource,
+)
 from windrow.stats.costs import Amount
 
 Dataset = MapDataset[Any] | IterDataset[Any]
@@ -423,3 +433,20 @@ class Many(Single):
 def test_advice_on_sources_that_are_read_one_by_one() -> None:
     assert kinds(MapDataset.source(Single()).batch(10)) == ["record-by-record"]
     assert kinds(MapDataset.source(Many()).batch(10)) == []
+
+
+@pytest.mark.skipif(native() is None, reason="the core reads the sizes of records in the index")
+@pytest.mark.parametrize("size", [4, 3076])
+def test_records_of_bytes_are_counted_without_their_objects(size: int, tmp_path: Path) -> None:
+    write_array_record(
+        tmp_path / "a.array_record", [bytes(size)] * 200, "group_size:1,uncompressed"
+    )
+    dataset = MapDataset.source(ArrayRecordDataSource(tmp_path / "a.array_record")).batch(10)
+    (predicted,) = dataset.explain().epoch
+    assert predicted.delivered_bytes == Amount.exactly(200 * size)
+    iterator = iter(dataset)
+    assert len(list(iterator)) == 20
+    (counted,) = iterator.stats().sources
+    assert counted.delivered_bytes == predicted.delivered_bytes
+    assert counted.decoded_bytes == predicted.decoded_bytes
+    assert predicted.decoded_per_delivered == Amount.exactly(1.0)

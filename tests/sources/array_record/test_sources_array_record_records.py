@@ -137,10 +137,12 @@ def test_weights_are_near_the_truth(tmp_path: Path, codec: str, padding: str, gr
     part = part_of(source)
     chunks = np.arange(part.chunk_count)
     held = sum(sys.getsizeof(record) + 8 for record in records)
-    assert part.decoded_bytes(chunks).sum() == pytest.approx(held, rel=0.15)
+    assert part.memory_bytes(chunks).sum() == pytest.approx(held, rel=0.15)
+    exact = 1e-9 if group == 1 and native() is not None else 0.15
+    assert part.decoded_bytes(chunks).sum() == pytest.approx(300 * 1000, rel=exact)
     assert part.stored_bytes(chunks).sum() == pytest.approx(os.path.getsize(path), rel=0.5)
     assert part.stored_bytes(chunks).sum() <= os.path.getsize(path)
-    last = part.decoded_bytes(chunks[-1:])
+    last = part.memory_bytes(chunks[-1:])
     assert last[0] == pytest.approx((300 % group or 1) * (held / 300), rel=0.15)
 
 

@@ -23,7 +23,7 @@ from windrow.engine.budgets import CacheRoom, budget_of
 from windrow.engine.chunk_cache import ChunkCache
 from windrow.engine.executors import Executors, LocalExecutor, StageExecutor
 from windrow.engine.prefetch import Prefetcher, cache_of
-from windrow.engine.stages import ChainStage, Result
+from windrow.engine.stages import ChainStage, DropWatch, Result
 from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
@@ -45,7 +45,6 @@ from windrow.transforms.row_blocks import KeptBlocks, OwnStates
 if TYPE_CHECKING:
     from windrow.engine.bad_records import BadRecords, Counts
     from windrow.engine.bad_rows import BadRow, DroppedRow
-    from windrow.engine.drop_watch import DropWatch
     from windrow.stats.stats import Stats
     from windrow.transforms.row_blocks import Block
 
@@ -155,8 +154,6 @@ class RunContext:
             dropping = [node for node in nodes if node.functions and node.length != STREAM]
         if not dropping:
             return None
-        from windrow.engine.drop_watch import DropWatch  # few chains have a filter
-
         return DropWatch(dropping, self._dataset_options, self.clock)
 
     def prefetcher(self, node: ToStreamNode) -> Prefetcher | None:

@@ -1,1 +1,0 @@
-from loader.engine.drop_watch import *

@@ -83,7 +83,7 @@ class Aligned:
 
 
 def aligned(reference: Spacing, own: Spacing, middle: Fraction, size: int, cells: range) -> Aligned:
-    """The windows of an array around those of the reference.
+    """The windows of an array around the windows of the reference.
 
     Args:
         reference: The cells that origins count.

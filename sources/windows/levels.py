@@ -60,15 +60,15 @@ class LevelChooser:
         if not pyramids:
             raise ArgumentError(
                 f"{_WHAT}: resolution is for volumes at several resolutions, OME-Zarr or precomputed,"
-                " and there are none; leave it out"
+                " and this source has neither; leave it out"
             )
         self.in_world = True
-        if self.fields is None:
+        if not isinstance(self.fields, Mapping):  # None, or `fields_of` says what is wrong
             return self._without_fields(tree, pyramids), ()
         return self._of_fields(tree, pyramids), ()
 
     def _is_plain_image(self, pyramids: Mapping[str, Pyramid], names: Sequence[str] | None) -> bool:
-        """Whether the source is an OME-Zarr image of several levels of which none was named."""
+        """Whether the source is an OME-Zarr image of several levels, and the user names no level."""
         image = pyramids.get("")
         if image is None or image.levels[0].metadata is None or len(image.levels) < 2:
             return False

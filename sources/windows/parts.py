@@ -181,8 +181,8 @@ def _of_cuts(
 ) -> IntArray:
     """The first cell of each record `(n, axes)`, or of each cut of it `(n, cuts, axes)`.
 
-    Cuts differ where cells lie at different distances from different origins: those that are found by
-    their times, and those of an array at another resolution.
+    Cuts differ where cells lie at different distances from different origins: where they are found by
+    their times, and in an array at another resolution.
     """
     axes = range(origins.shape[1])
     if all(field.along[axis].follows_origins for field in fields for axis in axes):

@@ -64,7 +64,7 @@ class World:
         self._opened, self._names, self._used, self._known = opened, names, used, known
         self.tolerance = tolerance
         self._spacings: dict[tuple[int, Dim], Spacing | None] = {}
-        # The spacing of the reference, and that of an array in its unit.
+        # The spacing of the reference, and the spacing of an array in its unit.
         self._pairs: dict[tuple[int, Dim], tuple[Spacing, Spacing]] = {}
         dims = dict.fromkeys(dim for number in used for dim in names[number]) if aligns else ()
         found = {dim: self._reference(dim) for dim in dims}
@@ -284,7 +284,8 @@ class World:
         if found is None:
             raise ArgumentError(
                 f"{what} is {given.text!r}, and the store does not say where the cells along"
-                f" {named(dim)} lie: it has no coordinates of it and no resolution; give cells"
+                f" {named(dim)} lie: it has no coordinates of it and no resolution; give cells,"
+                " or open the whole OME-Zarr image with resolution="
             )
         return found
 

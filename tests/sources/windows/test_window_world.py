@@ -441,6 +441,7 @@ BOTH = {"a": Field(), "b": Field(resolution={"x": 16})}
         ({"resolution": {"w": 8}}, ArgumentError, f"resolution names 'w', and the axes are ['x', 'y', 'z', 'channel']; {LEVELS}"),
         ({"resolution": {"x": "8deg"}}, ArgumentError, "resolution['x'] is '8deg', an angle, and the axis counts in nm; give a length, or cells"),
         ({"resolution": {"x": None}}, ArgumentError, "resolution['x'] must be a number, or a string such as '8nm', got None"),
+        ({"resolution": {"x": 8}, "fields": ["a"]}, ArgumentError, "fields must be a dict of Field by name"),
         ({"resolution": 8}, ArgumentError, "resolution must be a dict by axis, such as {'x': '8nm'}, got 8"),
         ({"resolution": {"x": 8}, "names": ["a"]}, ArgumentError, "names and resolution do not go together"),
         ({"sizes": {"x": "100nm"}}, SourceError, "sizes['x'] is '100nm', which is 12.5 cells of 8nm along x; choose 96nm or 104nm, or tolerance='4nm' for the nearest number of cells"),
@@ -473,7 +474,7 @@ def test_messages_about_coordinates(weather: Path, tmp_path: Path) -> None:
         WindowDataSource(weather, {"p": "2m"})
     with pytest.raises(ArgumentError, match=r"start\['lat'\] is '3deg', and the coordinates of"):
         WindowDataSource(weather, {"lat": 2}, start={"lat": "3deg"})
-    with pytest.raises(ArgumentError, match="there are none; leave it out"):
+    with pytest.raises(ArgumentError, match="this source has neither; leave it out"):
         WindowDataSource(weather, {"lat": 2}, resolution={"lat": 0.25})
     levels = {"0": (VOLUME[0], [scale(1, 1)]), "1": (VOLUME[0, ::2, ::2], [scale(2, 2)])}
     path = ome(tmp_path / "image", levels, [{"name": "y"}, {"name": "x"}], "0.4")

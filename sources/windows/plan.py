@@ -68,7 +68,7 @@ class WindowRequest:
     method: str | None = None
     tolerance: Any = None
     labelled: bool = False  # whether records have coordinates
-    in_world: bool = False  # whether arrays at several resolutions are aligned
+    in_world: bool = False  # whether levels of pyramids were chosen, which are aligned
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -148,10 +148,13 @@ class _Planner:
         self._fields = [
             (name, self._resolved(field), number) for name, field, number in self._fields
         ]
-        self._tolerance, in_world = self._given_tolerance()
-        self._world = World(
-            opened, self._names, self._used, known, tolerance=in_world, aligns=request.in_world
+        in_world = request.in_world or self._has_extents()
+        self._tolerance, off = tolerances(
+            request.tolerance,
+            timed=any(_timed(field) for _, field, _ in self._fields),
+            in_world=in_world,
         )
+        self._world = World(opened, self._names, self._used, known, tolerance=off, aligns=in_world)
         self._times: dict[Dim, Times] = {}
         self._matched: dict[Dim, dict[Offsets, Matched]] = {}
         self._centered: tuple[Dim, ...] = ()
@@ -244,6 +247,14 @@ class _Planner:
                 )
             found[dim] = value
         return list(found.items())
+
+    def _has_extents(self) -> bool:
+        """Whether a size or a bound is given in the world."""
+        given: list[Any] = [*self._sizes.values(), *self._strides.values()]
+        given += [size for _, field, _ in self._fields for size in field.sizes.values()]
+        for name in ("start", "stop"):
+            given += [value for _, value in self._by_dim(getattr(self._request, name), name)]
+        return any(isinstance(value, str | Extent) for value in given)
 
     def _resolved(self, field: Field) -> Field:
         return dataclasses.replace(
@@ -443,16 +454,6 @@ class _Planner:
         return Along(dim, runs, True, size is None, aligned=aligned)
 
     # --- times -----------------------------------------------------------------------------------
-
-    def _given_tolerance(self) -> tuple[np.timedelta64 | None, Extent | None]:
-        """How far off times may be, and how far off sizes and middles of windows may be."""
-        sizes: list[Any] = [*self._sizes.values(), *self._strides.values()]
-        sizes += [size for _, field, _ in self._fields for size in field.sizes.values()]
-        return tolerances(
-            self._request.tolerance,
-            timed=any(_timed(field) for _, field, _ in self._fields),
-            in_world=self._request.in_world or any(not isinstance(size, int) for size in sizes),
-        )
 
     def _cells_at(self, dim: Dim, offsets: Offsets) -> tuple[int, ...] | Matched:
         """Offsets in time as cells."""

@@ -278,7 +278,14 @@ def _read(stored: _StoredCoordinate, dim: str) -> Coordinate:
     if values.dtype.kind in "SUO":
         return Coordinate(stored.name, (dim,), _strings(values))
     decoded = values if values.dtype.kind in "mM" else _decoded(values, stored)
-    return Coordinate(stored.name, (dim,), decoded, _unit_ns(decoded, stored))
+    unit = stored.attributes.get("units")
+    return Coordinate(
+        stored.name,
+        (dim,),
+        decoded,
+        _unit_ns(decoded, stored),
+        unit if isinstance(unit, str) else "",
+    )
 
 
 def _values(stored: _StoredCoordinate) -> AnyArray:

@@ -21,8 +21,11 @@ from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.boxes import BoxField, Cut
 from windrow.sources.cells import Box, Cells
+from windrow.sources.windows.aligned import Aligned
 from windrow.sources.windows.durations import duration
 from windrow.sources.windows.origins import Dim, Run
+from windrow.sources.zarr.pyramids import checked_resolution
+from windrow.sources.zarr.spacing import Extent, extent
 
 Offset: TypeAlias = int | np.timedelta64  # cells, or a duration
 
@@ -43,9 +46,12 @@ class Field:
             keeps the axis, with the cells (or windows) of all offsets one after the other. Along a
             dimension with times, durations too: `"-12h"`, a `numpy.timedelta64`, a
             `datetime.timedelta` or a `pandas.Timedelta`.
-        sizes: By dimension, cells of this field's window, in place of the source's `sizes`.
+        sizes: By dimension, cells of this field's window or its size in the world, such as
+            `"640nm"`, in place of the source's `sizes`.
         select: Labels that this field takes along dimensions without moving windows, in place of
             the source's `select`: `{"level": 500}`.
+        resolution: The level of a volume at several resolutions, in place of the source's
+            `resolution`: `{"x": "32nm"}`.
 
     Example:
         >>> from windrow.sources import Field
@@ -56,8 +62,9 @@ class Field:
 
     array: str | None = None
     offsets: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    sizes: Mapping[Any, int] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[Any, int | str] = dataclasses.field(default_factory=dict)
     select: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
+    resolution: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.array is not None and not isinstance(self.array, str):
@@ -66,9 +73,13 @@ class Field:
         offsets: dict[Dim, Offset | tuple[Offset, ...]] = {}
         for dim, given in by_dim(self.offsets, "Field: offsets"):
             offsets[dim] = _offsets(given, f"Field: offsets[{dim!r}]")
-        object.__setattr__(self, "sizes", {d: at_least_one(n, d, "Field: sizes") for d, n in sizes})
+        found = {dim: size_of(size, dim, "Field: sizes") for dim, size in sizes}
+        given = {d: size.text if isinstance(size, Extent) else size for d, size in found.items()}
+        object.__setattr__(self, "sizes", given)
         object.__setattr__(self, "offsets", offsets)
         object.__setattr__(self, "select", dict(by_dim(self.select, "Field: select")))
+        checked = checked_resolution(self.resolution, "Field: resolution")
+        object.__setattr__(self, "resolution", checked)
 
 
 def _offsets(given: Any, what: str) -> Offset | tuple[Offset, ...]:
@@ -134,17 +145,23 @@ def _dim(given: Any, what: str) -> Dim:
     raise ArgumentError(f"{what} has the dimension {given!r}; give a name or the number of an axis")
 
 
-def at_least_one(value: Any, dim: Dim, what: str) -> int:
-    """Checks a size or stride along `dim`.
+def size_of(value: Any, dim: Dim, what: str) -> int | Extent:
+    """A size or stride along `dim`: cells, or a size in the world.
 
     Raises:
-        ArgumentError: If it is not an integer.
-        SourceError: If it is below 1.
+        ArgumentError: If it is neither an integer nor a string with a unit.
+        SourceError: If it is below 1 cell, or not above 0.
     """
-    found = integer(value, f"{what}[{dim!r}]")
-    if found < 1:
-        raise SourceError(f"{what}[{dim!r}] must be at least 1, got {found}")
-    return found
+    named = f"{what}[{dim!r}]"
+    found = extent(value, named)
+    if found is not None:
+        if found.value <= 0:
+            raise SourceError(f"{named} must be above 0, got {value!r}")
+        return found
+    cells = integer(value, named)
+    if cells < 1:
+        raise SourceError(f"{named} must be at least 1, got {cells}")
+    return cells
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -192,6 +209,8 @@ class Along:
         dropped: Whether the field takes one cell and is delivered without the axis.
         matched: The cells by offset and origin, where they lie at different distances from different
             origins; else None.
+        aligned: Where windows begin, if origins count cells of another array; `runs` count from
+            there. Else None.
     """
 
     dim: Dim
@@ -199,6 +218,7 @@ class Along:
     moves: bool
     dropped: bool
     matched: Matched | None = None
+    aligned: Aligned | None = None
 
     @property
     def length(self) -> int:
@@ -231,9 +251,18 @@ class Along:
         Returns:
             int64 `(n, length)`.
         """
-        if self.matched is None:
-            return origins[:, None] + self.cells()
-        return self.matched.cells[self.cells()[:, None], origins].T
+        if self.matched is not None:
+            return self.matched.cells[self.cells()[:, None], origins].T
+        return self.starts(origins)[:, None] + self.cells()
+
+    def starts(self, origins: IntArray) -> IntArray:
+        """The cells `(n,)` that runs count from."""
+        return origins if self.aligned is None else self.aligned.starts(origins)
+
+    @property
+    def follows_origins(self) -> bool:
+        """Whether runs lie at the same distance from every origin."""
+        return self.matched is None and self.aligned is None
 
     @property
     def first(self) -> int:
@@ -243,6 +272,8 @@ class Along:
     @property
     def reach(self) -> Run:
         """The cells from the first to the last one of all windows, counted from their origins."""
+        if self.aligned is not None:
+            return self.aligned.around
         if self.matched is None:
             return min(first for first, _ in self.runs), max(stop for _, stop in self.runs)
         return self.matched.reach
@@ -284,6 +315,7 @@ class TakenField:
             f"{axis.dim}{'+' if axis.moves else ''}{list(map(list, axis.runs))}"
             + ("!" if axis.dropped else "")
             + ("" if axis.matched is None else f" of {axis.matched.label}")
+            + ("" if axis.aligned is None else f" from {axis.aligned.label}")
             for axis in self.along
         ]
         return f"{self.name}={self.number}({', '.join(axes)})"

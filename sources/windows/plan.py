@@ -18,16 +18,15 @@ from windrow.errors import ArgumentError, SourceError
 from windrow.sources.padding import Mode
 from windrow.sources.windows.arguments import axis_names, fields_of
 from windrow.sources.windows.coordinates import Coordinates
-from windrow.sources.windows.durations import duration
 from windrow.sources.windows.fields import (
     Along,
     Field,
     Matched,
     TakenField,
-    at_least_one,
     by_dim,
     integer,
     runs_of_cells,
+    size_of,
 )
 from windrow.sources.windows.origins import (
     Centers,
@@ -43,7 +42,9 @@ from windrow.sources.windows.origins import (
 from windrow.sources.windows.selection import Picked, picked
 from windrow.sources.windows.stores import check_labels, coordinate_along
 from windrow.sources.windows.times import Offsets, Times, times_along, with_times
+from windrow.sources.windows.world import World, limits, tolerances
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.spacing import Extent, Spacing, extent
 from windrow.sources.zarr.tree import OpenArray
 
 _WHAT: Final = "WindowDataSource"
@@ -67,6 +68,7 @@ class WindowRequest:
     method: str | None = None
     tolerance: Any = None
     labelled: bool = False  # whether records have coordinates
+    in_world: bool = False  # whether levels of pyramids were chosen, which are aligned
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +82,7 @@ class WindowPlan:
         ranges: The cells that may be read; cells outside are padding.
         arrays: Names of the axes of each array.
         pads: The padding along each dimension with padding.
+        spacings: Where cells lie, by array and dimension, if the array says it.
     """
 
     origins: Origins
@@ -88,6 +91,11 @@ class WindowPlan:
     ranges: Mapping[Dim, range]
     arrays: tuple[tuple[Dim, ...], ...]
     pads: Mapping[Dim, Mode]
+    spacings: Mapping[tuple[int, Dim], Spacing]
+
+    def readable(self, along: Along) -> range:
+        """The cells that may be read of an array along an axis that windows move along."""
+        return self.ranges[along.dim] if along.aligned is None else along.aligned.cells
 
     @property
     def pad_label(self) -> str:
@@ -129,18 +137,24 @@ class _Planner:
         self._fields = fields_of(request.fields, opened)
         self._used = sorted({number for _, _, number in self._fields})
         self._sizes = {
-            dim: at_least_one(size, dim, f"{_WHAT}: sizes")
+            dim: size_of(size, dim, f"{_WHAT}: sizes")
             for dim, size in self._by_dim(request.sizes, "sizes")
         }
         self._strides = {
-            dim: at_least_one(stride, dim, f"{_WHAT}: strides")
+            dim: size_of(stride, dim, f"{_WHAT}: strides")
             for dim, stride in self._by_dim(request.strides, "strides")
         }
         self._anchors = dict(self._by_dim(request.anchors, "anchors"))
         self._fields = [
             (name, self._resolved(field), number) for name, field, number in self._fields
         ]
-        self._tolerance = self._given_tolerance()
+        in_world = request.in_world or self._has_extents()
+        self._tolerance, off = tolerances(
+            request.tolerance,
+            timed=any(_timed(field) for _, field, _ in self._fields),
+            in_world=in_world,
+        )
+        self._world = World(opened, self._names, self._used, known, tolerance=off, aligns=in_world)
         self._times: dict[Dim, Times] = {}
         self._matched: dict[Dim, dict[Offsets, Matched]] = {}
         self._centered: tuple[Dim, ...] = ()
@@ -156,12 +170,25 @@ class _Planner:
 
     def plan(self) -> WindowPlan:
         taken = tuple(
-            TakenField(name, number, tuple(self._along(field, dim) for dim in self._names[number]))
+            TakenField(
+                name, number, tuple(self._along(field, dim, number) for dim in self._names[number])
+            )
             for name, field, number in self._fields
         )
         origins = self._centers(taken) if self._centered else self._grid(taken)
+        stored = {
+            (number, dim): self._world.stored(number, dim)
+            for number in self._used
+            for dim in self._names[number]
+        }
         return WindowPlan(
-            origins, taken, self._lengths, self._ranges, tuple(self._names), self._pads
+            origins,
+            taken,
+            self._lengths,
+            self._ranges,
+            tuple(self._names),
+            self._pads,
+            {key: spacing for key, spacing in stored.items() if spacing is not None},
         )
 
     def _read_ahead(self) -> None:
@@ -221,6 +248,14 @@ class _Planner:
             found[dim] = value
         return list(found.items())
 
+    def _has_extents(self) -> bool:
+        """Whether a size or a bound is given in the world."""
+        given: list[Any] = [*self._sizes.values(), *self._strides.values()]
+        given += [size for _, field, _ in self._fields for size in field.sizes.values()]
+        for name in ("start", "stop"):
+            given += [value for _, value in self._by_dim(getattr(self._request, name), name)]
+        return any(isinstance(value, str | Extent) for value in given)
+
     def _resolved(self, field: Field) -> Field:
         return dataclasses.replace(
             field,
@@ -279,13 +314,16 @@ class _Planner:
         for number in self._used:
             array = self._opened[number]
             for dim, length in zip(self._names[number], array.shape, strict=True):
+                if self._world.references.get(dim, number) != number:
+                    continue
                 known = found.setdefault(dim, (length, array.name))
                 if known[0] != length and (isinstance(dim, str) or dim in self._moving):
                     raise SourceError(
                         f"{_WHAT}: the arrays differ in length along {dim!r}\n"
                         f"  {known[1]}: {known[0]:,}\n  {array.name}: {length:,}\n"
-                        "Choose arrays that agree with names=, name their axes with dims=, or select the"
-                        " same labels in a source of each and zip these."
+                        "Choose arrays that agree with names=, name their axes with dims=, select the"
+                        " same labels in a source of each and zip these, or give resolution= for volumes at"
+                        " several resolutions."
                     )
         return {dim: length for dim, (length, _) in found.items()}
 
@@ -319,6 +357,10 @@ class _Planner:
         return ranges
 
     def _bound(self, dim: Dim, value: Any, name: str) -> int:
+        position = extent(value, f"{_WHAT}: {name}[{dim!r}]")
+        if position is not None:
+            number = self._world.number_for(dim)
+            return self._world.bound(position, number, dim, f"{_WHAT}: {name}[{dim!r}]")
         cell, length = integer(value, f"{_WHAT}: {name}[{dim!r}]"), self._lengths[dim]
         if not -length <= cell <= length:
             raise SourceError(
@@ -339,7 +381,7 @@ class _Planner:
 
     # --- fields ----------------------------------------------------------------------------------
 
-    def _along(self, field: Field, dim: Dim) -> Along:
+    def _along(self, field: Field, dim: Dim, number: int) -> Along:
         if dim in field.select:
             if dim in self._moving:
                 raise ArgumentError(
@@ -348,8 +390,10 @@ class _Planner:
                     f" {dim!r} out of all fields"
                 )
             return _fixed(dim, self._selected(dim, field.select[dim]))
+        if dim in self._world.references:
+            return self._aligned(field, dim, number)
         if dim in self._moving:
-            size = field.sizes.get(dim, self._sizes.get(dim))
+            size = self._size(field, dim, number)
             offsets = field.offsets.get(dim, 0)
             dropped = size is None and not isinstance(offsets, tuple)
             cells = 1 if size is None else size
@@ -368,21 +412,48 @@ class _Planner:
             return Along(dim, runs, True, dropped)
         return _fixed(dim, self._picked.get(dim, self._ranges[dim]))
 
-    # --- times -----------------------------------------------------------------------------------
+    def _size(self, field: Field, dim: Dim, number: int) -> int | None:
+        """Cells of a field's window; None without a size."""
+        if dim in field.sizes:
+            what = f"sizes[{dim!r}] of a Field"
+            return self._world.cells(size_of(field.sizes[dim], dim, what), number, dim, what)
+        given = self._sizes.get(dim)
+        return None if given is None else self._cells(given, dim, "sizes", number)
 
-    def _given_tolerance(self) -> np.timedelta64 | None:
-        given, what = self._request.tolerance, f"{_WHAT}: tolerance"
-        if given is None:
-            return None
-        found = duration(given, what)
-        if found is None or found < np.timedelta64(0):
-            raise ArgumentError(f"{what} must be a duration such as '30min' or '0h', got {given!r}")
-        if not any(_timed(field) for _, field, _ in self._fields):
+    def _cells(self, given: int | Extent, dim: Dim, name: str, number: int | None = None) -> int:
+        """A size of windows, or a stride, in cells of an array; by default of the reference."""
+        if not isinstance(given, Extent):
+            return given
+        number = self._world.number_for(dim) if number is None else number
+        return self._world.cells(given, number, dim, f"{_WHAT}: {name}[{dim!r}]")
+
+    def _aligned(self, field: Field, dim: Dim, number: int) -> Along:
+        """The cells of a field along a dimension that arrays divide into other cells."""
+        cells = self._ranges[dim]
+        if dim not in self._moving:
+            if dim in self._picked:
+                raise ArgumentError(
+                    f"{_WHAT}: select takes cells of {dim!r}, and the arrays have other cells there;"
+                    f" give sizes={{{dim!r}: 1}}, or a slice"
+                )
+            return _fixed(dim, self._world.range_of(number, dim, cells))
+        if dim in field.offsets:
             raise ArgumentError(
-                f"{what} is for offsets in time, and no field has one; leave it out, or give"
-                " durations, such as Field(offsets={'time': '-6h'})"
+                f"{_WHAT}: fields at several resolutions have their middles at the same place along"
+                f" {dim!r}, so that a field has no offset there; leave it out, or use one resolution"
             )
-        return found
+        size = self._size(field, dim, number)
+        reference = self._world.references[dim]
+        if dim in self._sizes:
+            base = self._cells(self._sizes[dim], dim, "sizes")
+        else:
+            of_reference = [f for _, f, other in self._fields if other == reference]
+            base = next(filter(None, (self._size(f, dim, reference) for f in of_reference)), 1)
+        before = base // 2 if dim in self._centered else 0
+        runs, aligned = self._world.along(number, dim, size or 1, base, before, cells)
+        return Along(dim, runs, True, size is None, aligned=aligned)
+
+    # --- times -----------------------------------------------------------------------------------
 
     def _cells_at(self, dim: Dim, offsets: Offsets) -> tuple[int, ...] | Matched:
         """Offsets in time as cells."""
@@ -400,11 +471,12 @@ class _Planner:
     # --- origins ---------------------------------------------------------------------------------
 
     def _grid(self, taken: Sequence[TakenField]) -> OriginGrid:
-        return OriginGrid([self._axis(dim, _runs(taken, dim)) for dim in self._moving])
+        return OriginGrid([self._axis(dim, _runs(taken, dim), taken) for dim in self._moving])
 
-    def _axis(self, dim: Dim, runs: list[Run]) -> OriginAxis:
+    def _axis(self, dim: Dim, runs: list[Run], taken: Sequence[TakenField]) -> OriginAxis:
         cells, mode = self._ranges[dim], self._pads.get(dim)
-        reads = runs or [(0, 1)]  # no field has cells at fixed distances
+        others = [] if mode is not None else limits(taken, dim, cells)
+        reads = [*runs, *others] or [(0, 1)]  # no field has cells at fixed distances
         given = self._given_anchors(dim)
         if given is not None and given.dtype.kind != "b":
             origins = given.astype(np.int64)
@@ -412,10 +484,14 @@ class _Planner:
                 origins[origins < 0] += self._lengths[dim]
             axis = listed_axis(dim, origins, cells, reads, pad=mode is not None)
         else:
-            stride = self._strides.get(dim, self._sizes.get(dim, 1))
+            name = "strides" if dim in self._strides else "sizes"
+            stride = self._cells(self._strides.get(dim, self._sizes.get(dim, 1)), dim, name)
             # Where cells wrap around there is no last window that fits.
             shifted = dim not in self._sizes or mode == "wrap"
             axis = regular_axis(dim, cells, reads, stride, pad=mode is not None, shifted=shifted)
+            if dim in self._world.references:
+                last = cells.stop - max(stop for _, stop in reads)
+                axis = self._world.lined_up(axis, taken, last, shifts=mode is None)
             if given is not None:
                 axis = masked(axis, given, runs, circle=cells if mode == "wrap" else None)
         matched = self._matched.get(dim)
@@ -436,6 +512,11 @@ class _Planner:
         """The mask of a dimension, or its listed origins."""
         if dim not in self._anchors:
             return None
+        if dim in self._world.references:
+            raise ArgumentError(
+                f"{_WHAT}: anchors count cells of {dim!r}, and the fields have several resolutions"
+                " there; give centers, or start and stop"
+            )
         given = np.asarray(self._anchors[dim])
         if given.ndim != 1 or given.dtype.kind not in "biu":
             raise ArgumentError(
@@ -481,11 +562,12 @@ class _Planner:
                 f" {given.dtype}"
             )
         centers = Centers(dims, given if given.size else given.astype(np.int64))
-        runs = [_runs(taken, dim) for dim in dims]
+        runs = [_runs(taken, dim) + limits(taken, dim, self._ranges[dim]) for dim in dims]
         reach = [(min(r[0] for r in each), max(r[1] for r in each)) for each in runs]
         # Where windows are padded, only the center itself must lie in the array.
         reach = [(0, 1) if dim in self._pads else run for dim, run in zip(dims, reach, strict=True)]
         centers.check([self._ranges[dim] for dim in dims], reach)
+        self._world.check_centers(dims, given, taken)
         return centers
 
 
@@ -500,7 +582,7 @@ def _fixed(dim: Dim, cells: Picked) -> Along:
 
 def _runs(taken: Sequence[TakenField], dim: Dim) -> list[Run]:
     along = [axis for field in taken for axis in field.along if axis.dim == dim]
-    return sorted({run for axis in along if axis.matched is None for run in axis.runs})
+    return sorted({run for axis in along if axis.follows_origins for run in axis.runs})
 
 
 def _timed(field: Field) -> list[Dim]:

@@ -47,12 +47,14 @@ class Coordinate:
         values: One per cell: numbers, datetime64, timedelta64 or strings, without a fill value.
         unit_ns: Nanoseconds of 1 where the values are times as numbers, of a calendar that NumPy has
             not; else None.
+        unit: The unit of the values, as it is stored; '' without one.
     """
 
     name: str
     dims: tuple[str, ...]
     values: AnyArray
     unit_ns: int | None = None
+    unit: str = ""
 
     def __len__(self) -> int:
         return len(self.values)

@@ -10,6 +10,7 @@ offsets between two times, are errors unless the user says how far off a time ma
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -23,6 +24,7 @@ from windrow.sources.windows.fields import Matched
 from windrow.sources.windows.labels import NS, keys_of, unit_of
 from windrow.sources.windows.origins import Dim, OriginAxis, chosen, named
 from windrow.sources.windows.selection import Coordinate, shown_label
+from windrow.sources.zarr.spacing import Spacing
 
 Offsets: TypeAlias = tuple[np.timedelta64, ...]
 
@@ -93,6 +95,20 @@ class Times:
         step = span / (count - 1)
         uneven = np.abs(np.diff(self.at) - step) > abs(step) * _SLACK
         return None if not step or uneven.any() else step
+
+    def spacing(self) -> Spacing:
+        """The step in time, without positions.
+
+        Raises:
+            SourceError: If the times are not evenly spaced.
+        """
+        step = self._step()
+        if step is None:
+            raise SourceError(
+                f"{_WHAT}: sizes in time need times that are evenly spaced, and those along"
+                f" {named(self.dim)} are not; give cells"
+            )
+        return Spacing(step * self.tick_ns * 1e-9, math.nan, "s")
 
     def why_not(self, offsets: Offsets, first: int) -> SourceError:
         """The error for offsets that cannot be counted in cells; `first` is the number of cell 0."""

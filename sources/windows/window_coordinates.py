@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -136,13 +136,20 @@ def window_coordinates(
     for name in dict.fromkeys(names):
         coordinate = _read(name, dims.get(name), opened, plan, known)
         if coordinate is not None:
-            dim = coordinate.dims[0]
-            found += _of_fields(name, dim, coordinate.values, plan)
+            numbers = range(len(opened))
+            values = dict.fromkeys(numbers, coordinate.values)
+            found += _of_fields(name, coordinate.dims[0], values, plan)
+        elif wanted is not True and (middles := _middles(name, opened, plan)):
+            found += _of_fields(name, name, middles, plan)
         elif wanted is not True:
             raise SourceError(
                 f"{_WHAT}: the store has no coordinates {name!r} along the windows' dimensions; the"
                 f" dimensions and other coordinates are {list(dims)}"
             )
+    if not found:  # then no array of the store is a coordinate
+        for name in dict.fromkeys(names):
+            if middles := _middles(name, opened, plan):
+                found += _of_fields(name, name, middles, plan)
     if not found:
         raise SourceError(
             f"{_WHAT}: the store has no coordinates along the windows' dimensions; leave"
@@ -189,19 +196,42 @@ def _read(
     return None
 
 
+def _middles(dim: str, opened: Sequence[OpenArray], plan: WindowPlan) -> dict[int, AnyArray]:
+    """The middles of the cells along a dimension, by array; for arrays that say where they lie."""
+    found = {}
+    for number in sorted({field.number for field in plan.taken}):
+        spacing = plan.spacings.get((number, dim))
+        if spacing is not None:
+            length = opened[number].shape[plan.arrays[number].index(dim)]
+            found[number] = spacing.first + spacing.step * np.arange(length)
+    return found
+
+
 def _of_fields(
     name: str,
     dim: str,
-    values: AnyArray,
+    values: Mapping[int, AnyArray],
     plan: WindowPlan,
 ) -> list[WindowCoordinate]:
-    """One coordinate for all fields, or one for each if they differ along the dimension."""
-    along = {field.name: axis for field in plan.taken for axis in field.along if axis.dim == dim}
-    padded = dim in plan.pads
-    circle = plan.ranges[dim] if plan.pads.get(dim) == "wrap" else None
-    if len(set(along.values())) == 1:
-        return [WindowCoordinate(name, next(iter(along.values())), values, padded, circle)]
+    """One coordinate for all fields, or one for each if they differ along the dimension.
+
+    `values` has the labels of the dimension for each array.
+    """
+    along = {
+        field.name: (axis, values[field.number])
+        for field in plan.taken
+        for axis in field.along
+        if axis.dim == dim and field.number in values
+    }
+    padded, wraps = dim in plan.pads, plan.pads.get(dim) == "wrap"
+
+    def labelled(own: str, axis: Along, labels: AnyArray) -> WindowCoordinate:
+        circle = plan.readable(axis) if wraps else None
+        return WindowCoordinate(own, axis, labels, padded, circle)
+
+    if len({axis for axis, _ in along.values()}) == 1:
+        return [labelled(name, *next(iter(along.values())))]
     return [
-        WindowCoordinate(f"{field.replace('/', '_')}_{name}", axis, values, padded, circle)
-        for field, axis in along.items()
+        labelled(f"{field.replace('/', '_')}_{name}", axis, labels)
+        for field, (axis, labels) in along.items()
     ]

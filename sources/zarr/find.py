@@ -6,6 +6,7 @@ consolidated metadata describe, its own metadata are not read.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import os
@@ -40,6 +41,7 @@ from windrow.sources.zarr.metadata import (
     sizes_of,
 )
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, noted_rows
+from windrow.sources.zarr.pyramids import dataset_paths
 from windrow.sources.zarr.stores import (
     Access,
     Folder,
@@ -231,7 +233,8 @@ def _try_node(folder: Folder, name: str, depth: int = 0) -> FoundTree | None:
     if (meta := files.metadata("attributes.json")) is not None:
         return _n5(folder, name, meta, depth)
     if (meta := files.metadata("info")) is not None and _scales(meta):
-        return _precomputed(folder, name, meta, 0)
+        found = _precomputed(folder, name, meta, 0)
+        return dataclasses.replace(found, scales=tuple(_scales(meta)))
     if files.refused is not None:
         raise files.refused
     return None
@@ -379,6 +382,8 @@ def _group(
             " a link leads back to an enclosing group, remove it, or give a dict of the arrays"
         )
     children = folder.listed()
+    if children is None:
+        children = dataset_paths(attributes) or None
     if children is None:
         raise SourceError(
             f"{folder.what}: the group {folder.where} has no consolidated metadata, and"

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, Union
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.error_text import reason
+from windrow.sources.zarr.spacing import Spacing
 from windrow.sources.zarr.stores import Access
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
@@ -53,6 +54,8 @@ class Found:
         listing: The group whose consolidated metadata describe the array; '' if its own do.
         access: How a remote array is reached; None for an array on a local disk.
         url: The URL for fsspec; None if it is unknown.
+        spacing: Where cells lie along each axis of a level of a pyramid; () elsewhere.
+        scales: The metadata of all scales, if it is the first scale of a precomputed volume.
     """
 
     what: str
@@ -67,6 +70,8 @@ class Found:
     listing: str = ""
     access: Access | None = None
     url: str | None = dataclasses.field(default=None, repr=False)
+    spacing: tuple[Spacing | None, ...] = ()
+    scales: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def named(self) -> str:

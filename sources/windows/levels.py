@@ -1,0 +1,162 @@
+"""Chooses the levels of pyramids that windows are cut from.
+
+Invariant: without a resolution, and with names of arrays, everything is as if there were no pyramids. A
+record's field has one level, and only levels that a field has are opened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from windrow.core.text import listing
+from windrow.errors import ArgumentError
+from windrow.sources.windows.fields import Field
+from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, arrays_of, choose
+from windrow.sources.zarr.pyramids import Pyramid, checked_resolution, pyramids_of
+
+_WHAT: Final = "WindowDataSource"
+
+
+class LevelChooser:
+    """Picks the arrays of a source, as `names.choose` does, where they may be levels of pyramids."""
+
+    def __init__(self, resolution: Any, fields: Any) -> None:
+        """Keeps the arguments of a user.
+
+        Args:
+            resolution: As for `WindowDataSource`.
+            fields: As for `WindowDataSource`.
+
+        Raises:
+            ArgumentError: If `resolution` is not a dict.
+        """
+        self._resolution = checked_resolution(resolution, f"{_WHAT}: resolution")
+        self._asked = self._resolution is not None or any(
+            isinstance(field, Field) and field.resolution is not None for field in _values(fields)
+        )
+        self.fields = fields
+        """The fields; after a choice of levels, each names its array."""
+        self.in_world = False
+        """Whether levels were chosen, so that fields are aligned by positions in the world."""
+
+    def __call__(
+        self, what: str, tree: FoundTree, names: Sequence[str] | None = None
+    ) -> tuple[ChosenTree, tuple[Found, ...]]:
+        """The arrays that give records, and the arrays that do not.
+
+        Raises:
+            ArgumentError, SourceError: As `names.choose` raises them, or if no level has the
+                resolution.
+        """
+        pyramids = {pyramid.name: pyramid for pyramid in pyramids_of(tree)}
+        if not self._asked and not self._is_plain_image(pyramids, names):
+            return choose(what, tree, names)
+        if names is not None:
+            raise ArgumentError(
+                f"{_WHAT}: names and resolution do not go together; give fields={{'x': Field(...)}}"
+            )
+        if not pyramids:
+            raise ArgumentError(
+                f"{_WHAT}: resolution is for volumes at several resolutions, OME-Zarr or precomputed,"
+                " and this source has neither; leave it out"
+            )
+        self.in_world = True
+        if not isinstance(self.fields, Mapping):  # None, or `fields_of` says what is wrong
+            return self._without_fields(tree, pyramids), ()
+        return self._of_fields(tree, pyramids), ()
+
+    def _is_plain_image(self, pyramids: Mapping[str, Pyramid], names: Sequence[str] | None) -> bool:
+        """Whether the source is an OME-Zarr image of several levels, and the user names no level."""
+        image = pyramids.get("")
+        if image is None or image.levels[0].metadata is None or len(image.levels) < 2:
+            return False
+        unnamed = all(isinstance(f, Field) and f.array is None for f in _values(self.fields))
+        return names is None and unnamed
+
+    def _without_fields(self, tree: FoundTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
+        if "" in pyramids:
+            return dataclasses.replace(self._level(pyramids[""], self._resolution, ""), name="")
+        chosen: dict[str, ChosenTree] = {}
+        plain, _ = choose(_WHAT, tree)
+        for item in arrays_of(plain):
+            inside = [name for name in pyramids if f"{item.name}/".startswith(f"{name}/")]
+            if not inside:
+                chosen[item.name] = item
+            elif inside[0] not in chosen:
+                found = self._level(pyramids[inside[0]], self._resolution, inside[0])
+                chosen[inside[0]] = dataclasses.replace(found, name=inside[0])
+        return chosen
+
+    def _of_fields(self, tree: FoundTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
+        plain = {item.name: item for item in arrays_of(tree)}
+        chosen: dict[str, Found] = {}
+        fields: dict[Any, Any] = {}
+        for name, given in self.fields.items():
+            field = Field(given) if isinstance(given, str) else given
+            found = self._of_field(name, field, pyramids, plain)
+            if found is None:  # `fields_of` says what is wrong with it
+                fields[name] = given
+                continue
+            found = chosen.setdefault(found.name, found)
+            fields[name] = dataclasses.replace(field, array=found.name, resolution=None)
+        if not chosen:
+            raise ArgumentError(
+                f"{_WHAT}: fields must be a dict of Field by name, got {self.fields!r}"
+            )
+        if len(chosen) == 1 and "" in pyramids:
+            (found,) = chosen.values()
+            self.fields = {name: dataclasses.replace(f, array=None) for name, f in fields.items()}
+            return dataclasses.replace(found, name="")
+        self.fields = fields
+        return dict(chosen)
+
+    def _of_field(
+        self,
+        name: Any,
+        field: Any,
+        pyramids: Mapping[str, Pyramid],
+        plain: Mapping[str, Found],
+    ) -> Found | None:
+        if not isinstance(field, Field):
+            return None
+        what = f"fields[{name!r}]"
+        pyramid = pyramids.get(field.array or "")
+        if pyramid is not None:
+            return self._level(pyramid, field.resolution or self._resolution, what)
+        for each in pyramids.values():
+            levels = {each.named(k).name: k for k in range(len(each.levels))}
+            if field.array in levels:
+                level = each.named(levels[field.array])
+                if field.resolution is not None:
+                    raise ArgumentError(
+                        f"{_WHAT}: {what} has a resolution, and {field.array!r} is one level of a"
+                        " pyramid; give one of them"
+                    )
+                return level
+        found = plain.get(field.array or "")
+        if found is None:
+            known = [
+                each.named(k).name for each in pyramids.values() for k in range(len(each.keys))
+            ]
+            known += [name for name in [*pyramids, *plain] if name and name not in known]
+            raise ArgumentError(
+                f"{_WHAT}: {what} is of array {field.array!r}; there are {listing(known)}"
+            )
+        if field.resolution is not None:
+            raise ArgumentError(
+                f"{_WHAT}: {what} has a resolution, and {field.array!r} has one level; leave"
+                " resolution out"
+            )
+        return found
+
+    def _level(self, pyramid: Pyramid, resolution: Any, what: str) -> Found:
+        if resolution is None:
+            return pyramid.named(0)
+        shown = f"{what}: resolution" if what.startswith("fields") else "resolution"
+        return pyramid.named(pyramid.level_at(resolution, f"{_WHAT}: {shown}"))
+
+
+def _values(fields: Any) -> list[Any]:
+    return list(fields.values()) if isinstance(fields, Mapping) else []

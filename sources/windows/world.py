@@ -1,0 +1,377 @@
+"""Sizes and bounds of windows in the world, and windows of several arrays around one point of it.
+
+Invariant: nothing is rounded in silence. A size that is not a whole number of cells, and windows whose
+middles do not meet, are errors unless the user says how far off they may be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.base import IntArray
+from windrow.sources.windows.aligned import Aligned, aligned, cells_inside
+from windrow.sources.windows.coordinates import Coordinates
+from windrow.sources.windows.durations import duration
+from windrow.sources.windows.fields import TakenField
+from windrow.sources.windows.origins import Dim, OriginAxis, Run, named
+from windrow.sources.windows.selection import Coordinate
+from windrow.sources.windows.times import times_along
+from windrow.sources.zarr.spacing import SLACK, Extent, Spacing, length_or_angle
+from windrow.sources.zarr.tensorstore import StoreArray
+from windrow.sources.zarr.tree import OpenArray
+
+_WHAT: Final = "WindowDataSource"
+# Names of degrees where a coordinate has no unit, as xarray writes it.
+_DEGREES: Final = ("lat", "latitude", "lon", "longitude")
+_AT_ONCE: Final = 2**20
+
+
+class World:
+    """Where the cells of some arrays lie, along each dimension."""
+
+    def __init__(
+        self,
+        opened: Sequence[OpenArray],
+        names: Sequence[tuple[Dim, ...]],
+        used: Sequence[int],
+        known: Coordinates,
+        *,
+        tolerance: Extent | None,
+        aligns: bool,
+    ) -> None:
+        """Compares the arrays; reads no coordinates.
+
+        Args:
+            opened: The arrays.
+            names: Names of the axes of each array.
+            used: Numbers of the arrays that fields are from.
+            known: Reads coordinates.
+            tolerance: How far off a size or a middle may be; None for not at all.
+            aligns: Whether arrays may have other cells along a dimension, so that their windows are
+                aligned.
+
+        Raises:
+            SourceError: If arrays cannot be compared.
+        """
+        self._opened, self._names, self._used, self._known = opened, names, used, known
+        self.tolerance = tolerance
+        self._spacings: dict[tuple[int, Dim], Spacing | None] = {}
+        # The spacing of the reference, and the spacing of an array in its unit.
+        self._pairs: dict[tuple[int, Dim], tuple[Spacing, Spacing]] = {}
+        dims = dict.fromkeys(dim for number in used for dim in names[number]) if aligns else ()
+        found = {dim: self._reference(dim) for dim in dims}
+        self.references = {dim: number for dim, number in found.items() if number is not None}
+        """By dimension along which arrays have other cells, the array whose cells origins count."""
+
+    def stored(self, number: int, dim: Dim) -> Spacing | None:
+        """The spacing that an array declares, without regard to coordinates."""
+        array, axis = self._opened[number], self._names[number].index(dim)
+        if array.found.spacing:
+            return array.found.spacing[axis]
+        backend = array.backend
+        if not isinstance(backend, StoreArray):
+            return None
+        units = backend.store.dimension_units
+        if not units or units[axis] is None or not units[axis].base_unit:
+            return None
+        step = float(units[axis].multiplier)
+        return Spacing(step, (backend.origins[axis] + 0.5) * step, units[axis].base_unit)
+
+    def spacing(self, number: int, dim: Dim) -> Spacing | None:
+        """The spacing of an array, also from coordinates; None if it is unknown.
+
+        Raises:
+            SourceError: If it has coordinates that are not evenly spaced.
+        """
+        if (number, dim) not in self._spacings:
+            found = self.stored(number, dim)
+            coordinate = (
+                self._known.of(self._opened[number].found, dim)
+                if found is None and isinstance(dim, str)
+                else None
+            )
+            if coordinate is not None and len(coordinate) == self._length(number, dim):
+                found = _spacing_of(dim, coordinate)
+            self._spacings[number, dim] = found
+        return self._spacings[number, dim]
+
+    def cells(self, given: int | Extent, number: int, dim: Dim, what: str) -> int:
+        """A size in cells of an array.
+
+        Raises:
+            ArgumentError: If it is in a unit that the axis has not.
+            SourceError: If it is not a whole number of cells, and not within the tolerance of one.
+        """
+        if not isinstance(given, Extent):
+            return given
+        spacing = self._known_spacing(given, number, dim, what)
+        step = abs(spacing.step)
+        count = spacing.within(given, what) / step
+        whole = math.floor(count + 0.5)
+        if whole < 1 or abs(whole - count) * step > self._allowed(spacing, step * SLACK):
+            near = [spacing.shown(n * step) for n in (math.floor(count), math.ceil(count)) if n]
+            off = spacing.shown(min(count % 1, -count % 1) * step)
+            raise SourceError(
+                f"{what} is {given.text!r}, which is {count:.6g} cells of {spacing.shown_step} along"
+                f" {named(dim)}; choose {' or '.join(near)}, or tolerance={off!r} for the nearest"
+                " number of cells"
+            )
+        return whole
+
+    def bound(self, given: Extent, number: int, dim: Dim, what: str) -> int:
+        """The first cell whose middle does not lie before a position.
+
+        Raises:
+            ArgumentError: If the axis has no positions in that unit, or they descend.
+        """
+        spacing = self._known_spacing(given, number, dim, what)
+        if spacing.step < 0 or math.isnan(spacing.first):
+            raise ArgumentError(
+                f"{what} is {given.text!r}, and the coordinates of {dim!r} are times, or descend; select"
+                f" labels: select={{{dim!r}: slice(...)}}"
+            )
+        place = (spacing.within(given, what) - spacing.first) / spacing.step
+        return min(max(0, math.ceil(place - 1e-6)), self._length(number, dim))
+
+    def number_for(self, dim: Dim) -> int:
+        """The array whose cells origins count along a dimension."""
+        if dim in self.references:
+            return self.references[dim]
+        numbers = [number for number in self._used if dim in self._names[number]]
+        return next((n for n in numbers if self.spacing(n, dim) is not None), numbers[0])
+
+    # --- several resolutions ---------------------------------------------------------------------
+
+    def range_of(self, number: int, dim: Dim, cells: range) -> range:
+        """The cells of an array in some cells of the reference; all of them in the whole of it."""
+        reference, length = self.references[dim], self._length(number, dim)
+        if cells == range(self._length(reference, dim)):
+            return range(length)
+        if number == reference:
+            return cells
+        return cells_inside(*self._pairs[number, dim], cells, length)
+
+    def along(
+        self, number: int, dim: Dim, size: int, base: int, before: int, cells: range
+    ) -> tuple[tuple[Run, ...], Aligned | None]:
+        """The cells of a window of `size` cells around the middle of the one at an origin.
+
+        Args:
+            number: The array.
+            dim: A dimension of `references`.
+            size: Cells of the window.
+            base: Cells of the window of the reference.
+            before: Cells of that window before its origin.
+            cells: Cells of the reference that may be read.
+        """
+        reference = self.references[dim]
+        if number == reference and size == base:
+            return ((-before, size - before),), None
+        middle = Fraction(base, 2) - before
+        within = self.range_of(number, dim, cells)
+        return ((0, size),), aligned(*self._pairs[number, dim], middle, size, within)
+
+    def lined_up(
+        self, axis: OriginAxis, taken: Sequence[TakenField], last: int, *, shifts: bool
+    ) -> OriginAxis:
+        """The grid of `axis`, from its first origin on at which the middles of all windows meet.
+
+        Args:
+            axis: A regular grid.
+            taken: The fields.
+            last: The last cell that may be an origin.
+            shifts: Whether the grid may begin later than `axis`.
+
+        Raises:
+            SourceError: If middles are further apart than the tolerance.
+        """
+        count = last - axis.first + 1 if shifts else (axis.count - 1) * axis.stride + 1
+        origins = axis.first + np.arange(count)
+        good = np.ones(count, np.bool_)
+        for _, number, _, place in _aligned_along(taken, axis.dim):
+            good &= self._meets(number, axis.dim, place, origins)
+        for first in range(min(axis.stride, count) if shifts else 1):
+            if good[first :: axis.stride].all():
+                if not first:
+                    return axis
+                found = len(range(first, count, axis.stride))
+                return dataclasses.replace(axis, first=axis.first + first, count=found)
+        raise self._apart(taken, axis.dim, origins[:: axis.stride], _way_out(good, axis.stride))
+
+    def check_centers(
+        self, dims: Sequence[Dim], centers: npt.NDArray[Any], taken: Sequence[TakenField]
+    ) -> None:
+        """Checks that the middles of all windows around each center meet.
+
+        Raises:
+            SourceError: If they are further apart than the tolerance.
+        """
+        for column, dim in enumerate(dims):
+            for first in range(0, len(centers), _AT_ONCE):
+                cells = np.asarray(centers[first : first + _AT_ONCE, column]).astype(np.int64)
+                for _, number, _, place in _aligned_along(taken, dim):
+                    wrong = np.flatnonzero(~self._meets(number, dim, place, cells))
+                    if len(wrong):
+                        at = f"centers[{first + wrong[0]}]"
+                        raise self._apart(taken, dim, cells, f"move {at}")
+
+    def _meets(
+        self, number: int, dim: Dim, place: Aligned, origins: IntArray
+    ) -> npt.NDArray[np.bool_]:
+        reference, own = self._pairs[number, dim]
+        most = self._allowed(own, reference.step * SLACK) / own.step
+        return place.off(origins) <= most * (1 + 1e-9)
+
+    def _apart(
+        self, taken: Sequence[TakenField], dim: Dim, origins: IntArray, way: str
+    ) -> SourceError:
+        offs = []
+        for name, number, _, place in _aligned_along(taken, dim):
+            own = self._pairs[number, dim][1]
+            offs.append((float(place.off(origins).max()) * own.step, name, own))
+        worst, name, own = max(offs, key=lambda item: item[0])
+        off = own.shown(math.ceil(worst * 1e3) / 1e3)
+        reference = self._pairs[self.references[dim], dim][0]
+        shown = repr(off) if own.unit else off
+        return SourceError(
+            f"{_WHAT}: the windows of field {name!r}, with cells of {own.shown_step} along"
+            f" {named(dim)}, cannot have the same middles as windows that begin at cells of"
+            f" {reference.shown_step}: they are up to {off} apart; {way}, or give tolerance={shown}"
+            " to take the nearest cell"
+        )
+
+    def _reference(self, dim: Dim) -> int | None:
+        """The array with the smallest cells along a dimension; None if all have the same ones."""
+        numbers = [number for number in self._used if dim in self._names[number]]
+        stored = {number: self.stored(number, dim) for number in numbers}
+        first = stored[numbers[0]]
+        if len(numbers) < 2 or first is None:
+            return None
+        steps: dict[int, Spacing] = {}
+        for number, each in stored.items():
+            found = None if each is None else each.converted(first.unit)
+            if each is None:
+                return None  # the arrays must agree in length
+            if found is None:
+                raise SourceError(
+                    f"{_WHAT}: along {dim!r}, {self._opened[numbers[0]].name!r} counts in"
+                    f" {first.unit or 'no unit'} and {self._opened[number].name!r} in"
+                    f" {each.unit or 'no unit'}, so that they cannot be aligned; choose one of them"
+                )
+            steps[number] = found
+        lengths = {self._length(number, dim) for number in numbers}
+        if len(lengths) == 1 and all(each.is_like(steps[numbers[0]]) for each in steps.values()):
+            return None
+        reference = min(steps, key=lambda number: steps[number].step)
+        self._pairs |= {(number, dim): (steps[reference], own) for number, own in steps.items()}
+        return reference
+
+    def _allowed(self, spacing: Spacing, slack: float) -> float:
+        if self.tolerance is None:
+            return slack
+        return max(slack, spacing.within(self.tolerance, f"{_WHAT}: tolerance"))
+
+    def _known_spacing(self, given: Extent, number: int, dim: Dim, what: str) -> Spacing:
+        found = self.spacing(number, dim)
+        if found is None:
+            raise ArgumentError(
+                f"{what} is {given.text!r}, and the store does not say where the cells along"
+                f" {named(dim)} lie: it has no coordinates of it and no resolution; give cells,"
+                " or open the whole OME-Zarr image with resolution="
+            )
+        return found
+
+    def _length(self, number: int, dim: Dim) -> int:
+        return self._opened[number].shape[self._names[number].index(dim)]
+
+
+def tolerances(
+    given: Any, *, timed: bool, in_world: bool
+) -> tuple[np.timedelta64 | None, Extent | None]:
+    """How far off times may be, and how far off sizes and middles of windows may be.
+
+    Args:
+        given: As for `WindowDataSource`.
+        timed: Whether there are offsets in time.
+        in_world: Whether there are sizes in the world, or several resolutions.
+
+    Raises:
+        ArgumentError: If it is of a wrong kind, or of no use.
+    """
+    what = f"{_WHAT}: tolerance"
+    if given is None:
+        return None, None
+    off = length_or_angle(given)
+    if off is None and in_world and isinstance(given, int | float):
+        off = Extent(float(given), "", repr(given))
+    if off is not None:
+        if not in_world:
+            raise ArgumentError(
+                f"{what} is {given!r}, and all sizes are in cells of one resolution; leave it out"
+            )
+        if off.value < 0:
+            raise ArgumentError(f"{what} must be at least 0, got {given!r}")
+        return None, off
+    found = duration(given, what)
+    if found is None or found < np.timedelta64(0):
+        raise ArgumentError(f"{what} must be a duration such as '30min' or '0h', got {given!r}")
+    if not timed:
+        raise ArgumentError(
+            f"{what} is for offsets in time, and no field has one; leave it out, or give"
+            " durations, such as Field(offsets={'time': '-6h'})"
+        )
+    return found, None
+
+
+def limits(taken: Sequence[TakenField], dim: Dim, cells: range) -> list[Run]:
+    """Runs of the reference that keep the windows of other arrays within what may be read."""
+    found = []
+    for _, _, size, place in _aligned_along(taken, dim):
+        first, last = place.origins(size)
+        found.append((cells.start - first, cells.stop - last))
+    return found
+
+
+def _aligned_along(
+    taken: Sequence[TakenField], dim: Dim
+) -> Iterator[tuple[str, int, int, Aligned]]:
+    """Name, array, cells and place of the fields that are aligned along a dimension."""
+    for field in taken:
+        for along in field.along:
+            if along.dim == dim and along.aligned is not None:
+                yield field.name, field.number, along.length, along.aligned
+
+
+def _way_out(good: npt.NDArray[np.bool_], stride: int) -> str:
+    places = np.flatnonzero(good)
+    step = int(np.gcd.reduce(np.diff(places))) if len(places) > 1 else 0
+    if step > 1 and stride % step:
+        return f"choose strides that are a multiple of {step} cells"
+    return "choose other sizes"
+
+
+def _spacing_of(dim: Dim, coordinate: Coordinate) -> Spacing | None:
+    values = coordinate.values
+    if values.dtype.kind in "mM" or coordinate.unit_ns is not None:
+        return times_along(dim, coordinate).spacing()
+    if values.dtype.kind not in "iuf" or len(values) < 2:
+        return None
+    places = values.astype(np.float64)
+    step = float(places[-1] - places[0]) / (len(places) - 1)
+    uneven = ~(np.abs(np.diff(places) - step) <= abs(step) * SLACK)
+    if not step or uneven.any():
+        cell = int(np.argmax(uneven))
+        raise SourceError(
+            f"{_WHAT}: the coordinates along {named(dim)} are not evenly spaced: {values[cell]} (cell"
+            f" {cell:,}) and {values[cell + 1]} differ by another step than most; give cells"
+        )
+    unit = coordinate.unit or ("deg" if dim in _DEGREES else "")
+    return Spacing(step, float(places[0]), unit)

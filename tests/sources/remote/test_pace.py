@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import random
@@ -16,7 +17,7 @@ from windrow.errors import PlanError
 from windrow.sources import RemoteOptions
 from windrow.sources.remote.faults import RequestError, status_fault
 from windrow.sources.remote.fetcher import ByteRange, Fetcher
-from windrow.sources.remote.pace import RequestPace
+from windrow.sources.remote.pace import RequestPace, StoreRequests
 from windrow.sources.remote.request_counts import RemoteStats, request_figures
 
 
@@ -189,6 +190,65 @@ def test_all_sources_together_keep_to_the_limit_of_a_host() -> None:
         assert [one.result() for one in running] == [data] * 3
         assert server.counts().most_in_flight == 5
         assert readers[0].stats.counts()["at_once"] == 5
+
+
+def test_a_source_with_a_lower_limit_does_not_stall_others() -> None:
+    """Requests begin under bounds of 2 and 4: those of 2 wait for each other, and no other for them."""
+
+    async def run() -> None:
+        requests, began = StoreRequests("http://a"), list[str]()
+
+        async def begin(name: str, most: int) -> None:
+            await requests.take(most)
+            began.append(name)
+
+        async def begun(*names: str) -> None:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert began == [*names]
+
+        tasks = [asyncio.ensure_future(begin(f"low {n}", 2)) for n in range(3)]
+        await begun("low 0", "low 1")
+        tasks += [asyncio.ensure_future(begin(f"high {n}", 4)) for n in range(3)]
+        await begun("low 0", "low 1", "high 0", "high 1")  # which are 4
+        requests.give(4)
+        await begun("low 0", "low 1", "high 0", "high 1", "high 2")
+        tasks[2].cancel()
+        late = asyncio.ensure_future(begin("low 3", 2))
+        requests.give(2)
+        await begun("low 0", "low 1", "high 0", "high 1", "high 2", "low 3")
+        # One that is cancelled just as it may begin leaves its place to the next one.
+        one, two = (asyncio.ensure_future(begin(name, 2)) for name in ("one", "two"))
+        await begun(*began)
+        requests.give(2)
+        one.cancel()
+        await begun("low 0", "low 1", "high 0", "high 1", "high 2", "low 3", "two")
+        assert requests.in_flight == 4
+        await asyncio.gather(*tasks, late, one, two, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_requests_that_wait_for_a_slow_store_begin_in_their_order() -> None:
+    async def run() -> None:
+        requests, began = StoreRequests("http://a"), list[int]()
+        for _ in range(64):
+            requests.pace.refused(requests.pace.began(1))
+        assert requests.pace.number == 1
+
+        async def begin(name: int, most: int) -> None:
+            await requests.take(most)
+            began.append(name)
+
+        tasks = [asyncio.ensure_future(begin(n, most)) for n, most in enumerate((8, 2, 8, 2))]
+        for count in range(1, 5):
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert began == list(range(count))
+            requests.give((8, 2, 8, 2)[count - 1])
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
 
 
 def test_the_limit_of_a_host_is_checked() -> None:

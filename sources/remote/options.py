@@ -52,7 +52,8 @@ class RemoteOptions:
             were answered. The first answer is taken. 0.02 is 2% of them; 0 for none.
         cache_dir: A folder of a local disk that keeps what was fetched, for later epochs and runs and
             for all processes of the host; None to keep nothing there.
-        cache_bytes: The most bytes of that folder. What was used least recently is evicted.
+        cache_bytes: The most bytes of that folder. What was used least recently is evicted; of ArrayRecord
+            files, what the streams of the process need last.
 
     Raises:
         ArgumentError: If a value is not a number.

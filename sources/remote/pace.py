@@ -8,8 +8,9 @@ It judges by as many answers as requests are in flight, of requests that began a
    again, and their time is the usual one from then on.
 3. Otherwise the number grows by its square root, if requests had to wait for it.
 
-A `StoreSlot` keeps the requests of all sources of the process to a store within the number, and those of sources
-with some `RemoteOptions.max_requests_per_host`, or a lower one, within that. No source waits for the bound of another.
+A `StoreSlot` keeps the requests of all sources of the process to a store within the number, and the requests of
+sources with some `RemoteOptions.max_requests_per_host`, or a lower one, within that. No source waits for the bound
+of another.
 """
 
 from __future__ import annotations

@@ -237,17 +237,18 @@ class StoreSlot:
         """Note that the store has refused the request."""
         before = self._requests.pace.number
         self._requests.pace.refused(self._began)
-        self._log(before, "it refused some")
+        log_fewer(self._requests.store, before, self._requests.pace.number)
 
     def answered(self, took_s: float, size_bytes: int) -> None:
         """Note that the store has answered it, for this number of bytes."""
         before = self._requests.pace.number
         self._requests.pace.answered(self._began, took_s, size_bytes)
-        self._log(before, "they take longer")
+        log_fewer(self._requests.store, before, self._requests.pace.number)
 
-    def _log(self, before: int, why: str) -> None:
-        number = self._requests.pace.number
-        if number < before and _log.isEnabledFor(logging.DEBUG):
-            from windrow.core.debug_log import debug
 
-            debug(_log, "%s: %d requests at a time, since %s", self._requests.store, number, why)
+def log_fewer(store: str, before: int, number: int) -> None:
+    """Log that a store gets fewer requests at a time than before, if it does."""
+    if number < before and _log.isEnabledFor(logging.DEBUG):
+        from windrow.core.debug_log import debug
+
+        debug(_log, "%s: %d requests at a time, since it is slow or refuses some", store, number)

@@ -6,19 +6,25 @@ import asyncio
 import dataclasses
 import itertools
 import random
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
 from tests.limits import CALM, DATA
 from tests.processes import until
 from tests.range_server import RangeServer
+from windrow.core.redaction import Redaction
 from windrow.errors import PlanError
 from windrow.sources import RemoteOptions
 from windrow.sources.remote.faults import RequestError, status_fault
 from windrow.sources.remote.fetcher import ByteRange, Fetcher
+from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.pace import RequestPace, StoreRequests
 from windrow.sources.remote.request_counts import RemoteStats, request_figures
+from windrow.sources.zarr import in_flight
 
 
 def rounds(
@@ -249,6 +255,52 @@ def test_requests_that_wait_for_a_slow_store_begin_in_their_order() -> None:
         await asyncio.gather(*tasks)
 
     asyncio.run(run())
+
+
+class SlowingStore:
+    """Reads of TensorStore over a store that answers all reads in flight after a time by their number."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.took_s, self.most = 0.0, constant(0.02), 0
+        self.reads: list[Future[int]] = []
+        self.stats = RemoteStats()
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=time.sleep)
+        monkeypatch.setattr(in_flight, "time", clock)
+        outages = Outages("Tests", RemoteOptions(), self.stats, Redaction({}))
+        self.limiter = in_flight.InFlightLimiter(RemoteOptions(), self.stats, outages)
+
+    def begin(self) -> Future[int]:
+        self.reads.append(Future())
+        return self.reads[-1]
+
+    def numbers(self, count: int) -> list[int]:
+        """How many reads are in flight in each round, until so many reads have ended."""
+        answers = [
+            self.limiter.start(self.begin, size_bytes=1000, where="http://a/b")
+            for _ in range(count)
+        ]
+        found = []
+        while self.reads:
+            reads, self.reads = self.reads, []
+            found.append(len(reads))
+            self.now_s += self.took_s(len(reads))
+            for read in reads:
+                read.set_result(1)
+        assert [answer.result(timeout=60) for answer in answers] == [1] * count
+        return found
+
+
+def test_a_slow_store_gets_fewer_reads_of_tensorstore(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SlowingStore(monkeypatch)
+    assert store.numbers(1000)[:7] == [128] * 7
+    assert store.stats.counts()["at_once"] == 64
+    store.took_s = lambda at_once: max(0.02, at_once / 200)
+    slow = store.numbers(1000)
+    assert slow[:6] == [128, 128, 64, 64, 32, 32]
+    assert max(slow[9:]) <= 20
+    assert store.stats.counts()["at_once"] <= 20
+    store.took_s = constant(0.02)
+    assert store.numbers(3000)[20:-1] == [128] * 12
 
 
 def test_the_limit_of_a_host_is_checked() -> None:

@@ -87,7 +87,7 @@ def test_sources_are_told_once_and_others_are_not() -> None:
     one, two = Numbered(5), Numbered(5)
     chain = windrow.MapDataset.mix(
         [windrow.MapDataset.source(each) for each in (one, two, one)]
-        + [windrow.MapDataset.range(5)]  # type: ignore[list-item]
+        + [windrow.MapDataset.range(5)]
     )
     found = coming_records(chain._node)
     assert [one.told, two.told] == [[found[0]], [found[1]]]

@@ -45,6 +45,7 @@ from windrow.transforms.row_blocks import KeptBlocks, OwnStates
 if TYPE_CHECKING:
     from windrow.engine.bad_records import BadRecords, Counts
     from windrow.engine.bad_rows import BadRow, DroppedRow
+    from windrow.engine.coming_records import ComingRecords
     from windrow.stats.stats import Stats
     from windrow.transforms.row_blocks import Block
 
@@ -176,6 +177,14 @@ class RunContext:
             )
             or None
         )
+
+    def coming_records(self, node: Node) -> Sequence[ComingRecords]:
+        """What a stream of a chain reads next, for each remote source that wants to know it."""
+        if not any(map(is_remote_source, node.sources())):
+            return ()
+        from windrow.engine.coming_records import coming_records  # few chains need it
+
+        return coming_records(node)
 
     def new_cache(self, room: CacheRoom) -> ChunkCache:
         """Memory for chunks of a part."""

@@ -29,6 +29,7 @@ from windrow.sources.array_record.decode import ChunkError, StoredChunk, Verify,
 from windrow.sources.array_record.files import IndexedFile, check_unchanged
 from windrow.sources.array_record.records import DamagedRecordError, started_by_records
 from windrow.sources.base import IntArray
+from windrow.sources.remote.coming_reads import FileRanges
 from windrow.sources.remote.disk_cache import CacheSegment
 from windrow.sources.remote.fetcher import LIBRARY, ByteRange, Fetcher
 from windrow.sources.remote.options import RemoteOptions
@@ -151,6 +152,15 @@ class RangeReader:
         names = {number: self._files[number].file.shown for number in set(files.tolist())}
         shown = [names[number] for number in files.tolist()]
         return Places(shown, offsets, stored, np.full(len(groups), -1, np.int64))
+
+    def remote_ranges(self, at: IntArray, groups: IntArray) -> Iterator[FileRanges]:
+        """The ranges of record groups that are remote, by the indices of their files."""
+        files = self._file_of[at]
+        for number in np.unique(files).tolist():
+            one = self._files[number]
+            if one.remote is not None:
+                mine = np.flatnonzero(files == number)
+                yield one.remote, mine, *one.index.spans(groups[mine])
 
     def _plan(self, groups: Sequence[tuple[int, IntArray]]) -> _ReadPlan:
         ranges = np.repeat([at for at, _ in groups], [len(inside) for _, inside in groups])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -26,6 +26,7 @@ from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.files import ArrayRecordFile, FileRange
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import ListPart, Needs, partly_read
+from windrow.sources.remote.coming_reads import FileRanges
 from windrow.sources.scan import Places
 
 # The overhead of a `bytes` object, with its place in a list.
@@ -99,6 +100,15 @@ class GroupReader(Protocol):
         self, decoded: Sequence[Sequence[bytes]], which: IntArray, places: IntArray
     ) -> list[bytes]:
         """The records `places[k]` of groups `decoded[which[k]]`."""
+        ...
+
+
+@runtime_checkable
+class RemoteReader(Protocol):
+    """A `RecordReader` of files at URLs."""
+
+    def remote_ranges(self, at: IntArray, groups: IntArray) -> Iterator[FileRanges]:
+        """The ranges of record groups that are remote; groups are numbered within the file of each range."""
         ...
 
 
@@ -257,6 +267,12 @@ class RecordGroups(ListPart):
             return self._reader.places(at, first // self._groups[at])
 
         return places
+
+    def remote_ranges(self, indices: IntArray) -> Iterator[FileRanges]:
+        """The ranges of remote files that hold records: see `DiskCache.foresee`."""
+        if isinstance(self._reader, RemoteReader):
+            at, inside = self._located(indices)
+            yield from self._reader.remote_ranges(at, inside // self._groups[at])
 
     def _grouped(self, indices: IntArray) -> tuple[list[tuple[int, IntArray]], IntArray | None]:
         """Positions by range, and the order that restores the caller's; None if it is the same."""

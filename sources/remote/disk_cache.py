@@ -10,8 +10,9 @@ neighbours are read at once. Rows at its end say which ranges are there, with th
    needs no second comparison.
 3. Bytes are written before their row. So a killed process leaves at most bytes without a row, or a
    part of a row, which makes the segment useless; two processes may write the same range.
-4. The segments take at most `most_bytes` of the disk. Those that were used least recently are deleted.
-   An open segment that is deleted is not used any more.
+4. The segments take at most `most_bytes` of the disk. Those that were used least recently are deleted; in
+   the places of those that this process has used or will use, the ones that its streams need last. An open
+   segment that is deleted is not used any more.
 5. No method raises an error of the disk. The cache then warns once, and pauses.
 6. No secret is stored: names are hashes, and URLs are stored as they are shown to people.
 """
@@ -40,6 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core.redaction import shown_url, without_secrets
+from windrow.sources.remote.coming_reads import ComingReads, RangesOf
 from windrow.sources.remote.remote_file import RemoteFile
 
 IntArray = npt.NDArray[np.int64]
@@ -229,6 +231,8 @@ class DiskCache:
         )
         self._lock = threading.Lock()
         self._open: collections.OrderedDict[str, CacheSegment] = collections.OrderedDict()
+        self._used: set[str] = set()  # names of segments
+        self._coming = weakref.WeakKeyDictionary[ComingReads, RangesOf]()
         self._keys: dict[RemoteFile, str] = {}
         self._written = most_bytes  # since the folder was measured
         self._is_made = self._warned = False
@@ -280,10 +284,11 @@ class DiskCache:
         """Keep the ranges `[begin, end)` of a file, in order, from `data`, which begins at `start`."""
         if not file.version or not 0 < len(data) <= self._most_bytes // 4:
             return
-        with self._lock, self._guard("put"):
-            self._check_pause("put")
-            key = self._key(file)
-            for places, base, size in self._placed(file, begin, end):
+        with self._lock:
+            key, placed = self._key(file), list(self._placed(file, begin, end))
+        for places, base, size in placed:
+            with self._lock, self._guard("put"):
+                self._check_pause("put")
                 name = f"{key}-{base}-{size}"
                 segment = self._segment(name)
                 if segment is None:
@@ -293,8 +298,18 @@ class DiskCache:
                     continue
                 part = begin[places], end[places], start, memoryview(data)
                 self._written += segment.add(*part)
-                if self._written > self._most_bytes // 32:
-                    self._evict()
+            if self._written > self._most_bytes // 32:
+                self._make_room()
+
+    def foresee(self, coming: ComingReads, ranges: RangesOf) -> None:
+        """Delete what a stream needs last, rather than what it needs soon, as long as `coming` exists.
+
+        Args:
+            coming: The records that the stream reads next.
+            ranges: Where these records lie.
+        """
+        with self._lock:
+            self._coming[coming] = ranges
 
     def knows(self, url: str) -> bool:
         """Whether bytes of the URL may be kept, of any version."""
@@ -351,15 +366,19 @@ class DiskCache:
         self, file: RemoteFile, begin: IntArray, end: IntArray
     ) -> Iterator[tuple[IntArray, int, int]]:
         """The places of ranges of each segment, the first byte that it may hold, and how many."""
+        bases, sizes = self._segments_of(file, begin, end)
+        keys = 2 * bases + (end - begin > self._segment_bytes)
+        for at in np.unique(keys, return_index=True)[1].tolist():
+            yield np.flatnonzero(keys == keys[at]), int(bases[at]), int(sizes[at])
+
+    def _segments_of(
+        self, file: RemoteFile, begin: IntArray, end: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """The first byte that the segment of each range may hold, and how many."""
         length = self._segment_bytes
         large = end - begin > length
-        bases = begin // length * length
-        for base in np.unique(bases[~large]).tolist():
-            size = min(2 * length, file.size_bytes - base)
-            yield np.flatnonzero(~large & (bases == base)), base, size
-        for place in np.flatnonzero(large).tolist():
-            base = int(begin[place]) // HEAD_BYTES * HEAD_BYTES
-            yield np.array([place]), base, int(end[place]) - base
+        bases = np.where(large, begin // HEAD_BYTES * HEAD_BYTES, begin // length * length)
+        return bases, np.where(large, end - bases, np.minimum(2 * length, file.size_bytes - bases))
 
     def _fan(self, name: str) -> str:
         return os.path.join(self._folder, name[:3])
@@ -376,6 +395,7 @@ class DiskCache:
         except FileNotFoundError:
             return None
         self._open[name] = segment
+        self._used.add(name)
         while len(self._open) > _MOST_OPEN:
             self._open.popitem(last=False)[1].close()
         return segment
@@ -400,25 +420,57 @@ class DiskCache:
             os.close(number)
             os.unlink(new)
 
-    def _evict(self) -> None:
-        """Delete the segments that were used least recently, if all take too much of the disk."""
-        self._written = 0
+    def _make_room(self) -> None:
+        """Delete segments if all take too much of the disk."""
+        names = set[str]()
+        with self._lock, self._guard("put"):
+            self._written = 0
+            found = list(stored_segments(self._folder))
+            if sum(one.disk_bytes for one in found) > self._most_bytes // 8 * 7:
+                names = {one.name for one in found}
+            self._close_deleted()
+        if names:
+            due = self._next_uses(names)  # which may call functions of the user
+            with self._lock, self._guard("put"):
+                self._evict(due)
+
+    def _evict(self, due: Mapping[str, int]) -> None:
         with contextlib.suppress(BlockingIOError), _locked(self._folder):
             found = sorted(stored_segments(self._folder), key=lambda one: one.used_s)
-            left = sum(one.disk_bytes for one in found)
-            before = left
-            if left > self._most_bytes // 8 * 7:
-                for one in found:
-                    if left <= self._most_bytes // 4 * 3:
-                        break
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(one.path)
-                    left -= one.disk_bytes
+            self._used &= {one.name for one in found}
+            before = left = sum(one.disk_bytes for one in found)
+            if left <= self._most_bytes // 8 * 7:  # another process has made room
+                return
+            for one in _in_turn(found, due, self._used):
+                if left <= self._most_bytes // 4 * 3:
+                    break
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(one.path)
+                left -= one.disk_bytes
             if left < before and _log.isEnabledFor(logging.DEBUG):
                 from windrow.core.debug_log import debug
 
                 debug(_log, "the cache in %s: %d bytes evicted", self._folder, before - left)
         self._close_deleted()
+
+    def _next_uses(self, names: set[str]) -> dict[str, int]:
+        """The distances of the next uses of segments, by name, as far as streams of this process say."""
+        with self._lock:
+            streams = list(self._coming.items())
+        due: dict[str, int] = {}
+        for coming, ranges in streams:
+            for records, distances in coming:
+                for file, at, begin, end in ranges(records):
+                    bases, sizes = self._segments_of(file, begin, end)
+                    order = np.argsort(distances[at], kind="stable")
+                    _, first = np.unique(bases[order], return_index=True)
+                    for k in order[first].tolist():
+                        name = f"{self._key(file)}-{bases[k]}-{sizes[k]}"
+                        distance = int(distances[at[k]])
+                        due[name] = min(distance, due.get(name, distance))
+                if names <= due.keys():
+                    break
+        return due
 
     def _close_deleted(self) -> None:
         """Close deleted segments, so that they take no more of the disk."""
@@ -438,6 +490,26 @@ def _kept(
         places = places[~np.isin(rows, bad)]
         segment.forget(bad)
     return places
+
+
+def _in_turn(
+    found: list[StoredSegment], due: Mapping[str, int], used: set[str]
+) -> list[StoredSegment]:
+    """The segments in the order in which they are deleted.
+
+    Other processes may need what this one knows nothing of, so that keeps its place by last use.
+
+    Args:
+        found: All segments, those that were used least recently first.
+        due: The distance of the next use of segments, by name.
+        used: The names of those that this process has used.
+    """
+    own = [k for k, one in enumerate(found) if one.name in due or one.name in used]
+    last = sorted((found[k] for k in own), key=lambda one: -due.get(one.name, math.inf))
+    in_turn = list(found)
+    for k, one in zip(own, last, strict=True):
+        in_turn[k] = one
+    return in_turn
 
 
 def _runs(
@@ -487,6 +559,11 @@ class StoredSegment:
     path: str
     used_s: float
     disk_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return os.path.basename(self.path)
 
     def url(self) -> str:
         """The URL that it holds ranges of, without secrets; empty if that cannot be read."""

@@ -45,6 +45,7 @@ from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.remote.transports import Transport, same
 
 if TYPE_CHECKING:
+    from windrow.sources.remote.coming_reads import ComingReads, RangesOf
     from windrow.sources.remote.disk_cache import DiskCache, IntArray, KeptRanges, KeptRun
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
@@ -233,6 +234,11 @@ class Fetcher:
         """
         if self._cache is not None:
             self._cache.put(file, begin, end, start, data)
+
+    def foresee(self, coming: ComingReads, ranges: RangesOf) -> None:
+        """Evict from the cache on disk what a stream needs last: see `DiskCache.foresee`."""
+        if self._cache is not None:
+            self._cache.foresee(coming, ranges)
 
     def read_kept(self, one: ByteRange) -> bytes:
         """The bytes of a range, from the cache on disk or fetched. Raises as `fetch`."""

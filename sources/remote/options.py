@@ -26,7 +26,8 @@ class RemoteOptions:
     Args:
         max_requests: The most requests in flight at a time, per source.
         max_requests_per_host: The most requests in flight at a time to one host or bucket, of all sources of
-            the process together, but for Zarr that TensorStore reads: without `cache_dir`. To a store that slows down or refuses requests fewer are made.
+            the process with this limit or a lower one together, but for Zarr that TensorStore reads: without
+            `cache_dir`. To a store that slows down or refuses requests fewer are made.
         max_request_bytes: The most bytes of one request; only a single larger record group exceeds it.
         in_flight_bytes: The most bytes requested and not yet decoded at a time, per source. One
             request is always made, however large it is.
@@ -51,7 +52,8 @@ class RemoteOptions:
             were answered. The first answer is taken. 0.02 is 2% of them; 0 for none.
         cache_dir: A folder of a local disk that keeps what was fetched, for later epochs and runs and
             for all processes of the host; None to keep nothing there.
-        cache_bytes: The most bytes of that folder. What was used least recently is evicted.
+        cache_bytes: The most bytes of that folder. What was used least recently is evicted; of ArrayRecord
+            files, what the streams of the process need last.
 
     Raises:
         ArgumentError: If a value is not a number.

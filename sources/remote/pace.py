@@ -8,13 +8,15 @@ It judges by as many answers as requests are in flight, of requests that began a
    again, and their time is the usual one from then on.
 3. Otherwise the number grows by its square root, if requests had to wait for it.
 
-A `StoreSlot` keeps the requests of all sources of the process to a store within the number, and within
-`RemoteOptions.max_requests_per_host`.
+A `StoreSlot` keeps the requests of all sources of the process to a store within the number, and the requests of
+sources with some `RemoteOptions.max_requests_per_host`, or a lower one, within that. No source waits for the bound
+of another.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import logging
 import math
 import statistics
@@ -132,31 +134,63 @@ class RequestPace:
 
 
 class StoreRequests:
-    """The requests in flight at one store, first come, first served. Used on one event loop only."""
+    """The requests in flight at one store. Used on one event loop only.
+
+    Each begins under a bound, its source's `max_requests_per_host`. Those under this bound or lower ones are
+    never more than it, and all together not more than `pace` allows. They begin first come, first served, but
+    for those whose bound is reached: others pass them.
+    """
 
     def __init__(self, store: str) -> None:
         """Start with none; `store` is its address without secrets."""
         self.store = store
         self.pace = RequestPace(_UNLIMITED)
         self.in_flight = 0
-        self._turn = asyncio.Lock()
-        self._ended = asyncio.Event()
+        self._under: collections.Counter[int] = collections.Counter()
+        # The bound of each request that waits, in the order in which they came.
+        self._waiting: dict[asyncio.Future[None], int] = {}
 
     async def take(self, most: int) -> int:
-        """Wait until one more may begin; return when it began, for `pace`."""
-        waited = False
-        async with self._turn:
-            while self.in_flight >= min(most, self.pace.number):
-                waited |= self.in_flight >= self.pace.number
-                self._ended.clear()
-                await self._ended.wait()
-            self.in_flight += 1
+        """Wait until one more may begin under a bound; return when it began, for `pace`."""
+        waited = self.in_flight >= self.pace.number
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = most
+        self._begin()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if self._waiting.pop(turn, None) is None:  # it has begun meanwhile
+                self.give(most)
+            raise
         return self.pace.began(self.in_flight, waited=waited)
 
-    def give(self) -> None:
-        """Note that one has ended."""
+    def give(self, most: int) -> None:
+        """Note that one has ended that began under a bound."""
         self.in_flight -= 1
-        self._ended.set()
+        self._under[most] -= 1
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin all that may."""
+        reached = self._reached()
+        for turn, most in list(self._waiting.items()):
+            if self.in_flight >= self.pace.number:
+                break
+            if most > reached and not turn.cancelled():
+                del self._waiting[turn]
+                self.in_flight += 1
+                self._under[most] += 1
+                reached = self._reached()
+                turn.set_result(None)
+
+    def _reached(self) -> int:
+        """The highest bound that is reached, 0 for none; so are all lower ones."""
+        reached = count = 0
+        for most in sorted(self._under):
+            count += self._under[most]
+            if count >= most:
+                reached = most
+        return reached
 
 
 _Stores: TypeAlias = "weakref.WeakValueDictionary[str, StoreRequests]"
@@ -179,7 +213,7 @@ class StoreSlot:
 
     Args:
         requests: The requests to the store.
-        most: The most of them at a time.
+        most: The most of them at a time, of sources with this bound or a lower one.
     """
 
     __slots__ = ("_began", "_most", "_requests")
@@ -192,7 +226,7 @@ class StoreSlot:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self._requests.give()
+        self._requests.give(self._most)
 
     @property
     def number(self) -> int:
@@ -203,17 +237,18 @@ class StoreSlot:
         """Note that the store has refused the request."""
         before = self._requests.pace.number
         self._requests.pace.refused(self._began)
-        self._log(before, "it refused some")
+        log_fewer(self._requests.store, before, self._requests.pace.number)
 
     def answered(self, took_s: float, size_bytes: int) -> None:
         """Note that the store has answered it, for this number of bytes."""
         before = self._requests.pace.number
         self._requests.pace.answered(self._began, took_s, size_bytes)
-        self._log(before, "they take longer")
+        log_fewer(self._requests.store, before, self._requests.pace.number)
 
-    def _log(self, before: int, why: str) -> None:
-        number = self._requests.pace.number
-        if number < before and _log.isEnabledFor(logging.DEBUG):
-            from windrow.core.debug_log import debug
 
-            debug(_log, "%s: %d requests at a time, since %s", self._requests.store, number, why)
+def log_fewer(store: str, before: int, number: int) -> None:
+    """Log that a store gets fewer requests at a time than before, if it does."""
+    if number < before and _log.isEnabledFor(logging.DEBUG):
+        from windrow.core.debug_log import debug
+
+        debug(_log, "%s: %d requests at a time, since it is slow or refuses some", store, number)

@@ -11,15 +11,19 @@ import re
 import shutil
 import signal
 import tempfile
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.processes import Program, left, until
 from windrow.sources.remote import disk_cache
+from windrow.sources.remote.coming_reads import FileRanges
 from windrow.sources.remote.disk_cache import DiskCache, stored_segments
 from windrow.sources.remote.remote_file import RemoteFile
 
@@ -174,6 +178,85 @@ def test_the_disk_is_bounded_and_what_was_used_last_stays(
     assert kept[0] == 0
     assert kept[1:] == list(range(121 - len(kept), 120))
     assert re.search(rf"the cache in {re.escape(str(tmp_path))}: \d+ bytes evicted", caplog.text)
+
+
+class Order:
+    """An order of files that is known: each entry is the number of a file."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers, self.first, self.asked = numbers, 0, 0
+
+    def __iter__(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        self.asked += 1
+        left = np.array(self.numbers[self.first :])
+        yield left, np.arange(len(left))
+
+
+def file_ranges(numbers: npt.NDArray[np.int64]) -> Iterator[FileRanges]:
+    for number in np.unique(numbers).tolist():
+        at = np.flatnonzero(numbers == number)
+        yield numbered(number), at, np.zeros_like(at), np.full_like(at, 20_000)
+
+
+def numbered(number: int) -> RemoteFile:
+    return RemoteFile(f"http://example.org/{number}", len(DATA), "ETag a")
+
+
+def fetched(cache: DiskCache, order: Order, *, known: bool) -> int:
+    """How many of the files in order had to be fetched."""
+    if known:
+        cache.foresee(order, file_ranges)
+    count = 0
+    for at, number in enumerate(order.numbers):
+        order.first = at
+        if not got(cache, (0, 20_000), file=numbered(number))[0]:
+            count += 1
+            put(cache, (0, 20_000), file=numbered(number))
+    return count
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_what_is_needed_last_is_evicted_where_the_order_is_known(
+    tmp_path: Path, shuffled: bool
+) -> None:
+    """Some 32 of 64 files fit. Three epochs in one order, or each in an order of its own."""
+    draw = random.Random(1)
+    numbers = [
+        n for _ in range(3) for n in draw.sample(range(64), 64 if shuffled else 0) or range(64)
+    ]
+    by_use, by_plan = (
+        fetched(DiskCache(str(tmp_path / name), MIB), Order(numbers), known=name == "plan")
+        for name in ("use", "plan")
+    )
+    if not shuffled:
+        assert by_use == len(numbers)  # the next one is always the one that was used least recently
+    assert by_plan < 0.85 * by_use
+    assert sum(one.disk_bytes for one in stored_segments(str(tmp_path / "plan"))) <= MIB
+
+
+def test_what_other_processes_use_is_evicted_by_its_last_use_alone(tmp_path: Path) -> None:
+    others = [RemoteFile(f"http://example.org/other/{n}", len(DATA), "ETag a") for n in range(12)]
+    for at, file in enumerate(others):
+        put(DiskCache(str(tmp_path), MIB), (0, 20_000), file=file)
+        for one in stored_segments(str(tmp_path)):
+            if one.url() == file.url:
+                os.utime(one.path, (at, at if at < 6 else 2**32 + at))  # long ago; just now
+    order = Order([*range(100), *range(8)])
+    fetched(DiskCache(str(tmp_path), MIB), order, known=True)
+    urls = {one.url() for one in stored_segments(str(tmp_path))}
+    assert [file.url in urls for file in others] == [False] * 6 + [True] * 6
+    assert {numbered(n).url for n in range(8)} < urls
+
+
+def test_a_stream_that_ended_is_not_asked(tmp_path: Path) -> None:
+    cache, order = DiskCache(str(tmp_path), MIB), Order([*range(64)])
+    fetched(cache, order, known=True)
+    asked = order.asked
+    assert 0 < asked < 16
+    gone = weakref.ref(order)
+    del order
+    assert gone() is None
+    fetched(cache, Order([*range(64, 128)]), known=False)
 
 
 def test_an_open_segment_that_another_process_evicts_is_not_used(

@@ -192,6 +192,16 @@ def test_faults_in_a_tenth_of_all_requests_change_nothing(
     assert counts["requests"] == 200 + counts["retries"]
 
 
+def test_connections_are_used_again(store: ObjectStore) -> None:
+    reader = reader_of(store, dataclasses.replace(CALM, max_requests=4))
+    found = reader.tails([store.url("d/0.bin")], 1)[0].file
+    wanted = [ByteRange(found, n, n + 10) for n in range(60)]
+    assert reader.start(wanted).result() == [DATA[one.start : one.stop] for one in wanted]
+    counts = store.faults.counts()
+    assert counts.requests >= 61
+    assert counts.connections <= 4
+
+
 def test_an_object_replaced_while_it_is_read_is_never_mixed(store: ObjectStore) -> None:
     store.put("r.bin", DATA)
     reader = reader_of(store)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import random
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
 from tests.limits import CALM, DATA
 from tests.processes import until
 from tests.range_server import RangeServer
+from windrow.core.redaction import Redaction
 from windrow.errors import PlanError
 from windrow.sources import RemoteOptions
 from windrow.sources.remote.faults import RequestError, status_fault
 from windrow.sources.remote.fetcher import ByteRange, Fetcher
-from windrow.sources.remote.pace import RequestPace
+from windrow.sources.remote.outages import Outages
+from windrow.sources.remote.pace import RequestPace, StoreRequests
 from windrow.sources.remote.request_counts import RemoteStats, request_figures
+from windrow.sources.zarr import in_flight
 
 
 def rounds(
@@ -189,6 +196,111 @@ def test_all_sources_together_keep_to_the_limit_of_a_host() -> None:
         assert [one.result() for one in running] == [data] * 3
         assert server.counts().most_in_flight == 5
         assert readers[0].stats.counts()["at_once"] == 5
+
+
+def test_a_source_with_a_lower_limit_does_not_stall_others() -> None:
+    """Requests begin under bounds of 2 and 4: those of 2 wait for each other, and no other for them."""
+
+    async def run() -> None:
+        requests, began = StoreRequests("http://a"), list[str]()
+
+        async def begin(name: str, most: int) -> None:
+            await requests.take(most)
+            began.append(name)
+
+        async def begun(*names: str) -> None:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert began == [*names]
+
+        tasks = [asyncio.ensure_future(begin(f"low {n}", 2)) for n in range(3)]
+        await begun("low 0", "low 1")
+        tasks += [asyncio.ensure_future(begin(f"high {n}", 4)) for n in range(3)]
+        await begun("low 0", "low 1", "high 0", "high 1")  # which are 4
+        requests.give(4)
+        await begun("low 0", "low 1", "high 0", "high 1", "high 2")
+        tasks[2].cancel()
+        late = asyncio.ensure_future(begin("low 3", 2))
+        requests.give(2)
+        await begun("low 0", "low 1", "high 0", "high 1", "high 2", "low 3")
+        # One that is cancelled just as it may begin leaves its place to the next one.
+        one, two = (asyncio.ensure_future(begin(name, 2)) for name in ("one", "two"))
+        await begun(*began)
+        requests.give(2)
+        one.cancel()
+        await begun("low 0", "low 1", "high 0", "high 1", "high 2", "low 3", "two")
+        assert requests.in_flight == 4
+        await asyncio.gather(*tasks, late, one, two, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_requests_that_wait_for_a_slow_store_begin_in_their_order() -> None:
+    async def run() -> None:
+        requests, began = StoreRequests("http://a"), list[int]()
+        for _ in range(64):
+            requests.pace.refused(requests.pace.began(1))
+        assert requests.pace.number == 1
+
+        async def begin(name: int, most: int) -> None:
+            await requests.take(most)
+            began.append(name)
+
+        tasks = [asyncio.ensure_future(begin(n, most)) for n, most in enumerate((8, 2, 8, 2))]
+        for count in range(1, 5):
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert began == list(range(count))
+            requests.give((8, 2, 8, 2)[count - 1])
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+
+
+class SlowingStore:
+    """Reads of TensorStore over a store that answers all reads in flight after a time by their number."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.took_s, self.most = 0.0, constant(0.02), 0
+        self.reads: list[Future[int]] = []
+        self.stats = RemoteStats()
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=time.sleep)
+        monkeypatch.setattr(in_flight, "time", clock)
+        outages = Outages("Tests", RemoteOptions(), self.stats, Redaction({}))
+        self.limiter = in_flight.InFlightLimiter(RemoteOptions(), self.stats, outages)
+
+    def begin(self) -> Future[int]:
+        self.reads.append(Future())
+        return self.reads[-1]
+
+    def numbers(self, count: int) -> list[int]:
+        """How many reads are in flight in each round, until so many reads have ended."""
+        answers = [
+            self.limiter.start(self.begin, size_bytes=1000, where="http://a/b")
+            for _ in range(count)
+        ]
+        found = []
+        while self.reads:
+            reads, self.reads = self.reads, []
+            found.append(len(reads))
+            self.now_s += self.took_s(len(reads))
+            for read in reads:
+                read.set_result(1)
+        assert [answer.result(timeout=60) for answer in answers] == [1] * count
+        return found
+
+
+def test_a_slow_store_gets_fewer_reads_of_tensorstore(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SlowingStore(monkeypatch)
+    assert store.numbers(1000)[:7] == [128] * 7
+    assert store.stats.counts()["at_once"] == 64
+    store.took_s = lambda at_once: max(0.02, at_once / 200)
+    slow = store.numbers(1000)
+    assert slow[:6] == [128, 128, 64, 64, 32, 32]
+    assert max(slow[9:]) <= 20
+    assert store.stats.counts()["at_once"] <= 20
+    store.took_s = constant(0.02)
+    assert store.numbers(3000)[20:-1] == [128] * 12
 
 
 def test_the_limit_of_a_host_is_checked() -> None:

@@ -57,6 +57,8 @@ def test_a_store_that_comes_back_delays_the_read(server: RangeServer, code: int)
     assert counts["faults"] == {f"status {code}": 20}
     assert counts["retries"] == 20
     assert counts["outage_s"] > 0
+    assert 0 < counts["p50_s"] <= counts["p99_s"]
+    assert (counts["at_once"] < 64) is (code != 500)  # a store that refuses gets fewer
 
 
 def test_a_store_without_connections_is_away(server: RangeServer) -> None:

@@ -1,0 +1,1 @@
+from loader.engine.coming_records import *

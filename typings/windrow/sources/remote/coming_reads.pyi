@@ -1,0 +1,1 @@
+from sources.remote.coming_reads import *

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -47,12 +47,14 @@ class Coordinate:
         values: One per cell: numbers, datetime64, timedelta64 or strings, without a fill value.
         unit_ns: Nanoseconds of 1 where the values are times as numbers, of a calendar that NumPy has
             not; else None.
+        attributes: Attributes of the array.
     """
 
     name: str
     dims: tuple[str, ...]
     values: AnyArray
     unit_ns: int | None = None
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.values)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -33,17 +33,21 @@ class WindowCoordinate:
 
     Args:
         name: Its name in the record.
+        axis: Name of the axis that it labels.
         along: The cells of the dimension that it labels.
         values: Labels of the whole dimension.
         padded: Whether windows may reach over the dimension's ends.
         circle: The cells that come again after their last one, if the dimension wraps around.
+        attributes: As they are stored.
     """
 
     name: str
+    axis: str
     along: Along
     values: AnyArray
     padded: bool
     circle: range | None = None
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def spec(self) -> ArraySpec:
@@ -137,7 +141,7 @@ def window_coordinates(
         coordinate = _read(name, dims.get(name), opened, plan, known)
         if coordinate is not None:
             dim = coordinate.dims[0]
-            found += _of_fields(name, dim, coordinate.values, plan)
+            found += _of_fields(name, dim, coordinate, plan)
         elif wanted is not True:
             raise SourceError(
                 f"{_WHAT}: the store has no coordinates {name!r} along the windows' dimensions; the"
@@ -190,18 +194,21 @@ def _read(
 
 
 def _of_fields(
-    name: str,
-    dim: str,
-    values: AnyArray,
-    plan: WindowPlan,
+    name: str, dim: str, coordinate: Coordinate, plan: WindowPlan
 ) -> list[WindowCoordinate]:
     """One coordinate for all fields, or one for each if they differ along the dimension."""
-    along = {field.name: axis for field in plan.taken for axis in field.along if axis.dim == dim}
-    padded = dim in plan.pads
-    circle = plan.ranges[dim] if plan.pads.get(dim) == "wrap" else None
-    if len(set(along.values())) == 1:
-        return [WindowCoordinate(name, next(iter(along.values())), values, padded, circle)]
-    return [
-        WindowCoordinate(f"{field.replace('/', '_')}_{name}", axis, values, padded, circle)
-        for field, axis in along.items()
-    ]
+    found: dict[str, WindowCoordinate] = {}
+    for field in plan.taken:
+        for along in field.along:
+            if along.dim == dim:
+                own = plan.axis_name(dim, field.name, name)
+                found[own] = WindowCoordinate(
+                    own,
+                    plan.axis_name(dim, field.name),
+                    along,
+                    coordinate.values,
+                    padded=dim in plan.pads,
+                    circle=plan.ranges[dim] if plan.pads.get(dim) == "wrap" else None,
+                    attributes=coordinate.attributes,
+                )
+    return list(found.values())

@@ -347,11 +347,12 @@ def _is_decoded(array: Any, stored: Any) -> bool:
 
 def _held(array: Any) -> HeldArray:
     labels = {
-        str(key): (str(label.dims[0]), np.asarray(label.values))
+        str(key): (str(label.dims[0]), np.asarray(label.values), dict(label.attrs))
         for key, label in array.coords.items()
         if label.ndim == 1 and _are_labels(np.asarray(label.values))
     }
-    return HeldArray(np.asarray(array.values), tuple(map(str, array.dims)), {}, labels)
+    dims = tuple(map(str, array.dims))
+    return HeldArray(np.asarray(array.values), dims, dict(array.attrs), labels)
 
 
 def _are_labels(values: Any) -> bool:

@@ -29,6 +29,7 @@ from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.opened import OpenedFolder
 from windrow.sources.zarr.stores import (
     Access,
     Folder,
@@ -201,6 +202,8 @@ def _folder(found: Found) -> Folder | None:
     if found.folder is not None:
         return LocalFolder(found.what, found.folder)
     access = found.access or Access(found.what)
+    if found.opened is not None:
+        return OpenedFolder(found.what, found.opened, access)
     try:
         if found.url is not None:
             return store_folder(found.what, found.url, access)

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, Union
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.error_text import reason
+from windrow.sources.zarr.opened import OpenedStore
 from windrow.sources.zarr.stores import Access
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
@@ -53,6 +54,7 @@ class Found:
         listing: The group whose consolidated metadata describe the array; '' if its own do.
         access: How a remote array is reached; None for an array on a local disk.
         url: The URL for fsspec; None if it is unknown.
+        opened: Its node in an open store of zarr-python that has neither path nor URL; else None.
     """
 
     what: str
@@ -67,6 +69,7 @@ class Found:
     listing: str = ""
     access: Access | None = None
     url: str | None = dataclasses.field(default=None, repr=False)
+    opened: OpenedStore | None = None
 
     @property
     def named(self) -> str:

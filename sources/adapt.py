@@ -77,7 +77,8 @@ def _of_stores(value: Any) -> Source:
 
 def _is_opened(value: Any) -> bool:
     # Neither zarr-python nor xarray is imported here; who has an object of theirs has imported them.
-    if type(value).__module__.partition(".")[0] not in ("zarr", "xarray"):
+    bases = {kind.__module__.partition(".")[0] for kind in type(value).__mro__}
+    if bases.isdisjoint(("zarr", "xarray")):  # a store of Icechunk derives from one of zarr-python
         return False
     from windrow.sources.zarr.objects import is_opened
 

@@ -97,8 +97,9 @@ def name_of(path: Path) -> str:
 _CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {"converters.md": _check_converters}
 
 
-# Pages that take long, with a package that they need.
-_SLOW = {"use-with-flax-nnx.md": "flax"}
+# Pages that need a package, and those of them that take long.
+_NEEDS = {"use-with-flax-nnx.md": "flax", "remote.md": "icechunk"}
+_SLOW = ("use-with-flax-nnx.md",)
 _RUN = [pytest.param(p, marks=[pytest.mark.jobs] if p.name in _SLOW else []) for p in PAGES]
 
 
@@ -106,8 +107,8 @@ _RUN = [pytest.param(p, marks=[pytest.mark.jobs] if p.name in _SLOW else []) for
 def test_the_programs_on_a_page(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if path.name in _SLOW:
-        pytest.importorskip(_SLOW[path.name])
+    if path.name in _NEEDS:
+        pytest.importorskip(_NEEDS[path.name])
     monkeypatch.chdir(tmp_path)
     names = run_page(path.read_text(encoding="utf-8"), path.name)
     if path.name in _CHECKS:

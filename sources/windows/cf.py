@@ -25,6 +25,7 @@ AnyArray = npt.NDArray[Any]
 
 _SHOWN_CHARACTERS: Final = 80
 _NAMED: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_PACKING: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _FLIPPED: Final = {("i", "true"): "u", ("u", "false"): "i"}
 _LONGEST_FLOAT: Final = np.dtype(np.float64)
 
@@ -146,6 +147,24 @@ def decoding_of(
     )
     plain = not decoding.missing and scale is None and offset is None
     return None if plain and dtype.newbyteorder("=") == stored.newbyteorder("=") else decoding
+
+
+def described(
+    attributes: Mapping[str, Any], stored_dtype: npt.DTypeLike, fill_value: Any, *, decoded: bool
+) -> dict[str, Any]:
+    """The attributes of an array as xarray shows them; arguments are as for `decoding_of`.
+
+    Those that say how values are packed belong to stored values, not to decoded ones.
+    """
+    left_out = {"_ARRAY_DIMENSIONS", "coordinates", *(_PACKING if decoded else ())}
+    found = {name: value for name, value in attributes.items() if name not in left_out}
+    fill = found.get("_FillValue") if fill_value is None else fill_value
+    if not decoded and fill is not None:
+        try:
+            found["_FillValue"] = _fills("_FillValue", fill, np.dtype(stored_dtype))[0]
+        except SourceError:
+            found["_FillValue"] = fill
+    return found
 
 
 def _is_number(dtype: np.dtype[Any]) -> bool:

@@ -29,6 +29,7 @@ from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.opened import OpenedFolder
 from windrow.sources.zarr.stores import (
     Access,
     Folder,
@@ -108,8 +109,7 @@ class Coordinates:
             SourceError, ReadError, MissingExtraError: As `coordinate_of` raises them.
         """
         if isinstance(found.spec, HeldArray):
-            dim, values = found.spec.labels[name]
-            return Coordinate(name, (dim,), values)
+            return _held(found.spec, name)
         stored = self._listed(found)[name]
         return self._once((found, name), lambda: _read(stored, str(stored.dims[0])))
 
@@ -120,7 +120,7 @@ class Coordinates:
         """
         if isinstance(found.spec, HeldArray):
             labels = found.spec.labels.items()
-            return {name: dim for name, (dim, _) in labels if name != dim and dim in found.dims}
+            return {name: dim for name, (dim, *_) in labels if name != dim and dim in found.dims}
         return {name: str(stored.dims[0]) for name, stored in self._listed(found).items()}
 
     def read_ahead(self, of: Sequence[tuple[Found, str]], extra_of: Sequence[Found]) -> None:
@@ -166,11 +166,16 @@ def coordinate_of(found: Found, dim: str) -> Coordinate | None:
     """
     if isinstance(found.spec, HeldArray):
         held = found.spec.labels.get(dim)
-        return None if held is None or held[0] != dim else Coordinate(dim, (dim,), held[1])
+        return None if held is None or held[0] != dim else _held(found.spec, dim)
     stored = _in_groups(found, dim)
     if stored is None or len(stored.shape or ()) != 1 or stored.dims not in ((dim,), ()):
         return None
     return _read(stored, dim)
+
+
+def _held(array: HeldArray, name: str) -> Coordinate:
+    dim, values, attributes = array.labels[name]
+    return Coordinate(name, (dim,), values, attributes=attributes)
 
 
 def _extra(found: Found) -> dict[str, _StoredCoordinate]:
@@ -197,6 +202,8 @@ def _folder(found: Found) -> Folder | None:
     if found.folder is not None:
         return LocalFolder(found.what, found.folder)
     access = found.access or Access(found.what)
+    if found.opened is not None:
+        return OpenedFolder(found.what, found.opened, access)
     try:
         if found.url is not None:
             return store_folder(found.what, found.url, access)
@@ -276,7 +283,7 @@ def _read(stored: _StoredCoordinate, dim: str) -> Coordinate:
     except SourceError as error:
         raise SourceError(f"{_WHAT} {stored.name!r} cannot be read: {error}") from error
     if values.dtype.kind in "SUO":
-        return Coordinate(stored.name, (dim,), _strings(values))
+        return Coordinate(stored.name, (dim,), _strings(values), attributes=stored.attributes)
     decoded = values if values.dtype.kind in "mM" else _decoded(values, stored)
     unit = stored.attributes.get("units")
     return Coordinate(
@@ -286,6 +293,8 @@ def _read(stored: _StoredCoordinate, dim: str) -> Coordinate:
         _unit_ns(decoded, stored),
         unit if isinstance(unit, str) else "",
     )
+    unit_ns = _unit_ns(decoded, stored)
+    return Coordinate(stored.name, (dim,), decoded, unit_ns, stored.attributes)
 
 
 def _values(stored: _StoredCoordinate) -> AnyArray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -48,6 +48,7 @@ class Coordinate:
         unit_ns: Nanoseconds of 1 where the values are times as numbers, of a calendar that NumPy has
             not; else None.
         unit: The unit of the values, as it is stored; '' without one.
+        attributes: Attributes of the array.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Coordinate:
     values: AnyArray
     unit_ns: int | None = None
     unit: str = ""
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.values)

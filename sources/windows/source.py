@@ -12,7 +12,7 @@ import functools
 import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from windrow.sources.chunks import AnyArray, ArrayPart, Blocks, LaidOutSource
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.windows.cf import Decoding, decoding_of
 from windrow.sources.windows.coordinates import Coordinates
+from windrow.sources.windows.datasets import as_dataset, variables_of
 from windrow.sources.windows.fields import TakenField
 from windrow.sources.windows.levels import LevelChooser
 from windrow.sources.windows.parts import WindowParts, blocks_of, parts_of
@@ -35,6 +36,9 @@ from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.objects import standing_for
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray, OverTree
+
+if TYPE_CHECKING:
+    import xarray
 
 _WHAT: Final = "WindowDataSource"
 _SHOWN_FIELDS: Final = 4
@@ -196,6 +200,9 @@ class WindowDataSource(OverTree, LaidOutSource):
             coordinates,
             known=known,
             own_name=self._tree.own_name,
+        )
+        self._variables = variables_of(
+            opened, self._plan, self._coordinates, self._tree.own_name, decoded=decode is not False
         )
         self._whole: WindowDataSource | None = None  # where this one reads parts of another
         self._forget()
@@ -365,6 +372,32 @@ class WindowDataSource(OverTree, LaidOutSource):
             found.append(self._decoded(k, values, indices))
         found += [coordinate.of(indices, plan.origins) for coordinate in self._coordinates]
         return self._in_tree(found)
+
+    def to_xarray(self, batch: Any, *, dim: str = "sample") -> xarray.Dataset:
+        """A record or a batch of this source as an `xarray.Dataset`, with dimensions and attributes.
+
+        It has coordinates if the source has `coordinates`. Those that all windows share are indexes;
+        those that windows differ in have the dimension of the samples too: `time (sample, time)`. Where
+        fields differ along a dimension, it has the field's name: `x_time`. Values are not copied. It
+        is also a function for `map` after `batch`.
+
+        Args:
+            batch: A record, or a batch; shuffled, scaled, or with some arrays only.
+            dim: Name of the axis of the samples.
+
+        Raises:
+            ElementError: If an array does not fit the records of the source.
+            MissingExtraError: If xarray is not installed.
+
+        Example:
+            >>> import numpy as np
+            >>> from windrow.sources import WindowDataSource
+            >>> windows = WindowDataSource(np.arange(12), {"x": 3}, dims=("x",))
+            >>> dict(windows.to_xarray(windows.read(np.array([2, 0]))).sizes)
+            {'sample': 2, 'x': 3}
+        """
+        tree = self._in_tree(list(range(len(self._variables))))
+        return as_dataset(batch, tree, self._variables, dim)
 
     def _in_tree(self, leaves: list[Any]) -> Any:
         count = len(self._plan.taken)

@@ -33,17 +33,21 @@ class WindowCoordinate:
 
     Args:
         name: Its name in the record.
+        axis: Name of the axis that it labels.
         along: The cells of the dimension that it labels.
         values: Labels of the whole dimension.
         padded: Whether windows may reach over the dimension's ends.
         circle: The cells that come again after their last one, if the dimension wraps around.
+        attributes: As they are stored.
     """
 
     name: str
+    axis: str
     along: Along
     values: AnyArray
     padded: bool
     circle: range | None = None
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def spec(self) -> ArraySpec:
@@ -141,6 +145,8 @@ def window_coordinates(
             found += _of_fields(name, coordinate.dims[0], values, plan)
         elif wanted is not True and (middles := _middles(name, opened, plan)):
             found += _of_fields(name, name, middles, plan)
+            dim = coordinate.dims[0]
+            found += _of_fields(name, dim, coordinate, plan)
         elif wanted is not True:
             raise SourceError(
                 f"{_WHAT}: the store has no coordinates {name!r} along the windows' dimensions; the"
@@ -235,3 +241,21 @@ def _of_fields(
         labelled(f"{field.replace('/', '_')}_{name}", axis, labels)
         for field, (axis, labels) in along.items()
     ]
+    name: str, dim: str, coordinate: Coordinate, plan: WindowPlan
+) -> list[WindowCoordinate]:
+    """One coordinate for all fields, or one for each if they differ along the dimension."""
+    found: dict[str, WindowCoordinate] = {}
+    for field in plan.taken:
+        for along in field.along:
+            if along.dim == dim:
+                own = plan.axis_name(dim, field.name, name)
+                found[own] = WindowCoordinate(
+                    own,
+                    plan.axis_name(dim, field.name),
+                    along,
+                    coordinate.values,
+                    padded=dim in plan.pads,
+                    circle=plan.ranges[dim] if plan.pads.get(dim) == "wrap" else None,
+                    attributes=coordinate.attributes,
+                )
+    return list(found.values())

@@ -42,6 +42,7 @@ from windrow.sources.zarr.metadata import (
 )
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, noted_rows
 from windrow.sources.zarr.pyramids import dataset_paths
+from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
 from windrow.sources.zarr.stores import (
     Access,
     Folder,
@@ -117,6 +118,8 @@ def _find(access: Access, value: Any, name: str, known: tuple[str, ...]) -> Foun
         value = HeldArray(value)
     if isinstance(value, HeldArray):
         return value.found(what, name)
+    if isinstance(value, OpenedStore):
+        return _find_node(OpenedFolder(what, value, access, known), name)
     if isinstance(value, ts.TensorStore):
         return Found(what, name, _place_of(value), value, access=access)
     if isinstance(value, ts.Spec):
@@ -263,6 +266,7 @@ def found_array(
         listing=listing,
         access=folder.access,
         url=folder.url,
+        opened=folder.opened,
     )
 
 

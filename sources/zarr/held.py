@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import tensorstore as ts
@@ -16,6 +16,8 @@ import tensorstore as ts
 from windrow.errors import SourceError
 from windrow.sources.mapped import AnyArray, MappedArray, mapped
 from windrow.sources.zarr.names import Found
+
+Labels: TypeAlias = tuple[str, AnyArray, Mapping[str, Any]]
 
 _WITHOUT: Final[Mapping[str, Any]] = {}
 
@@ -28,13 +30,13 @@ class HeldArray:
         values: The array; memory-mapped too.
         dims: Names of the axes; () without names.
         attributes: As they would be stored.
-        labels: The dimension and the values of each coordinate of one axis, by name.
+        labels: The dimension, values and attributes of each coordinate of one axis, by name.
     """
 
     values: AnyArray
     dims: tuple[str | None, ...] = ()
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _WITHOUT)
-    labels: Mapping[str, tuple[str, AnyArray]] = dataclasses.field(default_factory=lambda: _WITHOUT)
+    labels: Mapping[str, Labels] = dataclasses.field(default_factory=lambda: _WITHOUT)
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = mapped(self.values)
@@ -83,7 +85,7 @@ def _again(
     values: AnyArray | MappedArray,
     dims: tuple[str | None, ...],
     attributes: Mapping[str, Any],
-    labels: Mapping[str, tuple[str, AnyArray]],
+    labels: Mapping[str, Labels],
 ) -> HeldArray:
     opened = values.open() if isinstance(values, MappedArray) else values
     return HeldArray(opened, dims, attributes, labels)

@@ -18,6 +18,7 @@ from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.error_text import reason
 from windrow.sources.zarr.spacing import Spacing
+from windrow.sources.zarr.opened import OpenedStore
 from windrow.sources.zarr.stores import Access
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
@@ -56,6 +57,7 @@ class Found:
         url: The URL for fsspec; None if it is unknown.
         spacing: Where cells lie along each axis of a level of a pyramid; () elsewhere.
         scales: The metadata of all scales, if it is the first scale of a precomputed volume.
+        opened: Its node in an open store of zarr-python that has neither path nor URL; else None.
     """
 
     what: str
@@ -72,6 +74,7 @@ class Found:
     url: str | None = dataclasses.field(default=None, repr=False)
     spacing: tuple[Spacing | None, ...] = ()
     scales: tuple[Mapping[str, Any], ...] = ()
+    opened: OpenedStore | None = None
 
     @property
     def named(self) -> str:

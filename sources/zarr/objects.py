@@ -22,6 +22,7 @@ from windrow.core.text import listing, with_article
 from windrow.errors import ArgumentError
 from windrow.sources.remote.paths import joined
 from windrow.sources.zarr.held import HeldArray
+from windrow.sources.zarr.opened import opened_store
 
 # Settings of the event loop in which zarr-python uses a file system.
 _OF_THE_LOOP: Final = ("asynchronous", "loop", "skip_instance_cache")
@@ -32,7 +33,7 @@ class Standing:
     """What an object stands for.
 
     Args:
-        arrays: A path or URL, a `HeldArray`, or a dict of these.
+        arrays: A path or URL, a `HeldArray`, an `OpenedStore`, or a dict of these.
         names: The arrays of a group that the object has; None for all of them.
         storage_options: The settings of the object's own file system; None for a local one.
     """
@@ -43,8 +44,9 @@ class Standing:
 
 
 def is_opened(value: Any) -> bool:
-    """Whether `value` is an array or group of zarr-python, or an object of xarray."""
-    return isinstance(value, (*_classes("zarr", "Array", "Group"), *_of_xarray()))
+    """Whether `value` is a store, array or group of zarr-python, or an object of xarray."""
+    stores = _classes("zarr.abc.store", "Store")
+    return isinstance(value, (*_classes("zarr", "Array", "Group"), *stores, *_of_xarray()))
 
 
 def standing_for(
@@ -65,7 +67,7 @@ def standing_for(
         decode: Whether the source decodes values as xarray does.
 
     Raises:
-        ArgumentError: If an object has changed, or lies in a store without a path.
+        ArgumentError: If an object has changed, or its store may be written to.
     """
     if not _holds_opened(value):
         return value, names, storage_options
@@ -135,6 +137,8 @@ def _standing(what: str, value: Any, name: str, decode: bool) -> Standing:
 
 def _of_zarr(what: str, value: Any) -> Standing:
     storage = sys.modules["zarr.storage"]
+    if isinstance(value, _classes("zarr.abc.store", "Store")):
+        value = sys.modules["zarr"].open(store=value, mode="r")
     shown, store, path = f"zarr.{type(value).__name__}", _innermost(value.store), value.path
     is_array = isinstance(value, _classes("zarr", "Array"))
     if isinstance(store, storage.MemoryStore):
@@ -166,11 +170,7 @@ def _place(what: str, shown: str, store: Any, path: str) -> Standing:
         return Standing(f"file://{os.path.abspath(os.fspath(store.path))}|zip:{inner}")
     if isinstance(store, storage.FsspecStore):
         return _of_fsspec(what, shown, store, path)
-    raise ArgumentError(
-        f"{what}: the {shown} lies in a {type(store).__module__}.{type(store).__name__}, and"
-        " Windrow does not know the path of such a store; give the path or URL of the store, or read it into memory:"
-        " array[:]"
-    )
+    return Standing(opened_store(what, store, path))
 
 
 def _refuse_stale(what: str, array: Any) -> None:
@@ -347,11 +347,12 @@ def _is_decoded(array: Any, stored: Any) -> bool:
 
 def _held(array: Any) -> HeldArray:
     labels = {
-        str(key): (str(label.dims[0]), np.asarray(label.values))
+        str(key): (str(label.dims[0]), np.asarray(label.values), dict(label.attrs))
         for key, label in array.coords.items()
         if label.ndim == 1 and _are_labels(np.asarray(label.values))
     }
-    return HeldArray(np.asarray(array.values), tuple(map(str, array.dims)), {}, labels)
+    dims = tuple(map(str, array.dims))
+    return HeldArray(np.asarray(array.values), dims, dict(array.attrs), labels)
 
 
 def _are_labels(values: Any) -> bool:

@@ -27,6 +27,7 @@ from windrow.sources.remote.paths import joined
 from windrow.sources.remote.remote_file import ByteRange, RemoteFile
 from windrow.sources.zarr.local.codecs import ChunkDamageError
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.opened import OpenedStore
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.urls import has_file_system
 
@@ -193,6 +194,24 @@ class RangeObjects(StoredObjects):
                 self._files.popitem(last=False)
 
 
+class OpenedObjects(StoredObjects):
+    """Objects of an open store of zarr-python."""
+
+    def __init__(self, access: Access, opened: OpenedStore) -> None:
+        self._limit_s, self._opened = access.options.longest_s, opened
+
+    def whole(self, key: str) -> bytes | None:
+        return self._opened.get(key, self._limit_s)
+
+    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
+        wanted: ByteRequest = OffsetByteRequest(start)
+        if start < 0:
+            wanted = SuffixByteRequest(-start)
+        elif stop is not None:
+            wanted = RangeByteRequest(start, stop)
+        return self._opened.get(key, self._limit_s, wanted)
+
+
 def objects_of(found: Found) -> StoredObjects:
     """The objects of an array that was found.
 
@@ -204,6 +223,8 @@ def objects_of(found: Found) -> StoredObjects:
     access = found.access
     if access is None:
         raise TypeError("an array outside of a local folder needs an access")
+    if found.opened is not None:
+        return OpenedObjects(access, found.opened)
     if found.url is not None and (found.spec is None or has_file_system(found.url)):
         return RangeObjects(access, found.url)
     kvstore = found.spec["kvstore"] if isinstance(found.spec, dict) else found.spec.kvstore

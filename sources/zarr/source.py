@@ -51,7 +51,7 @@ class ZarrDataSource(OverTree, LaidOutSource):
         Args:
             arrays: A path or URL of an array or a group, a dict of these (which may be nested), a
                 spec of TensorStore, or an open `tensorstore.TensorStore`, which may be a view. Also
-                an open `zarr.Array` or `zarr.Group`, an `xarray.Dataset` or `DataArray` that shows
+                an open `zarr.Array`, `zarr.Group` or store of zarr-python, such as Icechunk's, an `xarray.Dataset` or `DataArray` that shows
                 what its store holds or is in memory, or an array of NumPy, memory-mapped too. An
                 array gives rows; several arrays give a dict per record. In a group, xarray's
                 coordinates (arrays of one axis and its name, or listed by an attribute) and arrays

@@ -265,6 +265,8 @@ class Folder(abc.ABC):
     """The URL for fsspec; None if it is unknown."""
     access: Access | None = None
     """How it is reached; None on a local disk."""
+    opened: Any = None
+    """The `OpenedStore` that holds it; None elsewhere."""
 
     @abc.abstractmethod
     def read(self, key: str) -> bytes | None:
@@ -467,7 +469,7 @@ class StoreFolder(Folder):
             self,
             where=f"{self.where}{path}/",
             store=self.store / f"{path}/",
-            known=_known_below(self.known, path),
+            known=known_below(self.known, path),
             url=None if self.url is None else joined(self.url, path),
         )
 
@@ -518,7 +520,7 @@ class RemoteFolder(Folder):
         return sorted(name.rstrip("/") for name in names if name.endswith("/"))
 
     def child(self, path: str) -> RemoteFolder:
-        return self.at(joined(self.url, path), _known_below(self.known, path))
+        return self.at(joined(self.url, path), known_below(self.known, path))
 
     def parent(self) -> tuple[RemoteFolder, str] | None:
         split = parent_url(self.url)
@@ -531,7 +533,8 @@ def _folder_url(url: str) -> str:
     return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
 
 
-def _known_below(known: tuple[str, ...], path: str) -> tuple[str, ...]:
+def known_below(known: tuple[str, ...], path: str) -> tuple[str, ...]:
+    """The `known` paths that lie in the folder `path`, relative to it."""
     return tuple(name[len(path) + 1 :] for name in known if name.startswith(path + "/"))
 
 

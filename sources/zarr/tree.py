@@ -47,7 +47,12 @@ from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_array
 from windrow.sources.zarr.urls import is_remote_spec
-from windrow.sources.zarr.zarr_python import PythonArray, PythonReader, open_python
+from windrow.sources.zarr.zarr_python import (
+    PythonArray,
+    PythonReader,
+    open_python,
+    why_by_python,
+)
 
 LIBRARY: Final = "TensorStore"
 _SHOWN_CHARACTERS: Final = 200
@@ -303,14 +308,21 @@ class ArrayTree:
 
     @property
     def facts(self) -> str:
-        """Names, dtypes, shapes and chunks of the arrays, or a digest if that is long."""
-        return _shown(self._facts, lambda: self.open()[0].part.rows)
+        """Names, dtypes, shapes and chunks of the arrays, or a digest if that is long; versions of data."""
+        return _shown(self._facts, lambda: self.open()[0].part.rows) + self._versions
 
     def facts_of_first(self, rows: Sequence[int | None]) -> str:
         """The facts when each array had only its first rows; None leaves an array out."""
         every = zip(self.open(), rows, strict=True)
         pairs = [(array, count) for array, count in every if count is not None]
-        return _shown([array.facts_of_first(count) for array, count in pairs], lambda: pairs[0][1])
+        shown = [array.facts_of_first(count) for array, count in pairs]
+        return _shown(shown, lambda: pairs[0][1]) + self._versions
+
+    @property
+    def _versions(self) -> str:
+        """What stores call the state of their data, such as a snapshot."""
+        versions = (item.opened.version for item in self._found if item.opened is not None)
+        return "".join(f"; {version}" for version in dict.fromkeys(versions) if version)
 
     @property
     def place(self) -> str:
@@ -353,7 +365,7 @@ def open_arrays(
     python = {
         item: why
         for item, array in zip(found, plain, strict=True)
-        if isinstance(array, str) and (why := why_python(item.metadata or {}) or _why_fsspec(item))
+        if isinstance(array, str) and (why := why_by_python(item))
     }
     left = [
         item
@@ -375,18 +387,6 @@ def open_arrays(
 def _opened(found: Found) -> Any:
     """The open store of an array, or the SourceError if TensorStore cannot open it."""
     return open_each([found])[0]
-
-
-def _why_fsspec(found: Found) -> str:
-    """The reason why fsspec reads an array; '' if TensorStore reads it."""
-    if found.spec is not None:
-        return ""
-    if found.access is None or found.url is None:
-        why = "only TensorStore reads its format, and it does not open such URLs"
-        if found.access is not None and found.access.options.cache_dir is not None:
-            why += " if RemoteOptions has a cache_dir; leave that out"
-        raise unread(found, why)
-    return found.access.route(found.url).why
 
 
 def _with_remotes(

@@ -43,6 +43,7 @@ from windrow.sources.zarr.metadata import (
     index_of_shards,
     most_chunk_bytes,
     version_of,
+    why_python,
 )
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.remote import FetchedPresence, fill_from, unreachable
@@ -340,6 +341,26 @@ class PythonChecks(Checks):
             key.append(at // count)
             inside = inside * count + at % count
         return self._array.array.metadata.encode_chunk_key(tuple(key)), inside
+
+
+def why_by_python(found: Found) -> str:
+    """The reason why zarr-python reads an array; '' if TensorStore does.
+
+    Raises:
+        SourceError: If neither reads it.
+    """
+    if why := why_python(found.metadata or {}):
+        return why
+    if found.opened is not None:
+        return f"the store is {found.opened.shown}"
+    if found.spec is not None:
+        return ""
+    if found.access is None or found.url is None:
+        why = "only TensorStore reads its format, and it does not open such URLs"
+        if found.access is not None and found.access.options.cache_dir is not None:
+            why += " if RemoteOptions has a cache_dir; leave that out"
+        raise unread(found, why)
+    return found.access.route(found.url).why
 
 
 @bare

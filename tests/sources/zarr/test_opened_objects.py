@@ -132,18 +132,6 @@ def test_an_array_that_was_resized_since_is_refused(store: str) -> None:
         ZarrDataSource(before)
 
 
-def test_stores_without_a_path_are_refused() -> None:
-    class Odd(zarr.storage.WrapperStore[Any]):
-        pass
-
-    array = zarr.create_array(zarr.storage.MemoryStore(), data=VALUES)
-    odd = zarr.open_array(Odd(array.store), mode="r")
-    with pytest.raises(
-        ArgumentError, match="Odd, and Windrow does not know the path of such a store; give"
-    ):
-        MapDataset.source(odd)
-
-
 # --- xarray --------------------------------------------------------------------------------------
 
 

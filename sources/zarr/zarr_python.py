@@ -49,6 +49,7 @@ from windrow.sources.zarr.remote import FetchedPresence, fill_from, unreachable
 from windrow.sources.zarr.stores import Access
 
 if TYPE_CHECKING:
+    from windrow.sources.zarr.cached_chunks import CachedChunks
     from windrow.sources.zarr.python_store import CheckedStore, StoredObjects
 
 Cells = tuple[int, ...]
@@ -72,6 +73,7 @@ class PythonArray:
         fill_bytes: A cell that is not stored, in memory; empty for strings of any length.
         presence: Checks whether the array is still there; None if nothing can.
         access: How it is reached, if it is remote.
+        cached: Its chunks, if there is a cache on disk and the native core decodes them from there.
     """
 
     array: Any
@@ -84,6 +86,7 @@ class PythonArray:
     fill_bytes: bytes
     presence: PresenceCheck | FetchedPresence | None
     access: Access | None = None
+    cached: CachedChunks | None = None
 
     @property
     def variable(self) -> bool:
@@ -94,6 +97,11 @@ class PythonArray:
     def is_remote_source(self) -> bool:
         """Whether it is read over a network."""
         return self.access is not None
+
+    @property
+    def way(self) -> str:
+        """How it is read, for people."""
+        return "read by zarr-python" if self.cached is None else "decoded directly"
 
     @property
     def fill_value(self) -> Any:
@@ -123,7 +131,7 @@ class PythonArray:
         try:
             out[...] = self._values(first, out.shape)
         except Exception as error:  # codecs may raise anything for damaged data
-            raise self._damaged(first[0], len(out), error, file) from error
+            raise self.failed(first[0], len(out), error, file) from error
         if self.presence is not None and not self.variable:
             self.presence.check(np.ascontiguousarray(out), range(len(out)), self.where)
 
@@ -151,7 +159,7 @@ class PythonArray:
             try:
                 cells = self._values(first, shape)
             except Exception as error:  # codecs may raise anything for damaged data
-                raise self._damaged(first[0], shape[0], error, None) from None
+                raise self.failed(first[0], shape[0], error) from None
             if self.presence is not None and not self.variable:
                 self.presence.check(np.ascontiguousarray(cells), range(len(cells)), self.where)
             return cells
@@ -159,7 +167,7 @@ class PythonArray:
         def ended(read: Future[AnyArray]) -> AnyArray:
             error = read.exception()
             if error is not None and not isinstance(error, ReadError):
-                raise self._damaged(first[0], shape[0], error, None)
+                raise self.failed(first[0], shape[0], error)
             return read.result()
 
         sizes = zip(first, shape, self.chunk_shape, strict=True)
@@ -173,7 +181,10 @@ class PythonArray:
         cells: AnyArray = np.asarray(self.array[place], self.dtype).reshape(shape)
         return cells
 
-    def _damaged(self, first: int, count: int, error: BaseException, file: str | None) -> ReadError:
+    def failed(
+        self, first: int, count: int, error: BaseException, file: str | None = None
+    ) -> ReadError:
+        """The error of reading `count` rows from `first` on, from the error that was raised."""
         records = self._chunk_rows(first, first + count)
         held = held_records(*records)
         if self.access is None:
@@ -276,6 +287,17 @@ class PythonReader:
         return tuple(f // max(1, c) * c for f, c in zip(box.first, self._chunk, strict=True))
 
 
+def python_reader(array: PythonArray, boxes_of: Sequence[int] | None = None) -> PythonReader:
+    """The reader of an array: of rows, or of boxes of chunks of a shape."""
+    if array.cached is None or array.access is None:
+        return PythonReader(array, boxes_of)
+    from windrow.sources.zarr import cached_readers
+
+    if boxes_of is None:
+        return cached_readers.CachedRowReader(array, array.cached, array.access)
+    return cached_readers.CachedBoxReader(array, array.cached, array.access, boxes_of)
+
+
 class PythonChecks(Checks):
     """The chunks of an array that zarr-python reads."""
 
@@ -343,12 +365,13 @@ class PythonChecks(Checks):
 
 
 @bare
-def open_python(found: Found, why: str) -> PythonArray:
+def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
     """The array, opened by zarr-python after its metadata were checked.
 
     Args:
         found: An array of Zarr that was found by a path or URL.
         why: The reason why TensorStore does not read it, as from `why_python`.
+        by_core: Whether the native core may decode it from a cache on disk.
 
     Raises:
         MissingExtraError: If zarr-python is not installed.
@@ -356,7 +379,12 @@ def open_python(found: Found, why: str) -> PythonArray:
         SourceError: If it cannot be opened, or has an unsupported codec or dtype.
     """
     try:
-        from windrow.sources.zarr.python_store import CheckedStore, objects_of, open_array
+        from windrow.sources.zarr.python_store import (
+            CheckedStore,
+            has_cache,
+            objects_of,
+            open_array,
+        )
     except ImportError as error:
         # An array that would be refused with the extra, too, does not need it.
         _checked(found, dict(found.metadata or {}))
@@ -392,8 +420,17 @@ def open_python(found: Found, why: str) -> PythonArray:
         presence = dataclasses.replace(presence_of_file(os.path.join(found.folder, key)), fill=fill)
     elif found.access is not None and fill:
         presence = FetchedPresence(lambda: objects.whole(key), found.where + key, raw, fill)
+    cached = None
+    if by_core and isinstance(presence, FetchedPresence) and has_cache(objects):
+        from windrow.sources.zarr.cached_chunks import cached_chunks
+
+        expected = {"shape": shape, "chunk_shape": chunk, "dtype": dtype, "fill": fill}
+        cached = cached_chunks(raw, objects, presence, expected)
     return PythonArray(
-        array, found.name, found.where, why, shape, dtype, chunk, fill, presence, found.access
+        *(array, found.name, found.where, why, shape, dtype, chunk, fill),
+        presence,
+        found.access,
+        cached,
     )
 
 

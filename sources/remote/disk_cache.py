@@ -120,8 +120,10 @@ class CacheSegment:
             # The last row of a start counts: it came after the bytes of an earlier one were damaged.
             both = np.concatenate([self.rows, new])[::-1]
             checked = np.concatenate([self.checked, np.zeros(len(new), np.bool_)])[::-1]
-            _, first = np.unique(both["start"], return_index=True)
-            self.rows, self.checked = both[first], checked[first]
+            if len(both) > 1:  # often it is one: a whole object
+                _, first = np.unique(both["start"], return_index=True)
+                both, checked = both[first], checked[first]
+            self.rows, self.checked = both, checked
         return True
 
     def bytes_of(self, start: int, stop: int) -> bytes:
@@ -411,6 +413,10 @@ class DiskCache:
     ) -> Iterator[tuple[IntArray, int, int]]:
         """The places of ranges of each segment, the first byte that it may hold, and how many."""
         length = self._segment_bytes
+        if len(begin) == 1 and end[0] - begin[0] <= length:  # often: it is not worth sorting
+            base = int(begin[0]) // length * length
+            yield np.zeros(1, np.int64), base, min(2 * length, file.size_bytes - base)
+            return
         large = end - begin > length
         bases = begin // length * length
         for base in np.unique(bases[~large]).tolist():

@@ -154,8 +154,8 @@ class CacheSegment:
         self, places: IntArray, begin: IntArray, end: IntArray, opener: Callable[[int], Any]
     ) -> LocatedRanges:
         """Where the ranges at `places` are that are kept; `opener` opens the file's number."""
-        rows = self.find(begin[places], end[places])
-        places, rows = places[rows >= 0], self.rows[rows[rows >= 0]]
+        found = self.find(begin[places], end[places])
+        places, rows = places[found >= 0], self.rows[found[found >= 0]]
         if self.opened is None:
             self.opened = opener(self._number)
         seeds = (self._seed + rows["start"] + rows["stop"]) & 0xFFFFFFFF

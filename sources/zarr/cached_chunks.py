@@ -50,7 +50,10 @@ class CachedChunks:
         """
         core: Any = native()
         self.layout, self.chunks, self.presence = layout, chunks, presence
-        self._objects, self._open, self._places_in = objects, core.ChunkFile, core.zarr_places
+        self._objects, self._fetcher = objects, objects.fetcher
+        self._open, self._places_in = core.ChunkFile, core.zarr_places
+        # Chunks of the array and of an object along each axis, the last one first.
+        self._sizes = tuple(zip(reversed(layout.grid), reversed(layout.shard_grid), strict=True))
         self._per_shard = math.prod(layout.shard_grid)
         self._has_sum = bool(layout.index_codecs)
         self._index_bytes = _ENTRY_BYTES * self._per_shard + _CHECKSUM_BYTES * self._has_sum
@@ -60,7 +63,7 @@ class CachedChunks:
         found: dict[int, StoredChunk] = {}
         for file, places in self._known(numbers):
             begin, end = (np.array([place[k] for place in places]) for k in (1, 2))
-            for kept in self._objects.fetcher.locate_kept(file, begin, end, self._open):
+            for kept in self._fetcher.locate_kept(file, begin, end, self._open):
                 sizes = (end - begin)[kept.places].tolist()
                 facts = (kept.offsets, sizes, kept.seeds, kept.checksums)
                 columns = (fact if fact is sizes else fact.tolist() for fact in facts)
@@ -72,7 +75,7 @@ class CachedChunks:
         """Have the cache compare chunks again before it returns their bytes."""
         for file, places in self._known(numbers):
             begin, end = (np.array([place[k] for place in places]) for k in (1, 2))
-            self._objects.fetcher.doubt(file, begin, end)
+            self._fetcher.doubt(file, begin, end)
 
     def fetch(self, number: int, where: str) -> bytes | None:
         """The stored bytes of a chunk, from the cache or fetched; None if it is not stored. Waits.
@@ -153,7 +156,7 @@ class CachedChunks:
         layout = self.layout
         at: list[int] = []
         within, step = 0, 1
-        for count, per in zip(reversed(layout.grid), reversed(layout.shard_grid), strict=True):
+        for count, per in self._sizes:
             number, k = divmod(number, count)
             at.append(k // per)
             within += step * (k % per)

@@ -39,7 +39,7 @@ Item = TypeVar("Item")
 
 
 class _CachedReader(PythonReader, Generic[Item]):
-    """Reads items, each of which needs some chunks."""
+    """Reads items; an item needs some chunks."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class _CachedReader(PythonReader, Generic[Item]):
                 first, shape = self._cells(item)
                 end(self._array.failed(first[0], shape[0], error))
                 return
-            self._again(item).add_done_callback(partial(self._fill, item, end))
+            self._again(item).add_done_callback(partial(self._take, item, end))
         except Exception as other:  # otherwise the caller would wait forever
             end(other)
 
@@ -159,7 +159,7 @@ class _CachedReader(PythonReader, Generic[Item]):
         self._cached.doubt(self._numbers(item))
         return self._array.begin(*self._cells(item))
 
-    def _fill(
+    def _take(
         self, item: Item, end: Callable[[Exception | None], None], read: Future[AnyArray]
     ) -> None:
         error: Exception | None = None

@@ -174,8 +174,7 @@ class OpenArray:
             return f"read by {LIBRARY} (without the native core)"
         if isinstance(self.backend, PlainStore):
             return "decoded directly"
-        is_store = isinstance(self.backend, StoreArray)
-        way = f"read by {LIBRARY}" if is_store else self.backend.way
+        way = self.backend.way if isinstance(self.backend, PythonArray) else f"read by {LIBRARY}"
         return way + (f" ({self.why})" if self.why else "")
 
 

@@ -291,11 +291,11 @@ def python_reader(array: PythonArray, boxes_of: Sequence[int] | None = None) -> 
     """The reader of an array: of rows, or of boxes of chunks of a shape."""
     if array.cached is None or array.access is None:
         return PythonReader(array, boxes_of)
-    from windrow.sources.zarr import cached_readers
+    from windrow.sources.zarr.cached_readers import CachedBoxReader, CachedRowReader
 
     if boxes_of is None:
-        return cached_readers.CachedRowReader(array, array.cached, array.access)
-    return cached_readers.CachedBoxReader(array, array.cached, array.access, boxes_of)
+        return CachedRowReader(array, array.cached, array.access)
+    return CachedBoxReader(array, array.cached, array.access, boxes_of)
 
 
 class PythonChecks(Checks):

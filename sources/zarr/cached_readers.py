@@ -82,7 +82,7 @@ class _CachedReader(PythonReader, Generic[Item]):
         stored = self._cached.in_cache(dict.fromkeys(n for some in numbers for n in some))
         is_here = [all(n in stored for n in some) for some in numbers]
         here = [item for item, found in zip(items, is_here, strict=True) if found]
-        reading = self._decoding(here, stored, inline=False)
+        reading = self._decoding(here, stored, inline=not here)
         wanted = zip(items, numbers, is_here, strict=True)
         absent = [(item, some) for item, some, found in wanted if not found]
         fetched = self._fetched(absent, stored)

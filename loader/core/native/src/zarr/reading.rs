@@ -240,9 +240,10 @@ pub struct ZarrArray {
 impl ZarrArray {
     /// Checks the description; opens nothing.
     ///
-    /// `base` and `separator` make the paths of stored objects, without `base` reads are given the bytes; `shape`, `chunk`, `axes` and `per_object`
-    /// are as in `PlainArray`. `index` says of sharded arrays whether the index is at the start, and
-    /// whether it has a checksum. `swap` is the bytes of a number in the other byte order, else 1.
+    /// `base` and `separator` make the paths of stored objects; without `base` each read is given their
+    /// bytes. `shape`, `chunk`, `axes` and `per_object` are as in `PlainLayout`. `index` says of sharded
+    /// arrays whether the index is at the start, and whether it has a checksum. `swap` is the bytes of a
+    /// number in the other byte order, else 1.
     #[new]
     #[allow(clippy::too_many_arguments, reason = "it describes an array, as metadata do")]
     #[pyo3(signature = (*, base, separator, shape, chunk, axes, per_object, index, codecs, itemsize,

@@ -28,6 +28,7 @@ from windrow.sources.padding import Padding
 from windrow.sources.remote.options import useless_options
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.box_readers import box_reader
+from windrow.sources.zarr.cached_readers import python_reader
 from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.find import find_all, open_each, unread
 from windrow.sources.zarr.held import HeldArray
@@ -47,7 +48,7 @@ from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_array
 from windrow.sources.zarr.urls import is_remote_spec
-from windrow.sources.zarr.zarr_python import PythonArray, open_python, python_reader
+from windrow.sources.zarr.zarr_python import PythonArray, open_python
 
 LIBRARY: Final = "TensorStore"
 _SHOWN_CHARACTERS: Final = 200

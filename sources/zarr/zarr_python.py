@@ -287,17 +287,6 @@ class PythonReader:
         return tuple(f // max(1, c) * c for f, c in zip(box.first, self._chunk, strict=True))
 
 
-def python_reader(array: PythonArray, boxes_of: Sequence[int] | None = None) -> PythonReader:
-    """The reader of an array: of rows, or of boxes of chunks of a shape."""
-    if array.cached is None or array.access is None:
-        return PythonReader(array, boxes_of)
-    from windrow.sources.zarr.cached_readers import CachedBoxReader, CachedRowReader
-
-    if boxes_of is None:
-        return CachedRowReader(array, array.cached, array.access)
-    return CachedBoxReader(array, array.cached, array.access, boxes_of)
-
-
 class PythonChecks(Checks):
     """The chunks of an array that zarr-python reads."""
 

@@ -6,8 +6,8 @@ neighbours are read at once. Rows at its end say which ranges are there, with th
 1. Bytes are kept under the URL, the settings that lead to another store, the version and size of the
    file, and their place in it. A file without a version is not kept.
 2. Bytes are compared with the checksum with which they were kept, which covers their key, when a
-   process first uses them. Damaged bytes count as not kept. A caller that verifies hashes of the format
-   needs no second comparison.
+   process first uses them. Damaged bytes count as not kept. A caller that compares checksums itself, or
+   verifies hashes of the format, needs no second comparison.
 3. Bytes are written before their row. So a killed process leaves at most bytes without a row, or a
    part of a row, which makes the segment useless; two processes may write the same range.
 4. The segments take at most `most_bytes` of the disk. Those that were used least recently are deleted; in
@@ -34,7 +34,7 @@ import time
 import uuid
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -122,8 +122,10 @@ class CacheSegment:
             # The last row of a start counts: it came after the bytes of an earlier one were damaged.
             both = np.concatenate([self.rows, new])[::-1]
             checked = np.concatenate([self.checked, np.zeros(len(new), np.bool_)])[::-1]
-            _, first = np.unique(both["start"], return_index=True)
-            self.rows, self.checked = both[first], checked[first]
+            if len(both) > 1:  # often it is one: a whole object
+                _, first = np.unique(both["start"], return_index=True)
+                both, checked = both[first], checked[first]
+            self.rows, self.checked = both, checked
         return True
 
     def bytes_of(self, start: int, stop: int) -> bytes:
@@ -149,6 +151,18 @@ class CacheSegment:
             else:
                 bad.append(row)
         return bad
+
+    def located(
+        self, places: IntArray, begin: IntArray, end: IntArray, opener: Callable[[int], Any]
+    ) -> LocatedRanges:
+        """Where the ranges at `places` are that are kept; `opener` opens the file's number."""
+        found = self.find(begin[places], end[places])
+        places, rows = places[found >= 0], self.rows[found[found >= 0]]
+        if self.opened is None:
+            self.opened = opener(self._number)
+        seeds = (self._seed + rows["start"] + rows["stop"]) & 0xFFFFFFFF
+        offsets = HEAD_BYTES + rows["start"] - self.base
+        return LocatedRanges(places, self.opened, offsets, seeds, rows["checksum"])
 
     def forget(self, rows: list[int]) -> None:
         """Count ranges as not kept."""
@@ -196,6 +210,25 @@ class KeptRanges:
 
     places: IntArray
     segment: CacheSegment
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class LocatedRanges:
+    """Ranges of one segment, for a caller that compares their checksums.
+
+    Args:
+        places: Their places in the request.
+        file: The file of the segment, as it was opened for the caller.
+        offsets: Where they begin in the file.
+        seeds: What `zlib.crc32` begins with.
+        checksums: What it must return.
+    """
+
+    places: IntArray
+    file: Any
+    offsets: IntArray
+    seeds: IntArray
+    checksums: IntArray
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -258,9 +291,37 @@ class DiskCache:
                 runs += _runs(kept.segment, kept.places, begin, end)
         return runs
 
+    def locate(
+        self, file: RemoteFile, begin: IntArray, end: IntArray, opener: Callable[[int], Any]
+    ) -> list[LocatedRanges]:
+        """As `find`, for a caller that compares the checksums of what it reads.
+
+        `opener` opens the file with a number; raises OSError if it cannot.
+        """
+        with self._lock, self._guard("get"):
+            return [
+                segment.located(places, begin, end, opener)
+                for places, segment in self._used(file, begin, end)
+            ]
+        return []
+
+    def doubt(self, file: RemoteFile, begin: IntArray, end: IntArray) -> None:
+        """Compare ranges once more when they are used next: a caller that compares found damage."""
+        with self._lock, self._guard("get"):
+            for places, segment in self._used(file, begin, end):
+                rows = segment.find(begin[places], end[places])
+                segment.checked[rows[rows >= 0]] = False
+
     def _found(
         self, file: RemoteFile, begin: IntArray, end: IntArray, *, check: bool = True
     ) -> Iterator[KeptRanges]:
+        for places, segment in self._used(file, begin, end):
+            yield KeptRanges(_kept(segment, places, begin, end, check=check), segment)
+
+    def _used(
+        self, file: RemoteFile, begin: IntArray, end: IntArray
+    ) -> Iterator[tuple[IntArray, CacheSegment]]:
+        """Places of the ranges, and the segment that has them if they are kept."""
         if not file.version:
             return
         self._check_pause("get")
@@ -271,7 +332,7 @@ class DiskCache:
                 continue
             # Not before a write: many writes may follow one another.
             if segment.refresh():
-                yield KeptRanges(_kept(segment, places, begin, end, check=check), segment)
+                yield places, segment
                 segment.touch()
             else:
                 segment.delete()
@@ -376,6 +437,10 @@ class DiskCache:
     ) -> tuple[IntArray, IntArray]:
         """The first byte that the segment of each range may hold, and how many."""
         length = self._segment_bytes
+        if len(begin) == 1 and end[0] - begin[0] <= length:  # often: it is not worth sorting
+            base = int(begin[0]) // length * length
+            yield np.zeros(1, np.int64), base, min(2 * length, file.size_bytes - base)
+            return
         large = end - begin > length
         bases = np.where(large, begin // HEAD_BYTES * HEAD_BYTES, begin // length * length)
         return bases, np.where(large, end - bases, np.minimum(2 * length, file.size_bytes - bases))

@@ -46,7 +46,13 @@ from windrow.sources.remote.transports import Transport, same
 
 if TYPE_CHECKING:
     from windrow.sources.remote.coming_reads import ComingReads, RangesOf
-    from windrow.sources.remote.disk_cache import DiskCache, IntArray, KeptRanges, KeptRun
+    from windrow.sources.remote.disk_cache import (
+        DiskCache,
+        IntArray,
+        KeptRanges,
+        KeptRun,
+        LocatedRanges,
+    )
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
 
@@ -219,6 +225,22 @@ class Fetcher:
         found = self._cache.find(file, begin, end, check=check)
         self.stats.cached(sum(int((end - begin)[kept.places].sum()) for kept in found))
         return found
+
+    def locate_kept(
+        self, file: RemoteFile, begin: IntArray, end: IntArray, opener: Callable[[int], Any]
+    ) -> list[LocatedRanges]:
+        """As `DiskCache.locate`."""
+        if self._cache is None or not len(begin):
+            return []
+        refuse_forked(LIBRARY, self._what)
+        found = self._cache.locate(file, begin, end, opener)
+        self.stats.cached(sum(int((end - begin)[one.places].sum()) for one in found))
+        return found
+
+    def doubt(self, file: RemoteFile, begin: IntArray, end: IntArray) -> None:
+        """As `DiskCache.doubt`."""
+        if self._cache is not None:
+            self._cache.doubt(file, begin, end)
 
     def keep(
         self, file: RemoteFile, begin: IntArray, end: IntArray, start: int, data: bytes

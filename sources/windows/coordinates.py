@@ -292,9 +292,8 @@ def _read(stored: _StoredCoordinate, dim: str) -> Coordinate:
         decoded,
         _unit_ns(decoded, stored),
         unit if isinstance(unit, str) else "",
+        stored.attributes,
     )
-    unit_ns = _unit_ns(decoded, stored)
-    return Coordinate(stored.name, (dim,), decoded, unit_ns, stored.attributes)
 
 
 def _values(stored: _StoredCoordinate) -> AnyArray:

@@ -25,6 +25,7 @@ from windrow.sources.windows.stores import coordinate_along
 from windrow.sources.zarr.tree import OpenArray
 
 _WHAT: Final = "WindowDataSource"
+_NONE: Final[Mapping[str, Any]] = {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -142,11 +143,9 @@ def window_coordinates(
         if coordinate is not None:
             numbers = range(len(opened))
             values = dict.fromkeys(numbers, coordinate.values)
-            found += _of_fields(name, coordinate.dims[0], values, plan)
+            found += _of_fields(name, coordinate.dims[0], values, plan, coordinate.attributes)
         elif wanted is not True and (middles := _middles(name, opened, plan)):
             found += _of_fields(name, name, middles, plan)
-            dim = coordinate.dims[0]
-            found += _of_fields(name, dim, coordinate, plan)
         elif wanted is not True:
             raise SourceError(
                 f"{_WHAT}: the store has no coordinates {name!r} along the windows' dimensions; the"
@@ -218,44 +217,24 @@ def _of_fields(
     dim: str,
     values: Mapping[int, AnyArray],
     plan: WindowPlan,
+    attributes: Mapping[str, Any] = _NONE,
 ) -> list[WindowCoordinate]:
     """One coordinate for all fields, or one for each if they differ along the dimension.
 
     `values` has the labels of the dimension for each array.
     """
-    along = {
-        field.name: (axis, values[field.number])
-        for field in plan.taken
-        for axis in field.along
-        if axis.dim == dim and field.number in values
-    }
-    padded, wraps = dim in plan.pads, plan.pads.get(dim) == "wrap"
-
-    def labelled(own: str, axis: Along, labels: AnyArray) -> WindowCoordinate:
-        circle = plan.readable(axis) if wraps else None
-        return WindowCoordinate(own, axis, labels, padded, circle)
-
-    if len({axis for axis, _ in along.values()}) == 1:
-        return [labelled(name, *next(iter(along.values())))]
-    return [
-        labelled(f"{field.replace('/', '_')}_{name}", axis, labels)
-        for field, (axis, labels) in along.items()
-    ]
-    name: str, dim: str, coordinate: Coordinate, plan: WindowPlan
-) -> list[WindowCoordinate]:
-    """One coordinate for all fields, or one for each if they differ along the dimension."""
     found: dict[str, WindowCoordinate] = {}
     for field in plan.taken:
         for along in field.along:
-            if along.dim == dim:
-                own = plan.axis_name(dim, field.name, name)
+            own = plan.axis_name(dim, field.name, name)
+            if along.dim == dim and field.number in values and own not in found:
                 found[own] = WindowCoordinate(
                     own,
                     plan.axis_name(dim, field.name),
                     along,
-                    coordinate.values,
+                    values[field.number],
                     padded=dim in plan.pads,
-                    circle=plan.ranges[dim] if plan.pads.get(dim) == "wrap" else None,
-                    attributes=coordinate.attributes,
+                    circle=plan.readable(along) if plan.pads.get(dim) == "wrap" else None,
+                    attributes=attributes,
                 )
     return list(found.values())

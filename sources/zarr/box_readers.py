@@ -20,12 +20,13 @@ from windrow.errors import ReadError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import Box, BoxReader
 from windrow.sources.scan import Checks
+from windrow.sources.zarr.cached_readers import python_reader
 from windrow.sources.zarr.error_text import file_in, is_about_index
 from windrow.sources.zarr.in_flight import kind_of
 from windrow.sources.zarr.local.metadata import damaged, held_cells
 from windrow.sources.zarr.remote import unreachable
 from windrow.sources.zarr.tensorstore import StoreArray, StoreChecks, read_boxes
-from windrow.sources.zarr.zarr_python import PythonArray, PythonReader
+from windrow.sources.zarr.zarr_python import PythonArray
 
 Cells = tuple[int, ...]
 
@@ -82,7 +83,7 @@ def box_reader(
         return StoreBoxReader(array, shape, shift), shape, shift
     sizes = zip(array.chunk_shape, array.shape, strict=True)
     shape, shift = tuple(max(1, min(c, n)) for c, n in sizes), (0,) * len(array.shape)
-    return PythonReader(array, shape), shape, shift
+    return python_reader(array, shape), shape, shift
 
 
 def _chunks(array: StoreArray, chunk: Sequence[int | None]) -> tuple[Cells, Cells]:

@@ -41,8 +41,8 @@ from windrow.sources.zarr.metadata import (
     sizes_of,
 )
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, noted_rows
-from windrow.sources.zarr.pyramids import dataset_paths
 from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
+from windrow.sources.zarr.pyramids import dataset_paths
 from windrow.sources.zarr.stores import (
     Access,
     Folder,

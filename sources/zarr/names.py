@@ -17,8 +17,8 @@ from typing import Any, Final, TypeAlias, Union
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.error_text import reason
-from windrow.sources.zarr.spacing import Spacing
 from windrow.sources.zarr.opened import OpenedStore
+from windrow.sources.zarr.spacing import Spacing
 from windrow.sources.zarr.stores import Access
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}

@@ -17,7 +17,7 @@ import os
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import tensorstore as ts
 
@@ -43,6 +43,9 @@ try:
     from zarr.core.buffer import Buffer, BufferPrototype
 except ImportError as error:
     raise missing_extra("windrow.sources.zarr.python_store", "zarr") from error
+
+if TYPE_CHECKING:
+    from windrow.sources.remote.fetcher import Fetcher
 
 # The entry in a shard's index for a chunk that is not stored.
 _NOT_STORED: Final = b"\xff" * 16
@@ -145,6 +148,24 @@ class RangeObjects(StoredObjects):
         self._remember(key, found[0], b"")
         return found[1]
 
+    @property
+    def fetcher(self) -> Fetcher:
+        """Reads the ranges."""
+        return self._access.fetcher
+
+    def known(self, key: str) -> RemoteFile | None:
+        """An object whose version is known already."""
+        return self._files.get(key)
+
+    def known_tail(self, key: str, size_bytes: int) -> bytes | None:
+        """As `tail`, if that is known already; else None."""
+        with self._lock:
+            file, end = self._files.get(key), self._ends.get(key)
+            if file is None or end is None or len(end) < min(size_bytes, file.size_bytes):
+                return None
+            self._ends.move_to_end(key)
+            return end[len(end) - min(size_bytes, len(end)) :]
+
     def part(self, key: str, start: int, stop: int | None) -> bytes | None:
         file = self._files.get(key)
         if file is None:
@@ -161,15 +182,9 @@ class RangeObjects(StoredObjects):
             return self._tail(key, size_bytes)
 
     def _tail(self, key: str, size_bytes: int) -> bytes | None:
-        with self._lock:
-            file, end = self._files.get(key), self._ends.get(key)
-            if (
-                file is not None
-                and end is not None
-                and len(end) >= min(size_bytes, file.size_bytes)
-            ):
-                self._ends.move_to_end(key)
-                return end[len(end) - min(size_bytes, len(end)) :]
+        known = self.known_tail(key, size_bytes)
+        if known is not None:
+            return known
         try:
             (tail,) = self._access.fetcher.tails([joined(self._url, key)], size_bytes)
         except NotFoundError:
@@ -234,6 +249,11 @@ def objects_of(found: Found) -> StoredObjects:
         raise SourceError(
             f"{found.what}: {found.where} cannot be read: {access.reason(error)}"
         ) from None
+
+
+def has_cache(objects: StoredObjects) -> TypeGuard[RangeObjects]:
+    """Whether what is fetched is kept in a cache on disk."""
+    return isinstance(objects, RangeObjects) and objects.fetcher.has_cache
 
 
 # --- the store -----------------------------------------------------------------------------------

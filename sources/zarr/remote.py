@@ -153,6 +153,7 @@ class FetchedPresence:
         self._metadata = metadata_in(raw)
         self._lock = threading.Lock()
         self._looked_s = time.monotonic()  # when the last look began
+        self._is_looking = False  # by `look_sometimes`
         self._failed: str | None = None
 
     def check(self, rows: AnyArray, places: Sequence[int] | IntArray, where: str) -> None:
@@ -166,14 +167,40 @@ class FetchedPresence:
         Raises:
             ReadError: If its metadata are gone or describe another array.
         """
+        self._check(may_be_fill(rows, places, self._fill), where)
+
+    def refuse_gone(self, where: str) -> None:
+        """Check that the array is the same, since a chunk is not stored. Raises as `check`."""
+        self._check(True, where)
+
+    def look_sometimes(self, run: Callable[[Callable[[], None]], object], where: str) -> None:
+        """Check by `run`, which does not wait, if the last check was long ago.
+
+        Raises:
+            ReadError: If an earlier check found that its metadata are gone or describe another array.
+        """
+        if time.monotonic() - self._looked_s > LOOK_EVERY_S and not self._is_looking:
+            self._is_looking = True
+            run(self._look_later)
+        self._refuse_failed(where)
+
+    def _look_later(self) -> None:
+        try:
+            self._check(False, "")
+        finally:
+            self._is_looking = False
+
+    def _check(self, missed: bool, where: str) -> None:
         came_s = time.monotonic()
-        missed = may_be_fill(rows, places, self._fill)
         if missed or came_s - self._looked_s > LOOK_EVERY_S:
             with self._lock:
                 if self._looked_s <= came_s:
                     began_s = time.monotonic()
                     self._look(missed)
                     self._looked_s = began_s
+        self._refuse_failed(where)
+
+    def _refuse_failed(self, where: str) -> None:
         if self._failed is not None:
             raise ReadError(gone_message(where, self._where, self._failed))
 

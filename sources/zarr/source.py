@@ -57,9 +57,9 @@ class ZarrDataSource(OverTree, LaidOutSource):
                 coordinates (arrays of one axis and its name, or listed by an attribute) and arrays
                 of shape () are left out, unless the group holds nothing else.
             direct: Whether the native core decodes chunks, which is faster and gives the same
-                records. None does so for arrays in local folders with plain codecs. True refuses
-                all other arrays, with the reason. False always uses TensorStore, which also reads
-                where there is no native core.
+                records. None does so for arrays with plain codecs in local folders, and in the cache
+                on disk of `remote`. True refuses all but those in local folders, with the reason.
+                False never does so; TensorStore then reads, as where there is no native core.
             names: Arrays or groups of a group to take, nested names joined by `/`; None for all
                 arrays that are not coordinates. Only these are opened.
             storage_options: Credentials and settings for URLs, as fsspec takes them. TensorStore

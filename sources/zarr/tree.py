@@ -28,6 +28,7 @@ from windrow.sources.padding import Padding
 from windrow.sources.remote.options import useless_options
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.box_readers import box_reader
+from windrow.sources.zarr.cached_readers import python_reader
 from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.find import find_all, open_each, unread
 from windrow.sources.zarr.held import HeldArray
@@ -49,7 +50,6 @@ from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_arra
 from windrow.sources.zarr.urls import is_remote_spec
 from windrow.sources.zarr.zarr_python import (
     PythonArray,
-    PythonReader,
     open_python,
     why_by_python,
 )
@@ -179,8 +179,8 @@ class OpenArray:
             return f"read by {LIBRARY} (without the native core)"
         if isinstance(self.backend, PlainStore):
             return "decoded directly"
-        library = LIBRARY if isinstance(self.backend, StoreArray) else "zarr-python"
-        return f"read by {library}" + (f" ({self.why})" if self.why else "")
+        way = self.backend.way if isinstance(self.backend, PythonArray) else f"read by {LIBRARY}"
+        return way + (f" ({self.why})" if self.why else "")
 
 
 class ArrayTree:
@@ -378,7 +378,7 @@ def open_arrays(
         if not isinstance(array, str) and item not in left:
             opened.append(_open_directly(item, PlainStore(array, partial(_opened, item))))
         elif item in python:
-            opened.append(_open_by_python(item, python[item]))
+            opened.append(_open_by_python(item, python[item], by_core=direct is not False))
         else:
             opened.append(_open_by_store(item, *next(stores), array))
     return tuple(opened)
@@ -479,9 +479,9 @@ def _open_directly(found: Found, store: PlainStore) -> OpenArray:
     return OpenArray(fitting, part, plain.chunk_shape, store)
 
 
-def _open_by_python(found: Found, why: str) -> OpenArray:
-    python = open_python(found, why)
-    part = _part(found, python, python.chunk_shape[0], PythonReader(python))
+def _open_by_python(found: Found, why: str, *, by_core: bool = True) -> OpenArray:
+    python = open_python(found, why, by_core=by_core)
+    part = _part(found, python, python.chunk_shape[0], python_reader(python))
     fitting = _with_fitting_dims(found, python.shape)
     return OpenArray(fitting, part, python.chunk_shape, python, why)
 

@@ -50,6 +50,7 @@ from windrow.sources.zarr.remote import FetchedPresence, fill_from, unreachable
 from windrow.sources.zarr.stores import Access
 
 if TYPE_CHECKING:
+    from windrow.sources.zarr.cached_chunks import CachedChunks
     from windrow.sources.zarr.python_store import CheckedStore, StoredObjects
 
 Cells = tuple[int, ...]
@@ -73,6 +74,7 @@ class PythonArray:
         fill_bytes: A cell that is not stored, in memory; empty for strings of any length.
         presence: Checks whether the array is still there; None if nothing can.
         access: How it is reached, if it is remote.
+        cached: Its chunks, if there is a cache on disk and the native core decodes them from there.
     """
 
     array: Any
@@ -85,6 +87,7 @@ class PythonArray:
     fill_bytes: bytes
     presence: PresenceCheck | FetchedPresence | None
     access: Access | None = None
+    cached: CachedChunks | None = None
 
     @property
     def variable(self) -> bool:
@@ -95,6 +98,11 @@ class PythonArray:
     def is_remote_source(self) -> bool:
         """Whether it is read over a network."""
         return self.access is not None
+
+    @property
+    def way(self) -> str:
+        """How it is read, for people."""
+        return "read by zarr-python" if self.cached is None else "decoded directly"
 
     @property
     def fill_value(self) -> Any:
@@ -124,7 +132,7 @@ class PythonArray:
         try:
             out[...] = self._values(first, out.shape)
         except Exception as error:  # codecs may raise anything for damaged data
-            raise self._damaged(first[0], len(out), error, file) from error
+            raise self.failed(first[0], len(out), error, file) from error
         if self.presence is not None and not self.variable:
             self.presence.check(np.ascontiguousarray(out), range(len(out)), self.where)
 
@@ -152,7 +160,7 @@ class PythonArray:
             try:
                 cells = self._values(first, shape)
             except Exception as error:  # codecs may raise anything for damaged data
-                raise self._damaged(first[0], shape[0], error, None) from None
+                raise self.failed(first[0], shape[0], error) from None
             if self.presence is not None and not self.variable:
                 self.presence.check(np.ascontiguousarray(cells), range(len(cells)), self.where)
             return cells
@@ -160,7 +168,7 @@ class PythonArray:
         def ended(read: Future[AnyArray]) -> AnyArray:
             error = read.exception()
             if error is not None and not isinstance(error, ReadError):
-                raise self._damaged(first[0], shape[0], error, None)
+                raise self.failed(first[0], shape[0], error)
             return read.result()
 
         sizes = zip(first, shape, self.chunk_shape, strict=True)
@@ -174,7 +182,10 @@ class PythonArray:
         cells: AnyArray = np.asarray(self.array[place], self.dtype).reshape(shape)
         return cells
 
-    def _damaged(self, first: int, count: int, error: BaseException, file: str | None) -> ReadError:
+    def failed(
+        self, first: int, count: int, error: BaseException, file: str | None = None
+    ) -> ReadError:
+        """The error of reading `count` rows from `first` on, from the error that was raised."""
         records = self._chunk_rows(first, first + count)
         held = held_records(*records)
         if self.access is None:
@@ -364,12 +375,13 @@ def why_by_python(found: Found) -> str:
 
 
 @bare
-def open_python(found: Found, why: str) -> PythonArray:
+def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
     """The array, opened by zarr-python after its metadata were checked.
 
     Args:
         found: An array of Zarr that was found by a path or URL.
         why: The reason why TensorStore does not read it, as from `why_python`.
+        by_core: Whether the native core may decode it from a cache on disk.
 
     Raises:
         MissingExtraError: If zarr-python is not installed.
@@ -377,7 +389,12 @@ def open_python(found: Found, why: str) -> PythonArray:
         SourceError: If it cannot be opened, or has an unsupported codec or dtype.
     """
     try:
-        from windrow.sources.zarr.python_store import CheckedStore, objects_of, open_array
+        from windrow.sources.zarr.python_store import (
+            CheckedStore,
+            has_cache,
+            objects_of,
+            open_array,
+        )
     except ImportError as error:
         # An array that would be refused with the extra, too, does not need it.
         _checked(found, dict(found.metadata or {}))
@@ -413,8 +430,17 @@ def open_python(found: Found, why: str) -> PythonArray:
         presence = dataclasses.replace(presence_of_file(os.path.join(found.folder, key)), fill=fill)
     elif found.access is not None and fill:
         presence = FetchedPresence(lambda: objects.whole(key), found.where + key, raw, fill)
+    cached = None
+    if by_core and isinstance(presence, FetchedPresence) and has_cache(objects):
+        from windrow.sources.zarr.cached_chunks import cached_chunks
+
+        expected = {"shape": shape, "chunk_shape": chunk, "dtype": dtype, "fill": fill}
+        cached = cached_chunks(raw, objects, presence, expected)
     return PythonArray(
-        array, found.name, found.where, why, shape, dtype, chunk, fill, presence, found.access
+        *(array, found.name, found.where, why, shape, dtype, chunk, fill),
+        presence,
+        found.access,
+        cached,
     )
 
 

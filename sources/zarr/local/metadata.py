@@ -1,8 +1,8 @@
-"""Plain arrays: local Zarr arrays that are simple enough for the native core to decode.
+"""Plain arrays: Zarr arrays that are simple enough for the native core to decode.
 
 Invariant: an array is plain only if this module knows everything in its metadata, and each entry
-has one meaning. Any other array goes to TensorStore, with the reason as a message. Nothing that is
-read is ever evaluated.
+has one meaning. Any other local array goes to TensorStore, with the reason as a message. Nothing that
+is read is ever evaluated.
 """
 
 from __future__ import annotations
@@ -59,12 +59,11 @@ class _NotPlainError(Exception):
     """An array that TensorStore must read; the message says why."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class PlainArray:
-    """A local array, as its metadata describe it.
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PlainLayout:
+    """How the native core decodes an array, as its metadata describe it.
 
     Args:
-        folder: The folder of its metadata; an absolute path.
         shape: Rows first; at least one axis.
         stored_dtype: With the byte order in storage.
         dtype: As delivered, in this machine's byte order.
@@ -76,13 +75,10 @@ class PlainArray:
         codecs: From bytes to bytes, in the order in which the writer applied them.
         prefix: The beginning of the keys of stored objects.
         separator: Between the coordinates in a key.
-        presence: Checks whether the array is still there.
-        name: Name of the array in the source, for messages.
         index_codecs: Codecs of a shard's index, little-endian uint64 `(*grid of the shard, 2)`.
         index_location: 'start' or 'end' of a shard; '' where the array is not sharded.
     """
 
-    folder: str
     shape: tuple[int, ...]
     stored_dtype: np.dtype[Any]
     dtype: np.dtype[Any]
@@ -93,13 +89,11 @@ class PlainArray:
     codecs: tuple[Codec, ...]
     prefix: str
     separator: str
-    presence: PresenceCheck
-    name: str = ""
     index_codecs: tuple[Codec, ...] = ()
     index_location: str = ""
 
     def key(self, coords: Sequence[int]) -> str:
-        """Path, relative to `folder`, of the stored object at `coords` of the grid of objects."""
+        """Path, in the array's folder, of the stored object at `coords` of the grid of objects."""
         return self.prefix + self.separator.join(map(str, coords))
 
     @property
@@ -122,6 +116,31 @@ class PlainArray:
     def row_bytes(self) -> int:
         """Bytes of one row in memory."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PlainArray(PlainLayout):
+    """A local array that the native core decodes.
+
+    Args:
+        folder: The folder of its metadata; an absolute path.
+        presence: Checks whether the array is still there.
+        name: Name of the array in the source, for messages.
+    """
+
+    folder: str
+    presence: PresenceCheck
+    name: str = ""
+
+
+def plain_layout(metadata: dict[str, Any]) -> PlainLayout | None:
+    """The layout of an array with these metadata; None if the native core does not decode it."""
+    try:
+        fields = (_parse_v2 if metadata.get("zarr_format") == 2 else _parse_v3)(metadata)
+        _check_sizes(fields)
+        return PlainLayout(**fields)
+    except (_NotPlainError, ValueError, RecursionError):
+        return None
 
 
 def plain_array(folder: str, name: str = "") -> PlainArray | str:

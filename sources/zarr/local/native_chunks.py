@@ -1,7 +1,7 @@
-"""Chunks of plain local arrays, read and decoded by the native core without the interpreter's lock.
+"""Chunks of plain arrays, read and decoded by the native core without the interpreter's lock.
 
-The core reads what is well-formed. What it refuses the caller reads again by TensorStore, whose error
-names file and records.
+The core reads what is well-formed. What it refuses the caller reads again by another library, whose
+error names file and records.
 
 Invariant: a read fills all of the requested memory or has an error.
 """
@@ -9,7 +9,7 @@ Invariant: a read fills all of the requested memory or has an error.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,9 +18,12 @@ from windrow.core.native import buffer_of, native
 from windrow.core.native_read import NativeRead
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, Scattered, Span
-from windrow.sources.zarr.local.metadata import PlainArray
+from windrow.sources.zarr.local.metadata import PlainArray, PlainLayout
 
 Failures: TypeAlias = list[int]
+# The stored bytes of a chunk: in memory, or in an open file of the core at an offset, with their
+# number, and the seed and the value of their checksum; None if the chunk is not stored.
+StoredChunk: TypeAlias = bytes | tuple[Any, int, int, int, int] | None
 
 
 def native_read(
@@ -40,14 +43,14 @@ def native_read(
 class NativeChunks:
     """The chunks of a plain array, by the core."""
 
-    def __init__(self, plain: PlainArray, core: Any) -> None:
-        """Open nothing yet."""
+    def __init__(self, plain: PlainLayout, core: Any, folder: str | None) -> None:
+        """Open nothing yet. Without a folder each read is given the stored bytes."""
         number_bytes = plain.dtype.itemsize // (2 if plain.dtype.kind == "c" else 1)
         swaps = plain.stored_dtype != plain.dtype
         indexed = plain.index_location == "start", bool(plain.index_codecs)
         self._core = core
         self._array = core.ZarrArray(
-            base=os.fsencode(os.path.join(plain.folder, plain.prefix)),
+            base=None if folder is None else os.fsencode(os.path.join(folder, plain.prefix)),
             separator=ord(plain.separator),
             shape=plain.shape,
             chunk=plain.chunk_shape,
@@ -61,31 +64,45 @@ class NativeChunks:
             fill=np.asarray(plain.fill, plain.dtype).tobytes(),
         )
 
-    def start(self, wanted: Sequence[Span | Scattered]) -> Any:
-        """Start reading rows, each span in one row of chunks."""
-        return self._array.start(
-            [
-                (item.first, item.stop, buffer_of(item.out))
-                if isinstance(item, Span)
-                else (item.chunk, item.outputs)
-                for item in wanted
-            ]
-        )
+    def start(
+        self,
+        wanted: Sequence[Span | Scattered],
+        stored: Mapping[int, StoredChunk] | None = None,
+        *,
+        inline: bool = False,
+    ) -> Any:
+        """Start reading rows, each span in one row of chunks.
+
+        Args:
+            wanted: The rows.
+            stored: Their chunks by number, in C order; None if they lie in the folder.
+            inline: Whether the thread that waits reads them.
+        """
+        items = [
+            (item.first, item.stop, buffer_of(item.out))
+            if isinstance(item, Span)
+            else (item.chunk, item.outputs)
+            for item in wanted
+        ]
+        return self._array.start(items, stored=stored, inline=inline)
 
     def output(self, out: AnyArray, *where: Any) -> Any:
         """As for `ScatterReader.output`."""
         return self._core.Batch(buffer_of(out), *where)
 
-    def start_boxes(self, boxes: Sequence[Box | Scattered], *, inline: bool = False) -> Any:
-        """Start reading boxes, each in one chunk; neighbours in the list share its decoding.
-
-        With `inline` the thread that waits reads them.
-        """
+    def start_boxes(
+        self,
+        boxes: Sequence[Box | Scattered],
+        stored: Mapping[int, StoredChunk] | None = None,
+        *,
+        inline: bool = False,
+    ) -> Any:
+        """As `start`, of boxes, each in one chunk; neighbours in the list share its decoding."""
         wanted = [
             (box.first, buffer_of(box.out)) if isinstance(box, Box) else (box.chunk, box.outputs)
             for box in boxes
         ]
-        return self._array.start_boxes(wanted, inline=inline)
+        return self._array.start_boxes(wanted, stored=stored, inline=inline)
 
     def output_of_boxes(
         self, out: Sequence[AnyArray], chunks: int, which: IntArray, *columns: IntArray
@@ -117,10 +134,19 @@ class NativeChunks:
 
 def native_chunks(plain: PlainArray) -> NativeChunks | None:
     """The chunks of an array by the core; None without the core, or if it cannot read the array."""
+    return _native_chunks(plain, plain.folder)
+
+
+def given_chunks(plain: PlainLayout) -> NativeChunks | None:
+    """As `native_chunks`, where each read is given the stored bytes."""
+    return _native_chunks(plain, None)
+
+
+def _native_chunks(plain: PlainLayout, folder: str | None) -> NativeChunks | None:
     core = native()
     if core is None or not plain.dtype.itemsize:
         return None
     try:
-        return NativeChunks(plain, core)
+        return NativeChunks(plain, core, folder)
     except (ValueError, OverflowError):
         return None

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::codecs::{Chain, fit};
 use crate::memory::{Axis, Copier};
 use crate::pool::{Found, Scratch};
-use crate::zarr::files::{self, Shards, Stored};
+use crate::zarr::files::{self, Given, Shards, Stored};
 use crate::zarr::open_files::OpenFiles;
 use crate::zarr::scatter::Run;
 
@@ -26,8 +26,8 @@ pub struct Piece {
 
 /// A local array, as its metadata describe it.
 pub struct Array {
-    /// The beginning of the paths of stored objects.
-    pub base: Vec<u8>,
+    /// The beginning of the paths of stored objects; None if all chunks are given.
+    pub base: Option<Vec<u8>>,
     pub separator: u8,
     pub shape: Vec<usize>,
     pub chunk: Vec<usize>,
@@ -65,6 +65,11 @@ impl Array {
         self.shape[axis].div_ceil(self.chunk[axis])
     }
 
+    /// The number of the chunk at `at`, in C order.
+    pub fn number(&self, at: &[usize]) -> usize {
+        (0..at.len()).fold(0, |number, axis| number * self.count(axis) + at[axis])
+    }
+
     /// Cells of the chunk at `at` that lie in the array, along an axis.
     pub fn cells(&self, axis: usize, at: usize) -> usize {
         self.chunk[axis].min(self.shape[axis] - at * self.chunk[axis])
@@ -88,7 +93,7 @@ impl Array {
 
     fn path(&self, at: &[usize], path: &mut Vec<u8>) -> Result<u64, String> {
         path.clear();
-        path.extend_from_slice(&self.base);
+        path.extend_from_slice(self.base.as_ref().ok_or("its bytes are not given")?);
         let mut number = 0;
         for (axis, (k, per)) in at.iter().zip(&self.per_object).enumerate() {
             if axis > 0 {
@@ -106,34 +111,53 @@ impl Array {
 
     /// Decodes the chunk at `at` into `out`, which has its bytes, or into `scratch.decoded`.
     ///
-    /// Only the bytes `parts` are wanted, which lie in it: of a chunk that is not encoded no others are
-    /// read, and of a compressed one those after them may not be decoded.
+    /// Only the bytes `parts` are wanted, which lie in it: of a file that is not encoded no others are
+    /// read, and of a compressed chunk those after them may not be decoded.
     pub fn decode(
         &self,
         at: &[usize],
+        given: Option<&Given>,
         parts: &[Range<usize>],
         out: Option<&mut [u8]>,
         scratch: &mut Scratch,
     ) -> Result<Found, String> {
-        let Some(stored) = self.stored(at, &mut scratch.path)? else { return Ok(Found::Missing) };
-        if out.is_none() {
-            fit(&mut scratch.decoded, self.chunk_bytes)?;
-        }
-        let Scratch { stored: memory, decoded, between, tools, .. } = scratch;
-        let out = out.unwrap_or_else(|| &mut decoded[..self.chunk_bytes]);
-        if self.chain.is_plain() {
-            for part in parts {
-                stored.read(&mut out[part.clone()], part.start)?;
-                self.refuse_others(&out[part.clone()])?;
+        let Scratch { stored: memory, decoded, between, path, tools, .. } = scratch;
+        let data = match given {
+            Some(given) => {
+                let Some(data) = self.given(given, memory)? else { return Ok(Found::Missing) };
+                data
             }
-        } else {
-            fit(memory, stored.bytes)?;
-            stored.read(&mut memory[..stored.bytes], 0)?;
-            let wanted = parts.iter().map(|part| part.end).max().unwrap_or(0);
-            self.chain.decode(&memory[..stored.bytes], out, wanted, between, tools)?;
-            self.refuse_others(&out[..wanted])?;
-        }
+            None => {
+                let Some(stored) = self.stored(at, path)? else { return Ok(Found::Missing) };
+                if self.chain.is_plain() {
+                    let out = self.room(out, decoded)?;
+                    for part in parts {
+                        stored.read(&mut out[part.clone()], part.start)?;
+                        self.refuse_others(&out[part.clone()])?;
+                    }
+                    return Ok(Found::Stored);
+                }
+                stored.all(memory)?
+            }
+        };
+        let out = self.room(out, decoded)?;
+        let wanted = parts.iter().map(|part| part.end).max().unwrap_or(0);
+        self.chain.decode(data, out, wanted, between, tools)?;
+        self.refuse_others(&out[..wanted])?;
         Ok(Found::Stored)
+    }
+
+    /// Memory for a decoded chunk: `out`, or else `decoded`.
+    fn room<'a>(
+        &self,
+        out: Option<&'a mut [u8]>,
+        decoded: &'a mut Vec<u8>,
+    ) -> Result<&'a mut [u8], String> {
+        if let Some(out) = out {
+            return Ok(out);
+        }
+        fit(decoded, self.chunk_bytes)?;
+        Ok(&mut decoded[..self.chunk_bytes])
     }
 
     /// Refuses bytes that are not bools: Python would take them for true and return them as they are.
@@ -153,14 +177,32 @@ impl Array {
             None => Stored::whole(path)?,
             Some(shards) => shards.find(number, self.within(at), path)?,
         };
-        let size = found.as_ref().map_or(0, |stored| stored.bytes);
-        if found.is_some() && self.chain.stored_bytes().is_some_and(|wanted| wanted != size) {
+        if let Some(stored) = &found {
+            self.refuse_size(stored.bytes)?;
+        }
+        Ok(found)
+    }
+
+    /// The bytes of a chunk that is given, of a size that a chunk can have.
+    fn given<'a>(
+        &self,
+        given: &'a Given,
+        memory: &'a mut Vec<u8>,
+    ) -> Result<Option<&'a [u8]>, String> {
+        if !matches!(given, Given::Missing) {
+            self.refuse_size(given.bytes())?;
+        }
+        given.read(memory)
+    }
+
+    fn refuse_size(&self, size: usize) -> Result<(), String> {
+        if self.chain.stored_bytes().is_some_and(|wanted| wanted != size) {
             return Err(format!("it has {size} bytes, which is not the size of a chunk"));
         }
         if size > files::most_stored_bytes(self.chunk_bytes) {
             return Err(format!("it has {size} bytes, far more than a chunk can have"));
         }
-        Ok(found)
+        Ok(())
     }
 
     /// The bytes of a decoded chunk from the first to the last cell of pieces that lie in it.
@@ -236,7 +278,7 @@ mod tests {
     fn array(row_bytes: usize, axes: &[usize]) -> Array {
         let chunk = vec![8, row_bytes];
         Array {
-            base: Vec::new(),
+            base: None,
             separator: b'/',
             shape: vec![30, row_bytes],
             per_object: vec![1, 1],

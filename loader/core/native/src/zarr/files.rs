@@ -1,7 +1,7 @@
 //! Stored objects: one file per chunk, or shards of many chunks with an index.
 //!
 //! Invariants: sizes and offsets come from the system or were checked against it. A file that ends
-//! early is an error.
+//! early is an error. Bytes that Python gives the place of are compared with their checksum.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
@@ -11,6 +11,8 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use libdeflate_sys as deflate;
 
 use crate::codecs::fit;
 use crate::zarr::open_files::{Kept, OpenFiles, Place};
@@ -149,6 +151,62 @@ impl Stored {
         };
         read_at(file, out, self.offset + begin as u64)
     }
+
+    /// All of them, in `memory`.
+    pub fn all<'a>(&self, memory: &'a mut Vec<u8>) -> Result<&'a [u8], String> {
+        fit(memory, self.bytes)?;
+        self.read(&mut memory[..self.bytes], 0)?;
+        Ok(&memory[..self.bytes])
+    }
+}
+
+/// The stored bytes of a chunk that Python has found.
+pub enum Given {
+    /// It is not stored.
+    Missing,
+    Bytes(Vec<u8>),
+    /// A part of an open file, and its checksum: the CRC-32 of zlib that begins with `seed`.
+    Part {
+        file: Arc<File>,
+        offset: u64,
+        bytes: usize,
+        seed: u32,
+        checksum: u32,
+    },
+}
+
+impl Given {
+    /// Stored bytes; 0 if it is not stored.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Given::Missing => 0,
+            Given::Bytes(data) => data.len(),
+            Given::Part { bytes, .. } => *bytes,
+        }
+    }
+
+    /// The bytes, which may be in `memory`; None if it is not stored.
+    pub fn read<'a>(&'a self, memory: &'a mut Vec<u8>) -> Result<Option<&'a [u8]>, String> {
+        match self {
+            Given::Missing => Ok(None),
+            Given::Bytes(data) => Ok(Some(data)),
+            Given::Part { file, offset, bytes, seed, checksum } => {
+                fit(memory, *bytes)?;
+                let data = &mut memory[..*bytes];
+                read_at(file, data, *offset)?;
+                if crc32(*seed, data) != *checksum {
+                    return Err("its bytes do not have their checksum".to_owned());
+                }
+                Ok(Some(data))
+            }
+        }
+    }
+}
+
+/// As `zlib.crc32` of Python.
+fn crc32(seed: u32, data: &[u8]) -> u32 {
+    // SAFETY: it reads as many bytes as there are.
+    unsafe { deflate::libdeflate_crc32(seed, data.as_ptr().cast(), data.len()) }
 }
 
 /// How the shards of an array keep their indices.

@@ -2,13 +2,16 @@
 //!
 //! Invariant: `Reading` holds all memory that its tasks write to, and ends them before it lets go.
 
+use std::collections::HashMap;
+use std::fs::File;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::slice::from_raw_parts_mut;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::boxes::{Boxes, Placed};
 use crate::codecs::{Chain, Codec};
@@ -16,7 +19,7 @@ use crate::guard::guarded;
 use crate::memory::{Memory, fence};
 use crate::pool::{self, Found, Scratch, Tasks, Work};
 use crate::zarr::array::{Array, Piece};
-use crate::zarr::files::{ShardForm, Shards};
+use crate::zarr::files::{Given, ShardForm, Shards, place};
 use crate::zarr::open_files::OpenFiles;
 use crate::zarr::scatter::{Columns, Run, Scattering, column, gathered};
 
@@ -99,6 +102,8 @@ struct Task {
 struct ChunkTasks {
     array: Arc<Array>,
     tasks: Vec<Task>,
+    /// The bytes of the chunk of each task; empty if they are in the array's folder.
+    given: Vec<Arc<Given>>,
 }
 
 // SAFETY: the pointers are to memory that the `Reading` holds; tasks write to disjoint cells of it.
@@ -109,8 +114,9 @@ unsafe impl Sync for ChunkTasks {}
 impl Tasks for ChunkTasks {
     fn run(&self, task: usize, scratch: &mut Scratch) -> Result<Found, String> {
         let Task { at, targets, .. } = &self.tasks[task];
+        let given = self.given.get(task).map(AsRef::as_ref);
         match targets {
-            Targets::Pieces(pieces) => self.pieces(at, pieces, scratch),
+            Targets::Pieces(pieces) => self.pieces(at, given, pieces, scratch),
             Targets::Boxes(outputs) => {
                 let axes = 0..at.len();
                 let shape: Vec<usize> = axes.clone().map(|k| self.array.cells(k, at[k])).collect();
@@ -119,11 +125,11 @@ impl Tasks for ChunkTasks {
                 for (placed, chunk) in outputs {
                     pieces.extend(placed.pieces(*chunk, &corner, &shape)?);
                 }
-                self.pieces(at, &pieces, scratch)
+                self.pieces(at, given, &pieces, scratch)
             }
             Targets::Scattered(outputs) => {
                 let parts = self.parts(outputs)?;
-                let found = self.array.decode(at, &parts, None, scratch)?;
+                let found = self.array.decode(at, given, &parts, None, scratch)?;
                 for (output, chunk) in outputs {
                     output.copy(&self.array, at, &found, &scratch.decoded, *chunk)?;
                 }
@@ -147,6 +153,7 @@ impl ChunkTasks {
     fn pieces(
         &self,
         at: &[usize],
+        given: Option<&Given>,
         pieces: &[Piece],
         scratch: &mut Scratch,
     ) -> Result<Found, String> {
@@ -155,7 +162,7 @@ impl ChunkTasks {
         let whole = pieces.first().filter(|piece| pieces.len() == 1 && array.is_whole(piece));
         // SAFETY: it has the cells of a whole chunk in one run, and only this task writes there.
         let out = whole.map(|piece| unsafe { from_raw_parts_mut(piece.to, array.chunk_bytes) });
-        let found = array.decode(at, &[part], out, scratch)?;
+        let found = array.decode(at, given, &[part], out, scratch)?;
         if whole.is_none() || matches!(found, Found::Missing) {
             // SAFETY: `Reads` checked that the cells lie in the chunk, and they are this task's alone.
             unsafe { array.put(pieces, &found, &scratch.decoded) };
@@ -164,7 +171,66 @@ impl ChunkTasks {
     }
 }
 
-/// A local Zarr array whose chunks the core can decode.
+/// An open file that chunks lie in.
+#[pyclass(frozen)]
+pub struct ChunkFile {
+    file: Arc<File>,
+}
+
+#[pymethods]
+impl ChunkFile {
+    /// Opens the file with this number once more, so that the caller may close the number.
+    #[new]
+    fn new(number: i32) -> PyResult<ChunkFile> {
+        guarded(|| {
+            if number < 0 {
+                return Err(refused("not the number of an open file"));
+            }
+            // SAFETY: it is used in this call only, during which the caller keeps it open.
+            let file = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()?;
+            Ok(ChunkFile { file: Arc::new(file.into()) })
+        })
+    }
+}
+
+/// Offset and size of chunks `within` a shard of `bytes` bytes, by its index; None where they are not
+/// stored. With `checked` the index has a checksum.
+#[pyfunction]
+pub fn zarr_places(
+    index: &[u8],
+    chunks: usize,
+    checked: bool,
+    bytes: u64,
+    within: Vec<usize>,
+) -> PyResult<Vec<Option<(u64, usize)>>> {
+    guarded(|| {
+        let form = ShardForm { chunks, at_start: true, checked };
+        let found = form.index(index.len()).and_then(|range| form.entries(&index[range]));
+        let entries = found.map_err(refused)?;
+        within.into_iter().map(|k| place(&entries, k, bytes).map_err(refused)).collect()
+    })
+}
+
+/// The bytes of chunks by their numbers: None, bytes, or a file, an offset, a size, and the seed and
+/// value of a checksum.
+fn given(stored: &Bound<'_, PyDict>) -> PyResult<HashMap<usize, Arc<Given>>> {
+    let mut found = HashMap::with_capacity(stored.len());
+    for (number, bytes) in stored.iter() {
+        let one = if bytes.is_none() {
+            Given::Missing
+        } else if let Ok(data) = bytes.cast::<PyBytes>() {
+            Given::Bytes(data.as_bytes().to_vec())
+        } else {
+            let (file, offset, bytes, seed, checksum) =
+                bytes.extract::<(Py<ChunkFile>, u64, usize, u32, u32)>()?;
+            Given::Part { file: Arc::clone(&file.get().file), offset, bytes, seed, checksum }
+        };
+        found.insert(number.extract()?, Arc::new(one));
+    }
+    Ok(found)
+}
+
+/// A Zarr array whose chunks the core can decode.
 #[pyclass(frozen)]
 pub struct ZarrArray {
     array: Arc<Array>,
@@ -174,15 +240,16 @@ pub struct ZarrArray {
 impl ZarrArray {
     /// Checks the description; opens nothing.
     ///
-    /// `base` and `separator` make the paths of stored objects; `shape`, `chunk`, `axes` and `per_object`
-    /// are as in `PlainArray`. `index` says of sharded arrays whether the index is at the start, and
-    /// whether it has a checksum. `swap` is the bytes of a number in the other byte order, else 1.
+    /// `base` and `separator` make the paths of stored objects; without `base` each read is given their
+    /// bytes. `shape`, `chunk`, `axes` and `per_object` are as in `PlainLayout`. `index` says of sharded
+    /// arrays whether the index is at the start, and whether it has a checksum. `swap` is the bytes of a
+    /// number in the other byte order, else 1.
     #[new]
     #[allow(clippy::too_many_arguments, reason = "it describes an array, as metadata do")]
     #[pyo3(signature = (*, base, separator, shape, chunk, axes, per_object, index, codecs, itemsize,
         swap, bools, fill))]
     fn new(
-        base: Vec<u8>,
+        base: Option<Vec<u8>>,
         separator: u8,
         shape: Vec<usize>,
         chunk: Vec<usize>,
@@ -239,10 +306,18 @@ impl ZarrArray {
 
     /// Starts reading rows. Of each `(first, stop, out)` the rows `[first, stop)`, which lie in one row of
     /// chunks, go into `out`. Of each `(row, [(batch, chunk), ...])` the rows of the chunks with number
-    /// `row` along the first axis go where each batch has those of its chunk number `chunk`.
-    fn start(&self, wanted: &Bound<'_, PyList>) -> PyResult<Reading> {
+    /// `row` along the first axis go where each batch has those of its chunk number `chunk`. `stored` has
+    /// the bytes of all of their chunks by number, unless they are in the array's folder. With `inline`
+    /// the thread that waits reads them.
+    #[pyo3(signature = (wanted, *, stored=None, inline=false))]
+    fn start(
+        &self,
+        wanted: &Bound<'_, PyList>,
+        stored: Option<&Bound<'_, PyDict>>,
+        inline: bool,
+    ) -> PyResult<Reading> {
         guarded(|| {
-            let mut reads = Reads::of(&self.array);
+            let mut reads = Reads::of(&self.array, stored)?;
             for (item, wanted) in wanted.iter().enumerate() {
                 if wanted.len()? == 3 {
                     let (first, stop, out) =
@@ -256,18 +331,23 @@ impl ZarrArray {
                     reads.batches.extend(outputs.into_iter().map(|(batch, _)| batch));
                 }
             }
-            reads.start()
+            if inline { reads.prepared() } else { reads.start() }
         })
     }
 
     /// Starts reading boxes: of each `(first, out)` the cells from `first` on, which lie in one chunk,
     /// into `out`. Neighbours in the list that lie in one chunk are read together. Of each `(number,
     /// [(boxes, chunk), ...])` the cells of the chunk with this number go where `boxes` have those of
-    /// their chunk number `chunk`. With `inline` the thread that waits reads them.
-    #[pyo3(signature = (boxes, *, inline=false))]
-    fn start_boxes(&self, boxes: &Bound<'_, PyList>, inline: bool) -> PyResult<Reading> {
+    /// their chunk number `chunk`. `stored` and `inline` are as for `start`.
+    #[pyo3(signature = (boxes, *, stored=None, inline=false))]
+    fn start_boxes(
+        &self,
+        boxes: &Bound<'_, PyList>,
+        stored: Option<&Bound<'_, PyDict>>,
+        inline: bool,
+    ) -> PyResult<Reading> {
         guarded(|| {
-            let mut reads = Reads::of(&self.array);
+            let mut reads = Reads::of(&self.array, stored)?;
             for (item, cells) in boxes.iter().enumerate() {
                 if let Ok((number, outputs)) = cells.extract::<(usize, Vec<(Py<Boxes>, usize)>)>() {
                     reads.boxes(item, number, &outputs).map_err(refused)?;
@@ -277,7 +357,7 @@ impl ZarrArray {
                 let (first, out) = cells.extract::<(Vec<usize>, Bound<'_, PyAny>)>()?;
                 reads.cells(item, &first, Memory::writable(&out)?).map_err(refused)?;
             }
-            if inline { Ok(reads.prepared()) } else { reads.start() }
+            if inline { reads.prepared() } else { reads.start() }
         })
     }
 
@@ -292,10 +372,10 @@ impl ZarrArray {
         guarded(|| {
             let numbers = Memory::readable(first)?;
             let first = numbers.int64().ok_or_else(|| refused("the rows are not int64"))?;
-            let mut reads = Reads::of(&self.array);
+            let mut reads = Reads::of(&self.array, None)?;
             reads.gather(first, size, Memory::writable(out)?).map_err(refused)?;
             let bytes = reads.tasks.len().saturating_mul(self.array.chunk_bytes);
-            if bytes > WORTH_THREADS_BYTES { reads.start() } else { Ok(reads.prepared()) }
+            if bytes > WORTH_THREADS_BYTES { reads.start() } else { reads.prepared() }
         })
     }
 }
@@ -304,16 +384,17 @@ impl ZarrArray {
 struct Reads {
     array: Arc<Array>,
     tasks: Vec<Task>,
+    given: Option<HashMap<usize, Arc<Given>>>,
     memory: Vec<Memory>,
     batches: Vec<Py<Batch>>,
     placed: Vec<Py<Boxes>>,
 }
 
 impl Reads {
-    fn of(array: &Arc<Array>) -> Reads {
+    fn of(array: &Arc<Array>, stored: Option<&Bound<'_, PyDict>>) -> PyResult<Reads> {
         let array = Arc::clone(array);
-        let (tasks, memory) = (Vec::new(), Vec::new());
-        Reads { array, tasks, memory, batches: Vec::new(), placed: Vec::new() }
+        let (tasks, memory, given) = (Vec::new(), Vec::new(), stored.map(given).transpose()?);
+        Ok(Reads { array, tasks, given, memory, batches: Vec::new(), placed: Vec::new() })
     }
 
     fn rows(&mut self, item: usize, first: usize, stop: usize, out: Memory) -> Result<(), String> {
@@ -485,19 +566,26 @@ impl Reads {
     }
 
     fn start(self) -> PyResult<Reading> {
-        let reading = self.prepared();
+        let reading = self.prepared()?;
         pool::submit(&reading.work)?;
         Ok(reading)
     }
 
     /// Reads that are done by the thread that waits for them.
-    fn prepared(self) -> Reading {
+    fn prepared(self) -> PyResult<Reading> {
         let items = self.tasks.iter().map(|task| task.item).collect();
         let (count, step) = (self.tasks.len(), STEP_BYTES / self.array.chunk_bytes);
-        let tasks = ChunkTasks { array: self.array, tasks: self.tasks };
+        let mut found = Vec::new();
+        if let Some(given) = &self.given {
+            for task in &self.tasks {
+                let one = given.get(&self.array.number(&task.at));
+                found.push(Arc::clone(one.ok_or_else(|| refused("a chunk is not given"))?));
+            }
+        }
+        let tasks = ChunkTasks { array: self.array, tasks: self.tasks, given: found };
         let work = Arc::new(Work::new(Box::new(tasks), count, step));
         let (_memory, _batches, _placed) = (self.memory, self.batches, self.placed);
-        Reading { work, items, _memory, _batches, _placed }
+        Ok(Reading { work, items, _memory, _batches, _placed })
     }
 }
 

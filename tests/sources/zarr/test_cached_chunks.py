@@ -1,0 +1,384 @@
+"""Zarr from the cache on disk by the native core: the arrays as local files have them, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+import zarr
+from zarr import codecs
+
+from tests.far_arrays import PATIENT, SHORT, TWICE, AnyArray, objects, values, write
+from tests.limits import at_last, within
+from tests.processes import until
+from tests.range_server import RangeServer, drip, stall, status
+from windrow import MapDataset, ReadOptions
+from windrow.core.native import native
+from windrow.core.threads import InlineExecutor
+from windrow.errors import ReadError, WindrowError
+from windrow.sources import RemoteOptions, Span, WindowDataSource, ZarrDataSource
+from windrow.sources.remote import disk_cache
+from windrow.sources.remote.disk_cache import stored_segments
+from windrow.sources.zarr import remote as presence
+from windrow.sources.zarr.zarr_python import PythonArray
+
+pytestmark = pytest.mark.skipif(native() is None, reason="the native core decodes")
+
+V2: dict[str, Any] = {
+    "none": None,
+    "zstd": numcodecs.Zstd(1),
+    "gzip": numcodecs.GZip(1),
+    "zlib": numcodecs.Zlib(1),
+    "lz4": numcodecs.LZ4(),
+    "blosc": numcodecs.Blosc("lz4", 5, numcodecs.Blosc.SHUFFLE),
+}
+V3: dict[str, list[Any]] = {
+    "none": [],
+    "zstd": [codecs.ZstdCodec(level=1)],
+    "zstd, crc32c": [codecs.ZstdCodec(level=1), codecs.Crc32cCodec()],
+    "crc32c": [codecs.Crc32cCodec()],
+    "gzip": [codecs.GzipCodec(level=1)],
+    "blosc": [codecs.BloscCodec(cname="zstd", clevel=3)],
+}
+LAYOUTS = {
+    **{f"v2 {name}": {"zarr_format": 2, "compressors": V2[name]} for name in V2},
+    **{f"v3 {name}": {"compressors": V3[name]} for name in V3},
+    **{f"shards {name}": {"compressors": V3[name], "shards": (8, 6)} for name in V3},
+    "v2 big": {"zarr_format": 2, "dtype": ">i2", "order": "F", "compressors": V2["zstd"]},
+    "v3 big": {"serializer": codecs.BytesCodec(endian="big"), "compressors": V3["zstd"]},
+    "v3 turned": {"filters": [codecs.TransposeCodec(order=(1, 0))], "compressors": V3["none"]},
+    "v3 bools": {"dtype": "bool", "compressors": V3["blosc"]},
+}
+ROWS = values(37, 7)
+CHUNK = (4, 7)
+
+
+def _index_at_start() -> Any:
+    return codecs.ShardingCodec(
+        chunk_shape=(4, 3), codecs=[codecs.BytesCodec()], index_location="start"
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Arrays of 37 rows in chunks of 4, whose last chunks are not whole."""
+    top = tmp_path_factory.mktemp("arrays")
+    odd = np.indices(ROWS.shape).sum(axis=0) % 2
+    for name, settings in LAYOUTS.items():
+        settings = {"dtype": "f4", **settings}
+        array = zarr.create_array(
+            top / name, shape=(37, 7), chunks=(4, 3), fill_value=1, **settings
+        )
+        array[...] = np.round(100 * ROWS * odd).astype(settings["dtype"])
+    write(top / "rows", ROWS, CHUNK)
+    write(top / "shard", ROWS, (2, 7), (16, 7))
+    sharding = _index_at_start()
+    zarr.create_array(
+        top / "start", shape=(37, 7), chunks=(8, 6), dtype="f4", serializer=sharding, compressors=[]
+    )[...] = ROWS
+    return top
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[RangeServer]:
+    with RangeServer(objects(folder)) as running:
+        yield running
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> RemoteOptions:
+    return dataclasses.replace(PATIENT, cache_dir=tmp_path / "cache")
+
+
+@pytest.fixture
+def only_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> Any:
+        raise AssertionError("zarr-python reads")
+
+    monkeypatch.setattr(PythonArray, "_values", refused)
+
+
+@pytest.fixture
+def by_python(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What zarr-python is asked for."""
+    asked: list[Any] = []
+    through = PythonArray._values
+
+    def noted(array: PythonArray, first: Any, shape: Any) -> AnyArray:
+        asked.append(first)
+        return through(array, first, shape)
+
+    monkeypatch.setattr(PythonArray, "_values", noted)
+    return asked
+
+
+def batches(source: Any, seed: int, **options: Any) -> list[bytes]:
+    chain = MapDataset.source(source).shuffle(seed=seed).batch(5)
+    return [batch.tobytes() for batch in chain.to_iter_dataset(ReadOptions(**options))]
+
+
+def harmed(cached: RemoteOptions, harm: Callable[[Path], object]) -> None:
+    segments = list(stored_segments(str(cached.cache_dir)))
+    assert segments
+    for segment in segments:
+        harm(Path(segment.path))
+
+
+def overwritten(path: Path) -> None:
+    """Zeros in the place of all ranges, whose rows stay."""
+    with path.open("r+b") as file:
+        file.seek(disk_cache.HEAD_BYTES)
+        file.write(bytes(2000))
+
+
+# ---- what local files have
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS, "rows", "shard", "start"])
+def test_the_second_epoch_is_that_of_local_files(
+    server: RangeServer, folder: Path, cached: RemoteOptions, only_core: None, name: str
+) -> None:
+    source, local = ZarrDataSource(server.url(name), remote=cached), ZarrDataSource(folder / name)
+    assert "decoded directly (" in repr(source)
+    order = np.random.default_rng(1).integers(0, len(local), 50)
+    wanted = local.read(order)
+    for epoch in range(2):
+        got = source.read(order)
+        assert (got.dtype, got.tobytes()) == (wanted.dtype, wanted.tobytes())
+        assert batches(source, epoch) == batches(local, epoch)
+        if epoch == 0:
+            server.reset_counts()
+    assert server.counts().requests == 0
+    assert source.stats()["cached_bytes"] > 0
+
+
+@pytest.mark.parametrize("name", ["v2 none", "v3 zstd", "shards gzip", "v3 turned", "start"])
+def test_boxes_and_scattered_rows_are_those_of_local_files(
+    server: RangeServer, folder: Path, cached: RemoteOptions, only_core: None, name: str
+) -> None:
+    little: dict[str, Any] = {"resident_bytes": 2_000, "in_flight_bytes": 400}
+    local, url = ZarrDataSource(folder / name), server.url(name)
+    cut = {0: 2, 1: 2}, {0: 1, 1: 1}
+    for epoch in range(2):
+        source = ZarrDataSource(url, remote=cached)
+        assert batches(source, epoch, **little) == batches(local, epoch, **little)
+        windows = WindowDataSource(url, *cut, remote=cached)
+        here = WindowDataSource(folder / name, *cut)
+        for options in ({}, little):
+            assert batches(windows, epoch, **options) == batches(here, epoch, **options)
+        order = np.arange(len(here))[::3]
+        np.testing.assert_array_equal(windows.read(order), here.read(order))
+
+
+def test_without_the_core_and_on_request_zarr_python_reads(
+    server: RangeServer, folder: Path, cached: RemoteOptions, by_python: list[Any]
+) -> None:
+    source = ZarrDataSource(server.url("rows"), direct=False, remote=cached)
+    assert "read by zarr-python (RemoteOptions(cache_dir=...))" in repr(source)
+    np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)
+    assert by_python
+
+
+# ---- damage
+
+
+@pytest.mark.parametrize("name", ["v2 none", "v3 zstd", "shard"])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_damaged_bytes_of_the_cache_are_fetched_again(
+    server: RangeServer, folder: Path, cached: RemoteOptions, name: str, is_new: bool
+) -> None:
+    wanted = ZarrDataSource(folder / name).read(np.arange(37))
+    source = ZarrDataSource(server.url(name), remote=cached)
+    for _ in range(2):  # also after the bytes were read, and so compared, once or twice
+        np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
+        np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
+        harmed(cached, overwritten)
+        if is_new:
+            source = ZarrDataSource(server.url(name), remote=cached)
+        server.reset_counts()
+        np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
+        assert server.counts().body_bytes > 500
+    server.reset_counts()
+    np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
+    assert server.counts().requests == 0
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[: disk_cache.HEAD_BYTES + 10]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.unlink(),
+        lambda path: shutil.rmtree(path.parent.parent, ignore_errors=True),
+    ],
+    ids=["cut short", "empty", "deleted", "vanished"],
+)
+@pytest.mark.parametrize("name", ["v2 none", "shards zstd"])
+def test_no_harm_to_the_folder_changes_a_record(
+    server: RangeServer,
+    folder: Path,
+    cached: RemoteOptions,
+    only_core: None,
+    name: str,
+    harm: Callable[[Path], object],
+) -> None:
+    local, source = ZarrDataSource(folder / name), ZarrDataSource(server.url(name), remote=cached)
+    assert batches(source, 0) == batches(local, 0)
+    harmed(cached, harm)
+    for epoch in (1, 2):
+        assert batches(source, epoch) == batches(local, epoch)
+
+
+def test_a_full_disk_changes_no_record_and_no_number_of_requests(
+    server: RangeServer, cached: RemoteOptions, only_core: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk_cache, "_write", full)
+    source = ZarrDataSource(server.url("rows"), remote=cached)
+    for _ in range(2):
+        server.reset_counts()
+        np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)
+        assert server.counts().requests == 10  # a chunk each
+
+
+def test_what_the_core_refuses_zarr_python_reads_from_the_cache(
+    folder: Path, cached: RemoteOptions, by_python: list[Any]
+) -> None:
+    stored = objects(folder / "v3 gzip", "a/")
+    raw = gzip.decompress(stored["a/c/1/1"])
+    # As one stream these are a chunk; to the core bytes follow the end of one.
+    stored["a/c/1/1"] = gzip.compress(raw[:10]) + gzip.compress(raw[10:])
+    wanted = ZarrDataSource(folder / "v3 gzip").read(np.arange(37))
+    with RangeServer(stored) as server:
+        source = ZarrDataSource(server.url("a"), remote=cached)
+        np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
+        server.reset_counts()
+        np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
+        assert server.counts().requests == 0
+    assert by_python == [(4, 0), (4, 0)]  # the rows of that chunk, at each read
+
+
+@pytest.mark.parametrize(("name", "key"), [("rows", "c/8/0"), ("shard", "c/2/0")])
+def test_damage_in_the_store_names_its_records(
+    server: RangeServer, cached: RemoteOptions, name: str, key: str
+) -> None:
+    server.put(f"{name}/{key}", b"not what was written" * 40)
+    source = ZarrDataSource(server.url(name), remote=cached)
+    for _ in range(2):
+        with pytest.raises(ReadError, match=rf"/{name}/: the chunk that holds records 32 to 3"):
+            source.read(np.arange(37))
+    np.testing.assert_array_equal(source.read(np.arange(8)), ROWS[:8])
+
+
+# ---- the store
+
+
+def test_faults_of_the_store_end_like_those_of_other_reads(
+    server: RangeServer, cached: RemoteOptions
+) -> None:
+    twice = dataclasses.replace(TWICE, cache_dir=cached.cache_dir)
+    source = ZarrDataSource(server.url("rows"), remote=twice)
+    server.chance(1.0, [status(503)])
+    server.reset_counts()
+    with pytest.raises(ReadError, match=r"records 8 to 11 cannot be read: .*503") as caught:
+        source.read(np.array([9]))
+    assert caught.value.records == (8, 12)
+    assert server.counts().requests == 2  # not fetched once more by zarr-python
+
+
+@pytest.mark.parametrize(("name", "key"), [("rows", "c/8/0"), ("shard", "c/2/0")])
+def test_a_chunk_that_is_not_stored_is_the_fill_value_while_the_array_is_there(
+    server: RangeServer, cached: RemoteOptions, only_core: None, name: str, key: str
+) -> None:
+    server.remove(f"{name}/{key}")
+    wanted = ROWS.copy()
+    wanted[32 : 48 if name == "shard" else 36] = 0
+    source = ZarrDataSource(server.url(name), remote=cached)
+    for _ in range(2):
+        np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
+    server.remove(f"{name}/zarr.json")
+    with pytest.raises(ReadError, match=r"removed or replaced since .* is gone"):
+        source.read(np.arange(37))
+
+
+def test_a_chunk_that_a_shard_lacks_is_the_fill_value(
+    tmp_path: Path, cached: RemoteOptions, only_core: None
+) -> None:
+    array = zarr.create_array(
+        tmp_path / "a", shape=(20, 3), chunks=(2, 3), shards=(8, 3), dtype="f4", fill_value=5
+    )
+    array[4:6] = 7
+    wanted = np.full((20, 3), 5, "f4")
+    wanted[4:6] = 7
+    with RangeServer(objects(tmp_path / "a", "a/")) as server:
+        source = ZarrDataSource(server.url("a"), remote=cached)
+        for _ in range(2):
+            np.testing.assert_array_equal(source.read(np.arange(20)), wanted)
+        server.remove("a/zarr.json")
+        np.testing.assert_array_equal(source.read(np.arange(4, 6)), wanted[4:6])
+        with pytest.raises(ReadError, match=r"removed or replaced since .* is gone"):
+            source.read(np.arange(6))
+
+
+def test_an_array_that_is_replaced_is_noticed_though_all_is_in_the_cache(
+    server: RangeServer, cached: RemoteOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ZarrDataSource(server.url("rows"), remote=cached)
+    source.read(np.arange(37))
+    monkeypatch.setattr(presence, "LOOK_EVERY_S", 0.0)
+    server.remove("rows/zarr.json")
+
+    def read_until_noticed() -> None:
+        while True:  # the metadata are asked for beside the reads
+            np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)
+
+    with within(30.0), pytest.raises(ReadError, match=r"removed or replaced since .* is gone"):
+        read_until_noticed()
+
+
+def test_what_comes_too_late_is_dropped(server: RangeServer, cached: RemoteOptions) -> None:
+    short = dataclasses.replace(SHORT, cache_dir=cached.cache_dir)
+    source = at_last(lambda: ZarrDataSource(server.url("rows"), remote=short))
+    out = np.zeros((2, 7), "f4")
+    server.chance(1.0, [drip(0.004)])  # a chunk comes after the end of its read
+    ended = source.parts[0].reader.start([Span(8, 10, out)], InlineExecutor())
+    try:
+        ended.result(timeout=30)
+    except ReadError:
+        server.heal()
+        ZarrDataSource(server.url("rows"), remote=PATIENT).read(np.arange(37))
+        assert not out.any()
+    else:
+        np.testing.assert_array_equal(out, ROWS[8:10])
+
+
+def test_a_closed_iterator_waits_for_no_chunk(server: RangeServer, cached: RemoteOptions) -> None:
+    source = ZarrDataSource(server.url("rows"), remote=cached)
+    source.read(np.arange(8))  # some are in the cache
+    server.chance(1.0, [stall()])
+    server.reset_counts()
+    chain = MapDataset.source(source).shuffle(seed=1).batch(37)
+    iterator = iter(chain.to_iter_dataset())
+
+    def wait() -> None:
+        with contextlib.suppress(WindrowError):  # the iterator is closed
+            next(iterator)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    assert until(lambda: server.counts().requests >= 8)
+    with within(1.0):
+        iterator.close()
+        waiting.join(60)
+    assert not waiting.is_alive()

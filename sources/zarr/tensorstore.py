@@ -21,13 +21,13 @@ import tensorstore as ts
 from windrow.core.threads import Ends
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray, run_of
-from windrow.sources.chunks import Box, Span
+from windrow.sources.chunks import Box, Span, groups_read, partly_read
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.error_text import file_in, is_about_index, reason
 from windrow.sources.zarr.in_flight import kind_of
 from windrow.sources.zarr.local.metadata import damaged, held_records
 from windrow.sources.zarr.local.presence import PresenceCheck, presence_of, spec_of
-from windrow.sources.zarr.remote import RemoteArray, fill_from, unreachable
+from windrow.sources.zarr.remote import RemoteArray, filled, unreachable
 from windrow.sources.zarr.urls import drivers
 
 AnyArray = npt.NDArray[Any]
@@ -38,6 +38,8 @@ IN_FLIGHT_BYTES: Final = 256 * 2**20
 _WORTH_BYTES: Final = 64 * 2**10
 # The size of one read of an array whose chunks are unknown.
 _UNKNOWN_BYTES: Final = 2**20
+# Chunks of a read that failed that are read again at a time.
+_AGAIN_AT_ONCE: Final = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +81,13 @@ class StoreArray:
     def fill_value(self) -> Any:
         """The value of cells that are not stored; None if it is unknown."""
         return self.store.fill_value
+
+    @property
+    def knows_chunks(self) -> bool:
+        """Whether its chunks are known along all axes, so that a failed read says which are lost."""
+        layout = self.store.chunk_layout
+        known = (*(layout.read_chunk.shape or (None,)), *(layout.grid_origin or (None,)))
+        return None not in known
 
     @property
     def row_bytes(self) -> int:
@@ -169,7 +178,7 @@ class StoreReader:
         boxes = [Box((span.first, *rest), span.out) for span in spans]
         # Adjacent boxes inside a shard are one request over a network.
         groups = _neighbours(boxes) if self._array.is_remote_source else [[box] for box in boxes]
-        return read_boxes(self._array, groups, self._refused)
+        return read_boxes(self._array, groups, self._refused, apart=True)
 
     def _refused(
         self, first: Sequence[int], stop: Sequence[int], error: BaseException
@@ -295,6 +304,8 @@ def read_boxes(
     array: StoreArray,
     groups: Sequence[Sequence[Box]],
     refused: Callable[[Sequence[int], Sequence[int], BaseException], ReadError],
+    *,
+    apart: bool = False,
 ) -> Future[None]:
     """Start one read for each group of boxes, on TensorStore's own threads; done when all are filled.
 
@@ -302,19 +313,25 @@ def read_boxes(
         array: The array.
         groups: Boxes that are read together.
         refused: Makes the error of a read from its cells `[first, stop)` and TensorStore's error.
+        apart: Whether the boxes of a group lie in different chunks.
 
     Returns:
-        A future, with the error of the first read that failed.
+        A future, with the errors of reads that failed.
     """
-    ends = Ends(len(groups))
+    remote = array.remote
+    if remote is not None:
+
+        def begin(boxes: Sequence[Box]) -> tuple[Sequence[int], Future[AnyArray]]:
+            first, stop = bounds_of(boxes)
+            fail = functools.partial(refused, first, stop)
+            return first, remote.start(array.cells(first, stop), fail)
+
+        return filled(groups, begin, apart=apart, exact=array.knows_chunks)
+    ends = Ends(len(groups), functools.partial(groups_read, groups, exact=array.knows_chunks))
     for number, boxes in enumerate(groups):
-        first, stop = bounds_of(boxes)
-        end, fail = functools.partial(ends.end, number), functools.partial(refused, first, stop)
-        if array.remote is not None:
-            read = array.remote.start(array.cells(first, stop), fail)
-            read.add_done_callback(functools.partial(fill_from, boxes, first, end))
-        else:
-            _fill(array, boxes, (first, stop), fail, end)
+        bounds = bounds_of(boxes)
+        fail = functools.partial(refused, *bounds)
+        _fill(array, boxes, bounds, fail, functools.partial(ends.end, number))
     return ends.done
 
 
@@ -423,6 +440,7 @@ def read_rows(arrays: Sequence[StoreArray], wanted: IntArray) -> list[AnyArray]:
     budget = IN_FLIGHT_BYTES // max(1, len(arrays))
     plans = [_plan(array, wanted, budget) for array in arrays]
     answers: list[AnyArray | None] = [None] * len(arrays)
+    errors = dict[int, ReadError]()
     for turn in range(max((len(plan) for plan in plans), default=0)):
         started = [
             (at, chunk, arrays[at].start(chunk.rows))
@@ -435,8 +453,8 @@ def read_rows(arrays: Sequence[StoreArray], wanted: IntArray) -> list[AnyArray]:
             try:
                 block = future.result()
             except (ValueError, RuntimeError, OSError) as error:
-                cause = None if isinstance(error, ReadError) else error
-                raise _damage(array, chunk, error) from cause
+                block, lost = _read_again(array, chunk, error)
+                errors.update(lost)
             if chunk.to is None:
                 answers[at] = block
                 continue
@@ -447,10 +465,13 @@ def read_rows(arrays: Sequence[StoreArray], wanted: IntArray) -> list[AnyArray]:
     for array, plan, answer in zip(arrays, plans, answers, strict=True):
         if array.presence is not None and answer is not None:
             array.presence.check(answer, _a_row_per_chunk(array, plan[0][0], wanted), array.where)
-    return [
+    found = [
         _empty(array, 0) if answer is None else answer
         for array, answer in zip(arrays, answers, strict=True)
     ]
+    if errors:
+        raise partly_read(found[0] if len(found) == 1 else found, errors)
+    return found
 
 
 def _a_row_per_chunk(
@@ -524,24 +545,50 @@ def _remote_cuts(array: StoreArray, rows: IntArray) -> IntArray:
     return np.flatnonzero(np.diff(number // most)) + 1
 
 
-def _damage(array: StoreArray, chunk: _RowRead, error: Exception) -> ReadError:
-    """The error for a read that failed: its chunks are read again to find the damaged one.
+def _read_again(
+    array: StoreArray, chunk: _RowRead, error: Exception
+) -> tuple[AnyArray, dict[int, ReadError]]:
+    """Read the chunks of a read that failed one by one.
 
-    The error of a remote array is a ReadError, which names all rows of the read.
+    Returns:
+        The block, and the errors of rows of the result that are lost, by place.
+
+    Raises:
+        ReadError: If the network failed, which would fail again, or chunks are unknown.
     """
-    if isinstance(error, ReadError) and kind_of(error) != "other":
-        return error  # the network failed, and would fail again
     rows = chunk.rows
     if isinstance(rows, slice):
         rows = np.arange(rows.start, rows.stop, dtype=np.int64)
-    records = int(rows[0]), int(rows[-1]) + 1
-    for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
-        try:
-            array.start(slice(int(part[0]), int(part[-1]) + 1)).result()
-        except (ValueError, RuntimeError, OSError) as single:
-            error, records = single, _records_of(array, int(part[0]))
-            break
-    return error if isinstance(error, ReadError) else _refused(array, records, error)
+    if isinstance(error, ReadError) and kind_of(error) != "other":
+        raise error
+    block, lost = _empty(array, len(rows)), dict[int, ReadError]()
+    parts = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(array.chunk_of(rows))) + 1)
+    size = _AGAIN_AT_ONCE if array.chunk_rows else 1
+    for some in (parts[at : at + size] for at in range(0, len(parts), size)):
+        reads = [array.start(slice(int(rows[p[0]]), int(rows[p[-1]]) + 1)) for p in some]
+        for part, read in zip(some, reads, strict=True):
+            first = int(rows[part[0]])
+            try:
+                block[part] = read.result()[rows[part] - first]
+            except (ValueError, RuntimeError, OSError) as single:
+                own = _error_of(array, first, single)
+                if not array.chunk_rows:
+                    raise own from None
+                lost.update(dict.fromkeys(part.tolist(), own))
+    if chunk.to is None:
+        return block, lost
+    take = np.arange(len(chunk.to)) if chunk.take is None else chunk.take
+    places = zip(chunk.to.tolist(), take.tolist(), strict=True)
+    return block, {place: lost[row] for place, row in places if row in lost}
+
+
+def _error_of(array: StoreArray, row: int, error: Exception) -> ReadError:
+    """The error of the chunk that holds a row."""
+    if isinstance(error, ReadError):
+        return error
+    own = _refused(array, _records_of(array, row), error)
+    own.__cause__ = error
+    return own
 
 
 def _refused(array: StoreArray, records: tuple[int, int], error: BaseException) -> ReadError:

@@ -71,7 +71,7 @@ def parts_read(found: Sequence[Any]) -> ReadError | None:
 def groups_read(
     groups: Sequence[Sequence[Any]], errors: Mapping[int, BaseException], *, exact: bool = True
 ) -> BaseException:
-    """The error of a read of requests in groups, of which some failed: with the rest if these did alone.
+    """The error of a read of groups of requests, where some groups failed: with the rest if each did alone.
 
     Args:
         groups: The requests, in the order of the call.
@@ -465,7 +465,7 @@ class ArrayPart(Part):
         return error if self.of_records is None else self.of_records(error)
 
     def _of_runs(self, error: ReadError, bounds: IntArray) -> ReadError:
-        """The error of a read of rows, of which record `k` has `[bounds[k], bounds[k + 1])`."""
+        """The error of a read of rows, where record `k` has the rows `[bounds[k], bounds[k + 1])`."""
         if error.rest is None:
             return self.named(error)
         rest, errors = error.rest, dict[int, ReadError]()

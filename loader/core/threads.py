@@ -119,7 +119,7 @@ class Ends:
     def __init__(
         self, count: int, failed: Callable[[Mapping[int, BaseException]], BaseException]
     ) -> None:
-        """Wait for `count` ends; `failed` makes one error of those of reads, by place, ascending."""
+        """Wait for `count` ends; `failed` makes one error of the errors of reads, by place, ascending."""
         self.done: Future[None] = Future()
         self.done.set_running_or_notify_cancel()  # it cannot be cancelled any more
         self._left, self._failed = count, failed

@@ -126,6 +126,8 @@ class PlainStore:
 
     def offset(self, at: Cells) -> int | None:
         """The byte of its file at which a chunk begins; None if the index of its shard has none."""
+        if self.plain.shard_shape is None:
+            return 0 if os.path.isfile(self.file(at)) else None
         place = self._place(at)
         return None if place is None else place[0]
 

@@ -44,8 +44,9 @@ from windrow.sources.zarr.plain import (
 )
 from windrow.sources.zarr.plain_store import PlainStore, box_chunk
 from windrow.sources.zarr.remote import RemoteArray
+from windrow.sources.zarr.store_array import StoreArray, store_array
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_array
+from windrow.sources.zarr.tensorstore import StoreReader
 from windrow.sources.zarr.urls import is_remote_spec
 from windrow.sources.zarr.zarr_python import PythonArray, PythonReader, open_python
 

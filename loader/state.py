@@ -291,7 +291,7 @@ def _merged_bad(states: Sequence[Mapping[str, _LaneCounts]]) -> dict[str, list[i
 def _by_lane(
     function: Callable[[list[int]], int], counts: Sequence[_LaneCounts]
 ) -> list[int | None]:
-    """What a function makes of the counts of each lane, without those of shards that did not run it."""
+    """What a function makes of the counts of each lane, without shards that did not run it."""
     lanes = ([n for n in lane if n is not None] for lane in zip(*counts, strict=True))
     return [function(known) if known else None for known in lanes]
 

@@ -476,8 +476,7 @@ def _open_directly(found: Found, store: PlainStore) -> OpenArray:
     plain, reader = store.plain, row_reader(store)
     alone = is_read_by_row(plain) and not isinstance(reader, PlainStoreReader)
     part = _part(found, plain, plain.chunk_shape[0], reader, alone=alone)
-    fitting = _with_fitting_dims(found, plain.shape)
-    return OpenArray(fitting, part, plain.chunk_shape, store)
+    return OpenArray(_with_fitting_dims(found, plain.shape), part, plain.chunk_shape, store)
 
 
 def _open_by_python(found: Found, why: str) -> OpenArray:

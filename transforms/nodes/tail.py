@@ -76,13 +76,13 @@ class Tail:
         None where it makes all rows of the lanes that it runs.
         """
         batch = self.batch
-        if not isinstance(batch, ShardBatchNode) or self.lanes % batch.shards == 0:
+        if batch is None or self.lanes % batch.shards == 0:
             return None
         if not self.is_indexed:
             own = batch.of_own_rows() if self.lanes == 1 else chain_of_rows(batch.parent)
             if own is None:
                 return None
-        return f"{'+'.join(map(str, batch.parts))}/{batch.shards}"
+        return batch.share
 
     @property
     def agree(self) -> Callable[[bool], bool] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 import json
 from collections.abc import Callable, Iterable
@@ -192,7 +193,10 @@ def taken(tail: Tail, states: OwnStates, found: RowPosition) -> RowPosition:
             f" {counts[missing[0]]} elements. The state is damaged: restore another one."
         )
     numbers = iter(
-        [states.add(n, json.dumps(kept[str(k)])) if n else 0 for k, n in enumerate(counts)]
+        [
+            states.add(n, json.dumps(kept[str(k)]), collections.deque()) if n else 0
+            for k, n in enumerate(counts)
+        ]
     )
     return found._replace(lanes=[nodes.with_own_numbers(tail.row_node, lane, numbers)])
 

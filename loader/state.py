@@ -16,8 +16,8 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from windrow.errors import ArgumentError, StateError, StateIndexError
 from windrow.transforms.nodes import (
@@ -262,14 +262,38 @@ def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
                     f"merge_states: lane {lane} is at {lanes[lane]} and, in state {number}, at"
                     f" {position}; give the states of one step of one run"
                 )
-    bad = {key: _most(state["bad"][key] for state in states) for key in first.get("bad", {})}
+    bad = _merged_bad([state.get("bad", {}) for state in states])
     return {**first, "lanes": lanes, **({"bad": bad} if bad else {})}
 
 
-def _most(shards: Iterable[Sequence[int | None]]) -> list[int | None]:
-    """The bad records of each lane, of the shard that ran it; the most, if several did."""
-    lanes = zip(*shards, strict=True)
-    return [max((n for n in lane if n is not None), default=None) for lane in lanes]
+_LaneCounts: TypeAlias = "Sequence[int | None]"
+
+
+def _merged_bad(states: Sequence[Mapping[str, _LaneCounts]]) -> dict[str, list[int | None]]:
+    """The bad records of each lane: where shards share it, all that each of them counted."""
+    parts: dict[str, _LaneCounts] = {}
+    wholes = list[dict[str, list[int | None]]]()  # without these parts
+    for state in states:
+        own = {key: counts for key, counts in state.items() if "@" in key}
+        whole = {key: list(counts) for key, counts in state.items() if key not in own}
+        for key, counts in own.items():
+            parts[key] = _by_lane(max, [parts.get(key, counts), counts])
+            number = key.partition("@")[0]
+            whole[number] = _by_lane(lambda ns: ns[0] - sum(ns[1:]), [whole[number], counts])
+        wholes.append(whole)
+    merged = {key: _by_lane(max, [whole[key] for whole in wholes]) for key in wholes[0]}
+    for key, counts in parts.items():
+        number = key.partition("@")[0]
+        merged[number] = _by_lane(sum, [merged[number], counts])
+    return merged
+
+
+def _by_lane(
+    function: Callable[[list[int]], int], counts: Sequence[_LaneCounts]
+) -> list[int | None]:
+    """What a function makes of the counts of each lane, without shards that did not run it."""
+    lanes = ([n for n in lane if n is not None] for lane in zip(*counts, strict=True))
+    return [function(known) if known else None for known in lanes]
 
 
 def _hint(node: Node, taken_over: str) -> str:

@@ -46,7 +46,7 @@ class Tuning:
 
 
 class Measured(NamedTuple):
-    """Elements of a chain that came in some seconds, and whether they were the last ones."""
+    """Elements of a chain that came in some seconds; or all but the first, where it `is_over` by then."""
 
     elements: int
     seconds: float
@@ -58,7 +58,9 @@ def tune(dataset: Any, seconds: float = 10.0) -> Tuning:
 
     The numbers are 0, 1, 2, 4 and so on, up to one for each core that this process may use. Each gets the
     same part of the time; the start of the workers comes on top. The smallest number that is nearly
-    as fast as the best one is chosen. On a machine that is busy with other work the result says little.
+    as fast as the best one is chosen. On a machine that is busy with other work the result says little,
+    and of data that ends before the time does, threads and workers may not have settled: the reason then
+    says to give `dataset.repeat()`.
 
     `mp_prefetch("auto")` chooses while it runs, and needs no `tune`.
 
@@ -89,7 +91,7 @@ def tune(dataset: Any, seconds: float = 10.0) -> Tuning:
     if any(node.workers is not None for node in dataset._node.walk()):
         raise PlanError("tune: the chain has an mp_prefetch; give the dataset before it")
     cores = usable_cores()
-    return tuned(lambda workers, limit_s: _measured(dataset, workers, limit_s), cores, seconds)
+    return tuned(lambda workers, limit_s: measured(dataset, workers, limit_s), cores, seconds)
 
 
 def tuned(measure: Callable[[int, float], Measured], cores: int, seconds: float) -> Tuning:
@@ -98,38 +100,45 @@ def tuned(measure: Callable[[int, float], Measured], cores: int, seconds: float)
     if cores > 1:
         tried += sorted({cores, *(2**power for power in range(cores.bit_length()))})
     each_s = seconds / len(tried)
-    rates: dict[int, float] = {}
+    rates, ended = dict[int, float](), list[int]()
     for workers in tried:
         found = measure(workers, each_s)
         rates[workers] = found.elements / max(found.seconds, 1e-9)
         if not workers and found.is_over:
-            return Tuning(0, rates, f"all elements came within {each_s:.1f} s")
+            few = f"all elements came within {each_s:.1f} s; for many epochs tune dataset.repeat()"
+            return Tuning(0, rates, few)
+        if found.is_over:
+            ended.append(workers)
     if len(tried) == 1:
         return Tuning(0, rates, "this process may use one core")
     best = max(rates.values())
     chosen = min(workers for workers, rate in rates.items() if rate >= _ENOUGH * best)
-    if not chosen:
-        return Tuning(0, rates, "workers bring no more than a tenth")
     times = rates[chosen] / max(rates[0], 1e-9)
-    return Tuning(chosen, rates, f"{times:.1f} times as fast as without workers")
+    reason = f"{times:.1f} times as fast as without workers"
+    if not chosen:
+        reason = "workers bring no more than a tenth"
+    if ended:
+        reason += f"; the data ended early with {_named(ended[0])}, so tune dataset.repeat()"
+    return Tuning(chosen, rates, reason)
 
 
-def _measured(dataset: Any, workers: int, limit_s: float) -> Measured:
+def measured(dataset: Any, workers: int, limit_s: float) -> Measured:
     """What comes of a chain in `limit_s` seconds after its first element."""
     with iter(dataset.mp_prefetch(workers)) as elements:
         if next(elements, elements) is elements:
             return Measured(0, 0.0, is_over=True)
         began_s = since_s = time.perf_counter()
-        count = 0
+        count = total = 0
         settled = False
         for _ in elements:
-            count += 1
+            count, total = count + 1, total + 1
             now_s = time.perf_counter()
             if not settled and now_s - began_s > _SETTLES * limit_s:
                 settled, since_s, count = True, now_s, 0
             elif now_s - began_s >= limit_s:
                 return Measured(count, now_s - since_s, is_over=False)
-        return Measured(count, time.perf_counter() - since_s, is_over=True)
+        # What came after it had settled may be very few elements.
+        return Measured(total, time.perf_counter() - began_s, is_over=True)
 
 
 def _named(workers: int) -> str:

@@ -27,9 +27,9 @@ import numpy as np
 from windrow.core import buffer_pool
 from windrow.core.native import native
 from windrow.core.threads import InlineExecutor, shared_pool
-from windrow.errors import SourceError
+from windrow.errors import ReadError, SourceError
 from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, BoxReader, Needs, Part
+from windrow.sources.chunks import AnyArray, Box, BoxReader, Needs, Part, partly_read
 
 if TYPE_CHECKING:
     from windrow.sources.padding import Mode, Padding
@@ -459,26 +459,33 @@ class BoxPart(Part):
 
     def read(self, indices: IntArray) -> Fields:
         fragments = self.fragments(indices)
-        out = self.empty(len(indices))
+        out, errors = self.empty(len(indices)), dict[int, ReadError]()
         if len(fragments):
-            self._read_all(out, fragments.taken(np.argsort(fragments.chunks, kind="stable")))
+            ordered = fragments.taken(np.argsort(fragments.chunks, kind="stable"))
+            errors = self._read_all(out, ordered)
         self.pad(out, fragments)
+        if errors:
+            raise partly_read(out, errors)
         return out
 
-    def _read_all(self, out: Fields, fragments: BoxFragments) -> None:
-        """Reads fragments in parallel, in the order of their chunks."""
+    def _read_all(self, out: Fields, fragments: BoxFragments) -> dict[int, ReadError]:
+        """Reads fragments in parallel, in the order of their chunks; returns errors of records alone."""
         begins = np.flatnonzero(np.diff(fragments.chunks, prepend=-1))
         chunk_bytes = max(1, self.chunk_bytes)
         few = len(begins) * chunk_bytes <= _WORTH_THREADS_BYTES
         pool: Executor = InlineExecutor() if few else shared_pool()
         per_task = max(1, _TASK_BYTES // chunk_bytes)
         most = max(4, _IN_FLIGHT_BYTES // (per_task * chunk_bytes))
-        waiting: collections.deque[Future[None]] = collections.deque()
-        failed: list[BaseException] = []
+        waiting: collections.deque[tuple[int, Future[None]]] = collections.deque()
+        failed, errors = list[BaseException](), dict[int, ReadError]()
 
         def wait() -> None:
-            error = waiting.popleft().exception()
-            if error is not None:
+            first, read = waiting.popleft()
+            error = read.exception()
+            if isinstance(error, ReadError) and error.rest is not None:
+                for number, each in error.rest.errors.items():
+                    errors.setdefault(int(fragments.records[first + number]), each)
+            elif error is not None:
                 failed.append(error)
 
         bounds = [*begins[::per_task].tolist(), len(fragments)]
@@ -488,11 +495,12 @@ class BoxPart(Part):
             if failed:
                 break
             boxes = self.boxes(out, fragments.taken(slice(begin, stop)))
-            waiting.append(self.reader.start(boxes, pool))
+            waiting.append((begin, self.reader.start(boxes, pool)))
         while waiting:
             wait()
         if failed:
             raise failed[0]
+        return errors
 
 
 def _spread(begin: IntArray, counts: IntArray, per_box: IntArray) -> tuple[IntArray, IntArray]:

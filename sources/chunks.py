@@ -68,6 +68,30 @@ def parts_read(found: Sequence[Any]) -> ReadError | None:
     return partly_read(columns, errors)
 
 
+def groups_read(
+    groups: Sequence[Sequence[Any]], errors: Mapping[int, BaseException], *, exact: bool = True
+) -> BaseException:
+    """The error of a read of groups of requests, where some groups failed: with the rest if each did alone.
+
+    Args:
+        groups: The requests, in the order of the call.
+        errors: The errors of groups, ascending. One with a rest is of the requests that it names in
+            its group, another of all of them.
+        exact: Whether all of a request is lost if some of it cannot be read.
+    """
+    if not exact:
+        return next(iter(errors.values()))
+    ends, each = np.cumsum([len(group) for group in groups]).tolist(), dict[int, ReadError]()
+    for number, error in errors.items():
+        if not isinstance(error, ReadError):
+            return next(iter(errors.values()))
+        first = ends[number] - len(groups[number])
+        rest: Rest | None = error.rest
+        own = dict.fromkeys(range(ends[number] - first), error) if rest is None else rest.errors
+        each.update((first + at, one) for at, one in own.items())
+    return partly_read(None, each)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Needs:
     """The chunks of records: cells of record number `records[k]` are in chunk `chunks[k]`.
@@ -139,7 +163,7 @@ class RowReader(Protocol):
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
         """Starts reading spans, on `pool` if it takes a thread; done when all of them are filled.
 
-        The future has a ReadError if a span cannot be read.
+        The future has a ReadError if a span cannot be read; with a `Rest`, its errors are of spans.
         """
         ...
 
@@ -227,7 +251,8 @@ class BoxReader(Protocol):
         """Starts reading boxes, on `pool` if it takes a thread; done when all of them are filled.
 
         Each box lies in one chunk and in the array. Consecutive boxes of one chunk are read
-        together. The future has a ReadError if a box cannot be read.
+        together. The future has a ReadError if a box cannot be read; with a `Rest`, its errors are
+        of boxes.
         """
         ...
 
@@ -331,6 +356,7 @@ class ArrayPart(Part):
         alone: Whether reading single rows costs no more than their bytes.
         lengths: The number of rows of each record, from their indices, without `size`; such records
             are columns of the class `RaggedColumn`. None where all records have one size.
+        of_records: Makes of an error that names rows one that names records; None where they are the same.
     """
 
     name: str
@@ -344,6 +370,7 @@ class ArrayPart(Part):
     starts: Callable[[IntArray], IntArray] | None = None
     alone: bool = False
     lengths: Callable[[IntArray], IntArray] | None = None
+    of_records: Callable[[ReadError], ReadError] | None = None
 
     piece_rows = old_name("chunk_rows")
 
@@ -418,8 +445,13 @@ class ArrayPart(Part):
     def read(self, indices: IntArray) -> Any:
         if self.lengths is not None:
             lengths = self.lengths(indices)
-            rows = self.reader.read(items_of(self.first_rows(indices), lengths))
-            return RaggedColumn(rows, bounds_of(lengths))
+            bounds = bounds_of(lengths)
+            try:
+                rows = self.reader.read(items_of(self.first_rows(indices), lengths))
+                return RaggedColumn(rows, bounds)
+            except ReadError as error:
+                failed = self._of_runs(error, bounds)
+            raise failed
         if self.size is None:
             return self.reader.read(self.first_rows(indices))
         first = self.first_rows(indices)
@@ -427,6 +459,21 @@ class ArrayPart(Part):
             return self.reader.read_runs(first, self.size)
         windows = WindowRows(first, self.size)
         return windows.taken_from(self.reader.read(windows.rows))
+
+    def named(self, error: ReadError) -> ReadError:
+        """An error of rows as an error of the records that have some of them."""
+        return error if self.of_records is None else self.of_records(error)
+
+    def _of_runs(self, error: ReadError, bounds: IntArray) -> ReadError:
+        """The error of a read of rows, where record `k` has the rows `[bounds[k], bounds[k + 1])`."""
+        if error.rest is None:
+            return self.named(error)
+        rest, errors = error.rest, dict[int, ReadError]()
+        for row, each in rest.errors.items():
+            record = int(bounds.searchsorted(row, side="right")) - 1
+            if record not in errors:
+                errors[record] = self.named(each)
+        return partly_read(RaggedColumn(rest.found, bounds), errors)
 
 
 class ListPart(Part):

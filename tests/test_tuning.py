@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import types
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ import windrow
 from windrow import MapDataset
 from windrow.core.machine import usable_cores
 from windrow.errors import ArgumentError, PlanError
-from windrow.tuning import Measured, tuned
+from windrow.tuning import Measured, measured, tuned
 
 
 def rates(*per_s: float) -> Any:
@@ -52,7 +55,31 @@ def test_numbers_up_to_the_cores_share_the_time(cores: int, numbers: list[int]) 
 def test_a_short_dataset_needs_no_workers(length: int) -> None:
     found = windrow.tune(MapDataset.range(length).map(abs), seconds=60)
     assert (found.workers, list(found.rates)) == (0, [0])
-    assert found.reason.startswith("all elements came within ")
+    assert re.fullmatch(
+        r"all elements came within [\d.]+ s; for many epochs tune dataset\.repeat\(\)", found.reason
+    )
+
+
+def test_data_that_ends_early_is_measured_from_its_first_element(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = itertools.count()
+    clock = types.SimpleNamespace(perf_counter=lambda: next(seconds))
+    monkeypatch.setattr("windrow.tuning.time", clock)
+    # It has settled after 5 s, and 4 elements come later.
+    assert measured(MapDataset.range(10), 0, 20.0) == Measured(9, 10, is_over=True)
+
+
+def test_the_reason_says_that_the_data_ended_early() -> None:
+    def measure(workers: int, limit_s: float) -> Measured:
+        return Measured(10 + 30 * workers, 1.0, is_over=workers == 2)
+
+    found = tuned(measure, 2, 12.0)
+    assert found.workers == 2
+    assert found.reason == (
+        "7.0 times as fast as without workers; the data ended early with 2 workers, so tune"
+        " dataset.repeat()"
+    )
 
 
 @pytest.mark.jobs

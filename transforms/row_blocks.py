@@ -14,7 +14,7 @@ import dataclasses
 import enum
 import itertools
 import json
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -147,10 +147,12 @@ class Kept(NamedTuple):
     Args:
         elements: The number of elements before it.
         text: What the node returned, as JSON.
+        run: The numbers of this state and others of one run of the node, ascending.
     """
 
     elements: int
     text: str
+    run: collections.deque[int]
 
     def value(self) -> Any:
         """A new copy of what the node returned."""
@@ -169,23 +171,33 @@ class OwnStates:
         self._oldest = self._next = 1
         self._keeps_all = keeps_all
 
-    def add(self, count: int, text: str) -> int:
-        """Keep a state, and return its number."""
+    def add(self, count: int, text: str, run: collections.deque[int]) -> int:
+        """Keep a state of a run of a node, and return its number; arguments are as for `Kept`."""
         number, self._next = self._next, self._next + 1
-        self._kept[number] = Kept(count, text)
+        self._kept[number] = Kept(count, text, run)
+        run.append(number)
         return number
 
     def of(self, number: int) -> Kept:
         """The state with a number."""
         return self._kept[number]
 
-    def forget_before(self, numbers: Iterable[int]) -> None:
-        """Drop states that come before all of these, which belong to the present position."""
+    def forget_before(self, numbers: Sequence[int]) -> None:
+        """Drop states that come before all of these, which belong to the present position.
+
+        And those that come before one of these in the same run.
+        """
+        if self._keeps_all:
+            return
         # A node at its start, 0, may have rows in hand that were made before the rows of other nodes.
-        first = 0 if self._keeps_all else min(numbers, default=0)
+        first = min(numbers, default=0)
         for number in range(self._oldest, first):
-            del self._kept[number]
+            self._kept.pop(number, None)
         self._oldest = max(self._oldest, first)
+        for number in numbers:
+            kept = self._kept.get(number)
+            while kept is not None and kept.run[0] < number:
+                self._kept.pop(kept.run.popleft(), None)
 
 
 # --- inputs of nodes -----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -116,29 +116,31 @@ class HelpedPool(Executor):
 class Ends:
     """Joins the ends of several reads: the last one to end sets `done`. Thread-safe."""
 
-    def __init__(self, count: int) -> None:
-        """Wait for `count` ends."""
+    def __init__(
+        self, count: int, failed: Callable[[Mapping[int, BaseException]], BaseException]
+    ) -> None:
+        """Wait for `count` ends; `failed` makes one error of the errors of reads, by place, ascending."""
         self.done: Future[None] = Future()
-        """If reads failed, it has the error of the failed read with the smallest place."""
         self.done.set_running_or_notify_cancel()  # it cannot be cancelled any more
-        self._left = count
-        self._failed: tuple[int, Exception] | None = None
+        self._left, self._failed = count, failed
+        self._errors: dict[int, BaseException] = {}
         self._lock = threading.Lock()
         if not count:
             self.done.set_result(None)
 
-    def end(self, place: int, error: Exception | None) -> None:
+    def end(self, place: int, error: BaseException | None) -> None:
         """Note that the read at `place` ended, with an error or None."""
         with self._lock:
-            if error is not None and (self._failed is None or place < self._failed[0]):
-                self._failed = place, error
+            if error is not None:
+                self._errors[place] = error
             self._left -= 1
             if self._left:
                 return
-        if self._failed is None:
+        if not self._errors:
             self.done.set_result(None)
         else:
-            self.done.set_exception(self._failed[1])
+            errors, self._errors = dict(sorted(self._errors.items())), {}
+            self.done.set_exception(self._failed(errors))
 
 
 class InlineExecutor(Executor):

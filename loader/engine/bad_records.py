@@ -50,7 +50,11 @@ _log = logging.getLogger("windrow.bad_records")
 _LAST_S = 60.0
 
 Counts = Mapping[str, Sequence["int | None"]]
-"""For the number of each `on_bad` node, parents first, the bad records of each lane."""
+"""For the number of each `on_bad` node, parents first, the bad records of each lane.
+
+Under the number and "w" these are of the present window, where a share is the limit. Under the number,
+"@" and a share (`Tail.share`) it is the part that this shard counted since states were merged.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -171,6 +175,16 @@ class BadRecords:
             ]
             for number, each in enumerate(self._all)
         ]
+        own = [f"{number}@{tail.share}" for number in range(len(self._all))]
+        # What other shards have counted, and of each lane all that this one has not.
+        self._parts = {key: [*n] for key, n in counts.items() if "@" in key and key not in own}
+        self._others = [
+            [
+                lane.passed - (count or 0)
+                for lane, count in zip(found, counts.get(key, none), strict=True)
+            ]
+            for key, found in zip(own, self._found, strict=True)
+        ]
         # Rows before these places are counted, or are not counted again.
         self._counted = self._reached(position)
         self._lock = threading.Lock()
@@ -190,9 +204,13 @@ class BadRecords:
                 total.append(found.passed + found.before(stop) if lane in own else None)
                 recent.append(found.recent_at(counted, stop) if lane in own else None)
             counts[f"{number}"] = total
+            pairs = zip(total, self._others[number], strict=True)
+            mine = [None if count is None else count - others for count, others in pairs]
+            if self._tail.share is not None and any(mine):
+                counts[f"{number}@{self._tail.share}"] = mine
             if isinstance(each.node.max_bad, float):
                 counts[f"{number}w"] = recent
-        return counts
+        return {**counts, **self._parts}
 
     def added_to(self, stats: Stats, position: Sequence[int]) -> Stats:
         """The stats of an iterator at a position, with its bad records."""

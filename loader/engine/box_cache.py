@@ -8,6 +8,7 @@ Invariant: as for every chunk cache, what `gather` returns or fills is never mem
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -16,15 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core.native import buffer_of, native
+from windrow.core.threads import then
 from windrow.engine.chunk_cache import (
     ChunkCache,
     ChunkPlace,
     ScatteringCache,
     WantedChunks,
     WantedRecords,
+    rest_of,
 )
 from windrow.sources.boxes import BoxFragments, BoxPart, Fields
-from windrow.sources.chunks import Box, BoxScatterReader
+from windrow.sources.chunks import Box, BoxScatterReader, partly_read
 from windrow.sources.ragged_column import PiecePlaces
 
 IntArray = npt.NDArray[np.int64]
@@ -50,14 +53,15 @@ class BoxCache(ChunkCache):
     # --- reading ---------------------------------------------------------------------------------
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
-        boxes: list[Box] = []
+        groups: list[list[Box]] = []
         for place in places:
             if place.out is None:
                 first, stop = self._part.bounds(place.number)
-                boxes.append(Box(first, self._slot(place.slot, first, stop)))
+                groups.append([Box(first, self._slot(place.slot, first, stop))])
             else:
-                boxes += place.out
-        return self._part.reader.start(boxes, pool)
+                groups.append(place.out)
+        future = self._part.reader.start(list(itertools.chain(*groups)), pool)
+        return future if all(len(boxes) == 1 for boxes in groups) else _by_group(groups, future)
 
     def _slot(self, slot: int, first: Sequence[int], stop: Sequence[int]) -> AnyArray:
         sizes = (s - f for f, s in zip(first, stop, strict=True))
@@ -65,8 +69,7 @@ class BoxCache(ChunkCache):
         return found
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
-        future.result()  # its errors would be of boxes, not of chunks
-        return {}
+        return rest_of(future).errors
 
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         # The chunk is copied after decoding, while it is in the processor's cache. A chunk that other
@@ -124,6 +127,18 @@ class BoxCache(ChunkCache):
         if self._shift.any():
             begin -= np.where(fragments.first < self._chunk - self._shift, self._shift, 0)
         return begin
+
+
+def _by_group(groups: Sequence[Sequence[Box]], future: Future[None]) -> Future[None]:
+    """A read of boxes, whose errors are of groups."""
+    owners = np.repeat(np.arange(len(groups)), [len(boxes) for boxes in groups]).tolist()
+
+    def ended(read: Future[None]) -> None:
+        errors = rest_of(read).errors
+        if errors:
+            raise partly_read(None, {owners[number]: error for number, error in errors.items()})
+
+    return then(future, ended)
 
 
 class ScatteredBoxCache(ScatteringCache, BoxCache):

@@ -582,7 +582,7 @@ class ChunkPrefetcher:
         ticket.served |= left_out
         column = self._column(ticket)
         ticket.served -= left_out
-        return ticket.error_of(column, failed)
+        return ticket.error_of(self._part, column, failed)
 
     def _column(self, ticket: Ticket) -> Any:
         if ticket.chunks and len(ticket.served) == len(ticket.chunks):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from windrow.errors import ReadError
 from windrow.sources.chunks import LaidOutSource, Rest
+from windrow.sources.ragged_column import RaggedColumn
 from windrow.transforms import columns, tables
 from windrow.transforms.tables import Columnar, Listed, Table
 
@@ -67,21 +68,26 @@ def _table_of_rest(
     good = np.flatnonzero(present)
     if not len(good):
         return Listed([None] * count)
-    if all(isinstance(column, np.ndarray) for column in found):
-        for column in found:
+    flat = [a for column in found for a in (column if isinstance(column, tuple) else (column,))]
+    if all(isinstance(column, np.ndarray) for column in flat):
+        for column in flat:
             column[~present] = 0
         table = tables.from_source(source.assembled(found, records), count, name)
         if isinstance(table, Columnar):
             return dataclasses.replace(table, present=present)
         return merged_some([(tables.taken(table, good), good)], count)
-    if not all(isinstance(column, (list, np.ndarray)) for column in found):
-        return None
-    kept = [
-        column[good] if isinstance(column, np.ndarray) else [column[row] for row in good.tolist()]
-        for column in found
-    ]
+    kept = [_good(column, good) for column in found]
     some = tables.from_source(source.assembled(kept, records[good]), len(good), name)
     return merged_some([(some, good)], count)
+
+
+def _good(column: Any, rows: IntArray) -> Any:
+    """Some rows of the column of a part."""
+    if isinstance(column, tuple):  # the fields of boxes
+        return tuple(field[rows] for field in column)
+    if isinstance(column, (np.ndarray, RaggedColumn)):
+        return column[rows]
+    return [column[row] for row in rows.tolist()]
 
 
 def merged_some(parts: Sequence[tuple[Table, IntArray]], count: int) -> Table:

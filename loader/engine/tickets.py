@@ -80,10 +80,11 @@ class Ticket:
         order, bounds = self._by_chunk
         return order[bounds[at] : bounds[at + 1]]
 
-    def error_of(self, column: Any, failed: Mapping[int, Exception]) -> Exception:
+    def error_of(self, part: Part, column: Any, failed: Mapping[int, Exception]) -> Exception:
         """The error of its read batch, where some of its chunks have one.
 
         Args:
+            part: The part.
             column: The column, with anything in place of the records in these chunks.
             failed: The errors of chunks.
         """
@@ -91,6 +92,8 @@ class Ticket:
         for at, error in failed.items():
             if not isinstance(error, ReadError):
                 return error
+            if isinstance(part, ArrayPart):
+                error = part.named(error)
             errors |= dict.fromkeys(self.fragments.records[self.of_chunk(at)].tolist(), error)
         return partly_read(column, errors)
 

@@ -13,7 +13,6 @@ Contract:
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import pickle
 import select
@@ -36,10 +35,8 @@ from windrow.workers.messages import (
     ReplyHeader,
     opened,
 )
-from windrow.workers.process import Job, Slot, WorkerProcess, WorkerProcesses, ended_by
+from windrow.workers.process import Job, Slot, WorkerProcess, WorkerProcesses, ended_by, log_debug
 from windrow.workers.shared_memory import Bytes, SharedMemory, SlotAllocator
-
-_log = logging.getLogger("windrow.workers")
 
 # One that the worker runs, and one that waits in its socket.
 _JOBS_PER_WORKER = 2
@@ -108,6 +105,7 @@ class WorkerPool:
         self._program = functions_as_bytes((handler, init))
         self._options = options
         self._employed = self._most  # the workers with the numbers below get jobs
+        self._dismisses = False  # whether the others end
         self._replaces = replaces
         self._processes = WorkerProcesses()
         self._is_interrupted = False
@@ -147,7 +145,7 @@ class WorkerPool:
             ClosedError: After `kill`.
         """
         before, was_usable = len(self._staff(self._employed)), not self._fatal
-        self._employed = count
+        self._employed, self._dismisses = count, False
         try:
             self._start(count)
         except WorkerError:
@@ -157,11 +155,12 @@ class WorkerPool:
 
     @_call
     def dismiss(self) -> None:
-        """End the workers to which `employ` sends no jobs, each after the jobs that it was sent."""
-        for worker in self._processes.workers:
-            if worker.index >= max(self._employed, 1 if self._queue else 0):
-                worker.is_leaving = True
-                self._let_go(worker)
+        """End the workers to which `employ` sends no jobs, each after the jobs that it was sent.
+
+        Where it employs none, the first one stays until no job waits.
+        """
+        self._dismisses = True
+        self._retire()
 
     @_call
     def ready(self) -> int:
@@ -208,6 +207,8 @@ class WorkerPool:
         self._jobs[job.number] = job
         self.request_bytes += job.size_bytes
         self._queue.append(job)
+        if not self._staff(max(1, self._employed)):
+            self._add(0)
         self._hand_out()
         return job
 
@@ -345,6 +346,14 @@ class WorkerPool:
     def _staff(self, count: int) -> list[WorkerProcess]:
         """The workers with the lowest `count` numbers."""
         return [w for w in self._processes.workers if w.index < count and not w.is_leaving]
+
+    def _retire(self) -> None:
+        """Let the workers end that get no jobs, if they are dismissed."""
+        first = max(self._employed, 1 if self._queue else 0)
+        for worker in self._processes.workers if self._dismisses else ():
+            if worker.index >= first and not worker.is_leaving:
+                worker.is_leaving = True
+                self._let_go(worker)
 
     def _let_go(self, worker: WorkerProcess) -> None:
         """Let a worker end that is leaving and has no jobs left."""
@@ -484,10 +493,7 @@ class WorkerPool:
             )
             return
         self._processes.add(worker)
-        if _log.isEnabledFor(logging.DEBUG):
-            from windrow.core.debug_log import debug
-
-            debug(_log, "worker %d of %d starts as process %d", index, count, worker.process_id)
+        log_debug("worker %d of %d starts as process %d", index, count, worker.process_id)
 
     def _take(self, limit_s: float) -> None:
         """Receive what workers have sent, after waiting for it for up to `limit_s` seconds."""
@@ -503,6 +509,7 @@ class WorkerPool:
                     if worker in self._processes.workers:
                         self._replace(worker)
         self._hand_out()
+        self._retire()
 
     def _serve(self, worker: WorkerProcess, event: int) -> None:
         """Send to a worker, and receive what it sent."""
@@ -545,10 +552,7 @@ class WorkerPool:
         """Remove a worker that has ended, and start another one for its jobs."""
         self._processes.remove(worker)
         how = worker.end()
-        if _log.isEnabledFor(logging.DEBUG):
-            from windrow.core.debug_log import debug
-
-            debug(_log, "worker %d (process %d) ended: %s", worker.index, worker.process_id, how)
+        log_debug("worker %d (process %d) ended: %s", worker.index, worker.process_id, how)
         for start in worker.kept:
             self._slots.give(start)
         again = list(self._jobs_left(worker, how))
@@ -556,6 +560,8 @@ class WorkerPool:
         if self._fatal or self._processes.is_killed:
             return
         if worker.is_leaving and (self._staff(self._most) or not self._queue):
+            if again:
+                self._processes.warn_of(worker, how, "its work is done again by another")
             return
         if not self._replaces:
             self.death = how
@@ -569,12 +575,8 @@ class WorkerPool:
                     f" the last one: {how}. What they wrote is on the standard error stream"
                 )
                 return
-        # The process id makes each warning unique: the usual filter shows the same one only once.
-        self._processes.warnings.append(
-            f"worker {worker.index} of {self._most} (process {worker.process_id})"
-            f" ended ({how});"
-            f" {'its work is done again by a new one' if again else 'a new one takes its place'}"
-        )
+        then = "its work is done again by a new one" if again else "a new one takes its place"
+        self._processes.warn_of(worker, how, then)
         self._add(0 if worker.is_leaving else worker.index)
 
     def _jobs_left(self, worker: WorkerProcess, how: str) -> Iterator[Job]:

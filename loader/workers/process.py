@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import logging
 import math
 import os
 import pickle
@@ -25,6 +26,8 @@ from windrow.workers.child import PROGRAM, Program
 from windrow.workers.messages import HEADER, LOAD, JobHeader, Message, ReplyHeader
 from windrow.workers.shared_memory import SharedMemory
 
+_log = logging.getLogger("windrow.workers")
+
 # A killed process that lives longer than this hangs in the system.
 _END_S = 5.0
 # A process that closed its socket is about to end.
@@ -43,6 +46,14 @@ class Slot(NamedTuple):
 
 
 Frame = tuple[ReplyHeader, bytes]
+
+
+def log_debug(text: str, *parts: object) -> None:
+    """Log what became of a worker, if DEBUG is on."""
+    if _log.isEnabledFor(logging.DEBUG):
+        from windrow.core.debug_log import debug
+
+        debug(_log, text, *parts)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -103,6 +114,7 @@ class WorkerProcess:
 
     Attributes:
         index: Its number in the pool; the process that replaces it has the same.
+        count: The number of workers of the pool at most.
         jobs: The jobs that it was sent and has not replied to, in order; it works on the first.
         kept: Starts of the slots to which its functions refer as long as it lives.
         connection: The parent's end of its socket.
@@ -120,7 +132,7 @@ class WorkerProcess:
         self.is_ready = self.has_replied = self.is_leaving = False
         self.since_s = 0.0
         self.verdict = ""
-        self._count = count
+        self.count = count
         self._memory = memory
         # exec closes all descriptors of this process, except those that are passed on.
         ours, theirs = socket.socketpair()
@@ -142,7 +154,7 @@ class WorkerProcess:
     def _load(self, functions: bytes) -> None:
         self._program = functions
         arguments = [str(argument) for argument in sys.argv]
-        program = Program(self.index, self._count, arguments, functions)
+        program = Program(self.index, self.count, arguments, functions)
         body = pickle.dumps(program, pickle.HIGHEST_PROTOCOL)
         self.connection.send(HEADER.pack(*JobHeader(len(body), LOAD, 0, 0, 0)), body)
 
@@ -293,6 +305,13 @@ class WorkerProcesses:
         self.workers.remove(worker)
         del self._by_descriptor[worker.connection.descriptor]
         self._poll.unregister(worker.connection.descriptor)
+
+    def warn_of(self, worker: WorkerProcess, how: str, then: str) -> None:
+        """Warn, at the end of the call, of a worker that has ended, and say what follows."""
+        # The process id makes each warning unique: the usual filter shows the same one only once.
+        self.warnings.append(
+            f"worker {worker.index} of {worker.count} (process {worker.process_id}) ended ({how}); {then}"
+        )
 
     def watch(self, worker: WorkerProcess) -> None:
         """Poll for replies, and for sending if bytes are unsent."""

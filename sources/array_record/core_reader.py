@@ -10,7 +10,6 @@ used. An index in the core is read anew when a file is opened again, so a pickle
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -26,7 +25,7 @@ from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.decode import Verify
 from windrow.sources.array_record.file_lru import OpenFileCache
 from windrow.sources.array_record.files import ArrayRecordFile, check_unchanged, index_local_file
-from windrow.sources.array_record.records import DamagedRecordError
+from windrow.sources.array_record.records import DamagedRecordError, partly_damaged
 from windrow.sources.base import IntArray
 from windrow.sources.scan import Places
 
@@ -58,7 +57,7 @@ class CoreReader:
             damaged.update({len(records) + number: error for number, error in errors.items()})
             records += found
         if damaged:
-            raise _partly(records, damaged)
+            raise partly_damaged(records, damaged)
         return records
 
     def _read(
@@ -96,7 +95,7 @@ class CoreReader:
             found: list[Sequence[bytes]]
             found, damages = self._asked(reading.taken, files, opened, numbers, first)
             if damages:
-                raise _partly(found, self._errors(damages, files, opened, numbers, first))
+                raise partly_damaged(found, self._errors(damages, files, opened, numbers, first))
             return found
 
         return NativeRead(reading, taken, inline=inline)
@@ -205,13 +204,6 @@ class CoreReader:
                 places = self._opened.get(self._files[number].path).places(groups[mine])
                 rows[mine] = np.frombuffer(places, np.int64).reshape(-1, 3)
         return Places([self._files[number].path for number in at.tolist()], *rows.T)
-
-
-def _partly(found: list[Any], errors: dict[int, DamagedRecordError]) -> DamagedRecordError:
-    """The first of some errors, with the others and what was read."""
-    error = copy.copy(errors[min(errors)])
-    error.rest = found, errors
-    return error
 
 
 class _CoreOpener:

@@ -12,9 +12,9 @@ other requests are in flight.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,7 +27,11 @@ from windrow.sources.array_record.cached_groups import CachedGroups, picked
 from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.decode import ChunkError, StoredChunk, Verify, decode
 from windrow.sources.array_record.files import IndexedFile, check_unchanged
-from windrow.sources.array_record.records import DamagedRecordError, started_by_records
+from windrow.sources.array_record.records import (
+    DamagedRecordError,
+    partly_damaged,
+    started_by_records,
+)
 from windrow.sources.base import IntArray
 from windrow.sources.remote.coming_reads import FileRanges
 from windrow.sources.remote.disk_cache import CacheSegment
@@ -376,28 +380,64 @@ class RangeReader:
 
     def _decoded(
         self, plan: _ReadPlan, numbers: Sequence[int], stored: list[StoredChunk]
-    ) -> list[list[bytes]]:
-        """The records of groups. A damaged remote group is fetched once more."""
-        again: set[int] = set()
-        while True:
+    ) -> list[Sequence[Any]]:
+        """The records of groups. Damaged remote groups are fetched once more.
+
+        Those that stay damaged are noted in the plan.
+        """
+        try:
+            return list(decode(stored, verify=self._verify))
+        except ChunkError:
+            found, damaged = self._each(stored, range(len(stored)))
+        again = [at for at in damaged if self._files[plan.files[numbers[at]]].remote is not None]
+        if again:
+            self._fetch_again(plan, [numbers[at] for at in again], again, stored)
+            records, still = self._each(stored, again)
+            found.update(records)
+            damaged = {at: error for at, error in damaged.items() if at not in again} | still
+        for at, error in damaged.items():
+            number = numbers[at]
+            plan.damaged[number] = DamagedRecordError(
+                int(plan.ranges_of[number]),
+                int(plan.positions[number]),
+                error.why,
+                int(plan.begin[number]),
+            )
+            plan.damaged[number].__cause__ = error
+            found[at] = [None] * int(plan.held[number])
+        return [found[at] for at in range(len(stored))]
+
+    def _each(
+        self, stored: Sequence[StoredChunk], which: Iterable[int]
+    ) -> tuple[dict[int, Sequence[Any]], dict[int, ChunkError]]:
+        """The records of some groups, decoded one by one, and the errors of others."""
+        found, damaged = dict[int, Sequence[Any]](), dict[int, ChunkError]()
+        for at in which:
             try:
-                return decode(stored, verify=self._verify)
+                (found[at],) = decode([stored[at]], verify=self._verify)
             except ChunkError as error:
-                number = numbers[error.chunk]
-                file = self._files[plan.files[number]].remote
-                if file is None or number in again:
-                    raise DamagedRecordError(
-                        int(plan.ranges_of[number]),
-                        int(plan.positions[number]),
-                        error.why,
-                        int(plan.begin[number]),
-                    ) from error
-                self._fetcher.stats.fault("damaged")
-                again.add(number)
-                begin, end = int(plan.begin[number]), int(plan.end[number])
-                data = self._fetcher.start([ByteRange(file, begin, end)]).result()[0]
-                self._keep(plan, np.array([number]), begin, data)
-                stored[error.chunk] = StoredChunk(begin, data, int(plan.held[number]))
+                damaged[at] = error
+        return found, damaged
+
+    def _fetch_again(
+        self,
+        plan: _ReadPlan,
+        numbers: Sequence[int],
+        at: Sequence[int],
+        stored: list[StoredChunk],
+    ) -> None:
+        """Fetch groups of remote files once more, into the places `at`."""
+        wanted = list[ByteRange]()
+        for number in numbers:
+            file = self._files[plan.files[number]].remote
+            if file is not None:
+                wanted.append(ByteRange(file, int(plan.begin[number]), int(plan.end[number])))
+            self._fetcher.stats.fault("damaged")
+        fetched = self._fetcher.start(wanted).result()
+        for place, number, data in zip(at, numbers, fetched, strict=True):
+            begin = int(plan.begin[number])
+            self._keep(plan, np.array([number]), begin, data)
+            stored[place] = StoredChunk(begin, data, int(plan.held[number]))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -424,13 +464,29 @@ class _ReadPlan:
     positions: IntArray
     local: IntArray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
     by_core: bool = False  # whether the core has decoded all groups
+    damaged: dict[int, DamagedRecordError] = dataclasses.field(default_factory=dict)  # by group
     in_segments: list[tuple[int, IntArray, CacheSegment]] = dataclasses.field(default_factory=list)
     from_disk: list[tuple[IntArray, int, bytes]] = dataclasses.field(default_factory=list)
     requests: list[_RangeRequest] = dataclasses.field(default_factory=list)
     kept: list[tuple[CachedRange, IntArray]] = dataclasses.field(default_factory=list)
 
     def pick(self, chunks: Sequence[Sequence[bytes]]) -> list[bytes]:
-        """The records of the call."""
+        """The records of the call.
+
+        Raises:
+            DamagedRecordError: With the rest, if groups are damaged.
+        """
+        records = self._picked(chunks)
+        if not self.damaged:
+            return records
+        places = np.flatnonzero(np.isin(self.which, list(self.damaged)))
+        groups = self.which[places].tolist()
+        errors = {
+            at: self.damaged[group] for at, group in zip(places.tolist(), groups, strict=True)
+        }
+        raise partly_damaged(records, errors)
+
+    def _picked(self, chunks: Sequence[Sequence[bytes]]) -> list[bytes]:
         if self.by_core:
             inside = np.zeros_like(self.which) if self.inside is None else self.inside
             return picked(chunks, self.which, inside)

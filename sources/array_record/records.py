@@ -11,6 +11,7 @@ error that names the file, the group and the record; other bytes are never retur
 from __future__ import annotations
 
 import bisect
+import copy
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,14 @@ class DamagedRecordError(Exception):
     def __init__(self, at: int, position: int, why: str, offset: int | None = None) -> None:
         super().__init__(at, position, why, offset)
         self.at, self.position, self.why, self.offset = at, position, why, offset
+
+
+def partly_damaged(found: list[Any], errors: dict[int, DamagedRecordError]) -> DamagedRecordError:
+    """The first of some errors, with the others and what was read."""
+    error = copy.copy(errors[min(errors)])
+    error.__cause__ = errors[min(errors)].__cause__
+    error.rest = found, errors
+    return error
 
 
 class RecordReader(Protocol):
@@ -359,8 +368,17 @@ def started_by_records(
     bounds = list(itertools.pairwise([0, *ends.tolist()]))
 
     def cut(done: Future[list[bytes]]) -> list[list[bytes]]:
-        records = done.result()
-        return [records[begin:end] for begin, end in bounds]
+        try:
+            records, damaged = done.result(), dict[int, DamagedRecordError]()
+        except DamagedRecordError as error:
+            if error.rest is None:
+                raise
+            (records, damaged), error.rest = error.rest, None
+        found = [records[begin:end] for begin, end in bounds]
+        if not damaged:
+            return found
+        owners = ends.searchsorted(list(damaged), side="right").tolist()
+        raise partly_damaged(found, dict(zip(owners, damaged.values(), strict=True)))
 
     return then(start(list(zip(files, parts, strict=True))), cut)
 

@@ -25,7 +25,7 @@ from windrow.sources.windows.origins import Dim, OriginAxis, Run, named
 from windrow.sources.windows.selection import Coordinate
 from windrow.sources.windows.times import times_along
 from windrow.sources.zarr.spacing import SLACK, Extent, Spacing, length_or_angle
-from windrow.sources.zarr.tensorstore import StoreArray
+from windrow.sources.zarr.store_array import StoreArray
 from windrow.sources.zarr.tree import OpenArray
 
 _WHAT: Final = "WindowDataSource"

@@ -25,7 +25,8 @@ from windrow.sources.zarr.error_text import file_in, is_about_index
 from windrow.sources.zarr.in_flight import kind_of
 from windrow.sources.zarr.local.metadata import damaged, held_cells
 from windrow.sources.zarr.remote import unreachable
-from windrow.sources.zarr.tensorstore import StoreArray, StoreChecks, read_boxes
+from windrow.sources.zarr.store_array import StoreArray
+from windrow.sources.zarr.tensorstore import StoreChecks, read_boxes
 from windrow.sources.zarr.zarr_python import PythonArray
 
 Cells = tuple[int, ...]

@@ -31,7 +31,6 @@ from windrow.sources.chunks import (
     RowReader,
     Scattered,
     Span,
-    WindowRows,
     partly_read,
 )
 from windrow.sources.scan import Checks
@@ -153,12 +152,15 @@ class NativeRowReader:
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory, each chunk decoded once. Waits; raises ReadError."""
         found, failed = self._gathered(rows, 1)
-        if failed:
-            self._fill_again(found, rows, failed)
+        errors = self._fill_again(found, rows, failed) if failed else None
+        if errors:
+            raise partly_read(found, errors)
         return found
 
-    def _fill_again(self, found: AnyArray, rows: IntArray, failed: Failures) -> None:
-        """Read rows of refused chunks again; raises the error of those that are damaged."""
+    def _fill_again(
+        self, found: AnyArray, rows: IntArray, failed: Failures
+    ) -> dict[int, ReadError]:
+        """Read rows of refused chunks again; returns the errors of those that are damaged."""
         errors, chunk_of = dict[int, ReadError](), rows // self._plain.chunk_shape[0]
         for chunk in np.unique(chunk_of)[failed].tolist():
             mine = np.flatnonzero(chunk_of == chunk)
@@ -166,16 +168,18 @@ class NativeRowReader:
                 found[mine] = self._second.rows(rows[mine])
             except ReadError as error:
                 errors.update(dict.fromkeys(mine.tolist(), error))
-        if errors:
-            raise partly_read(found, errors)
+        return errors
 
     def read_runs(self, first: IntArray, size: int) -> AnyArray:
         """Runs `(n, size, ...)` of rows in new memory. Waits; raises ReadError."""
-        found, failed = self._gathered(first, size)
-        if not failed:
-            return found.reshape(len(first), size, *found.shape[1:])
-        windows = WindowRows(first, size)
-        return windows.taken_from(self._second.rows(windows.rows))
+        rows, failed = self._gathered(first, size)
+        found = rows.reshape(len(first), size, *rows.shape[1:])
+        if failed:
+            numbers = (first[:, None] + np.arange(size)).ravel()
+            errors = self._fill_again(rows, numbers, failed)
+            if errors:
+                raise partly_read(found, {row // size: each for row, each in errors.items()})
+        return found
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in storage, estimated from the first stored object."""
@@ -247,21 +251,50 @@ class NativeBoxReader:
         return self._started(wanted, inline=False)
 
     def _started(self, wanted: Sequence[Box | Scattered], *, inline: bool) -> Future[None]:
-        items = [item for item in wanted if isinstance(item, Scattered) or item.out.size]
+        items = [
+            (number, item)
+            for number, item in enumerate(wanted)
+            if isinstance(item, Scattered) or item.out.size
+        ]
 
         def finish(failed: Failures, missing: bool) -> None:
-            if failed:
-                self._second.boxes([item for item in items if isinstance(item, Box)])
-            for number in failed:
-                item = items[number]
-                if isinstance(item, Scattered):
-                    at = np.unravel_index(item.chunk, self._plain.grid)
-                    whole = whole_chunk(self._plain, tuple(map(int, at)))
-                    self._second.boxes([whole])
-                    item.put(whole.out)
+            errors = dict[int, ReadError]()
+            for at in failed:
+                same = self._of_one_chunk(items, at)
+                try:
+                    self._read_again([item for _, item in same])
+                except ReadError as error:
+                    errors |= dict.fromkeys((number for number, _ in same), error)
             check_presence(self._plain, missing)
+            if errors:
+                raise partly_read(None, errors)
 
-        return native_read(self._chunks.start_boxes(items, inline=inline), finish, inline=inline)
+        reading = self._chunks.start_boxes([item for _, item in items], inline=inline)
+        return native_read(reading, finish, inline=inline)
+
+    def _of_one_chunk(
+        self, items: Sequence[tuple[int, Box | Scattered]], at: int
+    ) -> Sequence[tuple[int, Box | Scattered]]:
+        """An item that failed, and the boxes after it that share its chunk."""
+        item, stop = items[at][1], at + 1
+        if isinstance(item, Box):
+            chunk = chunks_of_boxes(self._plain, [item])
+            for _, other in items[stop:]:
+                if isinstance(other, Scattered) or chunks_of_boxes(self._plain, [other]) != chunk:
+                    break
+                stop += 1
+        return items[at:stop]
+
+    def _read_again(self, items: Sequence[Box | Scattered]) -> None:
+        boxes = [item for item in items if isinstance(item, Box)]
+        if boxes:
+            self._second.boxes(boxes)
+        for item in items:
+            if isinstance(item, Scattered):
+                at = np.unravel_index(item.chunk, self._plain.grid)
+                whole = whole_chunk(self._plain, tuple(map(int, at)))
+                self._second.boxes([whole])
+                item.put(whole.out)
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in storage, estimated from the first stored object."""

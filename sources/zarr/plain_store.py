@@ -31,7 +31,8 @@ from windrow.sources.zarr.local.metadata import (
 from windrow.sources.zarr.local.native_chunks import (
     NativeChunks,
 )
-from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_array
+from windrow.sources.zarr.store_array import StoreArray, store_array
+from windrow.sources.zarr.tensorstore import StoreReader
 
 Cells = tuple[int, ...]
 _ENTRY_BYTES: Final = 16
@@ -126,6 +127,8 @@ class PlainStore:
 
     def offset(self, at: Cells) -> int | None:
         """The byte of its file at which a chunk begins; None if the index of its shard has none."""
+        if self.plain.shard_shape is None:
+            return 0 if os.path.isfile(self.file(at)) else None
         place = self._place(at)
         return None if place is None else place[0]
 
@@ -230,12 +233,12 @@ class SecondLook:
                 if TensorStore accepts the chunk, cannot open the array or must not read so much.
         """
         for at in coords:
+            found, wanted = self._store.size(at) or (0, 0)
+            if found != wanted:
+                raise self._store.damaged(at, wrong_size.format(found, wanted), cells=cells)
             box = whole_chunk(self._plain, at)
             failures, missing = self._chunks.read_boxes([box])
             if failures:
-                found, wanted = self._store.size(at) or (0, 0)
-                if found != wanted:
-                    raise self._store.damaged(at, wrong_size.format(found, wanted), cells=cells)
                 if self._store.obstacle(at) is None:
                     self._ask_store(at, box, cells=cells)
                 raise self._store.damaged(at, failures[0], cells=cells)

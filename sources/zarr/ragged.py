@@ -71,17 +71,8 @@ class _RaggedField:
             name=self.name,
             starts=self.offsets.starts,
             lengths=self.offsets.lengths,
+            of_records=self._of_records,
         )
-
-    def read(self, part: ArrayPart, indices: IntArray) -> Any:
-        """Rows at `indices` of the field's part. Raises a ReadError that names records."""
-        try:
-            return part.read(indices)
-        except ReadError as error:
-            found = self._of_records(error)
-            if found is error:
-                raise
-        raise found
 
     def _of_records(self, error: ReadError) -> ReadError:
         """An error of values as an error of the records that have some of them."""
@@ -373,8 +364,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
                 this process was forked from a process that had used TensorStore.
         """
         wanted = checked_indices(indices, self._length, _WHAT)
-        pairs = zip(self._fields, self.parts, strict=True)
-        reads = [partial(field.read, part, wanted) for field, part in pairs]
+        reads = [partial(part.read, wanted) for part in self.parts]
         return self.assembled(side_by_side(reads, wait=self.is_remote_source), wanted)
 
     def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:

@@ -22,15 +22,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.core.cancellation import fail_with_scope, settle
+from windrow.core.threads import Ends
 from windrow.errors import ReadError, SourceError
 from windrow.sources.base import IntArray
-from windrow.sources.chunks import Box
+from windrow.sources.chunks import Box, groups_read
 from windrow.sources.zarr.local.presence import (
     FILES,
     change_since,
@@ -342,29 +345,57 @@ def _count(edges: Sequence[Sequence[int]], scattered: int | None) -> int:
     return math.prod(counts if scattered is None else [scattered, *counts[1:]])
 
 
-def fill_from(
-    boxes: Sequence[Box],
-    first: Sequence[int],
-    end: Callable[[Exception | None], None],
-    read: Future[AnyArray],
-) -> None:
-    """Fill boxes from values that were read, and call `end` with the error, or None without one.
+Begin = Callable[[Sequence[Box]], "tuple[Sequence[int], Future[AnyArray]]"]
+"""Starts reading boxes together; returns their first cell, and a future of values in new memory."""
 
-    The values have memory of their own, since a late read must not write to boxes.
+
+def filled(
+    groups: Sequence[Sequence[Box]],
+    begin: Begin,
+    *,
+    apart: bool = False,
+    exact: bool = True,
+    again: bool = True,
+) -> Future[None]:
+    """Read groups of boxes, each group together; done when all boxes are filled.
 
     Args:
-        boxes: Boxes within the values.
-        first: The first cell of the values.
-        end: Called once.
-        read: The read, which has ended.
+        groups: The boxes, in the order of the call.
+        begin: Starts the read of a group.
+        apart: Whether the boxes of a group lie in different chunks.
+        exact: As for `groups_read`.
+        again: Whether a group that comes damaged is read once more, its boxes alone if they are `apart`.
     """
-    error: Exception | None = None
-    try:
-        for box in boxes:
-            box.fill(read.result(), first)
-    except Exception as other:
-        error = other
-    end(error)
+    ends, context = Ends(len(groups), partial(groups_read, groups, exact=exact)), copy_context()
+
+    def arrived(number: int, first: Sequence[int], read: Future[AnyArray]) -> None:
+        try:
+            # The values have memory of their own, since a late read must not write to boxes.
+            for box in groups[number]:
+                box.fill(read.result(), first)
+        except ReadError as error:
+            if again and not error.is_unanswered:
+                read_again(number)
+            else:
+                ends.end(number, error)
+        except Exception as error:
+            ends.end(number, error)
+        else:
+            ends.end(number, None)
+
+    def read_again(number: int) -> None:
+        boxes = groups[number]
+        some = [[box] for box in boxes] if apart else [boxes]
+        try:
+            read = context.copy().run(filled, some, begin, exact=exact, again=False)
+            read.add_done_callback(lambda done: ends.end(number, done.exception()))
+        except Exception as error:
+            ends.end(number, error)
+
+    for number, boxes in enumerate(groups):
+        first, read = begin(boxes)
+        read.add_done_callback(partial(arrived, number, first))
+    return ends.done
 
 
 def _same_bytes(values: AnyArray, fill: AnyArray) -> npt.NDArray[np.bool_]:

@@ -21,13 +21,12 @@ import tensorstore as ts
 from windrow.core.threads import Ends
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray, run_of
-from windrow.sources.chunks import Box, Span
+from windrow.sources.chunks import Box, Span, groups_read, partly_read
 from windrow.sources.scan import Checks
-from windrow.sources.zarr.error_text import file_in, is_about_index, reason
 from windrow.sources.zarr.in_flight import kind_of
-from windrow.sources.zarr.local.metadata import damaged, held_records
-from windrow.sources.zarr.local.presence import PresenceCheck, presence_of, spec_of
-from windrow.sources.zarr.remote import RemoteArray, fill_from, unreachable
+from windrow.sources.zarr.local.presence import PresenceCheck, spec_of
+from windrow.sources.zarr.remote import filled
+from windrow.sources.zarr.store_array import StoreArray, chunk_of_row, refused_rows
 from windrow.sources.zarr.urls import drivers
 
 AnyArray = npt.NDArray[Any]
@@ -36,108 +35,8 @@ IN_FLIGHT_BYTES: Final = 256 * 2**20
 # Rows that are read and not needed cost a copy. TensorStore's reads by index cost about as much per
 # row as copying this much.
 _WORTH_BYTES: Final = 64 * 2**10
-# The size of one read of an array whose chunks are unknown.
-_UNKNOWN_BYTES: Final = 2**20
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class StoreArray:
-    """An array that TensorStore reads; `chunk_rows` is 0 if its chunks are unknown.
-
-    `offset_of` gives the byte of its file at which the chunk of a row begins, where that is known.
-    """
-
-    store: Any = dataclasses.field(repr=False)  # its spec may hold credentials
-    name: str
-    where: str
-    length: int
-    row_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    origins: tuple[int, ...]  # the first cell of its domain
-    chunk_rows: int
-    chunk_origin: int
-    presence: PresenceCheck | None
-    remote: RemoteArray | None = None  # set if reads wait for a network
-    offset_of: Callable[[int], int | None] | None = None
-
-    @property
-    def origin(self) -> int:
-        """The first row of its domain."""
-        return self.origins[0]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the whole array."""
-        return (self.length, *self.row_shape)
-
-    @property
-    def is_remote_source(self) -> bool:
-        """Whether it is read over a network."""
-        return self.remote is not None
-
-    @property
-    def fill_value(self) -> Any:
-        """The value of cells that are not stored; None if it is unknown."""
-        return self.store.fill_value
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row in memory."""
-        return int(np.prod(self.row_shape, dtype=np.int64)) * self.dtype.itemsize
-
-    @property
-    def read_rows(self) -> int:
-        """Rows that one read takes."""
-        return self.chunk_rows or max(1, _UNKNOWN_BYTES // max(1, self.row_bytes))
-
-    @property
-    def object_rows(self) -> int:
-        """Rows of one stored object, which is a shard or a chunk; 0 if that is unknown."""
-        whole = self.store.chunk_layout.write_chunk.shape if self.chunk_rows else None
-        return int(whole[0]) if whole and whole[0] is not None else 0
-
-    @property
-    def shift(self) -> int:
-        """Rows of the first chunk that lie before row 0."""
-        return (self.origin - self.chunk_origin) % self.chunk_rows if self.chunk_rows else 0
-
-    def cells(self, first: Sequence[int], stop: Sequence[int]) -> Any:
-        """A view of the store on the cells `[first, stop)`, which count from 0 along each axis."""
-        axes = zip(self.origins, first, stop, strict=True)
-        return self.store[tuple(slice(o + a, o + b) for o, a, b in axes)]
-
-    def start(self, rows: slice | IntArray) -> Any:
-        """Start reading `rows`, counted from 0; a future of an array."""
-        if isinstance(rows, slice):
-            cells = self.store[self.origin + rows.start : self.origin + rows.stop]
-            return self.begin(cells, (rows.start, rows.stop))
-        cells = self.store.oindex[rows + self.origin]
-        if self.remote is None:
-            return cells.read()
-        records = int(rows.min()), int(rows.max()) + 1
-        return self.begin(cells, records, len(np.unique(self.chunk_of(rows))))
-
-    def begin(self, cells: Any, records: tuple[int, int], scattered: int | None = None) -> Any:
-        """Start reading a view of the store; a future of an array, in memory of its own.
-
-        Args:
-            cells: The view.
-            records: The rows `[first, stop)` that it lies in, for an error.
-            scattered: Chunks along the first axis, if the view picks single rows.
-        """
-        if self.remote is None:
-            return cells.read()
-        refused = functools.partial(_refused, self, records)
-        return self.remote.start(cells, refused, scattered=scattered)
-
-    def reason(self, error: BaseException) -> str:
-        """The reason of an error, for people."""
-        return reason(error) if self.remote is None else self.remote.access.reason(error)
-
-    def chunk_of(self, rows: IntArray) -> IntArray:
-        """Number of the chunk that holds each row; the row itself if chunks are unknown."""
-        chunk: IntArray = (rows + self.origin - self.chunk_origin) // max(1, self.chunk_rows)
-        return chunk
+# Chunks of a read that failed that are read again at a time.
+_AGAIN_AT_ONCE: Final = 64
 
 
 class StoreReader:
@@ -169,13 +68,15 @@ class StoreReader:
         boxes = [Box((span.first, *rest), span.out) for span in spans]
         # Adjacent boxes inside a shard are one request over a network.
         groups = _neighbours(boxes) if self._array.is_remote_source else [[box] for box in boxes]
-        return read_boxes(self._array, groups, self._refused)
+        return read_boxes(self._array, groups, self._refused, apart=True)
 
     def _refused(
         self, first: Sequence[int], stop: Sequence[int], error: BaseException
     ) -> ReadError:
         array, records = self._array, (first[0], stop[0])
-        return _refused(array, records if array.remote else _records_of(array, first[0]), error)
+        return refused_rows(
+            array, records if array.remote else chunk_of_row(array, first[0]), error
+        )
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
@@ -272,7 +173,7 @@ class StoreChecks(Checks):
         first, stop = (bounds[0] for bounds in self.bounds(number))
         if not self._array.chunk_rows and self._array.remote is None:
             first, stop = self._narrowed(first, stop)
-        return _refused(self._array, (first, stop), error)
+        return refused_rows(self._array, (first, stop), error)
 
     def _narrowed(self, first: int, stop: int) -> tuple[int, int]:
         """The rows `[first, stop)` around all that cannot be read, if chunks are unknown."""
@@ -295,6 +196,8 @@ def read_boxes(
     array: StoreArray,
     groups: Sequence[Sequence[Box]],
     refused: Callable[[Sequence[int], Sequence[int], BaseException], ReadError],
+    *,
+    apart: bool = False,
 ) -> Future[None]:
     """Start one read for each group of boxes, on TensorStore's own threads; done when all are filled.
 
@@ -302,19 +205,25 @@ def read_boxes(
         array: The array.
         groups: Boxes that are read together.
         refused: Makes the error of a read from its cells `[first, stop)` and TensorStore's error.
+        apart: Whether the boxes of a group lie in different chunks.
 
     Returns:
-        A future, with the error of the first read that failed.
+        A future, with the errors of reads that failed.
     """
-    ends = Ends(len(groups))
+    remote = array.remote
+    if remote is not None:
+
+        def begin(boxes: Sequence[Box]) -> tuple[Sequence[int], Future[AnyArray]]:
+            first, stop = bounds_of(boxes)
+            fail = functools.partial(refused, first, stop)
+            return first, remote.start(array.cells(first, stop), fail)
+
+        return filled(groups, begin, apart=apart, exact=array.knows_chunks)
+    ends = Ends(len(groups), functools.partial(groups_read, groups, exact=array.knows_chunks))
     for number, boxes in enumerate(groups):
-        first, stop = bounds_of(boxes)
-        end, fail = functools.partial(ends.end, number), functools.partial(refused, first, stop)
-        if array.remote is not None:
-            read = array.remote.start(array.cells(first, stop), fail)
-            read.add_done_callback(functools.partial(fill_from, boxes, first, end))
-        else:
-            _fill(array, boxes, (first, stop), fail, end)
+        bounds = bounds_of(boxes)
+        fail = functools.partial(refused, *bounds)
+        _fill(array, boxes, bounds, fail, functools.partial(ends.end, number))
     return ends.done
 
 
@@ -384,35 +293,6 @@ class _RowRead:
     take: IntArray | None = None
 
 
-def store_array(store: Any, name: str, where: str, remote: RemoteArray | None = None) -> StoreArray:
-    """An open `store` as an array; its domain may begin anywhere.
-
-    Args:
-        store: The open store.
-        name: Name of the array in the source.
-        where: Its place, for messages.
-        remote: Reads it, if that needs a network.
-    """
-    shape = tuple(int(n) for n in store.shape)
-    chunk = store.chunk_layout.read_chunk.shape
-    origins = store.chunk_layout.grid_origin
-    dtype = np.dtype(store.dtype.numpy_dtype)
-    known = bool(chunk) and chunk[0] is not None and bool(origins) and origins[0] is not None
-    return StoreArray(
-        store=store,
-        name=name,
-        where=where,
-        length=shape[0],
-        row_shape=shape[1:],
-        dtype=dtype,
-        origins=tuple(map(int, store.domain.inclusive_min)),
-        chunk_rows=int(chunk[0]) if known else 0,
-        chunk_origin=int(origins[0]) if known else 0,
-        presence=presence_of(store, dtype),
-        remote=remote,
-    )
-
-
 def read_rows(arrays: Sequence[StoreArray], wanted: IntArray) -> list[AnyArray]:
     """Rows `wanted` of each array, in that order, in new memory.
 
@@ -423,6 +303,7 @@ def read_rows(arrays: Sequence[StoreArray], wanted: IntArray) -> list[AnyArray]:
     budget = IN_FLIGHT_BYTES // max(1, len(arrays))
     plans = [_plan(array, wanted, budget) for array in arrays]
     answers: list[AnyArray | None] = [None] * len(arrays)
+    errors = dict[int, ReadError]()
     for turn in range(max((len(plan) for plan in plans), default=0)):
         started = [
             (at, chunk, arrays[at].start(chunk.rows))
@@ -435,8 +316,8 @@ def read_rows(arrays: Sequence[StoreArray], wanted: IntArray) -> list[AnyArray]:
             try:
                 block = future.result()
             except (ValueError, RuntimeError, OSError) as error:
-                cause = None if isinstance(error, ReadError) else error
-                raise _damage(array, chunk, error) from cause
+                block, lost = _read_again(array, chunk, error)
+                errors.update(lost)
             if chunk.to is None:
                 answers[at] = block
                 continue
@@ -447,10 +328,13 @@ def read_rows(arrays: Sequence[StoreArray], wanted: IntArray) -> list[AnyArray]:
     for array, plan, answer in zip(arrays, plans, answers, strict=True):
         if array.presence is not None and answer is not None:
             array.presence.check(answer, _a_row_per_chunk(array, plan[0][0], wanted), array.where)
-    return [
+    found = [
         _empty(array, 0) if answer is None else answer
         for array, answer in zip(arrays, answers, strict=True)
     ]
+    if errors:
+        raise partly_read(found[0] if len(found) == 1 else found, errors)
+    return found
 
 
 def _a_row_per_chunk(
@@ -524,55 +408,47 @@ def _remote_cuts(array: StoreArray, rows: IntArray) -> IntArray:
     return np.flatnonzero(np.diff(number // most)) + 1
 
 
-def _damage(array: StoreArray, chunk: _RowRead, error: Exception) -> ReadError:
-    """The error for a read that failed: its chunks are read again to find the damaged one.
+def _read_again(
+    array: StoreArray, chunk: _RowRead, error: Exception
+) -> tuple[AnyArray, dict[int, ReadError]]:
+    """Read the chunks of a read that failed one by one.
 
-    The error of a remote array is a ReadError, which names all rows of the read.
+    Returns:
+        The block, and the errors of rows of the result that are lost, by place.
+
+    Raises:
+        ReadError: If the network failed, which would fail again, or chunks are unknown.
     """
-    if isinstance(error, ReadError) and kind_of(error) != "other":
-        return error  # the network failed, and would fail again
     rows = chunk.rows
     if isinstance(rows, slice):
         rows = np.arange(rows.start, rows.stop, dtype=np.int64)
-    records = int(rows[0]), int(rows[-1]) + 1
-    for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
-        try:
-            array.start(slice(int(part[0]), int(part[-1]) + 1)).result()
-        except (ValueError, RuntimeError, OSError) as single:
-            error, records = single, _records_of(array, int(part[0]))
-            break
-    return error if isinstance(error, ReadError) else _refused(array, records, error)
+    if isinstance(error, ReadError) and kind_of(error) != "other":
+        raise error
+    block, lost = _empty(array, len(rows)), dict[int, ReadError]()
+    parts = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(array.chunk_of(rows))) + 1)
+    size = _AGAIN_AT_ONCE if array.chunk_rows else 1
+    for some in (parts[at : at + size] for at in range(0, len(parts), size)):
+        reads = [array.start(slice(int(rows[p[0]]), int(rows[p[-1]]) + 1)) for p in some]
+        for part, read in zip(some, reads, strict=True):
+            first = int(rows[part[0]])
+            try:
+                block[part] = read.result()[rows[part] - first]
+            except (ValueError, RuntimeError, OSError) as single:
+                own = _error_of(array, first, single)
+                if not array.chunk_rows:
+                    raise own from None
+                lost.update(dict.fromkeys(part.tolist(), own))
+    if chunk.to is None:
+        return block, lost
+    take = np.arange(len(chunk.to)) if chunk.take is None else chunk.take
+    places = zip(chunk.to.tolist(), take.tolist(), strict=True)
+    return block, {place: lost[row] for place, row in places if row in lost}
 
 
-def _refused(array: StoreArray, records: tuple[int, int], error: BaseException) -> ReadError:
-    asked, records = records, _lost_records(array, records, error)
-    held, file = held_records(*records), file_in(error)
-    why = array.reason(error)
-    if array.remote is not None and kind_of(error) != "other":
-        return unreachable(array.name, array.where, held, why, records)
-    offset = None
-    if array.offset_of is not None and file is not None and records == asked:
-        offset = array.offset_of(records[0])
-    return damaged(array.name, array.where, held, why, file=file, offset=offset, records=records)
-
-
-def _records_of(array: StoreArray, row: int) -> tuple[int, int]:
-    """The rows `[first, stop)` of the chunk that holds `row`."""
-    return _block_of(array, row, array.chunk_rows) if array.chunk_rows else (row, row + 1)
-
-
-def _lost_records(
-    array: StoreArray, records: tuple[int, int], error: BaseException
-) -> tuple[int, int]:
-    """The rows that an error is about: `records`, or with a damaged index all of the shard."""
-    is_known = array.remote is None and array.object_rows > array.chunk_rows
-    if not is_known or not is_about_index(error):
-        return records
-    return _block_of(array, records[0], array.object_rows)
-
-
-def _block_of(array: StoreArray, row: int, size: int) -> tuple[int, int]:
-    """The rows `[first, stop)` of the block of `size` rows of storage that holds `row`."""
-    block = (row + array.origin - array.chunk_origin) // size
-    first = block * size + array.chunk_origin - array.origin
-    return max(first, 0), min(first + size, array.length)
+def _error_of(array: StoreArray, row: int, error: Exception) -> ReadError:
+    """The error of the chunk that holds a row."""
+    if isinstance(error, ReadError):
+        return error
+    own = refused_rows(array, chunk_of_row(array, row), error)
+    own.__cause__ = error
+    return own

@@ -45,8 +45,9 @@ from windrow.sources.zarr.plain import (
 )
 from windrow.sources.zarr.plain_store import PlainStore, box_chunk
 from windrow.sources.zarr.remote import RemoteArray
+from windrow.sources.zarr.store_array import StoreArray, store_array
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_array
+from windrow.sources.zarr.tensorstore import StoreReader
 from windrow.sources.zarr.urls import is_remote_spec
 from windrow.sources.zarr.zarr_python import (
     PythonArray,
@@ -475,8 +476,7 @@ def _open_directly(found: Found, store: PlainStore) -> OpenArray:
     plain, reader = store.plain, row_reader(store)
     alone = is_read_by_row(plain) and not isinstance(reader, PlainStoreReader)
     part = _part(found, plain, plain.chunk_shape[0], reader, alone=alone)
-    fitting = _with_fitting_dims(found, plain.shape)
-    return OpenArray(fitting, part, plain.chunk_shape, store)
+    return OpenArray(_with_fitting_dims(found, plain.shape), part, plain.chunk_shape, store)
 
 
 def _open_by_python(found: Found, why: str, *, by_core: bool = True) -> OpenArray:

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from windrow.core.cancellation import current_scope, stopped
-from windrow.core.threads import Ends, then
+from windrow.core.threads import then
 from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
 from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, Span
+from windrow.sources.chunks import AnyArray, Box, Span, groups_read
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.find import gone, refuse_absurd, unread
@@ -46,7 +46,7 @@ from windrow.sources.zarr.metadata import (
     why_python,
 )
 from windrow.sources.zarr.names import Found
-from windrow.sources.zarr.remote import FetchedPresence, fill_from, unreachable
+from windrow.sources.zarr.remote import FetchedPresence, filled, unreachable
 from windrow.sources.zarr.stores import Access
 
 if TYPE_CHECKING:
@@ -226,16 +226,10 @@ class PythonReader:
         boxes = [
             Box((one.first, *rest), one.out) if isinstance(one, Span) else one for one in wanted
         ]
+        groups = [list(group) for _, group in itertools.groupby(boxes, self._corner)]
         if self._array.access is None:
-            return pool.submit(self._fill, boxes)
-        groups = [
-            self._together(list(group)) for _, group in itertools.groupby(boxes, self._corner)
-        ]
-        ends = Ends(len(groups))
-        for place, (first, shape, group) in enumerate(groups):
-            filled = partial(fill_from, group, first, partial(ends.end, place))
-            self._array.begin(first, shape).add_done_callback(filled)
-        return ends.done
+            return pool.submit(self._fill, groups)
+        return filled(groups, self._begin)
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
@@ -264,24 +258,37 @@ class PythonReader:
         size = math.prod(self._chunk) * self._array.dtype.itemsize
         return np.full(len(chunks), size, np.int64)
 
-    def _fill(self, boxes: list[Box]) -> None:
-        for _, group in itertools.groupby(boxes, self._corner):
-            first, shape, together = self._together(list(group))
-            if len(together) == 1:
-                self._array.fill(first, together[0].out)
-                continue
-            block = self._array.block(first, shape)
-            for box in together:
-                box.fill(block, first)
+    def _fill(self, groups: Sequence[Sequence[Box]]) -> None:
+        errors = dict[int, Exception]()
+        for number, boxes in enumerate(groups):
+            try:
+                self._fill_group(boxes)
+            except ReadError as error:
+                errors[number] = error
+        if errors:
+            raise groups_read(groups, errors)
 
-    def _together(self, boxes: list[Box]) -> tuple[Cells, Cells, list[Box]]:
-        """The first cell and the shape to read for boxes of one chunk, and the boxes."""
+    def _fill_group(self, boxes: Sequence[Box]) -> None:
+        first, shape = self._around(boxes)
         if len(boxes) == 1:
-            return boxes[0].first, boxes[0].out.shape, boxes
+            self._array.fill(first, boxes[0].out)
+            return
+        block = self._array.block(first, shape)
+        for box in boxes:
+            box.fill(block, first)
+
+    def _begin(self, boxes: Sequence[Box]) -> tuple[Cells, Future[AnyArray]]:
+        first, shape = self._around(boxes)
+        return first, self._array.begin(first, shape)
+
+    def _around(self, boxes: Sequence[Box]) -> tuple[Cells, Cells]:
+        """The first cell and the shape to read for boxes of one chunk."""
+        if len(boxes) == 1:
+            return boxes[0].first, boxes[0].out.shape
         # Any box costs its whole chunk, so several boxes of one chunk are cut from it.
         corner = self._corner(boxes[0])
         sizes = zip(self._chunk, self._array.shape, corner, strict=True)
-        return corner, tuple(min(c, n - f) for c, n, f in sizes), boxes
+        return corner, tuple(min(c, n - f) for c, n, f in sizes)
 
     def _corner(self, box: Box) -> Cells:
         """The first cell of the chunk that a box lies in."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import json
 import os
@@ -124,6 +125,16 @@ def test_other_nodes_follow_with_exact_states(name: str) -> None:
 def test_states_that_are_not_needed_are_dropped() -> None:
     own = WINDROW.Unbatch(MapDataset.range(4000).batch(4).to_iter_dataset()).window_shuffle(8, 1)
     with iter(own.map(plus)) as iterator:
+        for _ in range(3999):
+            next(iterator)
+        assert len(iterator._own_states._kept) < 3000
+
+
+def test_a_mix_keeps_no_states_for_a_node_that_rests() -> None:
+    own, rests = (
+        WINDROW.Unbatch(MapDataset.range(16).batch(4).to_iter_dataset().repeat()) for _ in range(2)
+    )
+    with iter(IterDataset.mix([own, rests], [1, 1e-9])) as iterator:
         for _ in range(3999):
             next(iterator)
         assert len(iterator._own_states._kept) < 3000
@@ -461,12 +472,22 @@ class GrowsAsItIsIterated(dict[int, Any]):
 def test_states_are_forgotten_while_a_thread_adds_others() -> None:
     states = OwnStates()
     states._kept = GrowsAsItIsIterated()
-    numbers = [states.add(count, "0") for count in range(5)]
+    numbers = [states.add(count, "0", collections.deque()) for count in range(5)]
     states.forget_before(numbers[2:])
     states.forget_before([numbers[1], numbers[4]])
     assert states.of(numbers[2]).elements == 2
     with pytest.raises(KeyError):
         states.of(numbers[1])
+
+
+def test_states_of_a_run_are_forgotten_while_another_node_rests() -> None:
+    states, run = OwnStates(), collections.deque[int]()
+    other = states.add(1, "0", collections.deque())
+    numbers = [states.add(count, "0", run) for count in range(5)]
+    states.forget_before([0, numbers[3]])
+    assert (states.of(other).elements, states.of(numbers[3]).elements) == (1, 3)
+    with pytest.raises(KeyError):
+        states.of(numbers[2])
 
 
 @pytest.mark.jobs

@@ -2,38 +2,205 @@
 
 from __future__ import annotations
 
+import collections
 import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorstore as ts
+import zarr
 
-from tests.chain.test_on_bad import DAMAGED, RECORDS, number_in
+from tests import far_arrays
+from tests.chain.test_on_bad import DAMAGED, RECORDS, array_record, number_in
+from tests.far_arrays import PATIENT
+from tests.range_server import RangeServer
 from windrow import MapDataset, ReadOptions
 from windrow.core.native import native
 from windrow.engine.execute import Values
 from windrow.errors import ReadError
+from windrow.sources import (
+    ArrayRecordDataSource,
+    LaidOutSource,
+    RaggedDataSource,
+    WindowDataSource,
+    ZarrDataSource,
+)
 
-pytestmark = pytest.mark.skipif(native() is None, reason="the native core says which ones failed")
+needs_core = pytest.mark.skipif(native() is None, reason="the native core says which ones failed")
 
 
-@pytest.mark.parametrize("kind", DAMAGED)
-def test_good_records_are_not_read_again(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, lost = DAMAGED[kind](tmp_path)
-
+@pytest.fixture
+def never_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def again(self: Any, source: Any, records: Any) -> Any:
         raise AssertionError("records are read again")
 
     monkeypatch.setattr(Values, "read_alone", again)
+
+
+@needs_core
+@pytest.mark.parametrize("kind", DAMAGED)
+@pytest.mark.usefixtures("never_again")
+def test_good_records_are_not_read_again(kind: str, tmp_path: Path) -> None:
+    source, lost = DAMAGED[kind](tmp_path)
     for options in (ReadOptions(), ReadOptions(0, 0)):
         stream = MapDataset.source(source).on_bad("skip").to_iter_dataset(options)
         found = [number_in(record) for record in stream]
         assert found == [n for n in range(RECORDS) if n not in lost]
 
 
+# --- boxes, rows that differ in length, and arrays that zarr-python reads ---------------------------
+
+ROWS = 48
+
+
+def rows(folder: Path, chunk: tuple[int, int], *, filtered: bool = False) -> Path:
+    """An array whose row `i` has the values `i + 1`, in which two chunks are damaged."""
+    data = np.broadcast_to(np.arange(1, ROWS + 1, dtype="f4")[:, None], (ROWS, 6)).copy()
+    write = far_arrays.write_filtered if filtered else far_arrays.write
+    path = write(folder / "rows", data, chunk)
+    last = 6 // chunk[1] - 1
+    for row, column in ((1, 0), (4, last)):
+        name = f"{row}.{column}" if filtered else f"c/{row}/{column}"
+        (path / name).write_bytes(b"not what was written" * 9)
+    return path
+
+
+def ragged(folder: Path) -> Path:
+    lengths = np.arange(ROWS) % 5
+    group = zarr.create_group(str(folder / "rows"))
+    values = np.repeat(np.arange(1, ROWS + 1, dtype="u2"), lengths)
+    group.create_array("values", data=values, chunks=(7,))
+    group.create_array("offsets", data=np.concatenate([[0], np.cumsum(lengths)]))
+    for chunk in (2, 5):
+        (folder / f"rows/values/c/{chunk}").write_bytes(b"not what was written")
+    return folder / "rows"
+
+
+def windows(path: Any, **more: Any) -> Any:
+    return WindowDataSource(path, {0: 3, 1: 2}, {0: 2, 1: 2}, **more)
+
+
+LOCAL: dict[str, Callable[[Path], Any]] = {
+    "windows": lambda folder: windows(rows(folder, (4, 3))),
+    "windows of time": lambda folder: WindowDataSource(rows(folder, (4, 6)), {0: 3}),
+    "padded windows": lambda folder: windows(rows(folder, (4, 3)), pad="edge"),
+    "windows by zarr-python": lambda folder: windows(rows(folder, (4, 3), filtered=True)),
+    "rows by zarr-python": lambda folder: ZarrDataSource(rows(folder, (4, 6), filtered=True)),
+    "ragged": lambda folder: RaggedDataSource(ragged(folder)),
+    "boxes by TensorStore": lambda folder: windows(
+        ts.open({"driver": "zarr3", "kvstore": f"file://{rows(folder, (4, 3))}/"}).result()
+    ),
+}
+
+
+def good_of(source: LaidOutSource) -> list[Any]:
+    """The records that can be read, each alone."""
+    found = []
+    for index in range(len(source)):
+        try:
+            found.append(np.asarray(source.read(np.array([index]))[0]).tolist())
+        except ReadError:
+            continue
+    assert 0 < len(found) < len(source)
+    return found
+
+
+def streamed(source: Any, options: ReadOptions | None = None) -> list[Any]:
+    dataset = MapDataset.source(source).on_bad("skip").to_iter_dataset(options)
+    return [np.asarray(record).tolist() for record in dataset]
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+def test_every_format_names_its_bad_records(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    source = LOCAL[kind](tmp_path)
+    wanted = good_of(source)
+    request.getfixturevalue("never_again")
+    assert streamed(source) == wanted
+
+
+@needs_core
+@pytest.mark.parametrize("kind", ["windows", "padded windows", "ragged", "windows of time"])
+def test_reads_without_a_plan_name_them_too(kind: str, tmp_path: Path) -> None:
+    source = LOCAL[kind](tmp_path)
+    with pytest.raises(ReadError, match="cannot be read") as caught:
+        source.read(np.arange(len(source)))
+    lost = set(caught.value.rest.errors)
+    assert len(good_of(source)) == len(source) - len(lost)
+    for index in lost:
+        with pytest.raises(ReadError, match="cannot be read"):
+            source.read(np.array([index]))
+
+
+def test_a_reason_names_records_where_values_are_stored(tmp_path: Path) -> None:
+    log = tmp_path / "bad.jsonl"
+    assert list(MapDataset.source(RaggedDataSource(ragged(tmp_path))).on_bad("skip", log=log))
+    assert "holds values 14 to 20, of records 8 to 11, cannot be read" in log.read_text()
+
+
+# --- stores on a network ----------------------------------------------------------------------------
+
+# How each is written and opened, and the most requests for its records: each object or range once, and
+# again what was read together with damage.
+FAR: dict[str, tuple[Callable[[Path], Any], Callable[[str], Any], int]] = {
+    "rows": (
+        lambda folder: rows(folder, (4, 6)),
+        lambda url: ZarrDataSource(url, remote=PATIENT),
+        18,
+    ),
+    "rows alone": (
+        lambda folder: rows(folder, (1, 6)),
+        lambda url: ZarrDataSource(url, remote=PATIENT),
+        58,
+    ),
+    "rows by zarr-python": (
+        lambda folder: rows(folder, (4, 6), filtered=True),
+        lambda url: ZarrDataSource(url, remote=PATIENT),
+        14,
+    ),
+    "windows": (lambda folder: rows(folder, (4, 3)), lambda url: windows(url, remote=PATIENT), 28),
+    "ragged": (ragged, lambda url: RaggedDataSource(url, remote=PATIENT), 30),
+    "records": (
+        lambda folder: array_record(folder / "rows", 1),
+        lambda url: ArrayRecordDataSource(url, remote=PATIENT),
+        16,
+    ),
+    "groups": (
+        lambda folder: array_record(folder / "rows", 4),
+        lambda url: ArrayRecordDataSource(url, remote=PATIENT),
+        10,
+    ),
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RangeServer]:
+    with RangeServer(tmp_path) as running:
+        yield running
+
+
+@pytest.mark.parametrize("kind", FAR)
+def test_of_a_remote_store_only_what_is_damaged_is_asked_for_again(
+    kind: str, tmp_path: Path, server: RangeServer, request: pytest.FixtureRequest
+) -> None:
+    write, opened, most = FAR[kind]
+    write(tmp_path)
+    wanted = good_of(opened(server.url("rows")))
+    request.getfixturevalue("never_again")
+    source = opened(server.url("rows"))
+    server.reset_counts()
+    assert streamed(source) == wanted
+    asked = collections.Counter((path, span) for _, path, span in server.counts().asked)
+    counts = [n for (path, _), n in asked.items() if not path.endswith((".json", ".zarray"))]
+    assert max(counts) <= 2
+    assert sum(counts) <= most
+
+
+@needs_core
 def test_the_rest_of_a_read_never_leaves_the_process(tmp_path: Path) -> None:
     source, lost = DAMAGED["records"](tmp_path)
     with pytest.raises(ReadError, match="cannot be read") as caught:

@@ -27,7 +27,7 @@ from windrow.sources import BoxField, BoxPart, Columns, Cut, IntArray, LaidOutSo
 from windrow.sources.chunks import Box
 from windrow.sources.padding import Mode
 from windrow.sources.zarr.box_readers import StoreBoxReader
-from windrow.sources.zarr.tensorstore import StoreArray
+from windrow.sources.zarr.store_array import StoreArray
 from windrow.sources.zarr.tree import ArrayTree, OpenArray
 from windrow.transforms.nodes import ToStreamNode
 

@@ -477,7 +477,6 @@ def test_workers_are_started_and_end_with_what_they_were_sent() -> None:
         team.employ(0)
         team.dismiss()  # jobs that wait still find a worker
         assert [team.wait(job) for job in jobs] == [str(number) for number in range(9)]
-        team.dismiss()
         assert until(lambda: team.ready() == 0 and not team.process_ids)
         team.employ(3)
         assert until(lambda: team.ready() == 3)
@@ -500,3 +499,27 @@ def test_jobs_of_a_leaving_worker_that_dies_are_done_by_another(tmp_path: Path) 
         with pytest.warns(RuntimeWarning, match=r"worker 0 of 1 .* ended \(.*SIGKILL"):
             assert team.wait(job) == 5
         assert died.exists()
+        assert until(
+            lambda: team.ready() == 0 and not team.process_ids
+        )  # nor does the new one stay
+        assert team.wait(team.submit((str, 6))) == "6"
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("tries", [1, 3])
+def test_an_end_of_a_leaving_worker_counts_while_others_stay(tmp_path: Path, tries: int) -> None:
+    with workers(handlers.called, count=2) as team:
+        team.employ(2)
+        assert until(lambda: team.ready() == 2)
+        first = team.submit((str, 1))
+        second = team.submit((handlers.once, tmp_path / "died", "kill", 5), tries)
+        team.employ(1)
+        team.dismiss()
+        if tries == 1:
+            with pytest.raises(WorkerError, match=r"a worker ended over its work \(.*SIGKILL"):
+                team.wait(second)
+        else:
+            with pytest.warns(RuntimeWarning, match=r"worker 1 of 2 .*SIGKILL.*again by another"):
+                assert team.wait(second) == 5
+        assert (team.wait(first), len(second.ends)) == ("1", 1)
+        assert team.ready() == len(team.process_ids) == 1

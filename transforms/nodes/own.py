@@ -7,9 +7,11 @@ stream is what that iterator returns from `get_state`, which includes what it as
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +27,7 @@ from windrow.transforms.nodes.streams import StreamNode, lanes_of, origin
 from windrow.transforms.nodes.values import EachNode
 from windrow.transforms.nodes.whole_chain import check_whole_batches
 from windrow.transforms.positions import Positions
-from windrow.transforms.row_blocks import Block, Blocks, Inputs, OwnStates
+from windrow.transforms.row_blocks import Block, Blocks, Inputs
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Columnar, Listed, Table
 
@@ -130,17 +132,19 @@ class OwnStreamNode(StreamNode):
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         states, size, count = inputs.own_states(), inputs.row_count(), 0
+        run = collections.deque[int]()
         with inputs.calling():
             iterator = self._iterator()
             if position[-1]:
                 kept = states.of(position[-1])
-                count = kept.elements
+                count, run = kept.elements, kept.run
                 iterator.set_state(kept.value())
         try:
             while True:
                 began, rows = inputs.now_s(), size.next_rows()
                 with inputs.calling():
-                    values, marks, error = self._taken(iterator, states, count, rows)
+                    keep = functools.partial(states.add, run=run)
+                    values, marks, error = self._taken(iterator, keep, count, rows)
                 block = Block(Listed(values), np.array(marks, np.int64).reshape(-1, 1))
                 count += len(values)
                 if values:
@@ -173,7 +177,7 @@ class OwnStreamNode(StreamNode):
         return iterator
 
     def _taken(
-        self, iterator: Any, states: OwnStates, count: int, rows: int
+        self, iterator: Any, keep: Callable[[int, str], int], count: int, rows: int
     ) -> tuple[list[Any], list[int], Exception | None]:
         """The next elements, the number of the state after each, and the error of the next one."""
         values, marks = list[Any](), list[int]()
@@ -181,7 +185,7 @@ class OwnStreamNode(StreamNode):
             while len(values) < rows:
                 value = next(iterator)
                 text = self._text(iterator, is_first=not marks)
-                marks.append(states.add(count + len(marks) + 1, text))
+                marks.append(keep(count + len(marks) + 1, text))
                 values.append(value)
         except StopIteration:
             return values, marks, None

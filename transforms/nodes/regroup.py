@@ -276,6 +276,11 @@ class BatchNode(RegroupNode):
         return 1
 
     @property
+    def share(self) -> str | None:
+        """Names the shards that the node makes, and their number; None where each batch is whole."""
+        return None
+
+    @property
     def agree(self) -> Callable[[bool], bool] | None:
         """Decides with the other shards whether there is another batch."""
         return None

@@ -66,6 +66,11 @@ class ShardBatchNode(BatchNode):
         return ".".join(filter(None, [super().written, self.taken_part]))
 
     @property
+    def share(self) -> str | None:
+        parts = "+".join(map(str, self.parts))
+        return f"{parts}/{self.shards}" if self.shards > 1 else None
+
+    @property
     def taken_part(self) -> str:
         if self.shards == 1:
             return ""

@@ -22,7 +22,7 @@ from windrow.transforms.nodes.base import STREAM, IntArray, Node
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
-from windrow.transforms.nodes.streams import as_batch, lanes_of
+from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of
 from windrow.transforms.nodes.whole_chain import fingerprint_of
 
 
@@ -36,7 +36,7 @@ class RowPosition(NamedTuple):
         own: States of the user's own nodes, by their numbers from "0" on, parents first; None
             without them.
         bad: For the number of each `on_bad` node, parents first, the bad records of each lane; None
-            without such nodes.
+            without such nodes. With `Tail.share` also which of them this shard counted, and others.
     """
 
     rows: int
@@ -68,6 +68,21 @@ class Tail:
     def shards(self) -> int:
         """The number of shards of each batch."""
         return 1 if self.batch is None else self.batch.shards
+
+    @property
+    def share(self) -> str | None:
+        """Names the rows of each batch that this process makes, where other shards make others of its lanes.
+
+        None where it makes all rows of the lanes that it runs.
+        """
+        batch = self.batch
+        if batch is None or self.lanes % batch.shards == 0:
+            return None
+        if not self.is_indexed:
+            own = batch.of_own_rows() if self.lanes == 1 else chain_of_rows(batch.parent)
+            if own is None:
+                return None
+        return batch.share
 
     @property
     def agree(self) -> Callable[[bool], bool] | None:

@@ -8,6 +8,7 @@ is read is ever evaluated.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -59,7 +60,7 @@ class _NotPlainError(Exception):
     """An array that TensorStore must read; the message says why."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PlainLayout:
     """How the native core decodes an array, as its metadata describe it.
 
@@ -96,12 +97,12 @@ class PlainLayout:
         """Path, in the array's folder, of the stored object at `coords` of the grid of objects."""
         return self.prefix + self.separator.join(map(str, coords))
 
-    @property
+    @functools.cached_property
     def grid(self) -> tuple[int, ...]:
         """Chunks along each axis; inner chunks if the array is sharded."""
         return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk_shape, strict=True))
 
-    @property
+    @functools.cached_property
     def shard_grid(self) -> tuple[int, ...]:
         """Chunks along each axis of one shard; all 1 if the array is not sharded."""
         whole = self.shard_shape or self.chunk_shape

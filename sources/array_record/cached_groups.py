@@ -19,7 +19,7 @@ from windrow.core.native_read import NativeRead
 from windrow.sources.array_record.decode import Verify
 from windrow.sources.array_record.files import IndexedFile
 from windrow.sources.base import IntArray
-from windrow.sources.remote.disk_cache import HEAD_BYTES, CacheSegment
+from windrow.sources.remote.cache_segments import HEAD_BYTES, CacheSegment
 
 FoundGroups = Sequence[tuple[int, IntArray, CacheSegment]]
 

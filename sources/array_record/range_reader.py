@@ -33,8 +33,8 @@ from windrow.sources.array_record.records import (
     started_by_records,
 )
 from windrow.sources.base import IntArray
+from windrow.sources.remote.cache_segments import CacheSegment
 from windrow.sources.remote.coming_reads import FileRanges
-from windrow.sources.remote.disk_cache import CacheSegment
 from windrow.sources.remote.fetcher import LIBRARY, ByteRange, Fetcher
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.range_cache import CachedRange, RangeCache

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from windrow.errors import NotFoundError, ReadError
-from windrow.sources.remote.disk_cache import CacheSegment, StoredSegment, stored_segments
+from windrow.sources.remote.cache_segments import CacheSegment, StoredSegment, stored_segments
 
 _SHOWN_URLS = 20
 _UNKNOWN = "(unknown URL)"

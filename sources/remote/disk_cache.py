@@ -1,7 +1,6 @@
 """A cache of bytes of remote files in a folder of a local disk, shared by all processes of a host.
 
-A segment is a sparse file that holds ranges of one version of a remote file, each at its place, so that
-neighbours are read at once. Rows at its end say which ranges are there, with their checksums.
+Ranges lie in segments (`cache_segments.py`), each at its place, so that neighbours are read at once.
 
 1. Bytes are kept under the URL, the settings that lead to another store, the version and size of the
    file, and their place in it. A file without a version is not kept.
@@ -28,180 +27,40 @@ import json
 import logging
 import math
 import os
-import re
 import threading
 import time
 import uuid
 import weakref
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.core.redaction import shown_url, without_secrets
+from windrow.sources.remote.cache_segments import (
+    BLOCK_BYTES,
+    HEAD_BYTES,
+    TOUCH_S,
+    Bytes,
+    CacheSegment,
+    IntArray,
+    LocatedRanges,
+    StoredSegment,
+    rows_at,
+    stored_segments,
+    write_at,
+)
 from windrow.sources.remote.coming_reads import ComingReads, RangesOf
 from windrow.sources.remote.remote_file import RemoteFile
 
-IntArray = npt.NDArray[np.int64]
-Bytes = bytes | memoryview
-
 SEGMENT_BYTES: Final = 16 << 20
-# Bytes of a remote file have the same place in blocks of this size as in the file. The head's facts take
-# one block of the disk.
-HEAD_BYTES: Final = 1 << 16
-# `sum` is the sum of the others. A row lies within a block of the disk, and so is written at once.
-_ROW: Final = np.dtype([(name, "<i8") for name in ("start", "stop", "checksum", "sum")])
-_FAN: Final = re.compile(r"[0-9a-f]{3}")
-_NAME: Final = re.compile(r"([0-9a-f]{24})-([0-9a-f]{24})-(\d+)-(\d+)")
-# A segment that is being made: under its own name it would be used before it is complete.
-_NEW: Final = re.compile(r"new-[0-9a-f]{32}")
-_BLOCK_BYTES: Final = 4096
-_STALE_S: Final = 3600.0
-_WRITE_S: Final = 10.0
 _LOCK: Final = "lock"
 _FORMAT: Final = "windrow cache 1"
 _LONGEST_URL: Final = 2000
 _MOST_OPEN: Final = 128
 _MOST_KEYS: Final = 100_000
 _PAUSE_S: Final = 10.0
-_TOUCH_S: Final = 30.0
 _log = logging.getLogger("windrow.remote")
-
-
-class CacheSegment:
-    """An open segment. Not thread-safe."""
-
-    def __init__(self, path: str) -> None:
-        """Open the segment at `path`. Raises OSError."""
-        place, version, base, size = os.path.basename(path).split("-")
-        self.path, self.base = path, int(base)
-        self.size, self._rows_at = int(size), _rows_at(int(size))
-        self.opened: Any = None
-        """What a reader of the format keeps of it."""
-        self._seed = zlib.crc32(f"{place}-{version}".encode())
-        self._number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        # A cache is not closed: its segments are closed when it is dropped.
-        self._close = weakref.finalize(self, os.close, self._number)
-        self._read = 0  # bytes of rows
-        self.rows: npt.NDArray[Any] = np.zeros(0, _ROW)
-        """Its ranges in the order of their starts, which all differ."""
-        self.checked: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
-        self._touched_s = -math.inf
-
-    def close(self) -> None:
-        """Close it."""
-        self._close()
-
-    @property
-    def is_deleted(self) -> bool:
-        """Whether its file was deleted; there may be another one at its path."""
-        return not os.fstat(self._number).st_nlink
-
-    def delete(self) -> None:
-        """Delete its file."""
-        if not self.is_deleted:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path)
-
-    def refresh(self) -> bool:
-        """Read the rows that were added; whether the segment is whole."""
-        stat = os.fstat(self._number)
-        added = stat.st_size - self._rows_at - self._read
-        if added < 0:
-            return False
-        # A part of a row is being written, or was left by a process that was killed.
-        if added % _ROW.itemsize and time.time() - stat.st_mtime > _WRITE_S:
-            return False
-        if added >= _ROW.itemsize:
-            raw = os.pread(self._number, added, self._rows_at + self._read)
-            new = np.frombuffer(raw[: len(raw) // _ROW.itemsize * _ROW.itemsize], _ROW)
-            self._read += new.nbytes
-            new = new[new["start"] + new["stop"] + new["checksum"] == new["sum"]]
-            # The last row of a start counts: it came after the bytes of an earlier one were damaged.
-            both = np.concatenate([self.rows, new])[::-1]
-            checked = np.concatenate([self.checked, np.zeros(len(new), np.bool_)])[::-1]
-            if len(both) > 1:  # often it is one: a whole object
-                _, first = np.unique(both["start"], return_index=True)
-                both, checked = both[first], checked[first]
-            self.rows, self.checked = both, checked
-        return True
-
-    def bytes_of(self, start: int, stop: int) -> bytes:
-        """Bytes of the remote file; fewer if the segment is cut short."""
-        return os.pread(self._number, stop - start, HEAD_BYTES + start - self.base)
-
-    def find(self, begin: IntArray, end: IntArray) -> IntArray:
-        """The rows of ranges; -1 for a range that is not kept."""
-        if not len(self.rows):
-            return np.full(len(begin), -1, np.int64)
-        at = np.minimum(np.searchsorted(self.rows["start"], begin), len(self.rows) - 1)
-        hit = (self.rows["start"][at] == begin) & (self.rows["stop"][at] == end)
-        return np.where(hit, at, -1)
-
-    def damaged(self, rows: IntArray) -> list[int]:
-        """Rows whose bytes are not as they were kept; each is compared once."""
-        bad = []
-        for row in rows[~self.checked[rows]].tolist():
-            start, stop, checksum, _ = self.rows[row].item()
-            data = self.bytes_of(start, stop)
-            if len(data) == stop - start and _checksum(self._seed, start, stop, data) == checksum:
-                self.checked[row] = True
-            else:
-                bad.append(row)
-        return bad
-
-    def located(
-        self, places: IntArray, begin: IntArray, end: IntArray, opener: Callable[[int], Any]
-    ) -> LocatedRanges:
-        """Where the ranges at `places` are that are kept; `opener` opens the file's number."""
-        found = self.find(begin[places], end[places])
-        places, rows = places[found >= 0], self.rows[found[found >= 0]]
-        if self.opened is None:
-            self.opened = opener(self._number)
-        seeds = (self._seed + rows["start"] + rows["stop"]) & 0xFFFFFFFF
-        offsets = HEAD_BYTES + rows["start"] - self.base
-        return LocatedRanges(places, self.opened, offsets, seeds, rows["checksum"])
-
-    def forget(self, rows: list[int]) -> None:
-        """Count ranges as not kept."""
-        keep = np.ones(len(self.rows), np.bool_)
-        keep[rows] = False
-        self.rows, self.checked = self.rows[keep], self.checked[keep]
-
-    def add(self, begin: IntArray, end: IntArray, start: int, data: memoryview) -> int:
-        """Write ranges, from `data` that begins at `start`; the bytes of the disk that this took.
-
-        Raises:
-            OSError: If they cannot be written.
-        """
-        first, last = int(begin[0]), int(end.max())
-        _write(self._number, data[first - start : last - start], HEAD_BYTES + first - self.base)
-        rows = np.empty(len(begin), _ROW)
-        rows["start"], rows["stop"] = begin, end
-        rows["checksum"] = [
-            _checksum(self._seed, b, e, data[b - start : e - start])
-            for b, e in zip(begin.tolist(), end.tolist(), strict=True)
-        ]
-        rows["sum"] = rows["start"] + rows["stop"] + rows["checksum"]
-        number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            raw = rows.tobytes()
-            if os.write(number, raw) < len(raw):
-                # A part of a row: no later row could be found.
-                self.delete()
-        finally:
-            os.close(number)
-        return last - first + len(raw) + 2 * _BLOCK_BYTES
-
-    def touch(self) -> None:
-        """Note that it is used."""
-        now_s = time.monotonic()
-        if now_s - self._touched_s >= _TOUCH_S:
-            self._touched_s = now_s
-            with contextlib.suppress(OSError):  # such as a disk that is mounted for reading only
-                os.utime(self._number)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -210,25 +69,6 @@ class KeptRanges:
 
     places: IntArray
     segment: CacheSegment
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class LocatedRanges:
-    """Ranges of one segment, for a caller that compares their checksums.
-
-    Args:
-        places: Their places in the request.
-        file: The file of the segment, as it was opened for the caller.
-        offsets: Where they begin in the file.
-        seeds: What `zlib.crc32` begins with.
-        checksums: What it must return.
-    """
-
-    places: IntArray
-    file: Any
-    offsets: IntArray
-    seeds: IntArray
-    checksums: IntArray
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -264,7 +104,7 @@ class DiskCache:
         )
         self._lock = threading.Lock()
         self._open: collections.OrderedDict[str, CacheSegment] = collections.OrderedDict()
-        self._used: set[str] = set()  # names of segments
+        self._names_used: set[str] = set()  # of segments
         self._coming = weakref.WeakKeyDictionary[ComingReads, RangesOf]()
         self._keys: dict[RemoteFile, str] = {}
         self._written = most_bytes  # since the folder was measured
@@ -336,7 +176,7 @@ class DiskCache:
                 segment.touch()
             else:
                 segment.delete()
-        if time.monotonic() - self._looked_s > _TOUCH_S:
+        if time.monotonic() - self._looked_s > TOUCH_S:
             self._close_deleted()
 
     def put(
@@ -427,8 +267,13 @@ class DiskCache:
         self, file: RemoteFile, begin: IntArray, end: IntArray
     ) -> Iterator[tuple[IntArray, int, int]]:
         """The places of ranges of each segment, the first byte that it may hold, and how many."""
+        length = self._segment_bytes
+        if len(begin) == 1 and end[0] - begin[0] <= length:  # often: it is not worth sorting
+            base = int(begin[0]) // length * length
+            yield np.zeros(1, np.int64), base, min(2 * length, file.size_bytes - base)
+            return
         bases, sizes = self._segments_of(file, begin, end)
-        keys = 2 * bases + (end - begin > self._segment_bytes)
+        keys = 2 * bases + (end - begin > length)
         for at in np.unique(keys, return_index=True)[1].tolist():
             yield np.flatnonzero(keys == keys[at]), int(bases[at]), int(sizes[at])
 
@@ -437,10 +282,6 @@ class DiskCache:
     ) -> tuple[IntArray, IntArray]:
         """The first byte that the segment of each range may hold, and how many."""
         length = self._segment_bytes
-        if len(begin) == 1 and end[0] - begin[0] <= length:  # often: it is not worth sorting
-            base = int(begin[0]) // length * length
-            yield np.zeros(1, np.int64), base, min(2 * length, file.size_bytes - base)
-            return
         large = end - begin > length
         bases = np.where(large, begin // HEAD_BYTES * HEAD_BYTES, begin // length * length)
         return bases, np.where(large, end - bases, np.minimum(2 * length, file.size_bytes - bases))
@@ -460,7 +301,7 @@ class DiskCache:
         except FileNotFoundError:
             return None
         self._open[name] = segment
-        self._used.add(name)
+        self._names_used.add(name)
         while len(self._open) > _MOST_OPEN:
             self._open.popitem(last=False)[1].close()
         return segment
@@ -477,8 +318,8 @@ class DiskCache:
         new = os.path.join(self._fan(name), f"new-{uuid.uuid4().hex}")
         number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            _write(number, memoryview(json.dumps(facts).encode().ljust(_BLOCK_BYTES)), 0)
-            os.ftruncate(number, _rows_at(size))
+            write_at(number, memoryview(json.dumps(facts).encode().ljust(BLOCK_BYTES)), 0)
+            os.ftruncate(number, rows_at(size))
             with contextlib.suppress(FileExistsError):
                 os.link(new, os.path.join(self._fan(name), name))
         finally:
@@ -502,11 +343,11 @@ class DiskCache:
     def _evict(self, due: Mapping[str, int]) -> None:
         with contextlib.suppress(BlockingIOError), _locked(self._folder):
             found = sorted(stored_segments(self._folder), key=lambda one: one.used_s)
-            self._used &= {one.name for one in found}
+            self._names_used &= {one.name for one in found}
             before = left = sum(one.disk_bytes for one in found)
             if left <= self._most_bytes // 8 * 7:  # another process has made room
                 return
-            for one in _in_turn(found, due, self._used):
+            for one in _in_turn(found, due, self._names_used):
                 if left <= self._most_bytes // 4 * 3:
                     break
                 with contextlib.suppress(FileNotFoundError):
@@ -588,21 +429,6 @@ def _runs(
             yield KeptRun(at, start, data)
 
 
-def _rows_at(size: int) -> int:
-    """Where the rows of a segment for `size` bytes begin."""
-    return HEAD_BYTES + -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
-
-
-def _checksum(seed: int, start: int, stop: int, data: Bytes) -> int:
-    return zlib.crc32(data, (seed + start + stop) & 0xFFFFFFFF)
-
-
-def _write(number: int, data: memoryview, at: int) -> None:
-    while len(data):
-        count = os.pwrite(number, data, at)
-        data, at = data[count:], at + count
-
-
 @contextlib.contextmanager
 def _locked(folder: str) -> Iterator[None]:
     """Hold the lock of a folder. Raises BlockingIOError if another process holds it."""
@@ -612,45 +438,3 @@ def _locked(folder: str) -> Iterator[None]:
         yield
     finally:
         os.close(number)
-
-
-# ---- a folder, for eviction and for the command line
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoredSegment:
-    """The file of a segment."""
-
-    path: str
-    used_s: float
-    disk_bytes: int
-
-    @property
-    def name(self) -> str:
-        """The name of its file."""
-        return os.path.basename(self.path)
-
-    def url(self) -> str:
-        """The URL that it holds ranges of, without secrets; empty if that cannot be read."""
-        try:
-            with open(self.path, "rb") as file:
-                return str(json.loads(file.read(_BLOCK_BYTES))["url"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return ""
-
-
-def stored_segments(folder: str) -> Iterator[StoredSegment]:
-    """The segments in a cache's folder; what a killed process left behind is deleted.
-
-    Raises:
-        OSError: If the folder cannot be listed.
-    """
-    fans = [entry.path for entry in os.scandir(folder) if _FAN.fullmatch(entry.name)]
-    for entry in (entry for fan in fans for entry in os.scandir(fan)):
-        with contextlib.suppress(FileNotFoundError):
-            stat = entry.stat(follow_symlinks=False)
-            if _NAME.fullmatch(entry.name):
-                size = max(_BLOCK_BYTES, 512 * stat.st_blocks)
-                yield StoredSegment(entry.path, stat.st_mtime, size)
-            elif _NEW.fullmatch(entry.name) and time.time() - stat.st_mtime > _STALE_S:
-                os.unlink(entry.path)

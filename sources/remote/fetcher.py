@@ -45,14 +45,9 @@ from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.remote.transports import Transport, same
 
 if TYPE_CHECKING:
+    from windrow.sources.remote.cache_segments import IntArray, LocatedRanges
     from windrow.sources.remote.coming_reads import ComingReads, RangesOf
-    from windrow.sources.remote.disk_cache import (
-        DiskCache,
-        IntArray,
-        KeptRanges,
-        KeptRun,
-        LocatedRanges,
-    )
+    from windrow.sources.remote.disk_cache import DiskCache, KeptRanges, KeptRun
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
 

@@ -18,7 +18,7 @@ from windrow.errors import ElementError
 from windrow.sources.chunks import AnyArray
 from windrow.sources.windows.cf import described
 from windrow.sources.windows.plan import WindowPlan
-from windrow.sources.windows.window_coordinates import WindowCoordinate
+from windrow.sources.windows.window_coordinates import WindowCoordinate, axis_name
 from windrow.sources.zarr.tree import OpenArray
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def variables_of(
     for field in plan.taken:
         array = opened[field.number]
         kept = [axis for axis in field.along if not axis.dropped]
-        dims = tuple(plan.axis_name(axis.dim, field.name) for axis in kept)
+        dims = tuple(axis_name(plan, axis.dim, field.name) for axis in kept)
         attributes = described(array.attributes, array.dtype, array.missing_value, decoded=decoded)
         found.append(Variable(field.name or own_name, dims, field.shape, attributes))
     for coordinate in coordinates:

@@ -105,15 +105,6 @@ class WindowPlan:
             return modes[0]
         return ", ".join(f"{dim} {mode}" for dim, mode in self.pads.items())
 
-    def axis_name(self, dim: Dim, field: str, name: str | None = None) -> str:
-        """The name of a field's axis along `dim`, or of labels `name` along it.
-
-        It is the name itself where all fields have the same cells, and else begins with the field's.
-        """
-        name = name or (f"dim_{dim}" if isinstance(dim, int) else dim)
-        cells = {axis for taken in self.taken for axis in taken.along if axis.dim == dim}
-        return name if len(cells) == 1 else f"{field.replace('/', '_')}_{name}"
-
     def reach(self, dim: Dim) -> Run:
         """The cells from the first to the last one that windows read, counted from their origins."""
         all_of = [axis.reach for field in self.taken for axis in field.along if axis.dim == dim]

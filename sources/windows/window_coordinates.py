@@ -18,7 +18,7 @@ from windrow.sources.cells import Box
 from windrow.sources.chunks import AnyArray
 from windrow.sources.windows.coordinates import Coordinates
 from windrow.sources.windows.fields import Along
-from windrow.sources.windows.origins import Origins
+from windrow.sources.windows.origins import Dim, Origins
 from windrow.sources.windows.plan import WindowPlan
 from windrow.sources.windows.selection import Coordinate
 from windrow.sources.windows.stores import coordinate_along
@@ -226,11 +226,11 @@ def _of_fields(
     found: dict[str, WindowCoordinate] = {}
     for field in plan.taken:
         for along in field.along:
-            own = plan.axis_name(dim, field.name, name)
+            own = axis_name(plan, dim, field.name, name)
             if along.dim == dim and field.number in values and own not in found:
                 found[own] = WindowCoordinate(
                     own,
-                    plan.axis_name(dim, field.name),
+                    axis_name(plan, dim, field.name),
                     along,
                     values[field.number],
                     padded=dim in plan.pads,
@@ -238,3 +238,13 @@ def _of_fields(
                     attributes=attributes,
                 )
     return list(found.values())
+
+
+def axis_name(plan: WindowPlan, dim: Dim, field: str, name: str | None = None) -> str:
+    """The name of a field's axis along `dim`, or of labels `name` along it.
+
+    It is the name itself where all fields have the same cells, and else begins with the field's.
+    """
+    name = name or (f"dim_{dim}" if isinstance(dim, int) else dim)
+    cells = {axis for taken in plan.taken for axis in taken.along if axis.dim == dim}
+    return name if len(cells) == 1 else f"{field.replace('/', '_')}_{name}"

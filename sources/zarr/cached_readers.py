@@ -104,10 +104,10 @@ class _CachedReader(PythonReader, Generic[Item]):
             return None
         absent = dict.fromkeys(n for _, some in items for n in some if n not in stored)
         reads = {number: self._fetch(number) for number in absent}
-        ends = Ends(len(items))
+        ends = Ends(len(items), _first)
         for place, (item, some) in enumerate(items):
             missing = [number for number in some if number in reads]
-            came = Ends(len(missing))
+            came = Ends(len(missing), _first)
             for at, number in enumerate(missing):
                 reads[number].add_done_callback(partial(_end, came, at))
             given = {number: stored[number] for number in some if number in stored}
@@ -308,6 +308,10 @@ class _Both:
 def _end(ends: Ends, place: int, read: Future[StoredChunk]) -> None:
     error = read.exception()
     ends.end(place, error if error is None or isinstance(error, Exception) else stopped())
+
+
+def _first(errors: Mapping[int, BaseException]) -> BaseException:
+    return next(iter(errors.values()))
 
 
 def python_reader(array: PythonArray, boxes_of: Sequence[int] | None = None) -> PythonReader:

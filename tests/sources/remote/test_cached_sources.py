@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pickle
 import random
 import shutil
@@ -26,7 +27,8 @@ from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
 from windrow.sources.array_record import range_reader
 from windrow.sources.remote import disk_cache
-from windrow.sources.remote.disk_cache import CacheSegment, DiskCache, stored_segments
+from windrow.sources.remote.cache_segments import CacheSegment, stored_segments
+from windrow.sources.remote.disk_cache import DiskCache
 from windrow.sources.remote.fetcher import Fetcher
 from windrow.sources.remote.remote_file import ByteRange
 from windrow.sources.zarr.urls import route_of
@@ -232,7 +234,7 @@ def test_the_disk_never_harms_the_stream(
 
         shutil.rmtree(tmp_path / "cache")
         (tmp_path / "cache").mkdir()
-        monkeypatch.setattr(disk_cache, "_write", full)
+        monkeypatch.setattr(os, "pwrite", full)
     assert epoch(source, 1) == records
     assert caplog.text.count("reading continues without it") == (harm != "small")
 

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from tests.processes import Program, left, until
 from windrow.sources.remote import disk_cache
+from windrow.sources.remote.cache_segments import stored_segments
 from windrow.sources.remote.coming_reads import FileRanges
-from windrow.sources.remote.disk_cache import DiskCache, stored_segments
+from windrow.sources.remote.disk_cache import DiskCache
 from windrow.sources.remote.remote_file import RemoteFile
 
 DATA = random.Random(0).randbytes(300_001)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gzip
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -26,8 +27,8 @@ from windrow.core.native import native
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError, WindrowError
 from windrow.sources import RemoteOptions, Span, WindowDataSource, ZarrDataSource
-from windrow.sources.remote import disk_cache
-from windrow.sources.remote.disk_cache import stored_segments
+from windrow.sources.remote import cache_segments
+from windrow.sources.remote.cache_segments import stored_segments
 from windrow.sources.zarr import remote as presence
 from windrow.sources.zarr.zarr_python import PythonArray
 
@@ -136,7 +137,7 @@ def harmed(cached: RemoteOptions, harm: Callable[[Path], object]) -> None:
 def overwritten(path: Path) -> None:
     """Zeros in the place of all ranges, whose rows stay."""
     with path.open("r+b") as file:
-        file.seek(disk_cache.HEAD_BYTES)
+        file.seek(cache_segments.HEAD_BYTES)
         file.write(bytes(2000))
 
 
@@ -215,7 +216,7 @@ def test_damaged_bytes_of_the_cache_are_fetched_again(
 @pytest.mark.parametrize(
     "harm",
     [
-        lambda path: path.write_bytes(path.read_bytes()[: disk_cache.HEAD_BYTES + 10]),
+        lambda path: path.write_bytes(path.read_bytes()[: cache_segments.HEAD_BYTES + 10]),
         lambda path: path.write_bytes(b""),
         lambda path: path.unlink(),
         lambda path: shutil.rmtree(path.parent.parent, ignore_errors=True),
@@ -244,7 +245,7 @@ def test_a_full_disk_changes_no_record_and_no_number_of_requests(
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk_cache, "_write", full)
+    monkeypatch.setattr(os, "pwrite", full)
     source = ZarrDataSource(server.url("rows"), remote=cached)
     for _ in range(2):
         server.reset_counts()

@@ -1,0 +1,1 @@
+from sources.remote.cache_segments import *

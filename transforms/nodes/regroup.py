@@ -276,7 +276,7 @@ class BatchNode(RegroupNode):
         return 1
 
     @property
-    def share_name(self) -> str | None:
+    def shard_names(self) -> str | None:
         """Names the shards that the node makes, and their number; None where each batch is whole."""
         return None
 

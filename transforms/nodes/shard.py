@@ -66,7 +66,7 @@ class ShardBatchNode(BatchNode):
         return ".".join(filter(None, [super().written, self.taken_part]))
 
     @property
-    def share_name(self) -> str | None:
+    def shard_names(self) -> str | None:
         parts = "+".join(map(str, self.parts))
         return f"{parts}/{self.shards}" if self.shards > 1 else None
 

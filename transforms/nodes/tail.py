@@ -82,7 +82,7 @@ class Tail:
             own = batch.of_own_rows() if self.lanes == 1 else chain_of_rows(batch.parent)
             if own is None:
                 return None
-        return batch.share_name
+        return batch.shard_names
 
     @property
     def agree(self) -> Callable[[bool], bool] | None:

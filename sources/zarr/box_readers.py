@@ -20,14 +20,13 @@ from windrow.errors import ReadError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import Box, BoxReader
 from windrow.sources.scan import Checks
-from windrow.sources.zarr.cached_readers import python_reader
 from windrow.sources.zarr.error_text import file_in, is_about_index
 from windrow.sources.zarr.in_flight import kind_of
 from windrow.sources.zarr.local.metadata import damaged, held_cells
 from windrow.sources.zarr.remote import unreachable
 from windrow.sources.zarr.store_array import StoreArray
 from windrow.sources.zarr.tensorstore import StoreChecks, read_boxes
-from windrow.sources.zarr.zarr_python import PythonArray
+from windrow.sources.zarr.zarr_python import PythonArray, PythonReader
 
 Cells = tuple[int, ...]
 
@@ -85,6 +84,18 @@ def box_reader(
     sizes = zip(array.chunk_shape, array.shape, strict=True)
     shape, shift = tuple(max(1, min(c, n)) for c, n in sizes), (0,) * len(array.shape)
     return python_reader(array, shape), shape, shift
+
+
+def python_reader(array: PythonArray, boxes_of: Cells | None = None) -> PythonReader:
+    """The reader of an array that zarr-python opened: of rows, or of boxes of chunks of a shape."""
+    if array.cached is None or array.access is None:
+        return PythonReader(array, boxes_of)
+    # Few arrays have a cache: others do not load it.
+    from windrow.sources.zarr.cached_readers import CachedBoxReader, CachedRowReader
+
+    if boxes_of is None:
+        return CachedRowReader(array, array.cached, array.access)
+    return CachedBoxReader(array, array.cached, array.access, boxes_of)
 
 
 def _chunks(array: StoreArray, chunk: Sequence[int | None]) -> tuple[Cells, Cells]:

@@ -312,12 +312,3 @@ def _end(ends: Ends, place: int, read: Future[StoredChunk]) -> None:
 
 def _first(errors: Mapping[int, BaseException]) -> BaseException:
     return next(iter(errors.values()))
-
-
-def python_reader(array: PythonArray, boxes_of: Sequence[int] | None = None) -> PythonReader:
-    """The reader of an array: of rows, or of boxes of chunks of a shape."""
-    if array.cached is None or array.access is None:
-        return PythonReader(array, boxes_of)
-    if boxes_of is None:
-        return CachedRowReader(array, array.cached, array.access)
-    return CachedBoxReader(array, array.cached, array.access, boxes_of)

@@ -27,8 +27,7 @@ from windrow.sources.chunks import ArrayPart, BoxReader, RowReader
 from windrow.sources.padding import Padding
 from windrow.sources.remote.options import useless_options
 from windrow.sources.remote.request_counts import RemoteStats
-from windrow.sources.zarr.box_readers import box_reader
-from windrow.sources.zarr.cached_readers import python_reader
+from windrow.sources.zarr.box_readers import box_reader, python_reader
 from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.find import find_all, open_each, unread
 from windrow.sources.zarr.held import HeldArray

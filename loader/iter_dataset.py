@@ -63,6 +63,19 @@ class IterDataset(Dataset[T_co]):
 
             raise of_stream(type(self).__name__, name)
 
+        def __getitem__(self, index: Any) -> Any:
+            from windrow.core.absent_names import NO_INDEX
+
+            raise ArgumentError(NO_INDEX)
+
+        def __len__(self) -> int:
+            from windrow.core.absent_names import NO_LENGTH
+
+            raise ArgumentError(NO_LENGTH)
+
+        def __bool__(self) -> bool:
+            return True  # without it Python asks for the length
+
     def _check_own_class(self) -> None:
         from windrow import own_nodes  # few processes have own nodes
 

@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import threading
+import tomllib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -440,6 +441,14 @@ def test_30_a_function_that_cannot_travel_is_named_with_its_attribute(
         why,
     )
     assert re.fullmatch(f"windrow: what cannot be pickled belongs to {node}", which)
+
+
+def test_39_every_missing_extra_names_its_packages() -> None:
+    settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    for extra in settings["project"]["optional-dependencies"]:
+        assert re.search(r"; run: pip install [a-z].*; or in", str(missing_extra("it", extra))), (
+            extra
+        )
 
 
 def test_39_a_missing_extra_names_the_packages() -> None:

@@ -69,9 +69,12 @@ class IterDataset(Dataset[T_co]):
             raise ArgumentError(NO_INDEX)
 
         def __len__(self) -> int:
-            from windrow.core.absent_names import NO_LENGTH
-
-            raise ArgumentError(NO_LENGTH)
+            # `list(stream)` asks, and goes without: nothing is imported for it.
+            raise ArgumentError(
+                "a stream has no length that is known before it ends: take len() of the MapDataset"
+                " before to_iter_dataset(); stream.explain().length is the number of elements where"
+                " the chain fixes it"
+            )
 
         def __bool__(self) -> bool:
             return True  # without it Python asks for the length

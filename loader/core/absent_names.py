@@ -44,11 +44,7 @@ NO_INDEX: Final = (
     "a stream has no random access: index or slice the MapDataset before to_iter_dataset(); of a stream,"
     " next(iter(stream)) is the first element, and stream.limit(n) has the first n"
 )
-NO_LENGTH: Final = (
-    "a stream has no length that is known before it ends: take len() of the MapDataset before"
-    " to_iter_dataset(); stream.explain().length is the number of elements where the chain fixes it"
-)
-"""For what Python's operators do with a `MapDataset` alone."""
+"""For what an index does with a `MapDataset` alone."""
 
 
 OF_ITERATORS: Final = (

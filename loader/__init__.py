@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from windrow.verification.report import BadChunk, Report
     from windrow.verification.verify import verify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULE_OF = {
     "Advice": "windrow.explain.explanation",

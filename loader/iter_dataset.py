@@ -63,6 +63,22 @@ class IterDataset(Dataset[T_co]):
 
             raise of_stream(type(self).__name__, name)
 
+        def __getitem__(self, index: Any) -> Any:
+            from windrow.core.absent_names import NO_INDEX
+
+            raise ArgumentError(NO_INDEX)
+
+        def __len__(self) -> int:
+            # `list(stream)` asks, and goes without: nothing is imported for it.
+            raise ArgumentError(
+                "a stream has no length that is known before it ends: take len() of the MapDataset"
+                " before to_iter_dataset(); stream.explain().length is the number of elements where"
+                " the chain fixes it"
+            )
+
+        def __bool__(self) -> bool:
+            return True  # without it Python asks for the length
+
     def _check_own_class(self) -> None:
         from windrow import own_nodes  # few processes have own nodes
 

@@ -114,7 +114,7 @@ def check_parents(dataset: Any) -> None:
         ArgumentError: If a `MapDataset` has an `IterDataset` as a parent.
         PlanError: If a parent of an `IterDataset` has several lanes.
     """
-    if not hasattr(type(dataset), "__getitem__"):
+    if not hasattr(type(dataset), "read"):  # a stream
         stream_node(dataset)
         return
     name, parents = _named(dataset)

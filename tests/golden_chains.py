@@ -122,6 +122,20 @@ def first_and_count(elements: Sequence[Any]) -> Any:
     return elements[0], len(elements)
 
 
+def copies(element: Any) -> list[Any]:
+    return [element] * (summed(element) // 4 % 3)
+
+
+def as_tokens(element: Any) -> Any:
+    return {"t": np.full(summed(element) // 4 % 5 + 1, summed(element) % 100)}
+
+
+def fails_at_some(element: Any) -> Any:
+    if summed(element) // 4 % 7 == 3:
+        raise ValueError("not this one")
+    return element
+
+
 def fails_at_seven(index: int, element: Any) -> Any:
     if index == 7:
         raise ValueError("no element 7")
@@ -309,7 +323,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "tfds": _tfds,
     "view": _view,
 }
-_SEVERAL = {"mix", "zip", "concatenate", "select"}
+_SEVERAL = {"mix", "zip", "concatenate", "select", "interleave"}
 
 
 def transform(text: str) -> Any:

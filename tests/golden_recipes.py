@@ -432,4 +432,81 @@ def drawn() -> dict[str, Recipe]:
 
 def recipes() -> dict[str, Recipe]:
     """All recipes by their names."""
-    return {**hand_written(), **drawn()}
+    return {**hand_written(), **drawn(), **later()}
+
+
+def later() -> dict[str, Recipe]:
+    """Nodes that came after the first golden files."""
+    numbers = [s("range", start=37), s("shuffle", seed=2)]
+    lanes = [*numbers, stream(_SHORT, lanes=3)]
+    tokens = [*numbers, s("map", transform="@as_tokens")]
+    texts = [*tokens, stream(_SHORT)]
+    short = [s("range", start=9), s("map", transform="@as_tokens"), stream()]
+    failing = [*numbers, s("map", transform="@fails_at_some")]
+    ragged = [s("ragged", length=30), s("shuffle", seed=5)]
+    lengths = [n % 4 for n in range(30)]
+    parts = [[s("range", start=a, stop=a + n), stream()] for a, n in ((0, 5), (10, 9), (30, 3))]
+    packed = {"length_struct": {"t": 8}, "num_packing_bins": 3}
+    return {
+        "later: lanes": [*lanes, s("batch", batch_size=6)],
+        "later: lanes after a filter": [*lanes, s("filter", transform="@odd"), s("repeat")],
+        "later: a shard of lanes": [
+            *[*numbers, stream(lanes=2)],
+            *[s("batch", batch_size=4), s("shard", index=1, count=2)],
+        ],
+        "later: flat_map": [
+            *numbers,
+            *[
+                s("flat_map", transform="@copies", max_fan_out=2),
+                stream(),
+                s("batch", batch_size=5),
+            ],
+        ],
+        "later: flat_map of a stream": [*lanes, s("flat_map", transform="@copies")],
+        "later: rebatch": [
+            *numbers,
+            s("batch", batch_size=5),
+            stream(),
+            s("rebatch", batch_size=3),
+        ],
+        "later: interleave": [several("interleave", parts, cycle_length=2)],
+        "later: mix to the end of all": [several("mix", parts, weights=[3, 2, 1], at_end="drop")],
+        "later: mix again and again": [several("mix", parts, weights=[3, 2, 1], at_end="repeat")],
+        "later: mix by tokens": [
+            several("mix", [texts, short], weights=[2, 1], by="tokens", tokens="t", at_end="drop")
+        ],
+        "later: mix by name": [
+            several("mix", parts[:2], weights=[2, 1], names=["a", "b"]),
+            s("batch", batch_size=2),
+        ],
+        "later: cache": [*lanes, s("cache"), s("repeat", num_epochs=3)],
+        "later: sample": [*numbers, s("sample", num_elements=50, seed=3)],
+        "later: a padded remainder": [*numbers, s("batch", batch_size=8, remainder="pad")],
+        "later: padded leaves": [*tokens, s("batch", batch_size=4, pad_to=6)],
+        "later: skipped": [
+            *failing,
+            s("on_bad", action="skip"),
+            stream(),
+            s("batch", batch_size=3),
+        ],
+        "later: replaced": [*failing, s("on_bad", action="replace"), s("batch", batch_size=4)],
+        "later: skipped in lanes": [
+            *[*lanes, s("map", transform="@fails_at_some"), s("on_bad", action="skip")],
+        ],
+        "later: first fit": [*texts, s("pack", **packed)],
+        "later: best fit": [
+            *texts,
+            s("pack", **packed, method="best_fit"),
+            s("batch", batch_size=2),
+        ],
+        "later: concat then split": [
+            *texts,
+            s("pack", length_struct={"t": 8}, method="concat_then_split"),
+        ],
+        "later: planned rows": [*ragged, s("pack", row_length=6, lengths=lengths, seed=1)],
+        "later: buckets": [
+            *ragged,
+            s("bucket", boundaries=[1, 2, 4], batch_sizes=[4, 3, 2], lengths=lengths, seed=1),
+        ],
+        "later: chunks of sequences": [*ragged, s("chunks_of", size=2, lengths=[lengths])],
+    }

@@ -145,6 +145,15 @@ def test_the_page_on_stability_names_what_is_public_and_the_states_that_are_read
         iter(windrow.MapDataset.range(1)).set_state({"version": 0})
 
 
+@pytest.mark.parametrize(
+    "path", ["pyproject.toml", "CITATION.cff", "loader/core/native/Cargo.toml"], ids=Path
+)
+def test_the_version_is_the_same_everywhere(path: str) -> None:
+    found = re.search(r'^version(?: = |: )"?([\d.]+)', (ROOT / path).read_text(), flags=re.M)
+    assert found is not None
+    assert found[1] == windrow.__version__
+
+
 def test_the_readme_is_short() -> None:
     assert lines_of(ROOT / "README.md") <= 100
 

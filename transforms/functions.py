@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -113,6 +114,15 @@ _METHODS = {
     "FlatMap": "flat_map",
     "Filter": "filter",
 }
+_PASSED = {
+    "Map": ("element",),
+    "RandomMap": ("element", "rng"),
+    "TfRandomMap": ("element", "rng"),
+    "MapWithIndex": ("index", "element"),
+    "FlatMap": ("element",),
+    "Filter": ("element",),
+}
+"""What functions are called with, by position."""
 _OURS: dict[str, type] = {
     "Map": Map,
     "RandomMap": RandomMap,
@@ -140,20 +150,39 @@ def as_function(transform: Any, kind: str) -> Callable[..., Any]:
     """Return the function of a callable, or of a transform object of the given kind.
 
     Raises:
-        ArgumentError: If it is neither.
+        ArgumentError: If it is neither, or takes other arguments.
     """
     method = _METHODS[kind]
     found = kind_of(transform)
-    if found == kind:
-        bound: Callable[..., Any] = getattr(transform, method)
-        return bound
-    if found is None and callable(transform):
-        function: Callable[..., Any] = transform
-        return function
-    raise ArgumentError(
-        f"{method}: needs a function or a windrow.transforms.{kind}, got"
-        f" {transform!r} of type {type(transform).__name__}"
-    )
+    if found != kind and (found is not None or not callable(transform)):
+        raise ArgumentError(
+            f"{method}: needs a function or a windrow.transforms.{kind}, got"
+            f" {transform!r} of type {type(transform).__name__}"
+        )
+    function: Callable[..., Any] = getattr(transform, method) if found == kind else transform
+    names, passed = _parameters_not_met(function, len(_PASSED[kind])), ", ".join(_PASSED[kind])
+    if names is not None:
+        raise ArgumentError(
+            f"{method}: the function is called with ({passed}), and {name_of(function)} takes"
+            f" ({', '.join(names)}); give other arguments a default, or fix them by functools.partial"
+        )
+    return function
+
+
+def _parameters_not_met(function: Any, given: int) -> tuple[str, ...] | None:
+    """The parameters of a Python function that cannot be called with `given` arguments; else None."""
+    is_method = isinstance(function, types.MethodType)
+    plain = function.__func__ if is_method else function
+    if not isinstance(plain, types.FunctionType):
+        return None  # it is known at the first call
+    code = plain.__code__
+    positional = code.co_argcount - is_method
+    required = positional - len(plain.__defaults__ or ())
+    names = code.co_varnames[is_method : code.co_argcount + code.co_kwonlyargcount]
+    has_rest = bool(code.co_flags & inspect.CO_VARARGS)
+    by_name = set(names[positional:]) - set(plain.__kwdefaults__ or ())
+    fits = required <= given and (given <= positional or has_rest) and not by_name
+    return None if fits else names
 
 
 def as_batch(transform: Any) -> Batch:

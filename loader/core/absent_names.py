@@ -40,6 +40,12 @@ OF_STREAMS: Final = {
 }
 """For methods that only a `MapDataset` has, what to do with a stream."""
 
+NO_INDEX: Final = (
+    "a stream has no random access: index or slice the MapDataset before to_iter_dataset(); of a stream,"
+    " next(iter(stream)) is the first element, and stream.limit(n) has the first n"
+)
+"""For what an index does with a `MapDataset` alone."""
+
 
 OF_ITERATORS: Final = (
     *("close", "get_state", "has_lanes_of", "keep_history", "load", "load_state_dict", "on_stall"),

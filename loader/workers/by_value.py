@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import itertools
 import pickle
 import sys
 import types
@@ -14,6 +15,7 @@ from typing import Any
 # An error names the nearest places around a value that cannot be pickled.
 _PLACES_NAMED = 3
 _MOST_DEPTH = 20
+_ITEM = "an item of a"
 
 
 def functions_as_bytes(functions: Any) -> bytes:
@@ -26,7 +28,10 @@ def functions_as_bytes(functions: Any) -> bytes:
     try:
         return pickled_by_value(functions)
     except Exception as error:
-        places = list(_places(functions, _MOST_DEPTH))[-_PLACES_NAMED:]
+        found = _places(functions, _MOST_DEPTH)
+        # The outermost tuples are Windrow's own.
+        named = itertools.dropwhile(lambda place: place.startswith(_ITEM), found)
+        places = list(named)[-_PLACES_NAMED:]
         where = f" (found as {', of '.join(reversed(places))})" if places else ""
         error.add_note(
             f"windrow: the functions of the chain cannot be sent to worker processes: {error}{where}"
@@ -63,10 +68,16 @@ def _places(value: Any, depth: int) -> Iterator[str]:
         try:
             pickled_by_value(child)
         except Exception:  # it is in here
-            yield place
+            if not _is_ours(value):
+                yield place
             if depth:
                 yield from _places(child, depth - 1)
             return
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether a value is an object of Windrow, whose attributes users do not know."""
+    return type(value).__module__.partition(".")[0] == "windrow"
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -88,7 +99,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield "the function of a partial", value.func
             yield "an argument of a partial", (value.args, value.keywords)
         case list() | tuple() | set() | frozenset():
-            yield from ((f"an item of a {type(value).__name__}", item) for item in value)
+            yield from ((f"{_ITEM} {type(value).__name__}", item) for item in value)
         case dict():
             yield from ((f"item {key!r} of a dict", item) for key, item in value.items())
         case type():

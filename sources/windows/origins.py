@@ -182,7 +182,8 @@ def regular_axis(
         over = length - ((count - 1) * stride + size)
         left = f"{over:,} left over at the end of {named(dim)}" if over > 0 else ""
     if count < 1:
-        raise SourceError(_too_small(dim, size, length))
+        offsets = f" (offsets {low} to {high - 1})" if shifted else ""
+        raise SourceError(_too_small(dim, size, length, offsets))
     return OriginAxis(dim, cells.start - low, stride, count, left=left)
 
 
@@ -191,12 +192,12 @@ def named(dim: Dim) -> str:
     return f"axis {dim}" if isinstance(dim, int) else dim
 
 
-def _too_small(dim: Dim, size: int, length: int) -> str:
+def _too_small(dim: Dim, size: int, length: int, offsets: str = "") -> str:
     if not length:
         return f"{_WHAT}: there are no cells along {named(dim)}, and a window has {size:,}"
     return (
-        f"{_WHAT}: a window of {size:,} cells along {named(dim)} does not fit into {length:,}; choose at"
-        f" most {length:,}, or pad=..."
+        f"{_WHAT}: a window of {size:,} cells{offsets} along {named(dim)} does not fit into {length:,};"
+        f" choose at most {length:,}, or pad=..."
     )
 
 

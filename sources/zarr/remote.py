@@ -427,7 +427,7 @@ def unreachable(
     return ReadError(
         f"{named} in {where}: the chunk that holds {held} cannot be read: {why}. If it may arrive"
         " later, resume from a checkpoint, or let RemoteOptions try for longer; to continue without"
-        " these records, leave them out of the order",
+        " these records, leave them out by .slice([...])",
         records=records,
         why=why,
         is_unanswered=True,

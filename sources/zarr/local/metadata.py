@@ -188,8 +188,8 @@ def damaged(
     named = f"array {name!r}" if name else "the array"
     return ReadError(
         f"{named} in {where}: the chunk that holds {held} cannot be read:"
-        f" {why}. If the file is damaged, copy it again or write these records again; to continue"
-        " without them, leave them out of the order",
+        f" {why}. If the file is damaged, copy it again or write these records again; a chain leaves"
+        ' them out by .on_bad("skip")',
         file=file,
         offset=offset,
         records=records,

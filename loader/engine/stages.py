@@ -441,7 +441,7 @@ def never_a_row(stage: ChainStage, lane: int, lanes: int) -> PlanError:
 
 # --- elements that are left out -------------------------------------------------------------------
 
-# Of fewer elements nothing is said, but at the end of a stream.
+# The elements that a warning needs; a stream that ends is also warned of with fewer.
 _LEAST_COUNTED: Final = 1000
 _PAUSE_S: Final = 60.0
 _log = logging.getLogger("windrow.filter")

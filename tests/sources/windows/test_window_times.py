@@ -125,7 +125,10 @@ def test_errors_say_where(tmp_path: Path) -> None:
         source(tmp_path / "even", ["0h", "90min"])
     with pytest.raises(SourceError, match="time has 1 times, so that there is no step"):
         source(tmp_path / "one", "1h")
-    with pytest.raises(SourceError, match="a window of 101 cells along time does not fit into 40"):
+    with pytest.raises(
+        SourceError,
+        match=r"a window of 101 cells \(offsets -100 to 0\) along time does not fit into 40",
+    ):
         source(tmp_path / "even", ["-100h", "0h"])
     with pytest.raises(SourceError, match="none of the 37 origins along time has a time at each"):
         source(tmp_path / "w", "100h", tolerance="1h")

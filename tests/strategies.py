@@ -416,9 +416,9 @@ def _one_more(draw: st.DrawFn, chain: Drawn, kind: str, *, ours: bool) -> Drawn:
         case "repeat" if length >= sys.maxsize // 4:
             return chain
         case "repeat":
-            times = draw(st.none() | st.integers(1, 3))
-            endless = sys.maxsize if length else 0
-            size = endless if times is None else times * length
+            # Endless epochs of batches that are all too short are refused.
+            times = draw(st.none() | st.integers(1, 3) if length else st.integers(1, 3))
+            size = sys.maxsize if times is None else times * length
             return chain.then("repeat", times, draw(st.booleans()), length=size)
         case _:
             return draw(batched(chain, "batch"))

@@ -9,7 +9,7 @@ import collections
 import functools
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from windrow.core.native_read import NativeRead
@@ -171,6 +171,8 @@ def then(future: Future[Given], change: Callable[[Future[Given]], Made]) -> Futu
     def end(done: Future[Given]) -> None:
         try:
             made.set_result(change(done))
+        except CancelledError as error:  # its frames would hold what was read ahead
+            made.set_exception(error.with_traceback(None))
         except BaseException as error:
             made.set_exception(error)
 

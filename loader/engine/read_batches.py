@@ -275,7 +275,9 @@ class ReadBatches(Iterator["ReadBatch"]):
             yield result.block, result.rows
 
     def _results(self) -> Iterator[Result]:
+        begins_at = -1
         for work, found in self._executor.in_order(self):
+            begins_at = int(work.elements[0]) if begins_at < 0 else begins_at
             for result in results(self._executor, work, found):
                 self._learn(result)
                 block, failed = result.block, None
@@ -292,7 +294,7 @@ class ReadBatches(Iterator["ReadBatch"]):
                     raise failed
                 if self._watch is not None:
                     self._watch.saw(result.rows, len(known))
-        if self._watch is not None:
+        if self._watch is not None and begins_at == 0:
             self._watch.ended()
 
     def __next__(self) -> ReadBatch:

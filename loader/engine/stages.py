@@ -475,7 +475,9 @@ class DropWatch:
             return
         ratio, taken = self._left_out / self._taken, self._taken
         self._taken = self._left_out = 0
-        if ratio >= (self._options.filter_raise_threshold_ratio or 2):
+        if not self._filters and self._given:  # None leaves an element out, which may be intended
+            return
+        if self._filters and ratio >= (self._options.filter_raise_threshold_ratio or 2):
             raise ElementError(
                 f"{self._text(ratio, taken)}, or None for filter_raise_threshold_ratio"
             )
@@ -487,7 +489,7 @@ class DropWatch:
             _log.warning("%s, or None for filter_warn_threshold_ratio", self._text(ratio, taken))
 
     def ended(self) -> None:
-        """Warn if the functions of a whole stream left out every element."""
+        """Warn if the functions of a stream left out every element from its first one on."""
         is_on = (self._options.filter_warn_threshold_ratio or 2) <= 1 and not self._filters
         if is_on and self._taken and not self._given and self._warned_s is None:
             _log.warning("%s", self._text(1.0, self._taken))

@@ -366,8 +366,7 @@ def filled(
         exact: As for `groups_read`.
         again: Whether a group that comes damaged is read once more, its boxes alone if they are `apart`.
     """
-    ends = Ends(len(groups), partial(groups_read, groups, exact=exact))
-    contexts = [copy_context()]  # its cancel scope knows the reads, which know this list
+    ends, context = Ends(len(groups), partial(groups_read, groups, exact=exact)), copy_context()
 
     def arrived(number: int, first: Sequence[int], read: Future[AnyArray]) -> None:
         try:
@@ -388,7 +387,7 @@ def filled(
         boxes = groups[number]
         some = [[box] for box in boxes] if apart else [boxes]
         try:
-            read = contexts[0].copy().run(filled, some, begin, exact=exact, again=False)
+            read = context.copy().run(filled, some, begin, exact=exact, again=False)
             read.add_done_callback(lambda done: ends.end(number, done.exception()))
         except Exception as error:
             ends.end(number, error)
@@ -396,7 +395,6 @@ def filled(
     for number, boxes in enumerate(groups):
         first, read = begin(boxes)
         read.add_done_callback(partial(arrived, number, first))
-    ends.done.add_done_callback(lambda _: contexts.clear())
     return ends.done
 
 

@@ -61,6 +61,15 @@ def test_none_for_some_elements_is_not_warned_of(caplog: pytest.LogCaptureFixtur
         silent = DatasetOptions(filter_warn_threshold_ratio=None)
         stream = MapDataset.range(3).map(forgets).to_iter_dataset()
         assert list(WithOptionsIterDataset(stream, silent)) == []
+        strict = DatasetOptions(filter_raise_threshold_ratio=0.1)
+        rare = MapDataset.range(4000).map(lambda x: x if x < 10 else None).to_iter_dataset()
+        assert list(WithOptionsIterDataset(rare, strict)) == [*range(10)]
+        iterator = iter(rare)
+        iterator.skip(10)
+        state = iterator.get_state()
+        iterator = iter(MapDataset.range(100).map(lambda x: x if x < 10 else None))
+        iterator.set_state(state | {"fingerprint": iterator.get_state()["fingerprint"]})
+        assert list(iterator) == []
     assert not caplog.records
 
 

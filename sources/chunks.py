@@ -325,6 +325,17 @@ class WindowRows:
             return found.reshape(*self._shape, *found.shape[1:])
         return runs_of(found, self._shape[1])[self._at]
 
+    def error_of(self, rest: Rest) -> ReadError:
+        """The error of the windows, from what a read of `rows` has that failed for some of these."""
+        count, size = self._shape
+        first = np.arange(count) * size if self._at is None else self._at
+        lost = np.sort(np.array([*rest.errors]))
+        # For each window, the first lost row from its begin on, which may lie past its end.
+        nearest = np.append(lost, np.iinfo(np.int64).max)[lost.searchsorted(first)]
+        windows = np.flatnonzero(nearest < first + size).tolist()
+        errors = {window: rest.errors[int(nearest[window])] for window in windows}
+        return partly_read(self.taken_from(rest.found), errors)
+
 
 def runs_of(rows: AnyArray, size: int) -> AnyArray:
     """All runs of `size` consecutive rows, as a read-only view that overlaps itself."""
@@ -458,7 +469,13 @@ class ArrayPart(Part):
         if isinstance(self.reader, RunReader):
             return self.reader.read_runs(first, self.size)
         windows = WindowRows(first, self.size)
-        return windows.taken_from(self.reader.read(windows.rows))
+        try:
+            return windows.taken_from(self.reader.read(windows.rows))
+        except ReadError as error:
+            if error.rest is None:
+                raise
+            failed = windows.error_of(error.rest)
+        raise failed
 
     def named(self, error: ReadError) -> ReadError:
         """An error of rows as an error of the records that have some of them."""

@@ -50,7 +50,7 @@ from windrow.sources.remote.cache_segments import (
     stored_segments,
     write_at,
 )
-from windrow.sources.remote.coming_reads import ComingReads, RangesOf
+from windrow.sources.remote.coming_reads import ComingReads, RangesOf, segment_uses
 from windrow.sources.remote.remote_file import RemoteFile
 
 SEGMENT_BYTES: Final = 16 << 20
@@ -338,16 +338,18 @@ class DiskCache:
         if names:
             due = self._next_uses(names)  # which may call functions of the user
             with self._lock, self._guard("put"):
-                self._evict(due)
+                self._evict(due, names)
 
-    def _evict(self, due: Mapping[str, int]) -> None:
+    def _evict(self, due: Mapping[str, int], names: set[str]) -> None:
+        """Delete some of the segments `names`, by the distances `due` of their next uses."""
         with contextlib.suppress(BlockingIOError), _locked(self._folder):
             found = sorted(stored_segments(self._folder), key=lambda one: one.used_s)
             self._names_used &= {one.name for one in found}
             before = left = sum(one.disk_bytes for one in found)
             if left <= self._most_bytes // 8 * 7:  # another process has made room
                 return
-            for one in _in_turn(found, due, self._names_used):
+            known = [one for one in found if one.name in names]  # of others, `due` says nothing
+            for one in _in_turn(known, due, self._names_used):
                 if left <= self._most_bytes // 4 * 3:
                     break
                 with contextlib.suppress(FileNotFoundError):
@@ -362,21 +364,19 @@ class DiskCache:
     def _next_uses(self, names: set[str]) -> dict[str, int]:
         """The distances of the next uses of segments, by name, as far as streams of this process say."""
         with self._lock:
-            streams = list(self._coming.items())
-        due: dict[str, int] = {}
+            streams, known = list(self._coming.items()), set(self._keys.values())
+        uses = segment_uses(names)
         for coming, ranges in streams:
             for records, distances in coming:
                 for file, at, begin, end in ranges(records):
-                    bases, sizes = self._segments_of(file, begin, end)
-                    order = np.argsort(distances[at], kind="stable")
-                    _, first = np.unique(bases[order], return_index=True)
-                    for k in order[first].tolist():
-                        name = f"{self._key(file)}-{bases[k]}-{sizes[k]}"
-                        distance = int(distances[at[k]])
-                        due[name] = min(distance, due.get(name, distance))
-                if names <= due.keys():
-                    break
-        return due
+                    key = self._key(file)
+                    known.add(key)
+                    if key in uses:
+                        uses[key].note(*self._segments_of(file, begin, end), distances[at])
+                nearest = distances.min() if len(distances) else -1
+                if all(uses[key].farthest <= nearest for key in known & uses.keys()):
+                    break  # what comes later is not nearer
+        return {name: due for one in uses.values() for name, due in one.found()}
 
     def _close_deleted(self) -> None:
         """Close deleted segments, so that they take no more of the disk."""

@@ -163,6 +163,7 @@ class InFlightLimiter:
             again = [read for read in self._under_way if read.again_s <= now]
             for read in again:
                 read.again_s, read.began_s, read.due = math.inf, now, now + self._limit_s(read)
+                read.began = self._pace.began(self._requests)
         for read in again:
             self._begin(read)
         for read in late:

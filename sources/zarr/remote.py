@@ -184,7 +184,11 @@ class FetchedPresence:
         """
         if time.monotonic() - self._looked_s > LOOK_EVERY_S and not self._is_looking:
             self._is_looking = True
-            run(self._look_later)
+            try:
+                run(self._look_later)
+            except BaseException:  # no thread can begin, or the pool is closed
+                self._is_looking = False
+                raise
         self._refuse_failed(where)
 
     def _look_later(self) -> None:

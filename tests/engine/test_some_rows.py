@@ -200,6 +200,34 @@ def test_of_a_remote_store_only_what_is_damaged_is_asked_for_again(
     assert sum(counts) <= most
 
 
+# Windows that overlap, windows side by side, and windows of one row.
+SIZES = [(3, 1), (3, 3), (1, 1)]
+
+
+@pytest.mark.parametrize(("size", "stride"), SIZES)
+@pytest.mark.parametrize("is_remote", [False, True])
+@pytest.mark.usefixtures("never_again")
+def test_windows_of_rows_by_tensorstore(
+    size: int, stride: int, is_remote: bool, tmp_path: Path, server: RangeServer
+) -> None:
+    path = rows(tmp_path, (4, 6))
+    place = server.url("rows") if is_remote else path
+    more: dict[str, Any] = {"remote": PATIENT} if is_remote else {"direct": False}
+    source = WindowDataSource(place, {0: size}, {0: stride}, **more)
+    dataset = MapDataset.source(source).on_bad("skip")
+    damaged = {*range(4, 8), *range(16, 20)}
+
+    def expected(window: int) -> Any:
+        own = range(window * stride, window * stride + size)
+        return [[row + 1.0] * 6 for row in own] if damaged.isdisjoint(own) else None
+
+    for asked in (range(len(source)), [4, 1, 14, 0], [0], [5], [5, 5, 0, 9, 0], [5, 6, 6, 5]):
+        found = [
+            each if each is None else np.asarray(each).tolist() for each in dataset.read(asked)
+        ]
+        assert found == [expected(window) for window in asked]
+
+
 @needs_core
 def test_the_rest_of_a_read_never_leaves_the_process(tmp_path: Path) -> None:
     source, lost = DAMAGED["records"](tmp_path)

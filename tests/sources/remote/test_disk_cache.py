@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from tests.processes import Program, left, until
 from windrow.sources.remote import disk_cache
 from windrow.sources.remote.cache_segments import stored_segments
-from windrow.sources.remote.coming_reads import FileRanges
+from windrow.sources.remote.coming_reads import FileRanges, segment_uses
 from windrow.sources.remote.disk_cache import DiskCache
 from windrow.sources.remote.remote_file import RemoteFile
 
@@ -247,6 +247,42 @@ def test_what_other_processes_use_is_evicted_by_its_last_use_alone(tmp_path: Pat
     urls = {one.url() for one in stored_segments(str(tmp_path))}
     assert [file.url in urls for file in others] == [False] * 6 + [True] * 6
     assert {numbered(n).url for n in range(8)} < urls
+
+
+class LongOrder(Order):
+    """An order that comes in parts, the near ones first."""
+
+    parts = 0
+
+    def __iter__(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        self.asked += 1
+        left = np.array(self.numbers[self.first :])
+        for at in range(0, len(left), 16):
+            self.parts += 1
+            yield left[at : at + 16], np.arange(at, min(at + 16, len(left)))
+
+
+def test_a_long_order_is_asked_only_as_far_as_the_next_use_of_what_is_kept(tmp_path: Path) -> None:
+    foreign = RemoteFile("http://example.org/other", len(DATA), "ETag a")
+    put(DiskCache(str(tmp_path), MIB), (0, 20_000), file=foreign)
+    (kept,) = stored_segments(str(tmp_path))
+    os.utime(kept.path, (2**32, 2**32))  # so that it stays
+    order = LongOrder([*range(64)] * 20)
+    fetched(DiskCache(str(tmp_path), MIB), order, known=True)
+    assert foreign.url in {one.url() for one in stored_segments(str(tmp_path))}
+    assert order.asked > 10
+    assert order.parts <= 6 * order.asked
+
+
+def test_the_next_use_of_a_segment_is_the_nearest() -> None:
+    uses = segment_uses(["a-b-0-100", "a-b-65536-100", "a-b-0-300", "c-d-0-100"])
+    assert uses.keys() == {"a-b", "c-d"}
+    bases, sizes = np.array([0, 65536, 0, 0, 131072]), np.array([100, 100, 100, 300, 100])
+    uses["a-b"].note(bases, sizes, np.array([7, 9, 5, 8, 1]))
+    assert dict(uses["a-b"].found()) == {"a-b-0-100": 5, "a-b-0-300": 8, "a-b-65536-100": 9}
+    assert uses["a-b"].farthest == 9
+    assert not dict(uses["c-d"].found())
+    assert uses["c-d"].farthest > 2**62
 
 
 def test_a_stream_that_ended_is_not_asked(tmp_path: Path) -> None:

@@ -303,6 +303,28 @@ def test_a_slow_store_gets_fewer_reads_of_tensorstore(monkeypatch: pytest.Monkey
     assert store.numbers(3000)[20:-1] == [128] * 12
 
 
+def test_refused_reads_of_tensorstore_count_again_when_they_are_begun_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(in_flight, "_watch", lambda limiter: None)  # the test calls `expire`
+    store = SlowingStore(monkeypatch)
+    store.limiter.expect()
+    answers = [store.limiter.start(store.begin, where="http://a/b") for _ in range(128)]
+    numbers = []
+    for _ in range(4):
+        reads, store.reads = store.reads, []
+        assert len(reads) == 128
+        for read in reads:
+            read.set_exception(OSError("UNAVAILABLE: HTTP code 503"))
+        numbers.append(store.stats.counts()["at_once"])
+        store.now_s += RemoteOptions().max_backoff_s
+        assert store.limiter.expire()
+    assert numbers == [64, 32, 16, 8]
+    for read in store.reads:
+        read.set_result(1)
+    assert [answer.result(timeout=60) for answer in answers] == [1] * 128
+
+
 def test_the_limit_of_a_host_is_checked() -> None:
     with pytest.raises(PlanError, match="max_requests_per_host must be at least 1, got 0"):
         RemoteOptions(max_requests_per_host=0)

@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -249,6 +249,24 @@ def test_an_array_that_grows_is_the_same(
     server.put(key, json.dumps({**meta, "shape": [192, 6]}).encode())
     for _ in range(10):
         np.testing.assert_array_equal(source.read(np.array([9])), data[[9]])
+
+
+def test_a_check_that_cannot_begin_is_begun_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "LOOK_EVERY_S", -1.0)
+    begun: list[Callable[[], None]] = []
+
+    def refuse(check: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    presence = remote.FetchedPresence(lambda: b"{}", "http://a/b", b"{}", b"0")
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        presence.look_sometimes(refuse, "http://a/b")
+    for _ in range(2):
+        presence.look_sometimes(begun.append, "http://a/b")
+    assert len(begun) == 1  # the second one waits for it
+    begun[0]()
+    presence.look_sometimes(begun.append, "http://a/b")
+    assert len(begun) == 2
 
 
 def _of_another_dtype(meta: dict[str, Any]) -> dict[str, Any]:

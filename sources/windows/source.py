@@ -138,8 +138,9 @@ class WindowDataSource(OverTree, LaidOutSource):
                 spaced, or lie between the steps. Each offset takes the cell with the nearest time, if
                 it is that near, and windows without such a cell are left out; `'0h'` takes only the
                 time itself. By default such times are an error that says where they are. A length or
-                an angle, such as `'4nm'`, is for sizes that are not a whole number of cells, and for
-                middles of fields at several resolutions: each takes the nearest cell.
+                an angle, such as `'4nm'`, is for sizes that are not a whole number of cells (for sizes
+                in time a duration), and for middles of fields at several resolutions: each takes the
+                nearest cell.
             coordinates: Whether a record has the coordinates of its window too, under the names of
                 the dimensions (`x_time` for a field `x` where fields differ along `time`); or the
                 names of coordinates. Outside of the array they are NaN or NaT. Volumes without

@@ -116,7 +116,7 @@ def test_levels_by_name(image: Path, two: dict[str, Path], tmp_path: Path) -> No
     record = WindowDataSource(image, {"x": "8um", "y": "8um"}, fields=fields)[1]
     assert np.array_equal(record["near"], FINE[:8, 8:16])
     assert np.array_equal(record["far"], COARSE[:4, 4:8])
-    with pytest.raises(SourceError, match="the arrays differ in length along 'x'"):
+    with pytest.raises(SourceError, match="the arrays differ in length along 'y'"):
         WindowDataSource(image, {"x": 4}, fields=fields)  # plain arrays, as they always were
     values = np.arange(8**3).reshape(8, 8, 8).astype("u2")
     half = values[::2, ::2, ::2]

@@ -68,8 +68,12 @@ def _object(text: str, how: str) -> Any:
     if not module or not name:
         raise click.BadParameter(f"{text!r}: {how}")
     if module.endswith(".py"):
-        own = module.removesuffix(".py").replace(os.sep, ".")
-        raise click.BadParameter(f"{text!r} names a file, not a module; write {own}:{name}")
+        path, folder = os.path.relpath(module), ""
+        if path.startswith(os.pardir):  # a module is found from the working folder on
+            folder, path = os.path.split(os.path.abspath(module))
+        own = path.removesuffix(".py").replace(os.sep, ".")
+        way = f"cd to {folder}, and write" if folder else "write"
+        raise click.BadParameter(f"{text!r} names a file, not a module; {way} {own}:{name}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -17,6 +17,7 @@ ABSENT: Final = "-"
 
 _UNITS: Final = ("bytes", "KB", "MB", "GB", "TB", "PB")
 _SIBILANTS: Final = ("s", "x", "ch", "sh")
+_AS_YOU: Final = ("uint", "uni")  # they begin with the sound of "you"
 _INDENT: Final = 2
 _GAP: Final = 2  # between two columns
 _PADDING: Final = 2  # tabulate adds it to headers
@@ -60,7 +61,8 @@ def with_article(noun: str) -> str:
     >>> with_article("int"), with_article("MapDataset"), with_article("uint8")
     ('an int', 'a MapDataset', 'a uint8')
     """
-    is_vowel = noun[:1].lower() in tuple("aeiou") and not noun.lower().startswith(("uint", "uni"))
+    spoken = noun.lower()
+    is_vowel = spoken.startswith((*"aeiou", "ndarray", "xarray")) and not spoken.startswith(_AS_YOU)
     return f"{'an' if is_vowel else 'a'} {noun}"
 
 

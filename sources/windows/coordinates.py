@@ -175,7 +175,13 @@ def coordinate_of(found: Found, dim: str) -> Coordinate | None:
 
 def _held(array: HeldArray, name: str) -> Coordinate:
     dim, values, attributes = array.labels[name]
-    return Coordinate(name, (dim,), values, attributes=attributes)
+    return Coordinate(name, (dim,), values, None, _unit(attributes), attributes)
+
+
+def _unit(attributes: Mapping[str, Any]) -> str:
+    """The unit that attributes name; '' without one."""
+    unit = attributes.get("units")
+    return unit if isinstance(unit, str) else ""
 
 
 def _extra(found: Found) -> dict[str, _StoredCoordinate]:
@@ -285,15 +291,9 @@ def _read(stored: _StoredCoordinate, dim: str) -> Coordinate:
     if values.dtype.kind in "SUO":
         return Coordinate(stored.name, (dim,), _strings(values), attributes=stored.attributes)
     decoded = values if values.dtype.kind in "mM" else _decoded(values, stored)
-    unit = stored.attributes.get("units")
-    return Coordinate(
-        stored.name,
-        (dim,),
-        decoded,
-        _unit_ns(decoded, stored),
-        unit if isinstance(unit, str) else "",
-        stored.attributes,
-    )
+    attributes = stored.attributes
+    ticks = _unit_ns(decoded, stored)
+    return Coordinate(stored.name, (dim,), decoded, ticks, _unit(attributes), attributes)
 
 
 def _values(stored: _StoredCoordinate) -> AnyArray:

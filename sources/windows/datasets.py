@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from windrow.core.optional_imports import optional
-from windrow.core.text import listing
+from windrow.core.text import listing, with_article
 from windrow.errors import ElementError
 from windrow.sources.chunks import AnyArray
 from windrow.sources.windows.cf import described
@@ -136,8 +136,8 @@ def _leaves(batch: Any, tree: Any, path: str) -> Iterator[tuple[int, Any]]:
         return
     if not isinstance(batch, Mapping):
         raise ElementError(
-            f"{_WHAT}: got a {type(batch).__name__}{path and f' as {path!r}'}, and records of the source"
-            f" are dicts of {listing(list(tree))}; give a record or a batch of it"
+            f"{_WHAT}: got {with_article(type(batch).__name__)}{path and f' as {path!r}'}, and records of"
+            f" the source are dicts of {listing(list(tree))}; give a record or a batch of it"
         )
     for key, item in batch.items():
         if key not in tree:

@@ -365,3 +365,18 @@ def runs_of_cells(firsts: Sequence[int], cells: int = 1) -> tuple[Run, ...]:
         else:
             runs.append((first, first + cells))
     return tuple(runs)
+
+
+def runs_along(taken: Sequence[TakenField], dim: Dim) -> list[Run]:
+    """The runs of fields along a dimension that follow the origins of windows, each once."""
+    along = [axis for field in taken for axis in field.along if axis.dim == dim]
+    return sorted({run for axis in along if axis.follows_origins for run in axis.runs})
+
+
+def timed_dims(field: Field) -> list[Dim]:
+    """The dimensions along which a field has offsets in time."""
+    return [
+        dim
+        for dim, given in field.offsets.items()
+        if isinstance(given[0] if isinstance(given, tuple) else given, np.timedelta64)
+    ]

@@ -1,7 +1,7 @@
 """Chooses the levels of pyramids that windows are cut from.
 
-Invariant: without a resolution, and with names of arrays, everything is as if there were no pyramids. A
-record's field has one level, and only levels that a field has are opened.
+Invariant: with sizes in cells and without a resolution, levels of OME-Zarr that are named are plain arrays,
+as if there were no pyramids. A record's field has one level, and only levels that a field has are opened.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ _WHAT: Final = "WindowDataSource"
 class LevelChooser:
     """Picks the arrays of a source, as `names.choose` does, where they may be levels of pyramids."""
 
-    def __init__(self, resolution: Any, fields: Any) -> None:
+    def __init__(self, resolution: Any, fields: Any, extents: Sequence[Any]) -> None:
         """Keeps the arguments of a user.
 
         Args:
             resolution: As for `WindowDataSource`.
             fields: As for `WindowDataSource`.
+            extents: Its `sizes`, `strides`, `start` and `stop`.
 
         Raises:
             ArgumentError: If `resolution` is not a dict.
         """
         self._resolution = checked_resolution(resolution, f"{_WHAT}: resolution")
-        self._asked = self._resolution is not None or any(
-            isinstance(field, Field) and field.resolution is not None for field in _values(fields)
-        )
+        own = [field for field in _values(fields) if isinstance(field, Field)]
+        self._asked = self._resolution is not None or any(f.resolution is not None for f in own)
+        given = [value for each in (*extents, *(f.sizes for f in own)) for value in _values(each)]
+        self._has_extents = any(isinstance(value, str) for value in given)
         self.fields = fields
         """The fields; after a choice of levels, each names its array."""
         self.in_world = False
@@ -51,8 +53,9 @@ class LevelChooser:
                 resolution.
         """
         pyramids = {pyramid.name: pyramid for pyramid in pyramids_of(tree)}
-        if not self._asked and not self._is_plain_image(pyramids, names):
-            return choose(what, tree, names)
+        if not self._asked and (names is not None or not self._has_levels(pyramids)):
+            chosen, others = choose(what, tree, names)
+            return (_placed(chosen, pyramids) if self._has_extents else chosen), others
         if names is not None:
             raise ArgumentError(
                 f"{_WHAT}: names and resolution do not go together; give fields={{'x': Field(...)}}"
@@ -67,13 +70,27 @@ class LevelChooser:
             return self._without_fields(tree, pyramids), ()
         return self._of_fields(tree, pyramids), ()
 
-    def _is_plain_image(self, pyramids: Mapping[str, Pyramid], names: Sequence[str] | None) -> bool:
-        """Whether the source is an OME-Zarr image of several levels, and the user names no level."""
-        image = pyramids.get("")
-        if image is None or image.levels[0].metadata is None or len(image.levels) < 2:
-            return False
-        unnamed = all(isinstance(f, Field) and f.array is None for f in _values(self.fields))
-        return names is None and unnamed
+    def _has_levels(self, pyramids: Mapping[str, Pyramid]) -> bool:
+        """Whether levels are meant without a resolution, where arrays of these names would not do."""
+        named = [f.array if isinstance(f, Field) else f for f in _values(self.fields)]
+        images = [each for each in pyramids.values() if each.levels[0].metadata is not None]
+        several = {each.name for each in images if len(each.levels) > 1}
+        if "" in several and not any(named):
+            return True  # an OME-Zarr image, and the user names no level
+        # A scale of a precomputed volume is not an array by itself.
+        scales = {
+            each.named(k).name
+            for each in pyramids.values()
+            if each not in images
+            for k in range(len(each.keys))
+        }
+        names = {name or "" for name in named if name is None or isinstance(name, str)}
+        if scales & names:
+            return True
+        if not isinstance(self.fields, Mapping):
+            return self._has_extents and bool(several)
+        groups = several | {each.name for each in images if each.name}
+        return self._has_extents and bool(groups & names)
 
     def _without_fields(self, tree: FoundTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
         if "" in pyramids:
@@ -158,5 +175,17 @@ class LevelChooser:
         return pyramid.named(pyramid.level_at(resolution, f"{_WHAT}: {shown}"))
 
 
-def _values(fields: Any) -> list[Any]:
-    return list(fields.values()) if isinstance(fields, Mapping) else []
+def _values(given: Any) -> list[Any]:
+    return list(given.values()) if isinstance(given, Mapping) else []
+
+
+def _placed(tree: ChosenTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
+    """The arrays of a tree; levels of pyramids with the names of their axes, and where cells lie."""
+    if not isinstance(tree, Found):
+        return {key: _placed(item, pyramids) for key, item in tree.items()}
+    for each in pyramids.values():
+        for number in range(len(each.levels)):
+            level = each.named(number)
+            if level.name == tree.name and tree.metadata is not None:
+                return dataclasses.replace(tree, dims=level.dims, spacing=level.spacing)
+    return tree

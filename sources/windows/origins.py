@@ -180,11 +180,16 @@ def regular_axis(
     else:
         count = (length - size) // stride + 1 if length >= size else 0
         over = length - ((count - 1) * stride + size)
-        left = f"{over:,} left over at the end of {named(dim)}" if over > 0 else ""
+        left = left_over(over, dim)
     if count < 1:
         offsets = f" (offsets {low} to {high - 1})" if shifted else ""
         raise SourceError(_too_small(dim, size, length, offsets))
     return OriginAxis(dim, cells.start - low, stride, count, left=left)
+
+
+def left_over(cells: int, dim: Dim) -> str:
+    """The cells behind the last window, as text for the user; '' without any."""
+    return f"{cells:,} left over at the end of {named(dim)}" if cells > 0 else ""
 
 
 def named(dim: Dim) -> str:

@@ -25,8 +25,10 @@ from windrow.sources.windows.fields import (
     TakenField,
     by_dim,
     integer,
+    runs_along,
     runs_of_cells,
     size_of,
+    timed_dims,
 )
 from windrow.sources.windows.origins import (
     Centers,
@@ -148,11 +150,11 @@ class _Planner:
         self._fields = [
             (name, self._resolved(field), number) for name, field, number in self._fields
         ]
-        in_world = request.in_world or self._has_extents()
+        kinds = self._kinds()
+        in_world = request.in_world or bool(kinds)
+        timed = any(timed_dims(field) for _, field, _ in self._fields)
         self._tolerance, off = tolerances(
-            request.tolerance,
-            timed=any(_timed(field) for _, field, _ in self._fields),
-            in_world=in_world,
+            request.tolerance, timed=timed, in_world=in_world, in_time="time" in kinds
         )
         self._world = World(opened, self._names, self._used, known, tolerance=off, aligns=in_world)
         self._times: dict[Dim, Times] = {}
@@ -165,7 +167,7 @@ class _Planner:
         self._lengths = self._agreed_lengths()
         self._picked: dict[Dim, Picked] = {}
         self._read_ahead()
-        check_labels(opened, self._names, self._used, known)
+        check_labels(opened, self._names, self._used, known, skipped=self._world.references)
         self._ranges = self._allowed()
 
     def plan(self) -> WindowPlan:
@@ -176,6 +178,7 @@ class _Planner:
             for name, field, number in self._fields
         )
         origins = self._centers(taken) if self._centered else self._grid(taken)
+        self._world.check_tolerance()
         stored = {
             (number, dim): self._world.stored(number, dim)
             for number in self._used
@@ -195,7 +198,7 @@ class _Planner:
         """Reads the needed coordinates of remote arrays in parallel."""
         dims = {dim for dim, _ in self._by_dim(self._request.select, "select")}
         dims.update(dim for _, field, _ in self._fields for dim in field.select)
-        dims.update(dim for _, field, _ in self._fields for dim in _timed(field))
+        dims.update(dim for _, field, _ in self._fields for dim in timed_dims(field))
         wanted: dict[str, Found] = {}
         others: list[Found] = []
         for number in self._used:
@@ -248,13 +251,19 @@ class _Planner:
             found[dim] = value
         return list(found.items())
 
-    def _has_extents(self) -> bool:
-        """Whether a size or a bound is given in the world."""
-        given: list[Any] = [*self._sizes.values(), *self._strides.values()]
-        given += [size for _, field, _ in self._fields for size in field.sizes.values()]
+    def _kinds(self) -> set[str]:
+        """The kinds of the sizes that are given in the world, and 'bound' if a bound is."""
+        sizes = [*self._sizes.values(), *self._strides.values()]
+        sizes += [
+            size_of(size, dim, "Field: sizes")
+            for _, field, _ in self._fields
+            for dim, size in field.sizes.items()
+        ]
+        found = {size.kind for size in sizes if isinstance(size, Extent)}
         for name in ("start", "stop"):
-            given += [value for _, value in self._by_dim(getattr(self._request, name), name)]
-        return any(isinstance(value, str | Extent) for value in given)
+            bounds = self._by_dim(getattr(self._request, name), name)
+            found |= {"bound" for _, value in bounds if isinstance(value, str)}
+        return found
 
     def _resolved(self, field: Field) -> Field:
         return dataclasses.replace(
@@ -370,10 +379,11 @@ class _Planner:
         return cell
 
     def _selected(self, dim: Dim, label: Any) -> Picked:
+        of = [self._world.references[dim]] if dim in self._world.references else self._used
         return picked(
             dim,
             label,
-            coordinate_along(dim, self._opened, self._names, self._used, self._known),
+            coordinate_along(dim, self._opened, self._names, of, self._known),
             self._lengths[dim],
             moves=dim in self._moving,
             method=self._request.method,
@@ -389,10 +399,10 @@ class _Planner:
                     f" {field.select[dim]!r} there; give it offsets, or leave offsets and sizes along"
                     f" {dim!r} out of all fields"
                 )
-            return _fixed(dim, self._selected(dim, field.select[dim]))
-        if dim in self._world.references:
-            return self._aligned(field, dim, number)
-        if dim in self._moving:
+            return self._still(dim, self._selected(dim, field.select[dim]), number)
+        if dim not in self._moving:
+            return self._still(dim, self._picked.get(dim, self._ranges[dim]), number)
+        if dim not in self._world.references:
             size = self._size(field, dim, number)
             offsets = field.offsets.get(dim, 0)
             dropped = size is None and not isinstance(offsets, tuple)
@@ -410,7 +420,12 @@ class _Planner:
                 return Along(dim, ((0, len(firsts.cells)),), True, dropped, firsts)
             runs = runs_of_cells([offset - before for offset in firsts], cells)
             return Along(dim, runs, True, dropped)
-        return _fixed(dim, self._picked.get(dim, self._ranges[dim]))
+        return self._aligned(field, dim, number)
+
+    def _still(self, dim: Dim, cells: Picked, number: int) -> Along:
+        """The cells of an array where windows do not move; `cells` are cells of the reference."""
+        other = dim in self._world.references
+        return _fixed(dim, self._world.range_of(number, dim, cells) if other else cells)
 
     def _size(self, field: Field, dim: Dim, number: int) -> int | None:
         """Cells of a field's window; None without a size."""
@@ -430,13 +445,6 @@ class _Planner:
     def _aligned(self, field: Field, dim: Dim, number: int) -> Along:
         """The cells of a field along a dimension that arrays divide into other cells."""
         cells = self._ranges[dim]
-        if dim not in self._moving:
-            if dim in self._picked:
-                raise ArgumentError(
-                    f"{_WHAT}: select takes cells of {dim!r}, and the arrays have other cells there;"
-                    f" give sizes={{{dim!r}: 1}}, or a slice"
-                )
-            return _fixed(dim, self._world.range_of(number, dim, cells))
         if dim in field.offsets:
             raise ArgumentError(
                 f"{_WHAT}: fields at several resolutions have their middles at the same place along"
@@ -450,7 +458,8 @@ class _Planner:
             of_reference = [f for _, f, other in self._fields if other == reference]
             base = next(filter(None, (self._size(f, dim, reference) for f in of_reference)), 1)
         before = base // 2 if dim in self._centered else 0
-        runs, aligned = self._world.along(number, dim, size or 1, base, before, cells)
+        wraps = self._pads.get(dim) == "wrap"
+        runs, aligned = self._world.along(number, dim, size or 1, base, before, cells, wraps=wraps)
         return Along(dim, runs, True, size is None, aligned=aligned)
 
     # --- times -----------------------------------------------------------------------------------
@@ -471,7 +480,7 @@ class _Planner:
     # --- origins ---------------------------------------------------------------------------------
 
     def _grid(self, taken: Sequence[TakenField]) -> OriginGrid:
-        return OriginGrid([self._axis(dim, _runs(taken, dim), taken) for dim in self._moving])
+        return OriginGrid([self._axis(dim, runs_along(taken, dim), taken) for dim in self._moving])
 
     def _axis(self, dim: Dim, runs: list[Run], taken: Sequence[TakenField]) -> OriginAxis:
         cells, mode = self._ranges[dim], self._pads.get(dim)
@@ -562,7 +571,7 @@ class _Planner:
                 f" {given.dtype}"
             )
         centers = Centers(dims, given if given.size else given.astype(np.int64))
-        runs = [_runs(taken, dim) + limits(taken, dim, self._ranges[dim]) for dim in dims]
+        runs = [runs_along(taken, dim) + limits(taken, dim, self._ranges[dim]) for dim in dims]
         reach = [(min(r[0] for r in each), max(r[1] for r in each)) for each in runs]
         # Where windows are padded, only the center itself must lie in the array.
         reach = [(0, 1) if dim in self._pads else run for dim, run in zip(dims, reach, strict=True)]
@@ -578,17 +587,3 @@ def _fixed(dim: Dim, cells: Picked) -> Along:
     if isinstance(cells, range):
         return Along(dim, ((cells.start, cells.stop),), False, False)
     return Along(dim, runs_of_cells(cells), False, False)
-
-
-def _runs(taken: Sequence[TakenField], dim: Dim) -> list[Run]:
-    along = [axis for field in taken for axis in field.along if axis.dim == dim]
-    return sorted({run for axis in along if axis.follows_origins for run in axis.runs})
-
-
-def _timed(field: Field) -> list[Dim]:
-    """The dimensions along which a field has offsets in time."""
-    return [
-        dim
-        for dim, given in field.offsets.items()
-        if isinstance(given[0] if isinstance(given, tuple) else given, np.timedelta64)
-    ]

@@ -32,6 +32,7 @@ from windrow.sources.windows.levels import LevelChooser
 from windrow.sources.windows.parts import WindowParts, blocks_of, parts_of
 from windrow.sources.windows.plan import WindowRequest, planned
 from windrow.sources.windows.window_coordinates import window_coordinates
+from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.objects import standing_for
 from windrow.sources.zarr.stores import Access
@@ -137,8 +138,9 @@ class WindowDataSource(OverTree, LaidOutSource):
                 spaced, or lie between the steps. Each offset takes the cell with the nearest time, if
                 it is that near, and windows without such a cell are left out; `'0h'` takes only the
                 time itself. By default such times are an error that says where they are. A length or
-                an angle, such as `'4nm'`, is for sizes that are not a whole number of cells, and for
-                middles of fields at several resolutions: each takes the nearest cell.
+                an angle, such as `'4nm'`, is for sizes that are not a whole number of cells (for sizes
+                in time a duration), and for middles of fields at several resolutions: each takes the
+                nearest cell.
             coordinates: Whether a record has the coordinates of its window too, under the names of
                 the dimensions (`x_time` for a field `x` where fields differ along `time`); or the
                 names of coordinates. Outside of the array they are NaN or NaT. Volumes without
@@ -165,7 +167,7 @@ class WindowDataSource(OverTree, LaidOutSource):
             _WHAT, arrays, names, storage_options, decode=decode is not False
         )
         access = Access(_WHAT, storage_options, remote)
-        levels = LevelChooser(resolution, fields)
+        levels = LevelChooser(resolution, fields, (sizes, strides, start, stop))
         self._tree = ArrayTree(
             _WHAT, arrays, direct=direct, names=names, access=access, choose=levels
         )
@@ -479,6 +481,8 @@ def _float_dtype(decode: Any) -> np.dtype[Any] | None:
 
 
 def _decoding(array: OpenArray, dtype: np.dtype[Any] | None) -> Decoding | None:
+    if isinstance(array.found.spec, HeldArray) and array.found.spec.is_decoded:
+        return None
     try:
         found = decoding_of(array.attributes, array.dtype, array.missing_value)
     except SourceError as error:

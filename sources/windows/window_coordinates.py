@@ -139,13 +139,21 @@ def window_coordinates(
     names = [name for name, dim in dims.items() if name == dim] if wanted is True else wanted
     found: list[WindowCoordinate] = []
     for name in dict.fromkeys(names):
-        coordinate = _read(name, dims.get(name), opened, plan, known)
+        dim = dims.get(name)
+        coordinate = None
+        if dim is not None and _is_one_place(plan, dim):  # else labels of one are not of another
+            coordinate = _read(name, dim, opened, plan, known)
         if coordinate is not None:
             numbers = range(len(opened))
             values = dict.fromkeys(numbers, coordinate.values)
             found += _of_fields(name, coordinate.dims[0], values, plan, coordinate.attributes)
         elif wanted is not True and (middles := _middles(name, opened, plan)):
             found += _of_fields(name, name, middles, plan)
+        elif wanted is not True and dim is not None and not _is_one_place(plan, dim):
+            raise SourceError(
+                f"{_WHAT}: the arrays have other cells along {dim!r}, so that the labels {name!r} are"
+                f" not of all of them; give coordinates={[dim]}, the middles of cells"
+            )
         elif wanted is not True:
             raise SourceError(
                 f"{_WHAT}: the store has no coordinates {name!r} along the windows' dimensions; the"
@@ -182,16 +190,12 @@ def _dims(opened: Sequence[OpenArray], plan: WindowPlan, known: Coordinates) -> 
 
 
 def _read(
-    name: str,
-    dim: str | None,
-    opened: Sequence[OpenArray],
-    plan: WindowPlan,
-    known: Coordinates,
+    name: str, dim: str, opened: Sequence[OpenArray], plan: WindowPlan, known: Coordinates
 ) -> Coordinate | None:
     """Reads a coordinate of the arrays; None if the arrays have none of that name."""
     used = sorted({field.number for field in plan.taken})
-    if dim is None or name == dim:
-        return None if dim is None else coordinate_along(dim, opened, plan.arrays, used, known)
+    if name == dim:
+        return coordinate_along(dim, opened, plan.arrays, used, known)
     for number in used:
         found = opened[number].found
         if known.extra_dims(found).get(name) == dim:
@@ -243,8 +247,16 @@ def _of_fields(
 def axis_name(plan: WindowPlan, dim: Dim, field: str, name: str | None = None) -> str:
     """The name of a field's axis along `dim`, or of labels `name` along it.
 
-    It is the name itself where all fields have the same cells, and else begins with the field's.
+    It is the name itself where all fields have the same cells, at the same place, and else begins with
+    the field's.
     """
     name = name or (f"dim_{dim}" if isinstance(dim, int) else dim)
     cells = {axis for taken in plan.taken for axis in taken.along if axis.dim == dim}
-    return name if len(cells) == 1 else f"{field.replace('/', '_')}_{name}"
+    shared = len(cells) == 1 and _is_one_place(plan, dim)
+    return name if shared else f"{field.replace('/', '_')}_{name}"
+
+
+def _is_one_place(plan: WindowPlan, dim: Dim) -> bool:
+    """Whether all arrays that say where their cells along a dimension lie have them at one place."""
+    known = [spacing for (_, other), spacing in plan.spacings.items() if other == dim]
+    return all(each.unit == known[0].unit and each.is_like(known[0]) for each in known)

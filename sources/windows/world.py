@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import tensorstore as ts
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.windows.aligned import Aligned, aligned, cells_inside
 from windrow.sources.windows.coordinates import Coordinates
-from windrow.sources.windows.durations import duration
+from windrow.sources.windows.durations import duration, ns_of
 from windrow.sources.windows.fields import TakenField
-from windrow.sources.windows.origins import Dim, OriginAxis, Run, named
-from windrow.sources.windows.selection import Coordinate
+from windrow.sources.windows.origins import Dim, OriginAxis, Run, left_over, named
+from windrow.sources.windows.selection import Coordinate, Picked
 from windrow.sources.windows.times import times_along
 from windrow.sources.zarr.spacing import SLACK, Extent, Spacing, length_or_angle
 from windrow.sources.zarr.store_array import StoreArray
@@ -32,6 +34,8 @@ _WHAT: Final = "WindowDataSource"
 # Names of degrees where a coordinate has no unit, as xarray writes it.
 _DEGREES: Final = ("lat", "latitude", "lon", "longitude")
 _AT_ONCE: Final = 2**20
+# Sums and ratios of floats are off by less than this part.
+_NOISE: Final = 1e-6
 
 
 class World:
@@ -64,6 +68,7 @@ class World:
         self._opened, self._names, self._used, self._known = opened, names, used, known
         self.tolerance = tolerance
         self._spacings: dict[tuple[int, Dim], Spacing | None] = {}
+        self._compared: dict[Spacing, None] = {}
         # The spacing of the reference, and the spacing of an array in its unit.
         self._pairs: dict[tuple[int, Dim], tuple[Spacing, Spacing]] = {}
         dims = dict.fromkeys(dim for number in used for dim in names[number]) if aligns else ()
@@ -76,14 +81,13 @@ class World:
         array, axis = self._opened[number], self._names[number].index(dim)
         if array.found.spacing:
             return array.found.spacing[axis]
+        if isinstance(array.found.spec, ts.TensorStore):
+            return _of_store(array.found.spec, axis)
         backend = array.backend
-        if not isinstance(backend, StoreArray):
-            return None
-        units = backend.store.dimension_units
-        if not units or units[axis] is None or not units[axis].base_unit:
-            return None
-        step = float(units[axis].multiplier)
-        return Spacing(step, (backend.origins[axis] + 0.5) * step, units[axis].base_unit)
+        # The units that a Zarr array at a path may declare have no positions, as coordinates have.
+        if array.found.metadata is None and isinstance(backend, StoreArray):
+            return _of_store(backend.store, axis)
+        return None
 
     def spacing(self, number: int, dim: Dim) -> Spacing | None:
         """The spacing of an array, also from coordinates; None if it is unknown.
@@ -115,10 +119,11 @@ class World:
         spacing = self._known_spacing(given, number, dim, what)
         step = abs(spacing.step)
         count = spacing.within(given, what) / step
-        whole = math.floor(count + 0.5)
-        if whole < 1 or abs(whole - count) * step > self._allowed(spacing, step * SLACK):
+        whole = max(1, math.floor(count + 0.5))
+        off_by = abs(whole - count) * step
+        if off_by > self._allowed(spacing, step * SLACK) * (1 + _NOISE):
             near = [spacing.shown(n * step) for n in (math.floor(count), math.ceil(count)) if n]
-            off = spacing.shown(min(count % 1, -count % 1) * step)
+            off = spacing.shown(_rounded_up(off_by))
             raise SourceError(
                 f"{what} is {given.text!r}, which is {count:.6g} cells of {spacing.shown_step} along"
                 f" {named(dim)}; choose {' or '.join(near)}, or tolerance={off!r} for the nearest"
@@ -150,17 +155,34 @@ class World:
 
     # --- several resolutions ---------------------------------------------------------------------
 
-    def range_of(self, number: int, dim: Dim, cells: range) -> range:
-        """The cells of an array in some cells of the reference; all of them in the whole of it."""
+    def range_of(self, number: int, dim: Dim, cells: Picked) -> range:
+        """The cells of an array in some cells of the reference; all of them in the whole of it.
+
+        Raises:
+            ArgumentError: If `cells` are not a range.
+            SourceError: If the array has no cell wholly in them.
+        """
+        if not isinstance(cells, range):
+            raise ArgumentError(
+                f"{_WHAT}: select takes cells of {dim!r}, and the arrays have other cells there;"
+                f" give sizes={{{dim!r}: 1}}, or a slice"
+            )
         reference, length = self.references[dim], self._length(number, dim)
         if cells == range(self._length(reference, dim)):
             return range(length)
         if number == reference:
             return cells
-        return cells_inside(*self._pairs[number, dim], cells, length)
+        found = cells_inside(*self._pairs[number, dim], cells, length)
+        if cells and not found:
+            raise SourceError(
+                f"{_WHAT}: no cell of {self._opened[number].name!r} lies wholly in the cells"
+                f" [{cells.start}, {cells.stop}) along {dim!r}, which count the smallest cells; choose"
+                " more of them"
+            )
+        return found
 
     def along(
-        self, number: int, dim: Dim, size: int, base: int, before: int, cells: range
+        self, number: int, dim: Dim, size: int, base: int, before: int, cells: range, *, wraps: bool
     ) -> tuple[tuple[Run, ...], Aligned | None]:
         """The cells of a window of `size` cells around the middle of the one at an origin.
 
@@ -171,13 +193,30 @@ class World:
             base: Cells of the window of the reference.
             before: Cells of that window before its origin.
             cells: Cells of the reference that may be read.
+            wraps: Whether the arrays come again after their last cell.
+
+        Raises:
+            SourceError: If they come again at different distances.
         """
         reference = self.references[dim]
         if number == reference and size == base:
             return ((-before, size - before),), None
         middle = Fraction(base, 2) - before
         within = self.range_of(number, dim, cells)
-        return ((0, size),), aligned(*self._pairs[number, dim], middle, size, within)
+        found = aligned(*self._pairs[number, dim], middle, size, within)
+        if wraps and len(cells) * found.up != len(within) * found.down:
+            lengths = [
+                each.shown(count * each.step)
+                for each, count in zip(
+                    self._pairs[number, dim], (len(cells), len(within)), strict=True
+                )
+            ]
+            raise SourceError(
+                f"{_WHAT}: pad='wrap' along {named(dim)} needs arrays of one length in the world, and"
+                f" {self._opened[reference].name!r} is {lengths[0]} long and"
+                f" {self._opened[number].name!r} {lengths[1]}; choose another padding, or start and stop"
+            )
+        return ((0, size),), found
 
     def lined_up(
         self, axis: OriginAxis, taken: Sequence[TakenField], last: int, *, shifts: bool
@@ -203,7 +242,8 @@ class World:
                 if not first:
                     return axis
                 found = len(range(first, count, axis.stride))
-                return dataclasses.replace(axis, first=axis.first + first, count=found)
+                left = left_over(count - first - (found - 1) * axis.stride - 1, axis.dim)
+                return dataclasses.replace(axis, first=axis.first + first, count=found, left=left)
         raise self._apart(taken, axis.dim, origins[:: axis.stride], _way_out(good, axis.stride))
 
     def check_centers(
@@ -228,7 +268,7 @@ class World:
     ) -> npt.NDArray[np.bool_]:
         reference, own = self._pairs[number, dim]
         most = self._allowed(own, reference.step * SLACK) / own.step
-        return place.off(origins) <= most * (1 + 1e-9)
+        return place.off(origins) <= most * (1 + _NOISE)
 
     def _apart(
         self, taken: Sequence[TakenField], dim: Dim, origins: IntArray, way: str
@@ -238,7 +278,7 @@ class World:
             own = self._pairs[number, dim][1]
             offs.append((float(place.off(origins).max()) * own.step, name, own))
         worst, name, own = max(offs, key=lambda item: item[0])
-        off = own.shown(math.ceil(worst * 1e3) / 1e3)
+        off = own.shown(_rounded_up(worst))
         reference = self._pairs[self.references[dim], dim][0]
         shown = repr(off) if own.unit else off
         return SourceError(
@@ -274,9 +314,20 @@ class World:
         self._pairs |= {(number, dim): (steps[reference], own) for number, own in steps.items()}
         return reference
 
+    def check_tolerance(self) -> None:
+        """Checks that the tolerance was for one of the axes that sizes and middles were compared along.
+
+        Raises:
+            ArgumentError: If it is of another kind than all of them.
+        """
+        given, compared = self.tolerance, list(self._compared)
+        if given is not None and compared and not any(each.counts(given) for each in compared):
+            compared[0].within(given, f"{_WHAT}: tolerance")
+
     def _allowed(self, spacing: Spacing, slack: float) -> float:
-        if self.tolerance is None:
-            return slack
+        self._compared[spacing] = None
+        if self.tolerance is None or not spacing.counts(self.tolerance):
+            return slack  # the tolerance may be for another axis
         return max(slack, spacing.within(self.tolerance, f"{_WHAT}: tolerance"))
 
     def _known_spacing(self, given: Extent, number: int, dim: Dim, what: str) -> Spacing:
@@ -294,7 +345,7 @@ class World:
 
 
 def tolerances(
-    given: Any, *, timed: bool, in_world: bool
+    given: Any, *, timed: bool, in_world: bool, in_time: bool
 ) -> tuple[np.timedelta64 | None, Extent | None]:
     """How far off times may be, and how far off sizes and middles of windows may be.
 
@@ -302,6 +353,7 @@ def tolerances(
         given: As for `WindowDataSource`.
         timed: Whether there are offsets in time.
         in_world: Whether there are sizes in the world, or several resolutions.
+        in_time: Whether there are sizes in time.
 
     Raises:
         ArgumentError: If it is of a wrong kind, or of no use.
@@ -309,7 +361,7 @@ def tolerances(
     what = f"{_WHAT}: tolerance"
     if given is None:
         return None, None
-    off = length_or_angle(given)
+    off = None if timed and _is_in_minutes(given) else length_or_angle(given)
     if off is None and in_world and isinstance(given, int | float):
         off = Extent(float(given), "", repr(given))
     if off is not None:
@@ -323,12 +375,18 @@ def tolerances(
     found = duration(given, what)
     if found is None or found < np.timedelta64(0):
         raise ArgumentError(f"{what} must be a duration such as '30min' or '0h', got {given!r}")
-    if not timed:
+    if not timed and not in_time:
         raise ArgumentError(
             f"{what} is for offsets in time, and no field has one; leave it out, or give"
             " durations, such as Field(offsets={'time': '-6h'})"
         )
-    return found, None
+    of_sizes = Extent(ns_of(found) * 1e-9, "time", str(given)) if in_time else None
+    return found if timed else None, of_sizes
+
+
+def _is_in_minutes(given: Any) -> bool:
+    """Whether `given` is a string such as '30m', which is minutes for times, and else metres."""
+    return isinstance(given, str) and re.fullmatch(r"\s*[+-]?[\d.]+\s*m\s*", given) is not None
 
 
 def limits(taken: Sequence[TakenField], dim: Dim, cells: range) -> list[Run]:
@@ -356,6 +414,25 @@ def _way_out(good: npt.NDArray[np.bool_], stride: int) -> str:
     if step > 1 and stride % step:
         return f"choose strides that are a multiple of {step} cells"
     return "choose other sizes"
+
+
+def _rounded_up(value: float) -> float:
+    """A number above 0 to three digits, not below itself but for noise."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return math.ceil(value / unit * (1 - _NOISE / 10)) * unit
+
+
+def _of_store(store: ts.TensorStore, axis: int) -> Spacing | None:
+    """The spacing by the units of an open store, which may be a view of another one."""
+    units = store.dimension_units
+    if not units or units[axis] is None or not units[axis].base_unit:
+        return None
+    along = [each for each in store.spec().transform.output if each.input_dimension == axis]
+    if len(along) != 1 or along[0].stride < 1:
+        return None  # its cells are in another order
+    stride, step = int(along[0].stride), float(units[axis].multiplier)
+    cell = int(along[0].offset) + stride * int(store.domain.inclusive_min[axis])
+    return Spacing(step, (cell + 0.5) * step / stride, units[axis].base_unit)
 
 
 def _spacing_of(dim: Dim, coordinate: Coordinate) -> Spacing | None:

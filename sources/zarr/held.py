@@ -31,17 +31,20 @@ class HeldArray:
         dims: Names of the axes; () without names.
         attributes: As they would be stored.
         labels: The dimension, values and attributes of each coordinate of one axis, by name.
+        is_decoded: Whether an object of xarray holds the values, which are never decoded.
     """
 
     values: AnyArray
     dims: tuple[str | None, ...] = ()
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _WITHOUT)
     labels: Mapping[str, Labels] = dataclasses.field(default_factory=lambda: _WITHOUT)
+    is_decoded: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = mapped(self.values)
         values = self.values if place is None else place
-        return _again, (values, self.dims, dict(self.attributes), dict(self.labels))
+        labels = dict(self.labels)
+        return _again, (values, self.dims, dict(self.attributes), labels, self.is_decoded)
 
     def found(self, what: str, name: str) -> Found:
         """The array as one that was found.
@@ -86,6 +89,7 @@ def _again(
     dims: tuple[str | None, ...],
     attributes: Mapping[str, Any],
     labels: Mapping[str, Labels],
+    is_decoded: bool,
 ) -> HeldArray:
     opened = values.open() if isinstance(values, MappedArray) else values
-    return HeldArray(opened, dims, attributes, labels)
+    return HeldArray(opened, dims, attributes, labels, is_decoded)

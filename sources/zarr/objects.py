@@ -352,7 +352,7 @@ def _held(array: Any) -> HeldArray:
         if label.ndim == 1 and _are_labels(np.asarray(label.values))
     }
     dims = tuple(map(str, array.dims))
-    return HeldArray(np.asarray(array.values), dims, dict(array.attrs), labels)
+    return HeldArray(np.asarray(array.values), dims, dict(array.attrs), labels, is_decoded=True)
 
 
 def _are_labels(values: Any) -> bool:

@@ -24,7 +24,7 @@ _UNITS: Final = (
     ("cm", "length", 1e7, "centimeter", "centimetre"),
     ("m", "length", 1e9, "meter", "metre"),
     ("km", "length", 1e12, "kilometer", "kilometre"),
-    ("deg", "angle", 1.0, "degree", "\xb0", "degree_north", "degree_east", "degreeN", "degreeE"),
+    ("deg", "angle", 1.0, "degree", "\xb0"),
     ("ns", "time", 1e-9, "nanosecond"),
     ("us", "time", 1e-6, "microsecond", "\xb5s", "\u03bcs"),
     ("ms", "time", 1e-3, "millisecond"),
@@ -33,11 +33,13 @@ _UNITS: Final = (
     ("h", "time", 3600.0, "hour"),
     ("D", "time", 86400.0, "day", "d"),
 )
+# As the CF conventions name degrees of latitude and longitude.
+_WAYS: Final = ("_north", "_N", "N", "_east", "_E", "E")
 _OF_NAME: Final[Mapping[str, tuple[str, str, float]]] = {
     name: (symbol, kind, size)
     for symbol, kind, size, *others in _UNITS
     for name in (symbol, *others, *(f"{other}s" for other in others))
-} | {f"degrees_{way}": ("deg", "angle", 1.0) for way in ("north", "east")}
+} | {f"{noun}{way}": ("deg", "angle", 1.0) for noun in ("degree", "degrees") for way in _WAYS}
 _KINDS: Final = {"length": "a length", "angle": "an angle", "time": "a time"}
 # Steps and positions in metadata are rounded: two grids are one up to this part of a cell.
 SLACK: Final = 0.01
@@ -100,6 +102,11 @@ class Spacing:
             abs(self.step - other.step) <= 1e-6 * abs(self.step)
             and abs(self.first - other.first) <= near
         )
+
+    def counts(self, extent: Extent) -> bool:
+        """Whether `extent` is of the kind of the unit of the store."""
+        known = _OF_NAME.get(self.unit)
+        return not extent.kind or (known is not None and known[1] == extent.kind)
 
     def within(self, extent: Extent, what: str) -> float:
         """`extent` in the unit of the store.

@@ -102,5 +102,12 @@ def test_a_shell_completes_commands() -> None:
 
 
 def test_a_file_in_place_of_a_module_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "prog.py:ds"]) == BAD_ARGUMENTS
-    assert "'prog.py:ds' names a file, not a module; write prog:ds" in capsys.readouterr().err
+    for path, way in (
+        ("prog.py", "write prog:ds"),
+        ("./prog.py", "write prog:ds"),
+        (f"{os.getcwd()}/jobs/prog.py", "write jobs.prog:ds"),
+        ("/jobs/prog.py", "cd to /jobs, and write prog:ds"),
+    ):
+        assert main(["explain", f"{path}:ds"]) == BAD_ARGUMENTS
+        said = f"'{path}:ds' names a file, not a module; {way}"
+        assert said in " ".join(capsys.readouterr().err.split())

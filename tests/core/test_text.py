@@ -68,7 +68,14 @@ def test_tables_keep_strings() -> None:
 
 @pytest.mark.parametrize(
     ("noun", "expected"),
-    [("int", "an int"), ("IterDataset", "an IterDataset"), ("str", "a str"), ("uint8", "a uint8")],
+    [
+        ("int", "an int"),
+        ("IterDataset", "an IterDataset"),
+        ("str", "a str"),
+        ("uint8", "a uint8"),
+        ("ndarray", "an ndarray"),
+        ("xarray.Variable", "an xarray.Variable"),
+    ],
 )
 def test_the_article_suits_the_noun(noun: str, expected: str) -> None:
     assert with_article(noun) == expected

@@ -156,7 +156,7 @@ def test_what_does_not_fit_the_records_is_refused(tmp_path: Path, weather: xarra
         ),
         ({"t2m": batch["t2m"], "time": batch["time"][0]}, r"'t2m' has shape \(2, 4, 6, 8\)"),
         ({**batch, "more": 1}, r"'more' is not in a record of the source, which has t2m, time;"),
-        (batch["t2m"], r"got a ndarray, and records of the source are dicts of t2m, time;"),
+        (batch["t2m"], r"got an ndarray, and records of the source are dicts of t2m, time;"),
     ):
         with pytest.raises(ElementError, match=message):
             windows.to_xarray(wrong)

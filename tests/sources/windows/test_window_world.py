@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
 import tempfile
@@ -15,12 +14,12 @@ import numpy.typing as npt
 import pytest
 import tensorstore as ts
 import xarray
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
 from tests.range_server import RangeServer
+from tests.volumes import ome, precomputed, scale, space, translation
 from windrow import MapDataset
 from windrow.errors import ArgumentError, RecordIndexError, SourceError
 from windrow.sources import Field, WindowDataSource
@@ -28,62 +27,6 @@ from windrow.sources.cells import Cells, whole
 
 AnyArray = npt.NDArray[Any]
 VOLUME = np.random.default_rng(0).integers(0, 256, (40, 36, 20)).astype("u1")
-
-
-def precomputed(path: Path, *levels: tuple[AnyArray, list[float], list[int]]) -> Path:
-    """A precomputed volume: values, resolution and voxel_offset of each scale."""
-    for values, resolution, offset in levels:
-        spec = {
-            "driver": "neuroglancer_precomputed",
-            "kvstore": {"driver": "file", "path": f"{path}/"},
-            "multiscale_metadata": {
-                "type": "image",
-                "data_type": str(values.dtype),
-                "num_channels": 1,
-            },
-            "scale_metadata": {
-                "size": values.shape,
-                "encoding": "raw",
-                "chunk_size": [8, 8, 8],
-                "resolution": resolution,
-                "voxel_offset": offset,
-            },
-        }
-        ts.open(spec, create=True).result()[...] = values[..., None]
-    return path
-
-
-def ome(
-    path: Path,
-    levels: dict[str, tuple[AnyArray, list[dict[str, Any]]]],
-    axes: list[dict[str, Any]],
-    version: str = "0.5",
-    **more: Any,
-) -> Path:
-    """An OME-Zarr image: by path the values and the transformations of each level."""
-    datasets = [{"path": k, "coordinateTransformations": t} for k, (_, t) in levels.items()]
-    multiscales: list[Any] = [{"axes": axes, "datasets": datasets, **more}]
-    modern = version == "0.5"
-    attributes: Any = {"multiscales": [{"version": "0.4", **multiscales[0]}]}
-    if modern:
-        attributes = {"ome": {"version": "0.5", "multiscales": multiscales}}
-    group = zarr.create_group(path, zarr_format=3 if modern else 2, attributes=attributes)
-    names: dict[str, Any] = {"dimension_names": [axis["name"] for axis in axes]} if modern else {}
-    for key, (values, _) in levels.items():
-        group.create_array(key, data=values, chunks=tuple(min(n, 7) for n in values.shape), **names)
-    return path
-
-
-def scale(*steps: float) -> dict[str, Any]:
-    return {"type": "scale", "scale": list(steps)}
-
-
-def translation(*firsts: float) -> dict[str, Any]:
-    return {"type": "translation", "translation": list(firsts)}
-
-
-def space(*names: str, unit: str = "micrometer") -> list[dict[str, Any]]:
-    return [{"name": name, "type": "space", "unit": unit} for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -434,6 +377,14 @@ def test_an_open_store_has_the_units_that_it_declares(volume: Path) -> None:
     wide = ts.downsample(store, [2, 1, 1, 1], "mean")
     source = WindowDataSource(wide, {0: "64nm"}, coordinates=False)
     assert source[0].shape[0] == 4
+    # A view has its cells where they lie in the whole store; voxel_offset is 10.
+    views = [(wide, 88, 16), (store[::2], 84, 16), (store[11::2], 92, 16), (store[20:], 164, 8)]
+    views.append((store.translate_to[0, 0, 0, 0], 84, 8))
+    for view, first, step in views:
+        found = WindowDataSource(view, {"x": 2}, coordinates=["x"])[0]
+        assert found["x"].tolist() == [first, first + step]
+    with pytest.raises(ArgumentError, match="does not say where the cells along x lie"):
+        WindowDataSource(store[::-1], {"x": "64nm"})
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -454,7 +405,7 @@ BOTH = {"a": Field(), "b": Field(resolution={"x": 16})}
         ({"resolution": 8}, ArgumentError, "resolution must be a dict by axis, such as {'x': '8nm'}, got 8"),
         ({"resolution": {"x": 8}, "names": ["a"]}, ArgumentError, "names and resolution do not go together"),
         ({"sizes": {"x": "100nm"}}, SourceError, "sizes['x'] is '100nm', which is 12.5 cells of 8nm along x; choose 96nm or 104nm, or tolerance='4nm' for the nearest number of cells"),
-        ({"sizes": {"x": "3nm"}}, SourceError, "is 0.375 cells of 8nm along x; choose 8nm, or tolerance='3nm'"),
+        ({"sizes": {"x": "3nm"}}, SourceError, "is 0.375 cells of 8nm along x; choose 8nm, or tolerance='5nm'"),
         ({"sizes": {"x": "0nm"}}, SourceError, "sizes['x'] must be above 0, got '0nm'"),
         ({"sizes": {"x": "8"}}, ArgumentError, "sizes['x'] is '8'; write a number and its unit, such as '320nm'"),
         ({"sizes": {"x": "8 parsec"}}, ArgumentError, "with the unknown unit 'parsec'; known are pm"),
@@ -508,5 +459,8 @@ def test_transformations_that_are_not_known_leave_levels_without_resolution(tmp_
     path = ome(tmp_path / "image", levels, space("y", "x"))
     with pytest.raises(SourceError, match="0: the resolution is not stored\n  1: y 2um, x 1um"):
         WindowDataSource(path, {"x": 4}, resolution={"y": 1})
-    attributes = json.loads((path / "zarr.json").read_text())["attributes"]
-    assert attributes["ome"]["multiscales"][0]["datasets"][0]["path"] == "0"
+    # The level of which nothing is known is not aligned, and the other one is.
+    with pytest.raises(ArgumentError, match="does not say where the cells along y lie"):
+        WindowDataSource(path, {"y": "4um"}, fields={"a": Field("0")})
+    source = WindowDataSource(path, {"y": "4um"}, fields={"a": Field("1")})
+    assert np.array_equal(source[0]["a"], VOLUME[0, ::2][:2])

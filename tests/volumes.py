@@ -1,0 +1,68 @@
+"""Volumes at several resolutions, as OME-Zarr and in Neuroglancer's precomputed form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import tensorstore as ts
+import zarr
+
+AnyArray = npt.NDArray[Any]
+
+
+def precomputed(path: Path, *levels: tuple[AnyArray, list[float], list[int]]) -> Path:
+    """A precomputed volume: values, resolution and voxel_offset of each scale."""
+    for values, resolution, offset in levels:
+        spec = {
+            "driver": "neuroglancer_precomputed",
+            "kvstore": {"driver": "file", "path": f"{path}/"},
+            "multiscale_metadata": {
+                "type": "image",
+                "data_type": str(values.dtype),
+                "num_channels": 1,
+            },
+            "scale_metadata": {
+                "size": values.shape,
+                "encoding": "raw",
+                "chunk_size": [8, 8, 8],
+                "resolution": resolution,
+                "voxel_offset": offset,
+            },
+        }
+        ts.open(spec, create=True).result()[...] = values[..., None]
+    return path
+
+
+def ome(
+    path: Path,
+    levels: dict[str, tuple[AnyArray, list[dict[str, Any]]]],
+    axes: list[dict[str, Any]],
+    version: str = "0.5",
+    **more: Any,
+) -> Path:
+    """An OME-Zarr image: by path the values and the transformations of each level."""
+    datasets = [{"path": k, "coordinateTransformations": t} for k, (_, t) in levels.items()]
+    multiscales: list[Any] = [{"axes": axes, "datasets": datasets, **more}]
+    modern = version == "0.5"
+    attributes: Any = {"multiscales": [{"version": "0.4", **multiscales[0]}]}
+    if modern:
+        attributes = {"ome": {"version": "0.5", "multiscales": multiscales}}
+    group = zarr.create_group(path, zarr_format=3 if modern else 2, attributes=attributes)
+    names: dict[str, Any] = {"dimension_names": [axis["name"] for axis in axes]} if modern else {}
+    for key, (values, _) in levels.items():
+        group.create_array(key, data=values, chunks=tuple(min(n, 7) for n in values.shape), **names)
+    return path
+
+
+def scale(*steps: float) -> dict[str, Any]:
+    return {"type": "scale", "scale": list(steps)}
+
+
+def translation(*firsts: float) -> dict[str, Any]:
+    return {"type": "translation", "translation": list(firsts)}
+
+
+def space(*names: str, unit: str = "micrometer") -> list[dict[str, Any]]:
+    return [{"name": name, "type": "space", "unit": unit} for name in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,6 @@ def segment_uses(names: Iterable[str]) -> dict[str, SegmentUses]:
     return {key: SegmentUses(segments) for key, segments in by_file.items()}
 
 
-def _places(bases: IntArray, sizes: IntArray) -> npt.NDArray[np.complex128]:
+def _places(bases: IntArray, sizes: IntArray) -> npt.NDArray[Any]:
     """One number for the first byte and the size of a segment; they sort in this order."""
     return bases + 1j * sizes

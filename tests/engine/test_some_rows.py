@@ -211,7 +211,7 @@ def test_windows_of_rows_by_tensorstore(
     size: int, stride: int, is_remote: bool, tmp_path: Path, server: RangeServer
 ) -> None:
     path = rows(tmp_path, (4, 6))
-    place = server.url("rows") if is_remote else path
+    place: str | Path = server.url("rows") if is_remote else path
     more: dict[str, Any] = {"remote": PATIENT} if is_remote else {"direct": False}
     source = WindowDataSource(place, {0: size}, {0: stride}, **more)
     dataset = MapDataset.source(source).on_bad("skip")

@@ -393,12 +393,13 @@ def test_what_zarr_python_reads_again_ends_with_the_stream(
     server.put("rows/c/8/0", b"not what was written" * 40)
     source, scope = ZarrDataSource(server.url("rows"), remote=cached), CancelScope()
 
-    def read() -> None:
+    def read() -> Any:
         scope.enter()
-        with pytest.raises(ReadError, match="records 32 to 35"):
-            source.read(np.array([33]))
+        spans = [Span(32, 36, np.zeros((4, 7), "f4"))]
+        return source.parts[0].reader.start(spans, InlineExecutor())
 
-    contextvars.copy_context().run(read)
+    with pytest.raises(ReadError, match="records 32 to 35"):
+        contextvars.copy_context().run(read).result()
     assert scopes == [scope]
 
 

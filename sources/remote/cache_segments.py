@@ -66,7 +66,9 @@ class CacheSegment:
         place, version, base, size = os.path.basename(path).split("-")
         self.path, self.base = path, int(base)
         self.size, self._rows_at = int(size), rows_at(int(size))
-        self._opened: Callable[[], Any] = lambda: None  # what readers of the format have of it
+        self.opened: Any = None
+        """What a reader of the format keeps of it."""
+        self._lent: Callable[[], Any] = lambda: None  # what readers of the format have of it
         self._seed = zlib.crc32(f"{place}-{version}".encode())
         self._number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         # A cache is not closed: its segments are closed when it is dropped.
@@ -148,10 +150,10 @@ class CacheSegment:
         """
         found = self.find(begin[places], end[places])
         places, rows = places[found >= 0], self.rows[found[found >= 0]]
-        opened = self._opened()
+        opened = self._lent()
         if opened is None:
             opened = opener(self._number)
-            self._opened = weakref.ref(opened)
+            self._lent = weakref.ref(opened)
         seeds = (self._seed + rows["start"] + rows["stop"]) & 0xFFFFFFFF
         offsets = HEAD_BYTES + rows["start"] - self.base
         return LocatedRanges(places, opened, offsets, seeds, rows["checksum"])

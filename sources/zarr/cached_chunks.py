@@ -41,7 +41,7 @@ class SegmentFile:
         _open_files.add(self)
 
 
-# Of the process, whose open files are limited.
+# All of them: the system limits the open files of a process.
 _open_files: Final = weakref.WeakSet[SegmentFile]()
 
 

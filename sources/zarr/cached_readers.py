@@ -345,7 +345,7 @@ def _first(errors: Mapping[int, BaseException]) -> BaseException:
 
 
 def _error_of(groups: Sequence[_Group], errors: Mapping[int, BaseException]) -> BaseException:
-    """The error of a read of groups, some of which failed."""
+    """The error of a read of groups, from the errors of those that failed, by place."""
     each = dict[int, ReadError]()
     for number, error in errors.items():
         if not isinstance(error, ReadError):

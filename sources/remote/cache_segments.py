@@ -68,6 +68,7 @@ class CacheSegment:
         self.size, self._rows_at = int(size), rows_at(int(size))
         self.opened: Any = None
         """What a reader of the format keeps of it."""
+        self._lent: Callable[[], Any] = lambda: None  # what readers of the format have of it
         self._seed = zlib.crc32(f"{place}-{version}".encode())
         self._number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         # A cache is not closed: its segments are closed when it is dropped.
@@ -143,14 +144,19 @@ class CacheSegment:
     def located(
         self, places: IntArray, begin: IntArray, end: IntArray, opener: Callable[[int], Any]
     ) -> LocatedRanges:
-        """Where the ranges at `places` are that are kept; `opener` opens the file's number."""
+        """Where the ranges at `places` are that are kept.
+
+        `opener` opens the file's number. What it returns is used for others too, while anyone has it.
+        """
         found = self.find(begin[places], end[places])
         places, rows = places[found >= 0], self.rows[found[found >= 0]]
-        if self.opened is None:
-            self.opened = opener(self._number)
+        opened = self._lent()
+        if opened is None:
+            opened = opener(self._number)
+            self._lent = weakref.ref(opened)
         seeds = (self._seed + rows["start"] + rows["stop"]) & 0xFFFFFFFF
         offsets = HEAD_BYTES + rows["start"] - self.base
-        return LocatedRanges(places, self.opened, offsets, seeds, rows["checksum"])
+        return LocatedRanges(places, opened, offsets, seeds, rows["checksum"])
 
     def forget(self, rows: list[int]) -> None:
         """Count ranges as not kept."""

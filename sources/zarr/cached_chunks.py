@@ -1,7 +1,8 @@
 """Chunks of a plain remote array as they are stored: in the cache on disk, or fetched.
 
 The native core decodes them: from segments of the cache, whose checksums it compares at each read, or
-from the bytes that were fetched.
+from the bytes that were fetched. While many segments are open for reads in progress, bytes of others are
+read and compared at once: a process may open few files.
 
 Invariants: a chunk that is in the cache is found without waiting. A chunk counts as not stored only
 after the array's metadata were read again.
@@ -10,6 +11,7 @@ after the array's metadata were read again.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +30,32 @@ if TYPE_CHECKING:
 
 _ENTRY_BYTES: Final = 16
 _CHECKSUM_BYTES: Final = 4
+_MOST_FILES: Final = 64
+
+
+class SegmentFile:
+    """A file of the cache that the core has opened for reads in progress; closed when none has it."""
+
+    def __init__(self, opened: Any) -> None:
+        self.opened = opened
+        _open_files.add(self)
+
+
+# All of them: the system limits the open files of a process.
+_open_files: Final = weakref.WeakSet[SegmentFile]()
+
+
+class KeptChunks(dict[int, StoredChunk]):
+    """Chunks in the cache by number, and the files that they lie in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: list[SegmentFile] = []
+
+    def let_go(self) -> None:
+        """Forget all, once they are decoded."""
+        self.clear()
+        self.files.clear()
 
 
 class CachedChunks:
@@ -51,24 +79,32 @@ class CachedChunks:
         core: Any = native()
         self.layout, self.chunks, self.presence = layout, chunks, presence
         self._objects, self._fetcher = objects, objects.fetcher
-        self._open, self._places_in = core.ChunkFile, core.zarr_places
+        self._chunk_file, self._places_in = core.ChunkFile, core.zarr_places
         # Chunks of the array and of an object along each axis, the last one first.
         self._sizes = tuple(zip(reversed(layout.grid), reversed(layout.shard_grid), strict=True))
         self._per_shard = math.prod(layout.shard_grid)
         self._has_sum = bool(layout.index_codecs)
         self._index_bytes = _ENTRY_BYTES * self._per_shard + _CHECKSUM_BYTES * self._has_sum
 
-    def in_cache(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
+    def in_cache(self, numbers: Iterable[int]) -> KeptChunks:
         """The chunks, of these, that are in the cache. Does not wait for the store."""
-        found: dict[int, StoredChunk] = {}
+        found = KeptChunks()
         for file, places in self._known(numbers):
             begin, end = (np.array([place[k] for place in places]) for k in (1, 2))
+            if len(_open_files) >= _MOST_FILES:
+                self._fetcher.doubt(file, begin, end)  # it compares at its first use alone
+                for run in self._fetcher.kept(file, begin, end):
+                    for at in run.places.tolist():
+                        number, first, stop = places[at]
+                        found[number] = run.data[first - run.start : stop - run.start]
+                continue
             for kept in self._fetcher.locate_kept(file, begin, end, self._open):
+                found.files.append(kept.file)
                 sizes = (end - begin)[kept.places].tolist()
                 facts = (kept.offsets, sizes, kept.seeds, kept.checksums)
                 columns = (fact if fact is sizes else fact.tolist() for fact in facts)
                 for at, *where in zip(kept.places.tolist(), *columns, strict=True):
-                    found[places[at][0]] = (kept.file, *where)
+                    found[places[at][0]] = (kept.file.opened, *where)
         return found
 
     def doubt(self, numbers: Iterable[int]) -> None:
@@ -93,6 +129,9 @@ class CachedChunks:
         if data is None:
             self.presence.refuse_gone(where)
         return data
+
+    def _open(self, number: int) -> SegmentFile:
+        return SegmentFile(self._chunk_file(number))
 
     def _part(self, key: str, within: int) -> bytes | None:
         if self.layout.index_location == "start":

@@ -3,7 +3,7 @@
 What the cache has is decoded on the core's threads, straight to where it is wanted. The rest is fetched
 first, each chunk by a read of its own, and decoded by the thread that fetched it. What the core refuses
 is read again by zarr-python, after the cache has compared its checksum: damaged bytes are then fetched
-again.
+again. What is wanted of one chunk is read together, and again together.
 
 Invariants: a read fills all of the requested memory or has a `ReadError`. Nothing writes to that memory
 after the read has ended.
@@ -12,11 +12,13 @@ after the read has ended.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from windrow.core.native_read import NativeRead
 from windrow.core.threads import Ends
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, Scattered, Span
+from windrow.sources.chunks import AnyArray, Box, Scattered, Span, partly_read
 from windrow.sources.zarr.local.codecs import ChunkDamageError
 from windrow.sources.zarr.local.native_chunks import StoredChunk
 from windrow.sources.zarr.stores import Access
@@ -35,11 +37,27 @@ if TYPE_CHECKING:
     from windrow.sources.zarr.cached_chunks import CachedChunks
 
 Cells = tuple[int, ...]
-Item = TypeVar("Item")
 
 
-class _CachedReader(PythonReader, Generic[Item]):
-    """Reads items; an item needs some chunks."""
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """Requests that need the same chunks, so that these are decoded once.
+
+    Args:
+        chunks: The chunks by number.
+        items: The requests.
+        places: Their places in the call.
+    """
+
+    chunks: Sequence[int]
+    items: list[Any]
+    places: list[int]
+
+
+class _CachedReader(PythonReader):
+    """Reads items: rows of a row of chunks, or boxes of a chunk."""
+
+    is_slow = False  # the core decodes
 
     def __init__(
         self,
@@ -53,66 +71,82 @@ class _CachedReader(PythonReader, Generic[Item]):
         self._cached, self._access, self._layout = cached, access, cached.layout
 
     @abc.abstractmethod
-    def _numbers(self, item: Item) -> Sequence[int]:
-        """The chunks of an item."""
-
-    @abc.abstractmethod
-    def _cells(self, item: Item) -> tuple[Cells, Cells]:
-        """First cell and shape of what `_put` takes."""
-
-    @abc.abstractmethod
-    def _put(self, item: Item, values: AnyArray) -> None:
-        """Copy values to where an item wants them."""
+    def _numbers(self, item: Any) -> Sequence[int]:
+        """The chunks of an item. Two items need the same ones, or have none in common."""
 
     @abc.abstractmethod
     def _decoding(
-        self, items: Sequence[Item], stored: Mapping[int, StoredChunk], *, inline: bool
+        self, items: Sequence[Any], stored: Mapping[int, StoredChunk], *, inline: bool
     ) -> Any:
         """Start decoding on the core's threads, or prepare it for the thread that waits."""
 
-    def _started(self, items: Sequence[Item]) -> Future[None]:
-        """Start reading items; the future has a ReadError if one fails."""
+    def _started(self, wanted: Sequence[Span | Box | Scattered]) -> Future[None]:
+        """Start reading items; the future has a ReadError if one fails, with a `Rest` of items."""
         try:
             self._cached.presence.look_sometimes(self._access.run, self._array.where)
         except ReadError as error:
             failed: Future[None] = Future()
             failed.set_exception(error)
             return failed
-        numbers = [self._numbers(item) for item in items]
-        stored = self._cached.in_cache(dict.fromkeys(n for some in numbers for n in some))
-        is_here = [all(n in stored for n in some) for some in numbers]
-        here = [item for item, found in zip(items, is_here, strict=True) if found]
-        reading = self._decoding(here, stored, inline=not here)
-        wanted = zip(items, numbers, is_here, strict=True)
-        absent = [(item, some) for item, some, found in wanted if not found]
+        groups = self._grouped(wanted)
+        stored = self._cached.in_cache(n for group in groups for n in group.chunks)
+        here, absent = list[_Group](), list[_Group]()
+        for group in groups:
+            (here if all(n in stored for n in group.chunks) else absent).append(group)
+        # The core joins neighbours of one chunk, and reports the first of them alone.
+        group_of = [group for group in here for _ in group.items]
+        items = [item for group in here for item in group.items]
+        reading = self._decoding(items, stored, inline=not here)
         fetched = self._fetched(absent, stored)
 
         def finish() -> None:
-            refused = [here[at] for at in sorted({at for at, _ in reading.failures()})]
-            for item, again in [(item, self._again(item)) for item in refused]:
-                self._put(item, again.result())
+            stored.let_go()
+            errors = dict[int, ReadError]()
+            failures = sorted(at for at, _ in reading.failures())
+            refused = dict.fromkeys(group_of[at] for at in failures)
+            for group, again in [(group, self._again(group)) for group in refused]:
+                try:
+                    self._put(group, again.result())
+                except ReadError as error:
+                    errors.update(dict.fromkeys(group.places, error))
             if fetched is not None:
-                fetched.result()
+                errors.update(_errors_of(fetched))
+            if errors:
+                raise partly_read(None, errors)
 
         return NativeRead(reading if fetched is None else _Both(reading, fetched), finish)
 
+    def _grouped(self, wanted: Sequence[Span | Box | Scattered]) -> list[_Group]:
+        """The items by their chunks, without those that need nothing."""
+        groups: dict[Sequence[int], _Group] = {}
+        for place, item in enumerate(wanted):
+            if isinstance(item, Scattered) or item.out.size:
+                chunks = self._numbers(item)
+                group = groups.get(chunks)
+                if group is None:
+                    group = groups[chunks] = _Group(chunks, [], [])
+                group.items.append(item)
+                group.places.append(place)
+        return list(groups.values())
+
     def _fetched(
-        self, items: Sequence[tuple[Item, Sequence[int]]], stored: Mapping[int, StoredChunk]
+        self, groups: Sequence[_Group], stored: Mapping[int, StoredChunk]
     ) -> Future[None] | None:
-        """Start fetching chunks of items that are not in `stored`, and decode each item then."""
-        if not items:
+        """Start fetching chunks of groups that are not in `stored`, and decode each group then."""
+        if not groups:
             return None
-        absent = dict.fromkeys(n for _, some in items for n in some if n not in stored)
-        reads = {number: self._fetch(number) for number in absent}
-        ends = Ends(len(items), _first)
-        for place, (item, some) in enumerate(items):
-            missing = [number for number in some if number in reads]
+        reads = {n: self._fetch(n) for group in groups for n in group.chunks if n not in stored}
+        ends = Ends(len(groups), partial(_error_of, groups))
+        for place, group in enumerate(groups):
+            missing = [number for number in group.chunks if number in reads]
             came = Ends(len(missing), _first)
             for at, number in enumerate(missing):
                 reads[number].add_done_callback(partial(_end, came, at))
-            given = {number: stored[number] for number in some if number in stored}
+            given = {number: stored[number] for number in group.chunks if number in stored}
             mine = {number: reads[number] for number in missing}
-            decode = partial(self._decode, item, given, mine, partial(ends.end, place))
+            # The thread that fetches has no cancel scope.
+            again = partial(copy_context().run, self._again, group)
+            decode = partial(self._decode, group, given, mine, again, partial(ends.end, place))
             came.done.add_done_callback(decode)
         return ends.done
 
@@ -130,47 +164,73 @@ class _CachedReader(PythonReader, Generic[Item]):
 
     def _decode(
         self,
-        item: Item,
+        group: _Group,
         stored: Mapping[int, StoredChunk],
         reads: Mapping[int, Future[StoredChunk]],
+        again: Callable[[], Future[AnyArray]],
         end: Callable[[Exception | None], None],
         came: Future[None],
     ) -> None:
-        """Decode an item whose chunks came, and call `end` with the error, or None without one."""
+        """Decode a group whose chunks came, and call `end` with the error, or None without one."""
         try:
             error = came.exception()
             if error is None:
                 whole = {**stored, **{number: read.result() for number, read in reads.items()}}
-                reading = self._decoding([item], whole, inline=True)
+                reading = self._decoding(group.items, whole, inline=True)
                 reading.wait(help=True)
                 if not reading.failures():
                     end(None)
                     return
             elif not isinstance(error, ChunkDamageError):
-                first, shape = self._cells(item)
+                first, shape = self._cells(group)
                 end(self._array.failed(first[0], shape[0], error))
                 return
-            self._again(item).add_done_callback(partial(self._take, item, end))
+            again().add_done_callback(partial(self._take, group, end))
         except Exception as other:  # otherwise the caller would wait forever
             end(other)
 
-    def _again(self, item: Item) -> Future[AnyArray]:
-        """Start reading an item by zarr-python."""
-        self._cached.doubt(self._numbers(item))
-        return self._array.begin(*self._cells(item))
+    def _again(self, group: _Group) -> Future[AnyArray]:
+        """Start reading a group by zarr-python."""
+        self._cached.doubt(group.chunks)
+        return self._array.begin(*self._cells(group))
 
     def _take(
-        self, item: Item, end: Callable[[Exception | None], None], read: Future[AnyArray]
+        self, group: _Group, end: Callable[[Exception | None], None], read: Future[AnyArray]
     ) -> None:
         error: Exception | None = None
         try:
-            self._put(item, read.result())
+            self._put(group, read.result())
         except Exception as other:
             error = other
         end(error)
 
+    def _cells(self, group: _Group) -> tuple[Cells, Cells]:
+        """First cell and shape of what `_put` takes: a single box, or whole chunks."""
+        if len(group.items) == 1 and not isinstance(group.items[0], Scattered):
+            box = self._box(group.items[0])
+            return box.first, box.out.shape
+        layout = self._layout
+        at = np.unravel_index(group.chunks[0], layout.grid)
+        first = tuple(int(k) * c for k, c in zip(at, layout.chunk_shape, strict=True))
+        sizes = zip(first, self._chunk, layout.shape, strict=True)
+        return first, tuple(min(c, n - f) for f, c, n in sizes)
 
-class CachedRowReader(_CachedReader[Span | Scattered]):
+    def _put(self, group: _Group, values: AnyArray) -> None:
+        """Copy values to where the items of a group want them."""
+        first, _ = self._cells(group)
+        for item in group.items:
+            if isinstance(item, Scattered):
+                item.put(values)
+            else:
+                self._box(item).fill(values, first)
+
+    def _box(self, item: Span | Box) -> Box:
+        if isinstance(item, Box):
+            return item
+        return Box((item.first, *(0 for _ in self._layout.shape[1:])), item.out)
+
+
+class CachedRowReader(_CachedReader):
     """Reads rows; a `ScatterReader`."""
 
     def start(self, spans: Sequence[Any], pool: Executor) -> Future[None]:
@@ -183,7 +243,7 @@ class CachedRowReader(_CachedReader[Span | Scattered]):
 
     def start_scattered(self, wanted: Sequence[Span | Scattered]) -> Future[None]:
         """Start reading; the future has a ReadError if a chunk fails."""
-        return self._started(list(wanted))
+        return self._started(wanted)
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory, each chunk decoded once. Waits; raises ReadError."""
@@ -202,9 +262,14 @@ class CachedRowReader(_CachedReader[Span | Scattered]):
             mine = which == at
             out[mine] = values[rows[mine] % size]
 
-        self.start_scattered(
-            [Scattered(int(n), [(output, at)], partial(put, at)) for at, n in enumerate(chunks)]
-        ).result()
+        errors = _errors_of(
+            self.start_scattered(
+                [Scattered(int(n), [(output, at)], partial(put, at)) for at, n in enumerate(chunks)]
+            )
+        )
+        if errors:
+            lost = [(k, errors.get(at)) for k, at in enumerate(which.tolist())]
+            raise partly_read(out, {k: error for k, error in lost if error is not None})
         return out
 
     def _numbers(self, item: Span | Scattered) -> Sequence[int]:
@@ -214,36 +279,18 @@ class CachedRowReader(_CachedReader[Span | Scattered]):
         )
         return range(row * across, (row + 1) * across)
 
-    def _cells(self, item: Span | Scattered) -> tuple[Cells, Cells]:
-        size, shape = self._layout.chunk_shape[0], self._layout.shape
-        if isinstance(item, Span):
-            first, stop = item.first, item.stop
-        else:
-            first, stop = item.chunk * size, min((item.chunk + 1) * size, shape[0])
-        return (first, *(0 for _ in shape[1:])), (stop - first, *shape[1:])
-
-    def _put(self, item: Span | Scattered, values: AnyArray) -> None:
-        if isinstance(item, Span):
-            item.out[...] = values
-        else:
-            item.put(values)
-
     def _decoding(
-        self,
-        items: Sequence[Span | Scattered],
-        stored: Mapping[int, StoredChunk],
-        *,
-        inline: bool,
+        self, items: Sequence[Any], stored: Mapping[int, StoredChunk], *, inline: bool
     ) -> Any:
         return self._cached.chunks.start(items, stored, inline=inline)
 
 
-class CachedBoxReader(_CachedReader[Box | Scattered]):
+class CachedBoxReader(_CachedReader):
     """Reads boxes; a `BoxScatterReader`."""
 
     def start(self, boxes: Sequence[Any], pool: Executor) -> Future[None]:
         """Start reading boxes; the future has a ReadError if one fails."""
-        return self._started([box for box in boxes if box.out.size])
+        return self._started(boxes)
 
     def output(
         self, out: Sequence[AnyArray], chunks: int, which: IntArray, *columns: IntArray
@@ -253,9 +300,7 @@ class CachedBoxReader(_CachedReader[Box | Scattered]):
 
     def start_scattered(self, wanted: Sequence[Box | Scattered]) -> Future[None]:
         """Start reading; the future has a ReadError if a chunk fails."""
-        return self._started(
-            [item for item in wanted if isinstance(item, Scattered) or item.out.size]
-        )
+        return self._started(wanted)
 
     def _numbers(self, item: Box | Scattered) -> Sequence[int]:
         if isinstance(item, Scattered):
@@ -263,23 +308,8 @@ class CachedBoxReader(_CachedReader[Box | Scattered]):
         at = tuple(map(int.__floordiv__, item.first, self._layout.chunk_shape))
         return (int(np.ravel_multi_index(at, self._layout.grid)),)
 
-    def _cells(self, item: Box | Scattered) -> tuple[Cells, Cells]:
-        if isinstance(item, Box):
-            return item.first, item.out.shape
-        layout = self._layout
-        at = np.unravel_index(item.chunk, layout.grid)
-        first = tuple(int(k) * c for k, c in zip(at, layout.chunk_shape, strict=True))
-        sizes = zip(first, layout.chunk_shape, layout.shape, strict=True)
-        return first, tuple(min(c, n - f) for f, c, n in sizes)
-
-    def _put(self, item: Box | Scattered, values: AnyArray) -> None:
-        if isinstance(item, Box):
-            item.out[...] = values
-        else:
-            item.put(values)
-
     def _decoding(
-        self, items: Sequence[Box | Scattered], stored: Mapping[int, StoredChunk], *, inline: bool
+        self, items: Sequence[Any], stored: Mapping[int, StoredChunk], *, inline: bool
     ) -> Any:
         return self._cached.chunks.start_boxes(items, stored, inline=inline)
 
@@ -312,3 +342,25 @@ def _end(ends: Ends, place: int, read: Future[StoredChunk]) -> None:
 
 def _first(errors: Mapping[int, BaseException]) -> BaseException:
     return next(iter(errors.values()))
+
+
+def _error_of(groups: Sequence[_Group], errors: Mapping[int, BaseException]) -> BaseException:
+    """The error of a read of groups, from the errors of those that failed, by place."""
+    each = dict[int, ReadError]()
+    for number, error in errors.items():
+        if not isinstance(error, ReadError):
+            return error
+        each.update(dict.fromkeys(groups[number].places, error))
+    return partly_read(None, each)
+
+
+def _errors_of(read: Future[None]) -> Mapping[int, ReadError]:
+    """Wait for a read; the errors of its items. Raises the error of a read that failed as a whole."""
+    try:
+        read.result()
+    except ReadError as error:
+        if error.rest is None:
+            raise
+        errors: Mapping[int, ReadError] = error.rest.errors
+        return errors
+    return {}

@@ -206,7 +206,7 @@ class PythonArray:
 class PythonReader:
     """Reads rows or boxes through zarr-python; a `RowReader` and a `BoxReader`."""
 
-    is_slow: Final = True  # a chunk takes milliseconds, however small it is
+    is_slow = True  # a chunk takes milliseconds, however small it is
 
     def __init__(self, array: PythonArray, chunk_shape: Sequence[int] | None = None) -> None:
         """Read boxes of chunks of `chunk_shape`; None for whole rows of the array's chunks."""

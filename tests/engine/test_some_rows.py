@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from windrow.sources import (
     ArrayRecordDataSource,
     LaidOutSource,
     RaggedDataSource,
+    RemoteOptions,
     WindowDataSource,
     ZarrDataSource,
 )
@@ -146,32 +148,36 @@ def test_a_reason_names_records_where_values_are_stored(tmp_path: Path) -> None:
 
 # How each is written and opened, and the most requests for its records: each object or range once, and
 # again what was read together with damage.
-FAR: dict[str, tuple[Callable[[Path], Any], Callable[[str], Any], int]] = {
+FAR: dict[str, tuple[Callable[[Path], Any], Callable[[str, RemoteOptions], Any], int]] = {
     "rows": (
         lambda folder: rows(folder, (4, 6)),
-        lambda url: ZarrDataSource(url, remote=PATIENT),
+        lambda url, remote: ZarrDataSource(url, remote=remote),
         18,
     ),
     "rows alone": (
         lambda folder: rows(folder, (1, 6)),
-        lambda url: ZarrDataSource(url, remote=PATIENT),
+        lambda url, remote: ZarrDataSource(url, remote=remote),
         58,
     ),
     "rows by zarr-python": (
         lambda folder: rows(folder, (4, 6), filtered=True),
-        lambda url: ZarrDataSource(url, remote=PATIENT),
+        lambda url, remote: ZarrDataSource(url, remote=remote),
         14,
     ),
-    "windows": (lambda folder: rows(folder, (4, 3)), lambda url: windows(url, remote=PATIENT), 28),
-    "ragged": (ragged, lambda url: RaggedDataSource(url, remote=PATIENT), 30),
+    "windows": (
+        lambda folder: rows(folder, (4, 3)),
+        lambda url, remote: windows(url, remote=remote),
+        28,
+    ),
+    "ragged": (ragged, lambda url, remote: RaggedDataSource(url, remote=remote), 30),
     "records": (
         lambda folder: array_record(folder / "rows", 1),
-        lambda url: ArrayRecordDataSource(url, remote=PATIENT),
+        lambda url, remote: ArrayRecordDataSource(url, remote=remote),
         16,
     ),
     "groups": (
         lambda folder: array_record(folder / "rows", 4),
-        lambda url: ArrayRecordDataSource(url, remote=PATIENT),
+        lambda url, remote: ArrayRecordDataSource(url, remote=remote),
         10,
     ),
 }
@@ -189,9 +195,9 @@ def test_of_a_remote_store_only_what_is_damaged_is_asked_for_again(
 ) -> None:
     write, opened, most = FAR[kind]
     write(tmp_path)
-    wanted = good_of(opened(server.url("rows")))
+    wanted = good_of(opened(server.url("rows"), PATIENT))
     request.getfixturevalue("never_again")
-    source = opened(server.url("rows"))
+    source = opened(server.url("rows"), PATIENT)
     server.reset_counts()
     assert streamed(source) == wanted
     asked = collections.Counter((path, span) for _, path, span in server.counts().asked)
@@ -226,6 +232,30 @@ def test_windows_of_rows_by_tensorstore(
             each if each is None else np.asarray(each).tolist() for each in dataset.read(asked)
         ]
         assert found == [expected(window) for window in asked]
+
+
+@needs_core
+@pytest.mark.parametrize("kind", ["rows", "rows alone", "windows", "ragged"])
+def test_of_chunks_in_the_cache_on_disk_the_damaged_ones_fail_alone(
+    kind: str, tmp_path: Path, server: RangeServer, request: pytest.FixtureRequest
+) -> None:
+    write, opened, _ = FAR[kind]
+    write(tmp_path)
+    filled, new = (dataclasses.replace(PATIENT, cache_dir=tmp_path / name) for name in "ab")
+    source = opened(server.url("rows"), filled)
+    assert not any(part.reader.is_slow for part in source.parts)  # but decoded by the core
+    wanted = good_of(source)
+    request.getfixturevalue("never_again")
+    for options in (filled, new):
+        source = opened(server.url("rows"), options)
+        assert streamed(source) == wanted
+        with pytest.raises(ReadError, match="cannot be read") as caught:
+            source.read(np.arange(len(source)))
+        rest = caught.value.rest
+        assert len(source) - len(rest.errors) == len(wanted)
+        if kind.startswith("rows"):
+            good = np.delete(np.arange(len(source)), list(rest.errors))
+            assert rest.found[good].tolist() == wanted
 
 
 @needs_core

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import gzip
 import os
 import shutil
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,13 +25,16 @@ from tests.limits import at_last, within
 from tests.processes import until
 from tests.range_server import RangeServer, drip, stall, status
 from windrow import MapDataset, ReadOptions
+from windrow.core.cancellation import CancelScope, current_scope
 from windrow.core.native import native
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError, WindrowError
 from windrow.sources import RemoteOptions, Span, WindowDataSource, ZarrDataSource
 from windrow.sources.remote import cache_segments
 from windrow.sources.remote.cache_segments import stored_segments
+from windrow.sources.zarr import cached_chunks
 from windrow.sources.zarr import remote as presence
+from windrow.sources.zarr.local.native_chunks import NativeChunks
 from windrow.sources.zarr.zarr_python import PythonArray
 
 pytestmark = pytest.mark.skipif(native() is None, reason="the native core decodes")
@@ -61,6 +66,14 @@ LAYOUTS = {
 }
 ROWS = values(37, 7)
 CHUNK = (4, 7)
+LITTLE: dict[str, Any] = {"resident_bytes": 2_000, "in_flight_bytes": 400}
+WINDOWS = {0: 2, 1: 2}, {0: 1, 1: 1}
+# Of all records of a source.
+WAYS: list[Callable[[Any], Any]] = [
+    lambda source: source.read(np.arange(len(source))).tobytes(),
+    lambda source: batches(source, 1),
+    lambda source: batches(source, 1, **LITTLE),
+]
 
 
 def _index_at_start() -> Any:
@@ -141,6 +154,14 @@ def overwritten(path: Path) -> None:
         file.write(bytes(2000))
 
 
+def with_two_members(folder: Path) -> dict[str, bytes]:
+    """An array at `a/` with a chunk that is one to zarr-python; to the core bytes follow its end."""
+    stored = objects(folder / "v3 gzip", "a/")
+    raw = gzip.decompress(stored["a/c/1/1"])
+    stored["a/c/1/1"] = gzip.compress(raw[:10]) + gzip.compress(raw[10:])
+    return stored
+
+
 # ---- what local files have
 
 
@@ -150,6 +171,7 @@ def test_the_second_epoch_is_that_of_local_files(
 ) -> None:
     source, local = ZarrDataSource(server.url(name), remote=cached), ZarrDataSource(folder / name)
     assert "decoded directly (" in repr(source)
+    assert not getattr(source.parts[0].reader, "is_slow", True)
     order = np.random.default_rng(1).integers(0, len(local), 50)
     wanted = local.read(order)
     for epoch in range(2):
@@ -166,15 +188,13 @@ def test_the_second_epoch_is_that_of_local_files(
 def test_boxes_and_scattered_rows_are_those_of_local_files(
     server: RangeServer, folder: Path, cached: RemoteOptions, only_core: None, name: str
 ) -> None:
-    little: dict[str, Any] = {"resident_bytes": 2_000, "in_flight_bytes": 400}
     local, url = ZarrDataSource(folder / name), server.url(name)
-    cut = {0: 2, 1: 2}, {0: 1, 1: 1}
     for epoch in range(2):
         source = ZarrDataSource(url, remote=cached)
-        assert batches(source, epoch, **little) == batches(local, epoch, **little)
-        windows = WindowDataSource(url, *cut, remote=cached)
-        here = WindowDataSource(folder / name, *cut)
-        for options in ({}, little):
+        assert batches(source, epoch, **LITTLE) == batches(local, epoch, **LITTLE)
+        windows = WindowDataSource(url, *WINDOWS, remote=cached)
+        here = WindowDataSource(folder / name, *WINDOWS)
+        for options in ({}, LITTLE):
             assert batches(windows, epoch, **options) == batches(here, epoch, **options)
         order = np.arange(len(here))[::3]
         np.testing.assert_array_equal(windows.read(order), here.read(order))
@@ -189,7 +209,87 @@ def test_without_the_core_and_on_request_zarr_python_reads(
     assert by_python
 
 
+def test_a_chunk_that_several_boxes_want_is_decoded_once(
+    server: RangeServer, cached: RemoteOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    through = NativeChunks.start_boxes
+
+    def noted(chunks: NativeChunks, boxes: Any, stored: Any, **options: Any) -> Any:
+        decoded.extend(stored if boxes else ())
+        return through(chunks, boxes, stored, **options)
+
+    monkeypatch.setattr(NativeChunks, "start_boxes", noted)
+    source = WindowDataSource(server.url("v3 zstd"), *WINDOWS, remote=cached)
+    source.read(np.arange(len(source)))
+    assert sorted(decoded) == list(range(30))
+
+
+def test_few_files_of_the_cache_are_open_at_a_time(
+    server: RangeServer, cached: RemoteOptions, only_core: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ZarrDataSource(server.url("rows"), remote=cached)
+    source.read(np.arange(37))
+    server.reset_counts()
+    opened = weakref.WeakSet[Any]()
+    monkeypatch.setattr(cached_chunks, "_open_files", opened)
+    monkeypatch.setattr(cached_chunks, "_MOST_FILES", 3)
+    out = np.zeros((4, 37, 7), "f4")
+    bounds = [(first, min(first + 4, 37)) for first in range(0, 37, 4)]
+    reads = [
+        source.parts[0].reader.start(
+            [Span(*at, one[slice(*at)]) for at in bounds], InlineExecutor()
+        )
+        for one in out
+    ]
+    assert len(opened) == 3
+    for read, one in zip(reads, out, strict=True):
+        read.result()
+        np.testing.assert_array_equal(one, ROWS)
+    assert not opened
+    assert server.counts().requests == 0
+
+
+def test_bytes_for_which_no_file_is_opened_are_compared_at_each_read(
+    server: RangeServer, cached: RemoteOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cached_chunks, "_MOST_FILES", 0)
+    source = ZarrDataSource(server.url("rows"), remote=cached)
+    for _ in range(3):
+        np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)
+        harmed(cached, overwritten)
+        np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)
+
+
 # ---- damage
+
+
+@pytest.mark.parametrize("name", ["v2 none", "v3 zstd", "shards gzip"])
+def test_all_boxes_of_a_damaged_chunk_are_read_again(
+    server: RangeServer, folder: Path, cached: RemoteOptions, by_python: list[Any], name: str
+) -> None:
+    local = WindowDataSource(folder / name, *WINDOWS)
+    source = WindowDataSource(server.url(name), *WINDOWS, remote=cached)
+    source.read(np.arange(len(source)))
+    for way in WAYS:
+        harmed(cached, overwritten)
+        by_python.clear()
+        assert way(source) == way(local)
+        assert by_python
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["read", "stream", "small stream"])
+def test_all_boxes_of_a_chunk_that_the_core_refuses_are_read_by_zarr_python(
+    folder: Path, cached: RemoteOptions, by_python: list[Any], way: Callable[[Any], Any]
+) -> None:
+    stored = with_two_members(folder)
+    wanted = way(WindowDataSource(folder / "v3 gzip", *WINDOWS))
+    with RangeServer(stored) as server:
+        source = WindowDataSource(server.url("a"), *WINDOWS, remote=cached)
+        for _ in range(2):
+            by_python.clear()
+            assert way(source) == wanted
+            assert (4, 3) in by_python
 
 
 @pytest.mark.parametrize("name", ["v2 none", "v3 zstd", "shard"])
@@ -256,10 +356,7 @@ def test_a_full_disk_changes_no_record_and_no_number_of_requests(
 def test_what_the_core_refuses_zarr_python_reads_from_the_cache(
     folder: Path, cached: RemoteOptions, by_python: list[Any]
 ) -> None:
-    stored = objects(folder / "v3 gzip", "a/")
-    raw = gzip.decompress(stored["a/c/1/1"])
-    # As one stream these are a chunk; to the core bytes follow the end of one.
-    stored["a/c/1/1"] = gzip.compress(raw[:10]) + gzip.compress(raw[10:])
+    stored = with_two_members(folder)
     wanted = ZarrDataSource(folder / "v3 gzip").read(np.arange(37))
     with RangeServer(stored) as server:
         source = ZarrDataSource(server.url("a"), remote=cached)
@@ -280,6 +377,30 @@ def test_damage_in_the_store_names_its_records(
         with pytest.raises(ReadError, match=rf"/{name}/: the chunk that holds records 32 to 3"):
             source.read(np.arange(37))
     np.testing.assert_array_equal(source.read(np.arange(8)), ROWS[:8])
+
+
+def test_what_zarr_python_reads_again_ends_with_the_stream(
+    server: RangeServer, cached: RemoteOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scopes: list[Any] = []
+    through = PythonArray.begin
+
+    def noted(array: PythonArray, first: Any, shape: Any) -> Any:
+        scopes.append(current_scope())
+        return through(array, first, shape)
+
+    monkeypatch.setattr(PythonArray, "begin", noted)
+    server.put("rows/c/8/0", b"not what was written" * 40)
+    source, scope = ZarrDataSource(server.url("rows"), remote=cached), CancelScope()
+
+    def read() -> Any:
+        scope.enter()
+        spans = [Span(32, 36, np.zeros((4, 7), "f4"))]
+        return source.parts[0].reader.start(spans, InlineExecutor())
+
+    with pytest.raises(ReadError, match="records 32 to 35"):
+        contextvars.copy_context().run(read).result()
+    assert scopes == [scope]
 
 
 # ---- the store

@@ -424,15 +424,15 @@ def _rounded_up(value: float) -> float:
 
 def _of_store(store: ts.TensorStore, axis: int) -> Spacing | None:
     """The spacing by the units of an open store, which may be a view of another one."""
-    units = store.dimension_units
-    if not units or units[axis] is None or not units[axis].base_unit:
+    unit, transform = store.dimension_units[axis], store.spec().transform
+    if unit is None or not unit.base_unit or transform is None:
         return None
-    along = [each for each in store.spec().transform.output if each.input_dimension == axis]
-    if len(along) != 1 or along[0].stride < 1:
+    along = [each for each in transform.output if each.input_dimension == axis]
+    stride = along[0].stride if len(along) == 1 else None
+    if stride is None or stride < 1:
         return None  # its cells are in another order
-    stride, step = int(along[0].stride), float(units[axis].multiplier)
-    cell = int(along[0].offset) + stride * int(store.domain.inclusive_min[axis])
-    return Spacing(step, (cell + 0.5) * step / stride, units[axis].base_unit)
+    step, cell = float(unit.multiplier), along[0].offset + stride * store.domain.inclusive_min[axis]
+    return Spacing(step, (cell + 0.5) * step / stride, unit.base_unit)
 
 
 def _spacing_of(dim: Dim, coordinate: Coordinate) -> Spacing | None:

@@ -26,6 +26,7 @@ from windrow.sources import (
     Field,
     RaggedDataSource,
     RangeDataSource,
+    RemoteOptions,
     TFDSDataSource,
     WindowDataSource,
     ZarrDataSource,
@@ -103,6 +104,11 @@ def write_stores(folder: Path) -> None:
             writer.write(row.tobytes())
         writer.close()
     write_folder(folder / "counts" / "1.0.0", {"train": [1_500, 500], "test": [9]})
+
+
+def _cached(stores: Stores) -> RemoteOptions:
+    """Options with a cache on disk, beside the stores."""
+    return RemoteOptions(cache_dir=str(stores / "cache"), cache_bytes=1 << 26)
 
 
 class Foreign:
@@ -410,6 +416,22 @@ SOURCES = {
     "remote chunks, by blocks": Case(
         lambda f: (
             MapDataset.source(ZarrDataSource(f.url("chunks"))).block_shuffle(seed=1).batch(32)
+        ),
+    ),
+    "remote chunks with a cache on disk, by blocks": Case(
+        lambda f: (
+            MapDataset.source(ZarrDataSource(f.url("chunks"), remote=_cached(f)))
+            .block_shuffle(seed=1)
+            .batch(32)
+        ),
+    ),
+    "remote patches with a cache on disk, by blocks": Case(
+        lambda f: (
+            MapDataset.source(
+                WindowDataSource(f.url("field"), {"t": 2, "y": 12, "x": 12}, remote=_cached(f))
+            )
+            .block_shuffle(seed=1)
+            .batch(32)
         ),
     ),
     "files of ArrayRecord, by blocks": Case(

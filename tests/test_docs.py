@@ -97,7 +97,7 @@ def name_of(path: Path) -> str:
 _CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {"converters.md": _check_converters}
 
 
-# Pages that need a package, and those of them that take long.
+# Pages that need a package. Some of these pages take long.
 _NEEDS = {"use-with-flax-nnx.md": "flax", "remote.md": "icechunk"}
 _SLOW = ("use-with-flax-nnx.md",)
 _RUN = [pytest.param(p, marks=[pytest.mark.jobs] if p.name in _SLOW else []) for p in PAGES]

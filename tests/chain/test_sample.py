@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import zarr
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.chain.test_regroup import check_states
@@ -45,6 +45,7 @@ def drawn(seed: int, epoch: int, offset: int) -> int:
     seed=st.integers(0, 2**32 - 1),
     index=st.integers(-(2**62), 2**62),
 )
+@example(length=2**62 - 1, size=1, seed=0, index=0)  # the longest range
 def test_the_rule_is_frozen(length: int, size: int, seed: int, index: int) -> None:
     # People restore year-old checkpoints. Another rule needs another name.
     dataset = M.range(length).sample(size, seed)

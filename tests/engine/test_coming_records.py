@@ -61,7 +61,7 @@ def test_near_records_come_in_the_order_of_the_stream() -> None:
 
 @pytest.mark.parametrize("batch", [1, 32])
 def test_far_records_are_a_sample(batch: int) -> None:
-    """Runs of 20,000 of ten million records are about as far away as they are."""
+    """Distances to runs of 20,000 of ten million records are about right."""
     chain = windrow.MapDataset.source(Numbered(10**7)).repeat().batch(batch)
     records, distances = columns(coming(chain, first=FIRST // batch))
     assert len(records) < 500_000

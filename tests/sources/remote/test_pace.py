@@ -199,7 +199,7 @@ def test_all_sources_together_keep_to_the_limit_of_a_host() -> None:
 
 
 def test_a_source_with_a_lower_limit_does_not_stall_others() -> None:
-    """Requests begin under bounds of 2 and 4: those of 2 wait for each other, and no other for them."""
+    """Requests under a bound of 2 wait for each other; requests under a bound of 4 do not wait for them."""
 
     async def run() -> None:
         requests, began = StoreRequests("http://a"), list[str]()
@@ -274,7 +274,7 @@ class SlowingStore:
         return self.reads[-1]
 
     def numbers(self, count: int) -> list[int]:
-        """How many reads are in flight in each round, until so many reads have ended."""
+        """How many reads are in flight in each round, until `count` of them have ended."""
         answers = [
             self.limiter.start(self.begin, size_bytes=1000, where="http://a/b")
             for _ in range(count)

@@ -208,8 +208,8 @@ def test_a_store_without_network_and_a_missing_profile_say_what_to_check() -> No
     quick = RemoteOptions(retries=0)
     with pytest.raises(WindrowError, match=r"CURL error.*; check the network and the host's name;"):
         ZarrDataSource("http://127.0.0.1:1/a.zarr", remote=quick)
-    with pytest.raises(WindrowError, match=r"\.aws/credentials\) have no profile 'nobody' with"):
-        ZarrDataSource("s3://bucket/a.zarr", storage_options={"profile": "nobody"}, remote=quick)
+    with pytest.raises(WindrowError, match=r"\.aws/credentials\) have no profile 'absent' with"):
+        ZarrDataSource("s3://bucket/a.zarr", storage_options={"profile": "absent"}, remote=quick)
 
 
 def test_the_region_is_taken_alike_by_all_sources() -> None:

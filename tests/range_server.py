@@ -9,6 +9,8 @@ server answers (`upstream`: then it is a proxy, through which faults reach any p
 4. After `gather`, answers wait until so many requests are there, whatever keeps the machine busy.
 5. With `most_at_once`, a request is refused with status 503 if more are in flight.
 6. `close` breaks what is in flight; nothing waits for a stalled answer.
+7. The port of a closed server stays taken, so that its clients never reach another server; only
+   `port=` opens it again.
 
     with RangeServer({"a.bin": data}, latency_s=0.02) as server:
         server.plan([status(503), None, cut()])
@@ -51,6 +53,9 @@ Kind = Literal[
 
 
 _GATHER_S: Final = 60.0
+# Sockets of this process that hold the ports of the last closed servers: they are bound, not listening.
+_closed: Final[collections.OrderedDict[int, socket.socket]] = collections.OrderedDict()
+_MOST_CLOSED: Final = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -211,6 +216,7 @@ class RangeServer:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(10)
             self._thread = None
+            _hold(self.port)
 
     def __enter__(self) -> RangeServer:
         return self.start()
@@ -288,6 +294,8 @@ class RangeServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        if self.port in _closed:
+            _closed.pop(self.port).close()
         server = self._loop.run_until_complete(
             asyncio.start_server(self._connected, "127.0.0.1", self.port, backlog=1024)
         )
@@ -489,6 +497,21 @@ class RangeServer:
             if path.startswith(folder):
                 first, slash, _ = path.removeprefix(folder).partition("/")
                 yield first + slash
+
+
+def _hold(port: int) -> None:
+    """Keep a port from being given to another server."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of it may still end
+    try:
+        held.bind(("127.0.0.1", port))
+    except OSError:  # taken already
+        held.close()
+        return
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # nothing shares it
+    _closed[port] = held
+    if len(_closed) > _MOST_CLOSED:
+        _closed.popitem(last=False)[1].close()
 
 
 async def _next_request(

@@ -32,8 +32,8 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     _parents: tuple[Any, ...] = ()
     _meter: Profiler
     _bad: Bad
-    _elements: list[Any]
-    _given: int
+    _left: list[Any]
+    _in_block: int
     _closed: bool
     _listener: _Listener | None = None
     _notifying = False
@@ -54,6 +54,11 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
 
         parent: Any = own_nodes.parent_of(self, self._parents)
         return parent
+
+    @property
+    def _given(self) -> int:
+        """How many elements of the block were given."""
+        return self._in_block - len(self._left)
 
     def _reached(self) -> list[int]:
         """The position after the element given last."""
@@ -105,7 +110,7 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
         """
         self._check_is_chain("stats")
         with self._meter.lock:
-            found = self._meter.stats(len(self._elements) - self._given)
+            found = self._meter.stats(len(self._left))
             return self._bad.added_to(found, self._reached())
 
     def on_stats(self, callback: Callable[[Stats], Any] | None, every_s: float = 10.0) -> None:

@@ -102,11 +102,11 @@ class DatasetIterator(BaseIterator[T_co]):
         self._blocks: Inline | PrefetchThread | Delivered | None = None
         self._executors: Executors | None = None
         self._end_executors: weakref.finalize[..., Any] | None = None
-        self._elements: list[Any] = []
+        self._left: list[Any] = []  # what is to be given of the block, the next one last
+        self._in_block = 0  # elements
         self._marks: npt.NDArray[np.int64] | None = None
-        self._made_of: MadeOf | None = None  # of self._elements
+        self._made_of: MadeOf | None = None  # of the block
         self._last: tuple[MadeOf | None] | None = None  # of the element given last
-        self._given = 0  # of self._elements
         self._closed = False
         self._owner = 0  # the process that this one was forked from, which has the threads
         self._meter = Profiler(self._running)
@@ -122,18 +122,18 @@ class DatasetIterator(BaseIterator[T_co]):
     def __next__(self) -> T_co:
         if self._agree is not None:
             self._end_together(self._agree)
-        if self._given == len(self._elements):
+        left = self._left
+        if not left:
             self._make_next()
-        element: T_co = self._elements[self._given]
-        self._elements[self._given] = None  # the consumer's alone from here on
-        self._given += 1
+            left = self._left
+        element: T_co = left.pop()  # the consumer's alone from here on
         return element
 
     def _make_next(self) -> None:
         self._next_block()
         if self._listener is not None:
             self._notify(is_over=False)
-            while self._given == len(self._elements):  # the callback took or dropped them
+            while not self._left:  # the callback took or dropped them
                 if self._closed:
                     raise StopIteration
                 self._next_block()
@@ -141,7 +141,7 @@ class DatasetIterator(BaseIterator[T_co]):
     def _end_together(self, agree: Callable[[bool], bool]) -> None:
         """End the stream before the first batch that some shard does not have."""
         if not self._is_over:
-            has_next = self._given < len(self._elements)
+            has_next = bool(self._left)
             if not has_next:
                 with contextlib.suppress(StopIteration):
                     self._make_next()
@@ -174,8 +174,9 @@ class DatasetIterator(BaseIterator[T_co]):
         block, size_bytes, made = handed
         meter.got()
         elements = list(tables.elements(block.table))
+        elements.reverse()
         with meter.lock:  # or another thread could see half of it in `stats`
-            self._elements, self._marks, self._given = elements, block.marks, 0
+            self._left, self._marks, self._in_block = elements, block.marks, len(elements)
             self._made_of = block.made_of
             self._note_block()
             meter.took(len(elements), size_bytes, made)
@@ -215,8 +216,8 @@ class DatasetIterator(BaseIterator[T_co]):
         self._keep_position()
         blocks, self._blocks = self._blocks, None
         with self._meter.lock:
-            self._meter.dropped(len(self._elements) - self._given)
-            self._elements, self._marks, self._given = [], None, 0
+            self._meter.dropped(len(self._left))
+            self._left, self._marks, self._in_block = [], None, 0
         if blocks is not None:
             blocks.stop()
         if self._executors is not None and not self._owner:
@@ -265,7 +266,7 @@ class DatasetIterator(BaseIterator[T_co]):
     def _leave_to_parent(self) -> None:
         """Leave prefetched elements and their threads to the parent process, in a forked child."""
         self._keep_position()
-        self._elements, self._marks, self._given = [], None, 0
+        self._left, self._marks, self._in_block = [], None, 0
         self._owner = self._owner or os.getppid()
 
     def start_prefetch(self) -> None:

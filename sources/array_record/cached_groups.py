@@ -58,6 +58,31 @@ class CachedGroups:
             return None
         return None if damages else records
 
+    def records(self, found: FoundGroups, positions: IntArray) -> list[bytes] | None:
+        """Records; None without the core, or if it refuses one.
+
+        Args:
+            found: The number of a file, some of the records, and the segment that has their groups.
+            positions: The position of each of these records in its file.
+        """
+        core: Any = native()
+        if core is None:
+            return None
+        try:
+            opened = [self._opened(core, number, segment) for number, _, segment in found]
+            at = np.repeat(np.arange(len(found)), [len(some) for _, some, _ in found])
+            shifts = [
+                first * self._files[number].file.group
+                for (number, _, _), (_, first) in zip(found, opened, strict=True)
+            ]
+            places = positions - np.array(shifts, np.int64)[at]
+            files = [file for file, _ in opened]
+            records: list[bytes]
+            records, damages = core.array_record_read(files, at, places, self._everything)
+        except (OSError, core.ChunkError):
+            return None
+        return None if damages else records
+
     def _opened(self, core: Any, number: int, segment: CacheSegment) -> tuple[Any, int]:
         """A segment opened by the core, and the first group that it may hold."""
         if segment.opened is None:

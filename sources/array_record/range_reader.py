@@ -12,6 +12,7 @@ other requests are in flight.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final
@@ -76,6 +77,9 @@ class RangeReader:
 
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
         self._refuse_forked()
+        kept = self._all_from_disk(groups)
+        if kept is not None:
+            return kept
         plan = self._plan(groups)
         chunks: list[Sequence[bytes]] = [[]] * len(plan.chunks)
         try:
@@ -92,6 +96,32 @@ class RangeReader:
                 if request.kept is not None:
                     self._kept.give_up(request.kept)
         return plan.pick(chunks)
+
+    def _all_from_disk(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes] | None:
+        """The records, straight from the cache on disk; None if it lacks one or has one damaged."""
+        if not self._fetcher.has_cache or native() is None:
+            return None
+        positions = np.concatenate([inside for _, inside in groups])
+        ranges = np.repeat([at for at, _ in groups], [len(inside) for _, inside in groups])
+        files, size = self._file_of[ranges], 0
+        kept = list[tuple[int, IntArray, CacheSegment]]()
+        for number in np.unique(files).tolist():
+            mine, one = np.flatnonzero(files == number), self._files[number]
+            if one.remote is None:
+                return None
+            begin, end = one.index.spans(positions[mine] // one.file.group)
+            size += int((end - begin).sum())
+            found = self._fetcher.find_kept(one.remote, begin, end, check=self._verify != "all")
+            kept += [(number, mine[each.places], each.segment) for each in found]
+            if sum(len(each.places) for each in found) < len(mine):
+                return None
+        at = np.concatenate([some for _, some, _ in kept])
+        records = self._segments.records(kept, positions[at])
+        if records is not None:
+            self._fetcher.stats.cached(size)
+            if len(kept) > 1:
+                records = list(operator.itemgetter(*np.argsort(at).tolist())(records))
+        return records
 
     def _refuse_forked(self) -> None:
         # Requests of the parent never arrive in a forked child.
@@ -222,6 +252,8 @@ class RangeReader:
                 begin, end = plan.begin[groups], plan.end[groups]
                 for kept in self._fetcher.find_kept(file, begin, end, check=check):
                     if len(kept.places):
+                        size = int((end - begin)[kept.places].sum())
+                        self._fetcher.stats.cached(size)
                         plan.in_segments.append((number, groups[kept.places], kept.segment))
                         left[mine[kept.places]] = False
             elif file is not None:

@@ -213,13 +213,14 @@ class Fetcher:
     def find_kept(
         self, file: RemoteFile, begin: IntArray, end: IntArray, *, check: bool = True
     ) -> list[KeptRanges]:
-        """As `kept`, but where they are instead of their bytes; `check` as for `DiskCache.find`."""
+        """As `kept`, but where they are instead of their bytes; `check` as for `DiskCache.find`.
+
+        The caller counts those that it reads.
+        """
         if self._cache is None or not len(begin):
             return []
         refuse_forked(LIBRARY, self._what)
-        found = self._cache.find(file, begin, end, check=check)
-        self.stats.cached(sum(int((end - begin)[kept.places].sum()) for kept in found))
-        return found
+        return self._cache.find(file, begin, end, check=check)
 
     def locate_kept(
         self, file: RemoteFile, begin: IntArray, end: IntArray, opener: Callable[[int], Any]

@@ -136,6 +136,44 @@ def test_files_without_etags_are_told_by_size_and_time(
         assert source.stats()["bytes"] == before
 
 
+@pytest.mark.skipif(native() is None, reason="the core reads the segments")
+@pytest.mark.parametrize("options", ["group_size:1", "group_size:7"])
+def test_what_is_all_kept_is_read_at_once(
+    server: RangeServer,
+    remote: RemoteOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: str,
+) -> None:
+    for seed, name in enumerate("ab"):
+        write_records(tmp_path / "served" / name, seed, options)
+    local = ArrayRecordDataSource([tmp_path / "served" / name for name in "ab"])
+    # Segments of 64 KiB, several for each file.
+    small = dataclasses.replace(remote, cache_bytes=64 * 65536)
+    source = ArrayRecordDataSource([server.url(name) for name in "ab"], remote=small)
+    draw = np.random.default_rng(3)
+    reads = [draw.integers(0, 2 * COUNT, 100) for _ in range(8)] + [np.array([COUNT]), np.arange(9)]
+    assert source.read(np.arange(2 * COUNT)) == local.read(np.arange(2 * COUNT))
+    before = source.stats()["cached_bytes"]
+    segments = list(stored_segments(str(tmp_path / "cache")))
+    assert len(segments) > 4
+    os.unlink(segments[0].path)  # some are fetched, and the others come from the disk
+    assert [source.read(at) for at in reads] == [local.read(at) for at in reads]
+    assert source.read(np.arange(2 * COUNT)) == local.read(np.arange(2 * COUNT))
+    assert before == 0
+
+    def planned(*_: Any) -> None:
+        raise AssertionError("groups are planned one by one")
+
+    monkeypatch.setattr(range_reader.RangeReader, "_plan", planned)
+    server.reset_counts()
+    for at in reads:
+        before = source.stats()["cached_bytes"]
+        assert source.read(at) == local.read(at)
+        assert source.stats()["cached_bytes"] > before
+    assert server.counts().requests == 0
+
+
 @pytest.mark.skipif(native() is None, reason="the core verifies hashes")
 @pytest.mark.parametrize("verify", ["all", "headers"])
 def test_what_the_core_verifies_is_not_compared_before(

@@ -45,7 +45,8 @@ class MappedArray:
         if size != self.size_bytes:
             raise ReadError(
                 f"ArrayDataSource: {self.path}, the file of a numpy.memmap, changed since the source"
-                f" was made: {size:,} bytes, then {self.size_bytes:,}; make the source again"
+                f" was made: {size:,} bytes, then {self.size_bytes:,}; make the source again",
+                is_unanswered=True,
             )
         return np.asarray(np.memmap(self.path, self.dtype, "r", self.offset_bytes, self.shape))
 

@@ -75,7 +75,9 @@ def current_scope() -> CancelScope | None:
 
 def stopped() -> ReadError:
     """The error of a read that was ended."""
-    return ReadError("the read was cancelled, because its result is no longer needed")
+    return ReadError(
+        "the read was cancelled, because its result is no longer needed", is_unanswered=True
+    )
 
 
 def cancel_with_scope(future: Future[Any]) -> None:

@@ -38,7 +38,8 @@ def refuse_forked(library: str, what: str) -> None:
             f"{what}: cannot be read in process {here}, which was forked after process {owner}"
             f" had used {library}: its threads do not live in a forked process. Start processes"
             " by spawn or forkserver: multiprocessing.get_context('spawn'), or"
-            " torch.utils.data.DataLoader(..., multiprocessing_context='spawn')"
+            " torch.utils.data.DataLoader(..., multiprocessing_context='spawn')",
+            is_unanswered=True,
         )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from windrow.core.native import native
 from windrow.core.native_read import NativeRead
+from windrow.core.system_errors import is_unanswered
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
 from windrow.sources.array_record.chunks import WHAT
@@ -169,7 +170,9 @@ class CoreReader:
             number, why = error.args
         except OSError as error:
             raise ReadError(
-                f"{WHAT}: {error.filename} cannot be read: {error.strerror}", file=error.filename
+                f"{WHAT}: {error.filename} cannot be read: {error.strerror}",
+                file=error.filename,
+                is_unanswered=is_unanswered(error),
             ) from error
         # An error raised here does not have an error of the core as its context, which cannot be
         # pickled.
@@ -223,6 +226,7 @@ class _CoreOpener:
                 f" in groups of {index.group:,} and had {file.records:,} in groups of"
                 f" {file.group:,}; restore it, or make the source again",
                 file=path,
+                is_unanswered=True,
             )
         starts, stops = index.spans(np.arange(index.chunks))
         return core.ArrayRecordFile(

@@ -550,4 +550,5 @@ def check_unchanged(file: ArrayRecordFile) -> None:
             f"{WHAT}: {file.path} changed since the source was made: it has {size:,} bytes and had"
             f" {file.facts.size_bytes:,}; restore it, or make the source again",
             file=file.path,
+            is_unanswered=True,
         )

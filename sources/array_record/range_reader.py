@@ -22,6 +22,7 @@ import numpy as np
 from windrow.core.cancellation import result_of
 from windrow.core.native import native
 from windrow.core.process import refuse_forked
+from windrow.core.system_errors import is_unanswered
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
 from windrow.sources.array_record.cached_groups import CachedGroups, picked
@@ -551,4 +552,6 @@ def file_bytes(path: str, start: int, stop: int) -> bytes:
 
 
 def _unreadable(path: str, error: OSError) -> ReadError:
-    return ReadError(f"{WHAT}: {path} cannot be read: {error}", file=path)
+    return ReadError(
+        f"{WHAT}: {path} cannot be read: {error}", file=path, is_unanswered=is_unanswered(error)
+    )

@@ -63,6 +63,8 @@ def decode_images(encoded: Sequence[bytes], leaf: Leaf) -> list[Array | ReadErro
         except pillow.UnidentifiedImageError:  # its message has the address of the bytes
             why = f"is not an image that Pillow decodes: not one of {', '.join(_FORMATS)}"
             return ReadError(why, why=why)
+        except MemoryError:
+            raise
         except Exception as error:  # Pillow's decoders raise errors of any type
             why = f"is not an image that Pillow decodes: {type(error).__name__}: {error}"
             return ReadError(why, why=why)

@@ -199,7 +199,8 @@ class RangeObjects(StoredObjects):
                 raise ReadError(
                     f"{self._access.what}: {file.shown} has changed since it was first read: it was"
                     f" {known.version or 'without a version'} and is {file.version or 'without one'}"
-                    ". Make the source again"
+                    ". Make the source again",
+                    is_unanswered=True,
                 )
             self._bytes += len(end) - len(self._ends.pop(key, b""))
             self._ends[key] = end

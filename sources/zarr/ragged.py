@@ -86,7 +86,14 @@ class _RaggedField:
             f"the chunk that holds {items.replace('record', 'value')}, of {held_records(*records)},"
             " cannot",
         )
-        return ReadError(text, file=error.file, offset=error.offset, records=records, why=error.why)
+        return ReadError(
+            text,
+            file=error.file,
+            offset=error.offset,
+            records=records,
+            why=error.why,
+            is_unanswered=error.is_unanswered,
+        )
 
     @property
     def spec(self) -> Any:

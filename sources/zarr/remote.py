@@ -37,7 +37,7 @@ from windrow.sources.chunks import Box, groups_read
 from windrow.sources.zarr.local.presence import (
     FILES,
     change_since,
-    gone_message,
+    gone_error,
     may_be_fill,
     metadata_in,
     spec_of,
@@ -139,7 +139,7 @@ class RemotePresence:
         return self.failed
 
     def _error(self, what: str) -> ReadError:
-        return ReadError(gone_message(self._where, self._where + self._key, what))
+        return gone_error(self._where, self._where + self._key, what)
 
 
 class FetchedPresence:
@@ -209,7 +209,7 @@ class FetchedPresence:
 
     def _refuse_failed(self, where: str) -> None:
         if self._failed is not None:
-            raise ReadError(gone_message(where, self._where, self._failed))
+            raise gone_error(where, self._where, self._failed)
 
     def _look(self, must: bool) -> None:
         try:

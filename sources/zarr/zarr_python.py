@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from windrow.core.cancellation import current_scope, stopped
+from windrow.core.system_errors import is_unanswered
 from windrow.core.threads import then
 from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, Span, groups_read
+from windrow.sources.remote.faults import as_fault
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.find import gone, refuse_absurd, unread
@@ -196,7 +198,11 @@ class PythonArray:
                 return unreachable(self.name, self.where, held, why, records)
         if not isinstance(error, ChunkDamageError):
             why = f"zarr-python says {type(error).__name__}: {why}"
-        return damaged(self.name, self.where, held, why, file=file)
+        fault = as_fault(error) if isinstance(error, Exception) else None
+        unanswered = is_unanswered(error) or (
+            fault is not None and (fault.is_outage or fault.cause == "denied")
+        )
+        return damaged(self.name, self.where, held, why, file=file, unanswered=unanswered)
 
     def _chunk_rows(self, first: int, stop: int) -> tuple[int, int]:
         rows = self.chunk_shape[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
+from windrow.core.system_errors import is_of_machine
 from windrow.errors import (
     ArgumentError,
     ClosedError,
@@ -33,7 +34,7 @@ def is_bad(error: BaseException, errors: tuple[type[Exception], ...]) -> bool:
     """Whether an error, of these classes, makes a row a bad one."""
     if isinstance(error, ReadError) and error.is_unanswered:
         return False
-    return isinstance(error, errors) and not isinstance(error, NEVER)
+    return isinstance(error, errors) and not isinstance(error, NEVER) and not is_of_machine(error)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 import ml_dtypes
 import numpy as np
 
+from windrow.core.system_errors import says_unanswered
 from windrow.errors import ReadError
 from windrow.sources.zarr.local.codecs import PLAIN_CODECS, Codec
 from windrow.sources.zarr.local.presence import PresenceCheck, presence_of_file
@@ -173,6 +174,7 @@ def damaged(
     file: str | None = None,
     offset: int | None = None,
     records: tuple[int, int] | None = None,
+    unanswered: bool = False,
 ) -> ReadError:
     """The error for a chunk that cannot be read.
 
@@ -184,17 +186,26 @@ def damaged(
         file: The file, if it is known.
         offset: The byte of the file at which the chunk begins.
         records: The rows `[first, stop)` in the chunk.
+        unanswered: Whether the reason is known not to be the data; `why` may say it too.
     """
     named = f"array {name!r}" if name else "the array"
+    unanswered = unanswered or says_unanswered(why)
     return ReadError(
-        f"{named} in {where}: the chunk that holds {held} cannot be read:"
-        f" {why}. If the file is damaged, copy it again or write these records again; a chain leaves"
-        ' them out by .on_bad("skip")',
+        f"{named} in {where}: the chunk that holds {held} cannot be read: {why}."
+        f" {_UNANSWERED if unanswered else _DAMAGED}",
         file=file,
         offset=offset,
         records=records,
         why=why.removeprefix(file or "").lstrip(",: "),
+        is_unanswered=unanswered,
     )
+
+
+_DAMAGED: Final = (
+    "If the file is damaged, copy it again or write these records again; a chain leaves them out by"
+    ' .on_bad("skip")'
+)
+_UNANSWERED: Final = "The reason is the machine or its file system, and not the data"
 
 
 def held_records(first: int, stop: int) -> str:

@@ -84,15 +84,17 @@ class PresenceCheck:
         return may_be_fill(rows, places, self.fill)
 
     def _error(self, where: str, what: str) -> ReadError:
-        return ReadError(gone_message(where, self.path, what), file=self.path)
+        return gone_error(where, self.path, what, file=self.path)
 
 
-def gone_message(where: str, place: str, what: str) -> str:
-    """The message for an array whose metadata at `place` have changed since it was opened."""
-    return (
+def gone_error(where: str, place: str, what: str, file: str | None = None) -> ReadError:
+    """The error for an array whose metadata at `place` have changed since it was opened."""
+    return ReadError(
         f"the array in {where} was removed or replaced since the source was made: {place} {what},"
         " and records that are not there read as the fill value. Restore it, or make the source"
-        " again"
+        " again",
+        file=file,
+        is_unanswered=True,
     )
 
 
@@ -172,7 +174,7 @@ def metadata_in(raw: bytes) -> dict[str, Any]:
 
 
 def change_since(then: dict[str, Any], raw: bytes | None) -> str:
-    """The fault of the metadata now, for `gone_message`; '' if the array is the same.
+    """The fault of the metadata now, for `gone_error`; '' if the array is the same.
 
     Args:
         then: The metadata at opening, as `metadata_in` returned them.

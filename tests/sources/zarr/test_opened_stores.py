@@ -152,3 +152,38 @@ def test_any_other_store_is_read_by_its_own_methods(tmp_path: Path) -> None:
     }
     with pytest.raises(SourceError, match=r"the stores differ in the labels of 'time'"):
         WindowDataSource(groups, fields={"x": "a/t", "y": "b/t"}, sizes={"time": 2})
+
+
+class Failing(zarr.storage.WrapperStore[Any]):
+    """A store whose chunks raise an error."""
+
+    error: Exception | None = None
+
+    async def get(self, key: str, *arguments: Any, **more: Any) -> Any:
+        if self.error is not None and "/c/" in key:
+            raise self.error
+        return await super().get(key, *arguments, **more)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_unanswered"),
+    [
+        (ConnectionError("the network is down"), True),
+        (PermissionError("the credentials have expired"), True),
+        (MemoryError("short of memory"), True),
+        (RuntimeError("not a codec that is known"), False),
+    ],
+)
+def test_only_what_is_wrong_with_a_chunk_makes_bad_records(
+    error: Exception, is_unanswered: bool, tmp_path: Path
+) -> None:
+    weather().to_zarr(tmp_path / "a", consolidated=False)
+    store = Failing(zarr.storage.LocalStore(tmp_path / "a", read_only=True))
+    dataset = MapDataset.source(ZarrDataSource(store, names=["t"])).on_bad("skip")
+    assert dataset[3] is not None
+    store.error = error
+    if is_unanswered:
+        with pytest.raises(ReadError, match=str(error)):
+            dataset[30]
+    else:
+        assert dataset[30] is None

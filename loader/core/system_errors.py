@@ -1,0 +1,45 @@
+"""Errors of the operating system that say nothing of stored data.
+
+They are of this process or its machine, or of a file system that does not answer. A bad sector (EIO) is not
+among them: it is of the data.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import Final
+
+_MACHINE: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
+)
+_UNANSWERED: Final = _MACHINE | {
+    *(errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN),
+    *(errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+    *(errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN),
+}
+# As Rust and TensorStore write the number of an error, and how the native core says that memory is short.
+_NUMBER: Final = re.compile(r"os[ _]error(?: |_code=')(\d+)")
+_NO_MEMORY: Final = re.compile(r"\bno memory (?:for|to)\b")
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """Whether an error says that this process or its machine is short of something."""
+    return isinstance(error, OSError) and error.errno in _MACHINE
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Whether an error, or what caused it, is a reason not to have read a file that is not in the file."""
+    if isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno in _UNANSWERED
+    ):
+        return True
+    return error.__cause__ is not None and is_unanswered(error.__cause__)
+
+
+def says_unanswered(why: str) -> bool:
+    """The same of the message of the native core or of TensorStore."""
+    found = _NUMBER.search(why)
+    if found is not None:
+        return int(found[1]) in _UNANSWERED
+    return _NO_MEMORY.search(why) is not None

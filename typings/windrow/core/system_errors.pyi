@@ -1,0 +1,1 @@
+from loader.core.system_errors import *

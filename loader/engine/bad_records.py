@@ -276,7 +276,10 @@ class BadRecords:
         if chain.lanes > 1:
             lanes = part.lane_of(elements, chain.lanes)
         for row in rows:
-            by_node.setdefault(self._numbers[id(part), row.token], {})[row.place] = row.reason
+            number = self._numbers[id(part), row.token]
+            by_node.setdefault(number, {})[row.place] = row.reason
+            if row.instead is not None:
+                self._all[number].node.remember(row.place, row.instead)
         found = list[tuple[int, int, _PendingBad]]()
         for number, reasons in by_node.items():
             own = self._all[number].node
@@ -392,15 +395,16 @@ class BadRecords:
 
     def _line(self, number: int, lane: int, row: _PendingBad) -> dict[str, Any]:
         """What the file of a node holds of a bad row."""
+        node = self._all[number].node
+        other = None if row.in_stream else getattr(node, "instead", {}).get(row.index)
+        instead = [] if other is None else _records_of(node.parent, other)
         return {
-            "node": self._all[number].node.label,
+            "node": node.label,
             "lane": lane,
             "element": row.element,
             "rows": self._tail.rows_of(self._position).rows,
-            "sources": [
-                {"source": source, "records": records}
-                for source, records in self._records_of(number, row)
-            ],
+            "sources": _listed(self._records_of(number, row)),
+            **({} if other is None else {"instead": _listed(instead)}),
             "file": row.reason.file,
             "error": row.reason.kind,
             "reason": row.reason.message,
@@ -497,6 +501,10 @@ def _elements_of(
 def _records_of(node: Node, index: int) -> list[tuple[str, list[int]]]:
     found, leaves = trace(node, np.array([index]), uneven=True).taken, leaves_of(node)
     return [(leaves[id(each.leaf)].text, each.records.tolist()) for each in found]
+
+
+def _listed(records: Iterable[tuple[str, list[int]]]) -> list[dict[str, Any]]:
+    return [{"source": source, "records": found} for source, found in records]
 
 
 def _what(max_bad: float) -> str:

@@ -63,11 +63,15 @@ class Reason:
 
 
 class BadRow(NamedTuple):
-    """A row that an `on_bad` node left out or replaced: its node, its index there, and the reason."""
+    """A row that an `on_bad` node left out or replaced: its node, its index there, and the reason.
+
+    `instead` is the index of the element that came in its place.
+    """
 
     token: int
     place: int
     reason: Reason
+    instead: int | None = None
 
 
 class DroppedRow(NamedTuple):
@@ -279,18 +283,20 @@ def settled(inner: Any, node: Any, rows: Caught, at: Positions) -> Table:
     """The elements of an `on_bad` node; its bad rows are noted."""
     if not rows.lost:
         return rows.table
-    indices = at.flat(node.length)
+    indices, instead, table = at.flat(node.length), dict[int, int](), rows.table
+    if node.action == "replace":
+        table, instead = _replaced(inner, node, rows, at)
     inner.noted.extend(
-        BadRow(node.token, int(indices[row]), why) for row, why in sorted(rows.lost.items())
+        BadRow(node.token, int(indices[row]), why, instead.get(row))
+        for row, why in sorted(rows.lost.items())
     )
-    if node.action == "skip":
-        return rows.table
-    return _replaced(inner, node, rows, at)
+    return table
 
 
-def _replaced(inner: Any, node: Any, rows: Caught, at: Positions) -> Table:
-    """The elements, with others of the parent in place of bad ones."""
-    count, parts = rows.table.rows, list[tuple[Table, IntArray]]()
+def _replaced(inner: Any, node: Any, rows: Caught, at: Positions) -> tuple[Table, dict[int, int]]:
+    """The elements, with others of the parent in place of bad ones; and the indices of these by row."""
+    instead, count = dict[int, int](), rows.table.rows
+    parts = list[tuple[Table, IntArray]]()
     left = np.array(sorted(rows.lost), np.int64)
     good = np.setdiff1d(np.arange(count), left)
     if len(good):
@@ -305,9 +311,11 @@ def _replaced(inner: Any, node: Any, rows: Caught, at: Positions) -> Table:
         kept = np.flatnonzero(~is_lost)
         if len(kept):
             parts.append((_taken(found.table, kept), left[still[kept]]))
+            taken = where.taken(still[kept]).flat(node.length)
+            instead.update(zip(left[still[kept]].tolist(), taken.tolist(), strict=True))
         still = still[is_lost]
         if not len(still):
-            return merged_some(parts, count)
+            return merged_some(parts, count), instead
     index, why = at.flat(node.length)[left[still[0]]], next(iter(found.lost.values()))
     raise ReadError(
         f"{node.label}: element {index} is bad, and so are {len(tries)} others that were chosen in"

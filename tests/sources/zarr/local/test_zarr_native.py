@@ -22,6 +22,7 @@ import tensorstore as ts
 import zarr
 from zarr import codecs
 
+from tests.zarr_codecs import V2, V3
 from windrow.core import native
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError, SourceError
@@ -34,28 +35,6 @@ from windrow.sources.zarr.plain_store import PlainStore
 
 pytestmark = pytest.mark.skipif(native.native() is None, reason="there is no native core")
 
-V2: dict[str, Any] = {
-    "none": None,
-    "zstd": numcodecs.Zstd(1),
-    "gzip": numcodecs.GZip(1),
-    "zlib": numcodecs.Zlib(1),
-    "lz4": numcodecs.LZ4(),
-    "blosc lz4": numcodecs.Blosc("lz4", 5, numcodecs.Blosc.SHUFFLE),
-    "blosc zstd": numcodecs.Blosc("zstd", 3, numcodecs.Blosc.BITSHUFFLE),
-    "blosc zlib": numcodecs.Blosc("zlib", 1, numcodecs.Blosc.NOSHUFFLE),
-    "blosclz": numcodecs.Blosc("blosclz", 5, numcodecs.Blosc.SHUFFLE),
-    "blosc lz4hc": numcodecs.Blosc("lz4hc", 5, numcodecs.Blosc.SHUFFLE),
-}
-V3: dict[str, list[Any]] = {
-    "none": [],
-    "zstd": [codecs.ZstdCodec(level=1)],
-    "zstd, checked": [codecs.ZstdCodec(level=1, checksum=True)],
-    "zstd, crc32c": [codecs.ZstdCodec(level=1), codecs.Crc32cCodec()],
-    "crc32c, zstd": [codecs.Crc32cCodec(), codecs.ZstdCodec(level=1)],
-    "crc32c": [codecs.Crc32cCodec()],
-    "gzip": [codecs.GzipCodec(level=1)],
-    "blosc": [codecs.BloscCodec(cname="lz4", clevel=3)],
-}
 DTYPES = ("bool", "u1", ">i2", "<i2", "<u4", ">f4", "f8", ">c8", "c16")
 
 

@@ -62,6 +62,16 @@ def test_no_sources_have_no_costs() -> None:
     assert "reads" not in sinks.metrics_of(iterator.stats())
 
 
+def test_bad_records_are_counted_where_they_may_be() -> None:
+    numbers = MapDataset.source(["1", "two", "3", "four"]).map(int)
+    found = []
+    for dataset in (numbers.on_bad("skip"), numbers.slice([0])):
+        with iter(dataset) as iterator:
+            list(iterator)
+            found.append(sinks.metrics_of(iterator.stats()).get("bad_records"))
+    assert found == [2, None]
+
+
 def test_tensorboard_gets_scalars_at_the_step_of_the_loop(tmp_path: Path) -> None:
     steps = iter([3, 7])
     with SummaryWriter(str(tmp_path)) as writer:

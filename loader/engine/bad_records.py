@@ -190,6 +190,7 @@ class BadRecords:
         self._lock = threading.Lock()
         self._has_new = self._is_over = False
         self._position = position  # where rows were passed last
+        self._unwritten = set[int]()  # nodes whose file could not be written the last time
 
     def counts(self, position: Sequence[int]) -> dict[str, list[int | None]]:
         """The counts at a position of the chain that runs; None for lanes of other processes."""
@@ -368,10 +369,15 @@ class BadRecords:
             return
         lines = "".join(f"{json.dumps(self._line(number, lane, row))}\n" for row in rows)
         try:
-            with open(own.log, "a", encoding="utf-8") as file:
-                file.write(lines)
+            # In one write, so that lines of several processes do not mix.
+            with open(own.log, "ab", buffering=0) as file:
+                file.write(lines.encode())
         except OSError as error:  # a full disk does not end the run
-            _log.warning("%s: cannot append to log=%r: %s", own.label, own.log, error)
+            if number not in self._unwritten:
+                _log.warning("%s: cannot append to log=%r: %s", own.label, own.log, error)
+            self._unwritten.add(number)
+        else:
+            self._unwritten.discard(number)
 
     def _records_of(self, number: int, row: _PendingBad) -> list[tuple[str, list[int]]]:
         """The records that a bad row is made of, by source."""

@@ -55,7 +55,8 @@ class DataLoader:
             depend on it.
         worker_buffer_size: Work items that wait for each worker.
         shard_options: The shard that this process takes; by default the sampler's.
-        read_options: How far to read ahead; by default what suits the source.
+        read_options: How far to read ahead; by default what suits the source. Its `on_bad` is for records that
+            cannot be read; errors of `operations` are raised.
         enable_profiling: Accepted for compatibility with Grain; see `DataLoaderIterator.stats`.
 
     Raises:

@@ -36,7 +36,8 @@ class ElasticIterator(Iterator[Any]):
 
     Raises:
         ArgumentError: If `ds` is not a `MapDataset`.
-        PlanError: If `ds` has a filter, or the batch cannot be shared equally.
+        PlanError: If `ds` has a filter, the batch cannot be shared equally, or `read_options` has an
+            `on_bad`.
 
     Example:
         >>> import windrow
@@ -70,6 +71,11 @@ class ElasticIterator(Iterator[Any]):
             raise PlanError(
                 "ElasticIterator: a filter or flat map leaves gaps, so batches could not be shared"
                 " equally; use to_iter_dataset(lanes=...).batch(n).shard(i, count)"
+            )
+        if getattr(read_options, "on_bad", "raise") != "raise":
+            raise PlanError(
+                "ElasticIterator: on_bad in read_options would leave out or replace whole batches of this"
+                " process; write .on_bad('replace') after the dataset's functions"
             )
         size = at_least(1, global_batch_size, "ElasticIterator: global_batch_size")
         if size % shard_options.shard_count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import logging
 import pickle
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 import windrow
 from tests.array_record_bytes import index_of
 from windrow import IterDataset, MapDataset, ReadOptions, merge_states
+from windrow.engine import bad_records
 from windrow.errors import (
     ArgumentError,
     ElementError,
@@ -463,9 +465,31 @@ def test_bad_records_are_appended_to_a_file(tmp_path: Path, caplog: Any) -> None
 
 
 def test_a_log_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, caplog: Any) -> None:
-    dataset = numbers().map(checked).on_bad("skip", log=tmp_path)
-    assert len(list(dataset)) == COUNT - len(BAD)
-    assert "cannot append to log=" in caplog.text
+    stream = numbers().map(checked).on_bad("skip", log=tmp_path).to_iter_dataset(ReadOptions(0, 0))
+    assert len(list(stream)) == COUNT - len(BAD)
+    assert caplog.text.count("cannot append to log=") == 1
+
+
+def test_lines_are_appended_in_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # So lines of several processes do not mix.
+    written = list[bytes]()
+
+    class Log(io.FileIO):
+        def write(self, data: Any) -> int:
+            written.append(bytes(data))
+            return super().write(data)
+
+    def opened(path: str, mode: str, buffering: int) -> Any:
+        assert (mode, buffering) == ("ab", 0)
+        return Log(path, "a")
+
+    monkeypatch.setattr(bad_records, "open", opened, raising=False)
+    log = tmp_path / "bad.jsonl"
+    dataset = numbers().map(lambda n: checked(40)).on_bad("skip", log=log)
+    assert list(dataset) == []
+    (lines,) = written
+    assert len(lines) > io.DEFAULT_BUFFER_SIZE
+    assert log.read_bytes() == lines
 
 
 # --- damaged files, and worker processes ----------------------------------------------------------

@@ -300,6 +300,8 @@ def test_an_elastic_state_of_grain_is_read_and_one_of_other_data_is_not() -> Non
         other.set_state({"next_index": 1})
     with pytest.raises(PlanError, match="global_batch_size=5 cannot be shared equally by 2"):
         ours.ElasticIterator(ds, 5, shard)
+    with pytest.raises(PlanError, match=r"write \.on_bad\('replace'\) after"):
+        ours.ElasticIterator(ds, 4, shard, read_options=windrow.ReadOptions(on_bad="skip"))
     with pytest.raises(PlanError, match="leaves gaps"):
         ours.ElasticIterator(ds.filter(bool), 4, shard)
     with pytest.raises(ArgumentError, match=r"needs a windrow.MapDataset, got an IterDataset"):

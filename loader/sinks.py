@@ -35,9 +35,10 @@ def metrics_of(stats: Stats) -> dict[str, float]:
         `waited_s / passed_s`, 0 before the first element. `buffers_bytes` is the memory of Windrow's
         own buffers now. `records`, `reads`, `stored_bytes`, `decoded_bytes` and
         `source_delivered_bytes` are sums over all sources, and left out where one is not known. With
-        `on_bad` also `bad_records`, those of all its nodes. With `mp_prefetch("auto")` also `workers`,
-        the number that is chosen now. With remote sources also the figures of `Stats.requests`: `requests`, `retries`, `hedged`, `outage_s`, `at_once`, and as
-        `request_p50_s`, `request_p95_s` and `request_p99_s` the times by percentile.
+        `on_bad` also `bad_records`, the sum of its nodes. With `mp_prefetch("auto")` also `workers`,
+        the number that is chosen now. With remote sources also the figures of `Stats.requests`:
+        `requests`, `retries`, `hedged`, `outage_s`, `at_once`, and as `request_p50_s`, `request_p95_s`
+        and `request_p99_s` the times by percentile.
 
     Example:
         >>> import windrow

@@ -21,6 +21,10 @@ _UNANSWERED: Final = _MACHINE | {
 # As Rust and TensorStore write the number of an error, and how the native core says that memory is short.
 _NUMBER: Final = re.compile(r"os[ _]error(?: |_code=')(\d+)")
 _NO_MEMORY: Final = re.compile(r"\bno memory (?:for|to)\b")
+# How TensorStore's messages begin that are not about what it read.
+_STATUS: Final = re.compile(
+    r"\b(?:UNAVAILABLE|UNAUTHENTICATED|PERMISSION_DENIED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED): "
+)
 
 
 def is_of_machine(error: BaseException) -> bool:
@@ -42,4 +46,4 @@ def says_unanswered(why: str) -> bool:
     found = _NUMBER.search(why)
     if found is not None:
         return int(found[1]) in _UNANSWERED
-    return _NO_MEMORY.search(why) is not None
+    return _NO_MEMORY.search(why) is not None or _STATUS.search(why) is not None

@@ -121,6 +121,8 @@ def test_what_the_machine_lacks_is_raised_of_functions_too(code: str) -> None:
         ("x: Permission denied (os error 13)", True),
         ("Failed to open: x: Too many open files [os_error_code='24']", True),
         ("no memory for 4096 bytes", True),
+        ("UNAUTHENTICATED: Error reading a/c/0: no token", True),
+        ("DATA_LOSS: Error reading a/c/0: the checksum is wrong", False),
         ("x: Input/output error (os error 5)", False),  # a bad sector
         ("it ends before byte 24", False),
     ],

@@ -8,6 +8,7 @@ Invariant: a sink reports `metrics_of` the stats and nothing else, under the sam
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Any, Final
@@ -19,6 +20,7 @@ from windrow.transforms.amounts import Amount
 
 __all__ = ["metrics_of", "opentelemetry", "prometheus", "tensorboard", "wandb"]
 
+_log = logging.getLogger("windrow.sinks")
 # Fields of `SourceCosts`.
 _COSTS: Final = ("records", "reads", "stored_bytes", "decoded_bytes", "delivered_bytes")
 
@@ -147,7 +149,8 @@ def prometheus(
         registry: A `prometheus_client.CollectorRegistry`, by default a new one with `path`, else the
             registry that prometheus_client serves. Each registry takes one sink.
         path: A file that gets the registry as text each time, for the textfile collector of the node
-            exporter. It is replaced as a whole, so that no reader sees half of it.
+            exporter. It is replaced as a whole, so that no reader sees half of it. If it cannot be
+            written, a warning is logged and the run continues.
         labels: Names and values of labels that all gauges have, such as `{"host": "3"}`.
 
     Raises:
@@ -166,15 +169,25 @@ def prometheus(
         registry = client.REGISTRY if path is None else client.CollectorRegistry()
     names, values = list(labels or {}), list((labels or {}).values())
     gauges: dict[str, Any] = {}
+    is_unwritten = False
 
     def sink(stats: Stats) -> None:
+        nonlocal is_unwritten
         for name, value in metrics_of(stats).items():
             if name not in gauges:
                 gauge = client.Gauge(f"windrow_{name}", _meaning(name), names, registry=registry)
                 gauges[name] = gauge.labels(*values) if names else gauge
             gauges[name].set(value)
-        if path is not None:
+        if path is None:
+            return
+        try:
             client.write_to_textfile(str(path), registry)
+        except OSError as error:  # a full disk does not end the run
+            if not is_unwritten:
+                _log.warning("sinks.prometheus: cannot write path=%r: %s", str(path), error)
+            is_unwritten = True
+        else:
+            is_unwritten = False
 
     return sink
 

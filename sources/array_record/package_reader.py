@@ -195,7 +195,9 @@ class _PackageOpener:
         reader = open_reader(path, self._options)
         if not reader.ok():
             raise ReadError(
-                f"{WHAT}: {path} cannot be opened again: {why_broken(reader)}", file=path
+                f"{WHAT}: {path} cannot be opened again: {why_broken(reader)}",
+                file=path,
+                is_unanswered=True,
             )
         return reader
 

@@ -126,6 +126,24 @@ def test_prometheus_writes_a_file_that_its_own_parser_reads(tmp_path: Path) -> N
     assert [file.name for file in tmp_path.iterdir()] == ["loader.prom"]
 
 
+def test_a_file_that_cannot_be_written_does_not_end_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "later"
+    iterator = stream()
+    sink = sinks.prometheus(path=folder / "loader.prom")
+    iterator.on_stats(sink, every_s=0)
+    assert len(list(iterator)) == 10
+    assert caplog.text.count("sinks.prometheus: cannot write path=") == 1
+    folder.mkdir()
+    sink(iterator.stats())
+    assert "windrow_elements 10.0" in (folder / "loader.prom").read_text()
+    (folder / "loader.prom").unlink()
+    folder.rmdir()
+    sink(iterator.stats())  # it is reported again
+    assert caplog.text.count("sinks.prometheus: cannot write path=") == 2
+
+
 def test_opentelemetry_reads_the_last_values() -> None:
     reader = InMemoryMetricReader()
     meter = MeterProvider(metric_readers=[reader]).get_meter("training")

@@ -101,13 +101,14 @@ def _size(text: str) -> int:
 
 def _json(text: str) -> Any:
     """Parse a JSON value, or the JSON file of that name."""
+    content = text
     if os.path.isfile(text):
         with open(text, encoding="utf-8") as file:
-            text = file.read()
+            content = file.read()
     try:
-        return json.loads(text)
+        return json.loads(content)
     except ValueError as error:
-        raise click.BadParameter(f"neither a file nor JSON: {error}") from error
+        raise click.BadParameter(f"{text!r} is neither a file nor JSON: {error}") from error
 
 
 def _parse_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Any:

@@ -7,8 +7,6 @@ import threading
 from typing import Any
 
 import numpy as np
-import pandas
-import pyarrow
 import pytest
 
 from windrow import MapDataset
@@ -20,6 +18,9 @@ from windrow.sources import (
     RandomAccessDataSource,
     as_source,
 )
+
+pandas: Any = pytest.importorskip("pandas")
+pyarrow: Any = pytest.importorskip("pyarrow")
 
 
 class Counting:

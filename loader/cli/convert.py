@@ -48,7 +48,7 @@ from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_
 from windrow.converters.zarr.rechunk import zarr_to_zarr
 from windrow.converters.zarr.to_records import zarr_to_array_record
 from windrow.core.redaction import shown_url
-from windrow.core.text import TextTable, counted, shortened
+from windrow.core.text import TextTable, counted, listing, shortened
 from windrow.formats.inspect import inspect as inspect_dataset
 from windrow.formats.table import conversion_source
 from windrow.sources import signatures
@@ -191,7 +191,15 @@ class _Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_RAW] = list(args)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            if error.param is None or error.param.param_type_name != "argument":
+                raise
+            # click fills DST first, and so says that SRC is missing.
+            raise click.UsageError(
+                "give SRC and DST: what to read, and where to write", ctx
+            ) from error
 
 
 @click.command(
@@ -328,6 +336,8 @@ def _show_plan(described: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, Mapping) and any(isinstance(item, Mapping) for item in value.values()):
+        return listing(list(value))  # features and arrays, whose settings are in --json
     text = value if isinstance(value, str) else json.dumps(value)
     return shortened(text, _SHOWN_CHARACTERS)
 

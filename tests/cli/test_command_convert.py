@@ -189,6 +189,9 @@ def test_arrays_far_away_are_told(there: Path, capsys: pytest.CaptureFixture[str
     ("arguments", "message"),
     [
         (["a", "z", "--to", "zarr"], "convert: .*/a does not exist"),
+        (["z", "--to", "zarr"], "give SRC and DST: what to read, and where to write"),
+        (["--to", "zarr"], "give SRC and DST"),
+        (["a", "z"], "Missing option '--to'"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--files", "2"], "--files: a conversion from tfrec"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--chunks", "2"], "--chunks: .* takes --chunk-rows"),
         (
@@ -207,7 +210,7 @@ def test_arrays_far_away_are_told(there: Path, capsys: pytest.CaptureFixture[str
             "netcdf to",
         ),
         (["x.tfrecord-*", "z", "--to", "pickle"], "'pickle' is not one of"),
-        (["x.tfrecord-*", "--to", "zarr"], "Missing argument"),
+        (["x.tfrecord-*", "--to", "zarr"], "give SRC and DST"),
         (["x.tfrecord-*", "z", "--to", "array_record", "--writer-options", "zz"], "option zz"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--codecs", "zz"], "codecs 'zz' are not known"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--chunk-rows", "0"], "chunk_rows must be"),
@@ -251,6 +254,8 @@ def test_bad_arguments_for_arrays(
         capsys.readouterr()
         convert(source, "z", *arguments, code=2)
         assert re.search(message, capsys.readouterr().err)
+    convert("t.zarr", "z", "--to", "array_record", "--dry-run")
+    assert re.search(r"\n  features +t\n  arrays +t\n", capsys.readouterr().out)
     convert("t.nc", "z", "--to", "zarr", "--engine", "none", code=2)
     assert "engine='none' is not one of the engines that xarray has" in capsys.readouterr().err
     assert not (there / "z").exists()

@@ -102,7 +102,7 @@ class IterDataset(Dataset[T_co]):
         """Elements of the streams in the proportions of `weights`, until the first one ends.
 
         Streams with names may change between runs: a state finds each by its name. One that is new
-        starts from its begin, one that is gone is left out, and other weights hold from there on. A
+        starts from its beginning, one that is gone is left out, and new weights apply from there on. A
         warning says what differs.
 
         Args:

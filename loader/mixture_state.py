@@ -1,6 +1,6 @@
 """States of mixtures with names: a part is found again by its name, also among other parts.
 
-Invariant: a part continues after its last element that was given, or starts from its begin. No part
+Invariant: a part continues after its last element that was given, or starts from its beginning. No part
 loses an element.
 """
 
@@ -91,9 +91,9 @@ class NamedParts:
     def _warn(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         starts = [name for name in new if name not in old]
         gone = [name for name in old if name not in new]
-        told = [f"{_listed(starts)} is new and starts from its begin"] if starts else []
-        told += [f"{_listed(gone)} is gone and left out"] if gone else []
-        told += [] if told else ["weights, or the order of the parts, are others"]
+        told = [f"new, from its beginning: {_listed(starts)}"] if starts else []
+        told += [f"gone, and left out: {_listed(gone)}"] if gone else []
+        told += [] if told else ["it had other weights, or another order of the parts"]
         again = [node.written for node in self.later if _holds_elements(node)]
         if again:
             told.append(f"elements that {' and '.join(again)} held when it was taken come again")

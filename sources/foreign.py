@@ -15,6 +15,16 @@ from windrow.sources.base import BatchedSource, IntArray, checked_indices
 from windrow.sources.memory import own
 
 _BATCH_METHODS = ("__getitems__", "_getitems")
+# What `[i]` of these returns is a column, or a row by its label: not record `i`.
+_COLUMNS_OF_FRAME = (
+    "a dict of its columns: {name: frame[name].to_numpy() for name in frame.columns}"
+)
+_TABLES = {
+    "pandas.DataFrame": _COLUMNS_OF_FRAME,
+    "pandas.Series": "its values: series.to_numpy()",
+    "polars.DataFrame": _COLUMNS_OF_FRAME,
+    "pyarrow.Table": "a dict of its columns: {name: table[name].to_numpy() for name in table.column_names}",
+}
 
 
 @runtime_checkable
@@ -38,7 +48,7 @@ class ForeignDataSource(BatchedSource):
                 thread-safe, and picklable where worker processes read it.
 
         Raises:
-            ArgumentError: If `source` has no length or no `[i]`.
+            ArgumentError: If `source` has no length or no `[i]`, or is a table, whose `[i]` is not a record.
 
         Example:
             >>> import numpy as np
@@ -53,6 +63,7 @@ class ForeignDataSource(BatchedSource):
         """
         if isinstance(source, type) or getattr(source, "__getitem__", None) is None:
             raise ArgumentError(_needs(source, "has no __getitem__"))
+        _refuse_table(source)
         try:
             self._length = len(source)
         except TypeError as error:
@@ -168,3 +179,12 @@ def _needs(source: Any, lack: str) -> str:
         f"a data source needs __len__ and __getitem__(int): {shown} {what}; give an object that"
         " has both, a list, a NumPy array, or a source of windrow.sources"
     )
+
+
+def _refuse_table(source: Any) -> None:
+    for kind in type(source).__mro__:
+        name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+        if name in _TABLES:
+            raise ArgumentError(
+                f"a {name} is not a source of records, since its [i] is not record i; give {_TABLES[name]}"
+            )

@@ -34,7 +34,7 @@ from windrow.converters.tfds.conversions import (
 )
 from windrow.converters.zarr.rows import Storage
 from windrow.core.optional_imports import optional
-from windrow.errors import ArgumentError, ConversionError, MissingExtraError, NotFoundError
+from windrow.errors import ArgumentError, ConversionError, NotFoundError, missing_extra
 from windrow.sources.remote.paths import is_remote, refuse_unfinished
 from windrow.sources.tfds.folder import TfdsFolder
 
@@ -137,11 +137,9 @@ def check_version() -> None:
         raise ConversionError(
             f"{package} {version} is installed, and writing Zarr within its build was tested with"
             f" {_PACKAGES[0]} {', '.join(TESTED)} alone, since it uses names that are private to tfds;"
-            f" pip install 'windrow-data[tfds]', {_WAY}"
+            f" pip install {_PACKAGES[0]}=={TESTED[-1]}, {_WAY}"
         )
-    raise MissingExtraError(
-        "building datasets needs tensorflow-datasets; pip install 'windrow-data[tfds]'"
-    )
+    raise missing_extra("building a dataset", "tfds")
 
 
 def wanted_of(settings: Mapping[str, Any]) -> Wanted:

@@ -24,6 +24,7 @@ from windrow.converters.zarr.layout import (
     training_rows,
 )
 from windrow.converters.zarr.rechunk_plan import Grids
+from windrow.core.text import listing
 from windrow.errors import ArgumentError
 from windrow.sources.tf_example.features import DTYPES, numpy_dtype
 
@@ -53,6 +54,13 @@ class Settings:
             for name, s in self.select.items()
         }
         return {name: as_json(value) for name, value in found.items()}
+
+    def of_named_arrays(self) -> Settings:
+        """The settings for an array to which sizes for all arrays of records do not apply."""
+        chunks = self.chunks if isinstance(self.chunks, Mapping) else None
+        # No shards, by 0, are for every array.
+        shards = self.shards if isinstance(self.shards, Mapping) or self.shards == 0 else None
+        return dataclasses.replace(self, chunks=chunks, shards=shards)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,6 +115,11 @@ class _SelectedArray:
     def row_bytes(self) -> int:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
+    @property
+    def is_coordinate(self) -> bool:
+        """Whether it labels an axis, as xarray writes coordinates: readers read it as a whole."""
+        return self.dims == (self.source.facts.name.rpartition("/")[2],)
+
 
 def converted(
     arrays: Mapping[str, InputArray], settings: Settings, *, apart: Collection[str] = ()
@@ -125,6 +138,8 @@ def converted(
     records = 0 if lead is None else lead.shape[0]
     rows, shard_rows = training_rows([item.row_bytes for item in members], records)
     chunk_rows = {item.name: size for item, size in zip(members, rows, strict=True)}
+    sized = {item.name for item in members if item is lead or not item.is_coordinate}
+    _check_ranks([item for item in members if item.name in sized], settings)
     if isinstance(settings.dtype, str) and not any(_wanted_kind(item, settings) for item in taken):
         raise ArgumentError(
             f"dtype {settings.dtype!r} is for arrays of its kind, and the source has no such array; name"
@@ -132,7 +147,8 @@ def converted(
         )
     found = []
     for item in taken:
-        sizes = _sizes(item, chunk_rows.get(item.name), shard_rows, settings)
+        own = settings if item.name in sized else settings.of_named_arrays()
+        sizes = _sizes(item, chunk_rows.get(item.name), shard_rows, own)
         found.append(Converted(item.source, item.axes, item.start, _layout(item, sizes, settings)))
     return found, records
 
@@ -161,15 +177,24 @@ def _check_names(arrays: Mapping[str, InputArray], settings: Settings) -> None:
         raise ArgumentError(
             f"record_axis={axis} is not an axis of any array; they have {_axes(ranks)}"
         )
+
+
+def _check_ranks(sized: Sequence[_SelectedArray], settings: Settings) -> None:
+    """Refuse a list of sizes for all arrays of records that has another length than their axes."""
+    ranks = {len(item.shape) for item in sized}
     for field in ("chunks", "shards"):
         sizes = getattr(settings, field)
         listed = isinstance(sizes, Sequence) and not isinstance(sizes, str)
         if listed and len(sizes) not in ranks:
-            raise ArgumentError(f"{field}: {sizes!r} fits no array; they have {_axes(ranks)}")
+            names = listing([item.name or "the array" for item in sized])
+            raise ArgumentError(
+                f"{field}: {sizes!r} fits no array of records: {names} ({_axes(ranks)})"
+            )
 
 
 def _axes(ranks: Collection[int]) -> str:
-    return " or ".join(map(str, sorted(ranks))) + " axes"
+    found = " or ".join(map(str, sorted(ranks)))
+    return f"{found or 'no'} {'axis' if found == '1' else 'axes'}"
 
 
 def _taken(name: str, array: InputArray, settings: Settings) -> _SelectedArray:
@@ -286,8 +311,7 @@ def _sizes(
         chunk = (chunk_rows, *row)
     else:
         chunk, shard = _like_source(item)
-        # A number of records per shard does not apply to arrays without records, unless named.
-        if asked_shard is None or (any(asked_shard) and not isinstance(settings.shards, Mapping)):
+        if asked_shard is None:
             return chunk, shard
     if asked_shard == (0,) * len(chunk):
         return chunk, None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # In less time than this, starting weighs as much as reading.
 _ENOUGH_S = 0.5
 _HEAD = (
-    "order", "records/s", "MB/s", "of in order", "of decoding", "first batch ms", "read MB",
+    "order", "records/s", "MB/s", "vs in order", "vs decoding", "first batch ms", "read MB",
     "memory MB", "records",
 )  # fmt: skip
 
@@ -92,7 +92,7 @@ def command(
     few seconds. The operating system may already have the files in memory, and after the first order
     it usually does. Only the first order of a first run shows the speed of the disk.
 
-    "of in order" is the speed relative to reading in order. "of decoding" is the speed relative to
+    "vs in order" is the speed relative to reading in order. "vs decoding" is the speed relative to
     reading and decoding alone. "read MB" counts bytes read by system calls ("-" where files are
     mapped into memory). "memory MB" is how far the peak memory rose above the memory at the start.
     """

@@ -48,7 +48,7 @@ from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_
 from windrow.converters.zarr.rechunk import zarr_to_zarr
 from windrow.converters.zarr.to_records import zarr_to_array_record
 from windrow.core.redaction import shown_url
-from windrow.core.text import TextTable, counted, shortened
+from windrow.core.text import TextTable, counted, listing, shortened
 from windrow.formats.inspect import inspect as inspect_dataset
 from windrow.formats.table import conversion_source
 from windrow.sources import signatures
@@ -101,13 +101,14 @@ def _size(text: str) -> int:
 
 def _json(text: str) -> Any:
     """Parse a JSON value, or the JSON file of that name."""
+    content = text
     if os.path.isfile(text):
         with open(text, encoding="utf-8") as file:
-            text = file.read()
+            content = file.read()
     try:
-        return json.loads(text)
+        return json.loads(content)
     except ValueError as error:
-        raise click.BadParameter(f"neither a file nor JSON: {error}") from error
+        raise click.BadParameter(f"{text!r} is neither a file nor JSON: {error}") from error
 
 
 def _parse_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Any:
@@ -190,7 +191,15 @@ class _Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_RAW] = list(args)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            if error.param is None or error.param.param_type_name != "argument":
+                raise
+            # click fills DST first, and so says that SRC is missing.
+            raise click.UsageError(
+                "give SRC and DST: what to read, and where to write", ctx
+            ) from error
 
 
 @click.command(
@@ -327,6 +336,8 @@ def _show_plan(described: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, Mapping) and any(isinstance(item, Mapping) for item in value.values()):
+        return listing(list(value))  # features and arrays, whose settings are in --json
     text = value if isinstance(value, str) else json.dumps(value)
     return shortened(text, _SHOWN_CHARACTERS)
 

@@ -158,7 +158,8 @@ def misfit(method: Callable[..., Any], text: str) -> ArgumentError:
 def _of_dataset(kind: str, name: str, hints: Mapping[str, str]) -> AttributeError:
     found = hints.get(name)
     text = f"{kind!r} object has no attribute {name!r}"
-    return AttributeError(text if found is None else f"{text}: {found}", name=name)
+    # Without a name, Python sets it with the object, and so finds names that are near.
+    return AttributeError(text) if found is None else AttributeError(f"{text}: {found}", name=name)
 
 
 def found(module: str, places: Mapping[str, str], name: str) -> Any:

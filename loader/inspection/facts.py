@@ -20,6 +20,7 @@ from windrow.core.text import (
     notebook_html,
     shortened,
 )
+from windrow.sources.windows.cf import shown_fill
 
 _NAMES: Final = {
     "array_record": "ArrayRecord",
@@ -236,6 +237,7 @@ def tables(inspection: Inspection) -> Iterator[TextTable]:
 
 def _arrays(arrays: Sequence[ArrayFacts]) -> TextTable:
     # Columns that are empty for all arrays are left out.
+    holds = ["records" if array.holds_records else "no records" for array in arrays]
     columns: list[tuple[str, list[str]]] = [
         ("array", [array.name or "(the array)" for array in arrays]),
         ("shape", [_shape(array.shape) for array in arrays]),
@@ -247,7 +249,7 @@ def _arrays(arrays: Sequence[ArrayFacts]) -> TextTable:
         ("decoded", [in_units(array.decoded_bytes) for array in arrays]),
         ("stored", [in_units(array.stored_bytes) for array in arrays]),
         ("ratio", [_ratio(array.stored_bytes, array.decoded_bytes) for array in arrays]),
-        ("", ["" if array.holds_records else "no records" for array in arrays]),
+        ("holds", holds if "no records" in holds else [""] * len(arrays)),
     ]
     kept = [(name, texts) for name, texts in columns if any(t not in ("", ABSENT) for t in texts)]
     rows = list(zip(*(texts for _, texts in kept), strict=True))
@@ -327,7 +329,9 @@ def _described(inspection: Inspection) -> Iterator[tuple[str, Any]]:
     for array in inspection.arrays:
         if array.holds_records:
             named = f"{array.name}: " if array.name else ""
-            yield from ((f"{named}{key}", value) for key, value in array.attributes.items())
+            for key, value in array.attributes.items():
+                shown = shown_fill(value, array.dtype) if key == "_FillValue" else value
+                yield f"{named}{key}", shown
 
 
 def _pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -167,6 +167,16 @@ def described(
     return found
 
 
+def shown_fill(value: Any, dtype: str) -> Any:
+    """The number of an attribute `_FillValue`, which xarray may write as base64; else `value`."""
+    try:
+        stored = np.dtype(dtype)
+        fills = _fills("_FillValue", value, stored) if _is_number(stored) else []
+    except (SourceError, TypeError):
+        return value
+    return fills[0] if len(fills) == 1 else value
+
+
 def _is_number(dtype: np.dtype[Any]) -> bool:
     # Kinds of ml_dtypes, such as bfloat16, are "V" or "f".
     return dtype.kind in "iufc" or (dtype.kind == "V" and np.can_cast(dtype, np.float64))

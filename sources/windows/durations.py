@@ -19,7 +19,7 @@ from windrow.sources.windows.labels import NS
 
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 _WHOLE: Final = re.compile(rf"\s*([+-]?)\s*((?:{_PART.pattern})+)")
-_WRITTEN: Final = "write it as '-12h', '30min' or '1D'"
+_WRITTEN: Final = "write it as '-12h', '30min' or '1D', or give cells"
 _NAMES: Final = {"m": "min"}
 
 

@@ -28,7 +28,7 @@ class LevelChooser:
         Args:
             resolution: As for `WindowDataSource`.
             fields: As for `WindowDataSource`.
-            extents: Its `sizes`, `strides`, `start` and `stop`.
+            extents: Its `sizes`, `strides`, `start` and `stop`, and the unit of its centers.
 
         Raises:
             ArgumentError: If `resolution` is not a dict.

@@ -65,6 +65,7 @@ class WindowRequest:
     fields: Any = None
     anchors: Any = None
     centers: Any = None
+    centers_unit: str | None = None
     dims: Any = None
     select: Any = None
     method: str | None = None
@@ -162,6 +163,8 @@ class _Planner:
         self._centered: tuple[Dim, ...] = ()
         if request.centers is not None:
             self._centered = tuple(self._sizes)
+        elif request.centers_unit is not None:
+            raise ArgumentError(f"{_WHAT}: centers_unit is given without centers; leave it out")
         self._moving = self._moving_dims()
         self._pads = self._padded()
         self._lengths = self._agreed_lengths()
@@ -252,7 +255,7 @@ class _Planner:
         return list(found.items())
 
     def _kinds(self) -> set[str]:
-        """The kinds of the sizes that are given in the world, and 'bound' if a bound is."""
+        """The kinds of the sizes that are given in the world, and 'bound' if a bound or centers are."""
         sizes = [*self._sizes.values(), *self._strides.values()]
         sizes += [
             size_of(size, dim, "Field: sizes")
@@ -260,6 +263,7 @@ class _Planner:
             for dim, size in field.sizes.items()
         ]
         found = {size.kind for size in sizes if isinstance(size, Extent)}
+        found |= {"bound"} if self._request.centers_unit is not None else set()
         for name in ("start", "stop"):
             bounds = self._by_dim(getattr(self._request, name), name)
             found |= {"bound" for _, value in bounds if isinstance(value, str)}
@@ -565,10 +569,12 @@ class _Planner:
                 f"{_WHAT}: centers must have shape (n, {len(dims)}), one column for each of"
                 f" {list(dims)}, got {given.shape}"
             )
+        if self._request.centers_unit is not None:
+            given = self._world.cells_at(dims, given, self._request.centers_unit)
         if given.size and given.dtype.kind not in "iu":
             raise ArgumentError(
                 f"{_WHAT}: centers must be integers, the cells in the middle of windows, got dtype"
-                f" {given.dtype}"
+                f" {given.dtype}; positions in the world need their unit, such as centers_unit='nm'"
             )
         centers = Centers(dims, given if given.size else given.astype(np.int64))
         runs = [runs_along(taken, dim) + limits(taken, dim, self._ranges[dim]) for dim in dims]

@@ -80,6 +80,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         fields: Mapping[str, Any] | None = None,
         anchors: Mapping[Any, Any] | None = None,
         centers: Any = None,
+        centers_unit: str | None = None,
         dims: Any = None,
         names: Sequence[str] | None = None,
         resolution: Mapping[str, Any] | None = None,
@@ -122,6 +123,8 @@ class WindowDataSource(OverTree, LaidOutSource):
             centers: Integers `(n, dims)`, one column for each dimension of `sizes` in that order:
                 record `i` is the window around the cell `centers[i]`, which has the place
                 `size // 2` in it. Any integer array, memory-mapped too; it is not copied.
+            centers_unit: The unit of `centers`, such as 'nm' or 'deg'. They are then positions in the
+                world, which need not be integers, and the cell that holds each is the center.
             dims: Names of the axes if the store has no names, or in place of its names: a tuple, or
                 a dict of tuples by array.
             names: Names of the arrays of a group to open, as for `ZarrDataSource`.
@@ -167,7 +170,9 @@ class WindowDataSource(OverTree, LaidOutSource):
             _WHAT, arrays, names, storage_options, decode=decode is not False
         )
         access = Access(_WHAT, storage_options, remote)
-        levels = LevelChooser(resolution, fields, (sizes, strides, start, stop))
+        levels = LevelChooser(
+            resolution, fields, (sizes, strides, start, stop, {"centers": centers_unit})
+        )
         self._tree = ArrayTree(
             _WHAT, arrays, direct=direct, names=names, access=access, choose=levels
         )
@@ -180,6 +185,7 @@ class WindowDataSource(OverTree, LaidOutSource):
             fields=levels.fields,
             anchors=anchors,
             centers=centers,
+            centers_unit=centers_unit,
             dims=dims,
             select=select,
             method=method,

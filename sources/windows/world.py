@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from windrow.sources.windows.fields import TakenField
 from windrow.sources.windows.origins import Dim, OriginAxis, Run, left_over, named
 from windrow.sources.windows.selection import Coordinate, Picked
 from windrow.sources.windows.times import times_along
-from windrow.sources.zarr.spacing import SLACK, Extent, Spacing, length_or_angle
+from windrow.sources.zarr.spacing import SLACK, Extent, Spacing, extent, length_or_angle
 from windrow.sources.zarr.store_array import StoreArray
 from windrow.sources.zarr.tree import OpenArray
 
@@ -145,6 +145,29 @@ class World:
             )
         place = (spacing.within(given, what) - spacing.first) / spacing.step
         return min(max(0, math.ceil(place - 1e-6)), self._length(number, dim))
+
+    def cells_at(self, dims: Sequence[Dim], points: npt.NDArray[Any], unit: str) -> IntArray:
+        """The cell that holds each position, int64 `(n, dims)`, which need not be in the array.
+
+        Raises:
+            ArgumentError: If positions are not numbers, or an axis has no positions in that unit.
+        """
+        one = cast(Extent, extent(f"1{unit}", f"{_WHAT}: centers_unit"))  # not None of a string
+        one = dataclasses.replace(one, text=unit)
+        if points.size and (points.dtype.kind not in "iuf" or not np.isfinite(points).all()):
+            raise ArgumentError(f"{_WHAT}: centers must be finite numbers, got {points.dtype}")
+        found = np.zeros(points.shape, np.int64)
+        for column, dim in enumerate(dims):
+            spacing = self._known_spacing(one, self.number_for(dim), dim, f"{_WHAT}: centers_unit")
+            scale = spacing.within(one, f"{_WHAT}: centers_unit")
+            if math.isnan(spacing.first):
+                raise ArgumentError(
+                    f"{_WHAT}: centers_unit is {unit!r}, and the positions along {named(dim)} are"
+                    " times; give centers in cells"
+                )
+            place = (points[:, column] * scale - spacing.first) / spacing.step
+            found[:, column] = np.floor(place + 0.5 + _NOISE)
+        return found
 
     def number_for(self, dim: Dim) -> int:
         """The array whose cells origins count along a dimension."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -365,9 +366,12 @@ def _refuse_other_labels(what: str, shown: Any, stored: Any) -> None:
     group = stored.path.rpartition("/")[0] or None
     labels = {dim: shown[dim] for dim in shown.dims if dim in shown.coords}
     for decode_times in (True, False):
-        fresh = sys.modules["xarray"].open_dataset(
-            stored.store, engine="zarr", group=group, chunks=None, decode_times=decode_times
-        )
+        with warnings.catch_warnings():
+            # The user, who opened the object, has seen what xarray warns of.
+            warnings.simplefilter("ignore")
+            fresh = sys.modules["xarray"].open_dataset(
+                stored.store, engine="zarr", group=group, chunks=None, decode_times=decode_times
+            )
         labels = {
             dim: own
             for dim, own in labels.items()

@@ -504,3 +504,12 @@ def test_steps_of_a_chain_are_named_where_an_iterator_is_asked() -> None:
             getattr(iterator, name)
     with pytest.raises(AttributeError, match=r"^'DatasetIterator' object has no attribute 'abc'$"):
         _ = iterator.abc
+
+
+@pytest.mark.parametrize("owner", [TEN, STREAM, iter(TEN), windrow])
+def test_python_can_suggest_a_name_that_is_near(owner: Any) -> None:
+    with pytest.raises(AttributeError) as caught:
+        owner.mapp  # noqa: B018
+    # By these two it prints "Did you mean: 'map'?".
+    assert caught.value.obj is owner
+    assert caught.value.name == "mapp"

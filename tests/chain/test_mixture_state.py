@@ -127,9 +127,9 @@ def test_the_warning_names_what_differs() -> None:
     iterator = iter(mixed(windrow, {"a": 1, "b": 1}))
     next(iterator)
     changes: list[tuple[dict[str, float], str]] = [
-        ({"a": 1, "c": 1}, "'c' is new and starts from its begin; 'b' is gone and left out"),
-        ({"a": 1, "b": 3}, "weights, or the order of the parts, are others"),
-        ({"b": 1, "a": 1}, "weights, or the order of the parts, are others"),
+        ({"a": 1, "c": 1}, "new, from its beginning: 'c'; gone, and left out: 'b'"),
+        ({"a": 1, "b": 3}, "it had other weights, or another order of the parts"),
+        ({"b": 1, "a": 1}, "it had other weights, or another order of the parts"),
     ]
     for weights, text in changes:
         with pytest.warns(UserWarning, match=re.escape(text)):

@@ -189,13 +189,19 @@ def test_arrays_far_away_are_told(there: Path, capsys: pytest.CaptureFixture[str
     ("arguments", "message"),
     [
         (["a", "z", "--to", "zarr"], "convert: .*/a does not exist"),
+        (["z", "--to", "zarr"], "give SRC and DST: what to read, and where to write"),
+        (["--to", "zarr"], "give SRC and DST"),
+        (["a", "z"], "Missing option '--to'"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--files", "2"], "--files: a conversion from tfrec"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--chunks", "2"], "--chunks: .* takes --chunk-rows"),
         (
             ["x.tfrecord-*", "z", "--to", "zarr", "--memory", "1XB"],
             "'1XB' is not a size; write 512MB",
         ),
-        (["x.tfrecord-*", "z", "--to", "zarr", "--features", "{"], "neither a file nor JSON"),
+        (
+            ["x.tfrecord-*", "z", "--to", "zarr", "--features", "{"],
+            "'{' is neither a file nor JSON",
+        ),
         (["x.tfrecord-*", "z", "--to", "zarr", "--decode", "json"], "write module:function"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--decode", "json:x"], "no attribute 'x'"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--decode", "json:__name__"], "is not a function"),
@@ -204,7 +210,7 @@ def test_arrays_far_away_are_told(there: Path, capsys: pytest.CaptureFixture[str
             "netcdf to",
         ),
         (["x.tfrecord-*", "z", "--to", "pickle"], "'pickle' is not one of"),
-        (["x.tfrecord-*", "--to", "zarr"], "Missing argument"),
+        (["x.tfrecord-*", "--to", "zarr"], "give SRC and DST"),
         (["x.tfrecord-*", "z", "--to", "array_record", "--writer-options", "zz"], "option zz"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--codecs", "zz"], "codecs 'zz' are not known"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--chunk-rows", "0"], "chunk_rows must be"),
@@ -234,7 +240,7 @@ def test_bad_arguments(
             ["--to", "zarr", "--record-axis", "2"],
             "record_axis=2 is not an axis .* they have 2 axes",
         ),
-        (["--to", "zarr", "--chunks", "[1,2,3]"], r"chunks: \[1, 2, 3\] fits no array.* 2 axes"),
+        (["--to", "zarr", "--chunks", "[1,2,3]"], r"chunks: \[1, 2, 3\] fits no array.*2 axes"),
         (["--to", "zarr", "--codecs", "zstd:99"], 'codec .*"level": 99.* is not known'),
     ],
 )
@@ -248,6 +254,8 @@ def test_bad_arguments_for_arrays(
         capsys.readouterr()
         convert(source, "z", *arguments, code=2)
         assert re.search(message, capsys.readouterr().err)
+    convert("t.zarr", "z", "--to", "array_record", "--dry-run")
+    assert re.search(r"\n  features +t\n  arrays +t\n", capsys.readouterr().out)
     convert("t.nc", "z", "--to", "zarr", "--engine", "none", code=2)
     assert "engine='none' is not one of the engines that xarray has" in capsys.readouterr().err
     assert not (there / "z").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from tests.processes import LIMIT_S
 from windrow.converters import write_records
+from windrow.converters.tfds.build import check_version
+from windrow.errors import MissingExtraError
 
 WITHOUT = """
 import sys
@@ -50,3 +53,16 @@ def test_the_error_names_the_extra_and_nothing_is_begun(
     assert done.stderr.startswith("windrow convert: ")
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_build_without_tfds_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name in ("tensorflow-datasets", "tfds-nightly"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(MissingExtraError, match=r"run: pip install .*tensorflow-datasets; or in"):
+        check_version()

@@ -212,6 +212,28 @@ def test_a_group_with_one_dimension_first(tmp_path: Path) -> None:
     assert np.array_equal(source.read(np.array([29]))["temperature"][0], wanted["temperature"][29])
 
 
+def test_sizes_for_all_arrays_are_for_those_of_records_and_not_for_coordinates(
+    tmp_path: Path,
+) -> None:
+    make_group(tmp_path / "source")
+    asked: dict[str, Any] = {"record_axis": "time", "progress": False}
+    zarr_to_zarr(tmp_path / "source", tmp_path / "out", chunks=1, shards=4, **asked)
+    group: Any = zarr.open_group(str(tmp_path / "out"), mode="r")
+    assert (group["temperature"].chunks, group["temperature"].shards) == ((1, 8, 6), (4, 8, 6))
+    assert (group["deep/columns"].chunks, group["deep/columns"].shards) == ((1, 6), (4, 6))
+    # Readers take coordinates as a whole: 30 chunks of 8 bytes would be a waste.
+    assert group["time"].chunks == (512,)
+    assert (group["y"].chunks, group["y"].shards) == ((3,), (9,))
+    zarr_to_zarr(tmp_path / "source", tmp_path / "by", chunks={"time": 5, "y": 2}, **asked)
+    named: Any = zarr.open_group(str(tmp_path / "by"), mode="r")
+    assert (named["time"].chunks, named["y"].chunks) == ((5,), (2,))
+    # A store of coordinates alone has records all the same.
+    zarr_to_zarr(
+        tmp_path / "source", tmp_path / "t", arrays=["time"], chunks=5, shards=0, progress=False
+    )
+    assert zarr.open_array(str(tmp_path / "t" / "time")).chunks == (5,)
+
+
 def test_some_arrays_by_new_names(tmp_path: Path) -> None:
     wanted = make_group(tmp_path / "source")
     zarr_to_zarr(
@@ -666,7 +688,8 @@ def test_over_http(tmp_path: Path) -> None:
         ({"record_axis": 1.5}, "record_axis must be a number or a name"),
         ({"chunks": {"tme": 1}}, "chunks names 'tme', which is not there"),
         ({"chunks": {"temperature": (1, 2)}}, r"chunks: \(1, 2\) does not fit array 'temperature'"),
-        ({"chunks": -1}, "chunks: -1 does not fit"),
+        ({"chunks": -1}, "chunks: -1 does not fit array 'temperature' of shape"),
+        ({"chunks": [1]}, r"chunks: \[1\] fits no array of records: temperature \(3 axes\)"),
         ({"chunks": "1"}, "chunks: '1' is neither a number of records nor a list of sizes"),
         (
             {"chunks": 3, "shards": {"temperature": 4}},

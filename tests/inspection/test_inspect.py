@@ -106,6 +106,9 @@ def test_a_group_of_zarr_v3(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Zarr v3 group, 744 records, 4 arrays, 1.69 MB stored, 4.82 MB decoded" in text
     assert has_row(text, "t2m", "744 x 33 x 49", "float32", "time, latitude, longitude")
     assert has_row(text, "t2m: units", "K")
+    # Stored as the base64 of its bytes, since JSON has no NaN.
+    assert t2m.attributes["_FillValue"] == "AAAAAAAA+H8="
+    assert has_row(text, "t2m: _FillValue", "NaN")
     told = as_json(ERA5, capsys)
     assert told == json.loads(json.dumps(found.to_json()))
     assert told["arrays"][2]["chunks"] == [24, 33, 49]

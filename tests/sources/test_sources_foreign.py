@@ -19,6 +19,9 @@ from windrow.sources import (
     as_source,
 )
 
+pandas: Any = pytest.importorskip("pandas")
+pyarrow: Any = pytest.importorskip("pyarrow")
+
 
 class Counting:
     """Squares; notes every index it is asked for, and how often for its length."""
@@ -179,6 +182,33 @@ def test_what_is_no_source_is_refused() -> None:
         ForeignDataSource(3)
     with pytest.raises(ArgumentError, match="class Counting itself is not a source"):
         ForeignDataSource(Counting)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        # With columns 0, 1, ..., the first columns would come as records.
+        (
+            pandas.DataFrame(np.zeros((2, 5))),
+            r"a pandas.DataFrame is not a .* give a dict of its columns: {name: frame\[name\].to_num",
+        ),
+        (
+            pandas.Series([1, 2], index=[1, 0]),
+            r"pandas.Series .*; give its values: series.to_numpy",
+        ),
+        (
+            pyarrow.table({"a": [1, 2]}),
+            r"pyarrow.Table is .*: {name: table\[name\].to_numpy\(\) for name in table.column_names}",
+        ),
+    ],
+    ids=["frame", "series", "table"],
+)
+def test_tables_whose_items_are_not_rows_are_refused(table: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        as_source(table)
+    frame = pandas.DataFrame({"a": [1, 2], "b": [3.0, 4.0]})
+    columns = {name: frame[name].to_numpy() for name in frame.columns}
+    assert as_source(columns)[1] == {"a": 2, "b": 4.0}
 
 
 def test_records_are_the_callers_own() -> None:

@@ -343,6 +343,35 @@ def test_a_tolerance_takes_the_nearest_number_of_cells(volume: Path) -> None:
         assert source[0].shape[0] == cells
 
 
+def test_centers_in_the_world_are_the_cells_that_hold_them(volume: Path, weather: Path) -> None:
+    rng = np.random.default_rng(0)
+    cells = rng.integers([4, 2, 1], [36, 34, 19], (50, 3))
+    corners = (cells + np.array([10, 20, 5])) * [8, 8, 40]  # of the voxel_offset and the resolution
+    within = rng.random((50, 3)) * [8, 8, 40]
+    size = {"x": 8, "y": 4, "z": 2}
+    by_cells = WindowDataSource(volume, size, centers=cells)
+    for points, unit in ((corners, "nm"), (corners + within, "nm"), (corners / 1000, "um")):
+        source = WindowDataSource(volume, size, centers=points, centers_unit=unit)
+        assert source.fingerprint == by_cells.fingerprint
+    both = {"detail": Field(), "context": Field(resolution={"x": 16})}
+    aligned = WindowDataSource(
+        volume,
+        {"x": 8, "y": 4, "z": 2},
+        centers=corners[:1] // 16 * 16,
+        centers_unit="nm",
+        fields=both,
+        coordinates=["x"],
+        pad="constant",
+    )
+    record = pickle.loads(pickle.dumps(aligned))[0]
+    assert record["detail_x"].mean() == record["context_x"].mean() == corners[0, 0] // 16 * 16
+    # Latitudes descend from 60 in steps of 0.25.
+    place = WindowDataSource(
+        weather, {"lat": 2, "lon": 2}, centers=[[58.9, 3.2]], centers_unit="deg", coordinates=True
+    )[0]
+    assert (place["lat"].tolist(), place["lon"].tolist()) == ([59.25, 59.0], [2.5, 3.0])
+
+
 def test_bounds_are_positions_of_middles(volume: Path) -> None:
     # Cell 0 has its middle at (10 + 0.5) * 8nm.
     source = WindowDataSource(
@@ -416,6 +445,12 @@ BOTH = {"a": Field(), "b": Field(resolution={"x": 16})}
         ({"fields": BOTH, "strides": {"x": 3}}, SourceError, "the windows of field 'b', with cells of 16nm along x, cannot have the same middles as windows that begin at cells of 8nm: they are up to 8nm apart; choose strides that are a multiple of 2 cells, or give tolerance='8nm'"),
         ({"fields": BOTH, "centers": [[20], [21]]}, SourceError, "move centers[1], or give tolerance='8nm'"),
         ({"fields": BOTH, "sizes": {"x": 100}}, SourceError, "does not fit into 40"),
+        ({"centers": [[100.5]]}, ArgumentError, "got dtype float64; positions in the world need their unit, such as centers_unit='nm'"),
+        ({"centers": [[math.nan]], "centers_unit": "nm"}, ArgumentError, "centers must be finite numbers"),
+        ({"centers": [[100]], "centers_unit": "deg"}, ArgumentError, "centers_unit is 'deg', an angle, and the axis counts in nm; give a length, or cells"),
+        ({"centers": [[100]], "centers_unit": "voxel"}, ArgumentError, "with the unknown unit 'voxel'; known are pm"),
+        ({"centers": [[40]], "centers_unit": "nm"}, RecordIndexError, "centers[0] is [-5], and the cells along ['x'] are [0, 40)"),
+        ({"centers_unit": "nm"}, ArgumentError, "centers_unit is given without centers; leave it out"),
         ({"fields": BOTH, "anchors": {"x": [4]}}, ArgumentError, "anchors count cells of 'x', and the fields have several resolutions there"),
         ({"fields": {**BOTH, "c": Field(offsets={"x": 1})}}, ArgumentError, "so that a field has no offset there"),
         ({"fields": BOTH, "select": {"y": 3}}, ArgumentError, "select takes cells of 'y', and the arrays have other cells there"),
@@ -434,6 +469,10 @@ def test_messages_about_coordinates(weather: Path, tmp_path: Path) -> None:
         WindowDataSource(weather, {"p": "2m"})
     with pytest.raises(ArgumentError, match=r"start\['lat'\] is '3deg', and the coordinates of"):
         WindowDataSource(weather, {"lat": 2}, start={"lat": "3deg"})
+    with pytest.raises(
+        ArgumentError, match="centers_unit is 'h', and the positions along time are"
+    ):
+        WindowDataSource(weather, {"time": 2}, centers=[[3]], centers_unit="h")
     with pytest.raises(ArgumentError, match="this source has neither; leave it out"):
         WindowDataSource(weather, {"lat": 2}, resolution={"lat": 0.25})
     levels = {"0": (VOLUME[0], [scale(1, 1)]), "1": (VOLUME[0, ::2, ::2], [scale(2, 2)])}

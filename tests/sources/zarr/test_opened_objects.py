@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,15 @@ def test_datasets_are_their_stores(store: str, chunks: Any) -> None:
     )
     with pytest.raises(ArgumentError, match=r"names has 'wind', which the xarray.Dataset does not"):
         ZarrDataSource(shown[["t2m"]], names=["wind"])
+
+
+def test_a_dataset_without_consolidated_metadata_is_opened_in_silence(tmp_path: Path) -> None:
+    path = str(tmp_path / "weather.zarr")
+    weather().to_zarr(path, consolidated=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened = ZarrDataSource(xr.open_zarr(path, consolidated=False, chunks=None))
+    assert opened.fingerprint == ZarrDataSource(path).fingerprint
 
 
 def test_an_array_that_was_computed_with_still_has_its_place(store: str) -> None:

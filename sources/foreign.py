@@ -184,7 +184,14 @@ def _needs(source: Any, lack: str) -> str:
 def _refuse_table(source: Any) -> None:
     for kind in type(source).__mro__:
         name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
-        if name in _TABLES:
+        if name in _TABLES and not _is_numbered(source):
             raise ArgumentError(
                 f"a {name} is not a source of records, since its [i] is not record i; give {_TABLES[name]}"
             )
+
+
+def _is_numbered(source: Any) -> bool:
+    """Whether the labels of a Series of pandas are 0, 1, 2 and so on."""
+    labels = getattr(source, "index", None)
+    is_range = type(labels).__name__ == "RangeIndex" and not hasattr(source, "columns")
+    return is_range and (labels.start, labels.step) == (0, 1)

@@ -209,6 +209,8 @@ def test_tables_whose_items_are_not_rows_are_refused(table: Any, message: str) -
     frame = pandas.DataFrame({"a": [1, 2], "b": [3.0, 4.0]})
     columns = {name: frame[name].to_numpy() for name in frame.columns}
     assert as_source(columns)[1] == {"a": 2, "b": 4.0}
+    # The labels of a series are the numbers of its records, unless it was given others.
+    assert as_source(pandas.Series([7, 8]))[1] == 8
 
 
 def test_records_are_the_callers_own() -> None:

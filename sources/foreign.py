@@ -192,6 +192,6 @@ def _refuse_table(source: Any) -> None:
 
 def _is_numbered(source: Any) -> bool:
     """Whether the labels of a Series of pandas are 0, 1, 2 and so on."""
-    labels = getattr(source, "index", None)
+    labels: Any = getattr(source, "index", None)
     is_range = type(labels).__name__ == "RangeIndex" and not hasattr(source, "columns")
-    return is_range and (labels.start, labels.step) == (0, 1)
+    return is_range and bool((labels.start, labels.step) == (0, 1))

@@ -21,8 +21,7 @@ from windrow.transforms.nodes import Node
 
 IntArray = npt.NDArray[np.int64]
 
-# About as many records are looked up at a time, for a distance that doubles each time; of more elements.
-_RECORDS: Final = 1 << 14
+# The records of at least this many elements are looked up for a distance that doubles each time.
 _ELEMENTS: Final = 64
 _TIMES: Final = 24
 
@@ -36,11 +35,12 @@ class ComingRecords:
         self.first = 0
         """The element that is read now."""
 
-    def __iter__(self) -> Iterator[tuple[IntArray, IntArray]]:
+    def sampled(self, count: int) -> Iterator[tuple[IntArray, IntArray]]:
+        """As `ComingReads.sampled`."""
         first, length = self.first, self._node.length
         try:
             rows = trace(self._node, np.array([first]), uneven=True).counts
-            count = max(_ELEMENTS, _RECORDS // max(1, int(rows.sum())))
+            count = max(_ELEMENTS, count // max(1, int(rows.sum())))
             draw, start, stop = np.random.default_rng(0), first, first + count
             for _ in range(_TIMES):
                 # One of each step at random: an order may have a period.
@@ -59,7 +59,7 @@ class ComingRecords:
         traced = trace(self._node, elements, uneven=True)
         ends = np.cumsum(traced.counts)
         for taken in traced.taken:
-            if taken.leaf is self._source:
+            if taken.leaf is self._source and len(taken.records):
                 at = np.searchsorted(ends, taken.rows, side="right")
                 yield taken.records, elements[at] - first
 

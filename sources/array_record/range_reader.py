@@ -36,7 +36,7 @@ from windrow.sources.array_record.records import (
 )
 from windrow.sources.base import IntArray
 from windrow.sources.remote.cache_segments import CacheSegment
-from windrow.sources.remote.coming_reads import FileRanges
+from windrow.sources.remote.coming_reads import ComingRanges
 from windrow.sources.remote.fetcher import LIBRARY, ByteRange, Fetcher
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.range_cache import CachedRange, RangeCache
@@ -188,14 +188,17 @@ class RangeReader:
         shown = [names[number] for number in files.tolist()]
         return Places(shown, offsets, stored, np.full(len(groups), -1, np.int64))
 
-    def remote_ranges(self, at: IntArray, groups: IntArray) -> Iterator[FileRanges]:
-        """The ranges of record groups that are remote, by the indices of their files."""
-        files = self._file_of[at]
-        for number in np.unique(files).tolist():
-            one = self._files[number]
-            if one.remote is not None:
-                mine = np.flatnonzero(files == number)
-                yield one.remote, mine, *one.index.spans(groups[mine])
+    def coming_ranges(self, at: IntArray, groups: IntArray, distances: IntArray) -> ComingRanges:
+        """As `RemoteReader.coming_ranges`, by the indices of files."""
+        of_all = [one.remote for one in self._files]
+        remote = np.array([one is not None for one in of_all])[self._file_of[at]]
+        files, which = np.unique(self._file_of[at[remote]], return_inverse=True)
+        groups, begin, end = groups[remote], np.empty_like(which), np.empty_like(which)
+        for k, number in enumerate(files.tolist()):
+            mine = which == k
+            begin[mine], end[mine] = self._files[number].index.spans(groups[mine])
+        found = [one for number in files.tolist() if (one := of_all[number]) is not None]
+        return ComingRanges(int(distances.min()), found, which, begin, end, distances[remote])
 
     def _plan(self, groups: Sequence[tuple[int, IntArray]]) -> _ReadPlan:
         ranges = np.repeat([at for at, _ in groups], [len(inside) for _, inside in groups])

@@ -294,7 +294,7 @@ class ArrayRecordDataSource(LaidOutSource):
     def foresee(self, coming: ComingReads) -> None:
         """Evict from the cache on disk what a stream needs last."""
         if self._fetcher is not None:
-            self._fetcher.foresee(coming, self._records.remote_ranges)
+            self._fetcher.foresee(coming, self._records.coming_ranges)
 
     def read(self, indices: IntArray) -> list[bytes]:
         """The records at `indices`, in that order.

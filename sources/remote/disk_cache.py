@@ -50,7 +50,7 @@ from windrow.sources.remote.cache_segments import (
     stored_segments,
     write_at,
 )
-from windrow.sources.remote.coming_reads import ComingReads, RangesOf, segment_uses
+from windrow.sources.remote.coming_reads import ComingReads, RangesOf, SegmentUses
 from windrow.sources.remote.remote_file import RemoteFile
 
 SEGMENT_BYTES: Final = 16 << 20
@@ -60,6 +60,9 @@ _LONGEST_URL: Final = 2000
 _MOST_OPEN: Final = 128
 _MOST_KEYS: Final = 100_000
 _PAUSE_S: Final = 10.0
+# Records of a stream that are looked up for a distance that doubles each time.
+_SAMPLED: Final = 1 << 14
+_SAMPLED_PER_SEGMENT: Final = 8
 _log = logging.getLogger("windrow.remote")
 
 
@@ -102,7 +105,7 @@ class DiskCache:
         self._segment_bytes = min(
             SEGMENT_BYTES, max(1, most_bytes // 64 // HEAD_BYTES) * HEAD_BYTES
         )
-        self._lock = threading.Lock()
+        self._lock, self._making_room = threading.Lock(), threading.Lock()
         self._open: collections.OrderedDict[str, CacheSegment] = collections.OrderedDict()
         self._names_used: set[str] = set()  # of segments
         self._coming = weakref.WeakKeyDictionary[ComingReads, RangesOf]()
@@ -214,7 +217,8 @@ class DiskCache:
 
     def knows(self, url: str) -> bool:
         """Whether bytes of the URL may be kept, of any version."""
-        place = self._key(RemoteFile(url, 0)).partition("-")[0]
+        with self._lock:
+            place = self._key(RemoteFile(url, 0)).partition("-")[0]
         with contextlib.suppress(OSError), os.scandir(self._fan(place)) as entries:
             return any(entry.name.startswith(place) for entry in entries)
         return False
@@ -272,19 +276,19 @@ class DiskCache:
             base = int(begin[0]) // length * length
             yield np.zeros(1, np.int64), base, min(2 * length, file.size_bytes - base)
             return
-        bases, sizes = self._segments_of(file, begin, end)
+        bases, sizes = self._segments_of(file.size_bytes, begin, end)
         keys = 2 * bases + (end - begin > length)
         for at in np.unique(keys, return_index=True)[1].tolist():
             yield np.flatnonzero(keys == keys[at]), int(bases[at]), int(sizes[at])
 
     def _segments_of(
-        self, file: RemoteFile, begin: IntArray, end: IntArray
+        self, file_bytes: int | IntArray, begin: IntArray, end: IntArray
     ) -> tuple[IntArray, IntArray]:
         """The first byte that the segment of each range may hold, and how many."""
         length = self._segment_bytes
         large = end - begin > length
         bases = np.where(large, begin // HEAD_BYTES * HEAD_BYTES, begin // length * length)
-        return bases, np.where(large, end - bases, np.minimum(2 * length, file.size_bytes - bases))
+        return bases, np.where(large, end - bases, np.minimum(2 * length, file_bytes - bases))
 
     def _fan(self, name: str) -> str:
         return os.path.join(self._folder, name[:3])
@@ -327,18 +331,23 @@ class DiskCache:
             os.unlink(new)
 
     def _make_room(self) -> None:
-        """Delete segments if all take too much of the disk."""
-        names = set[str]()
-        with self._lock, self._guard("put"):
-            self._written = 0
-            found = list(stored_segments(self._folder))
-            if sum(one.disk_bytes for one in found) > self._most_bytes // 8 * 7:
-                names = {one.name for one in found}
-            self._close_deleted()
-        if names:
-            due = self._next_uses(names)  # which may call functions of the user
+        """Delete segments if all take too much of the disk, unless another thread does so now."""
+        if not self._making_room.acquire(blocking=False):
+            return
+        try:
+            names = set[str]()
             with self._lock, self._guard("put"):
-                self._evict(due, names)
+                self._written = 0
+                found = list(stored_segments(self._folder))
+                if sum(one.disk_bytes for one in found) > self._most_bytes // 8 * 7:
+                    names = {one.name for one in found}
+                self._close_deleted()
+            if names:
+                due = self._next_uses(names)  # which may call functions of the user
+                with self._lock, self._guard("put"):
+                    self._evict(due, names)
+        finally:
+            self._making_room.release()
 
     def _evict(self, due: Mapping[str, int], names: set[str]) -> None:
         """Delete some of the segments `names`, by the distances `due` of their next uses."""
@@ -363,20 +372,24 @@ class DiskCache:
 
     def _next_uses(self, names: set[str]) -> dict[str, int]:
         """The distances of the next uses of segments, by name, as far as streams of this process say."""
+        if not self._coming:
+            return {}
+        uses = SegmentUses(names)
         with self._lock:
-            streams, known = list(self._coming.items()), set(self._keys.values())
-        uses = segment_uses(names)
+            streams = list(self._coming.items())
+            stored = uses.expect(self._keys.values())
+            urls = {file.url for file, key in self._keys.items() if key in stored}
+        count = max(_SAMPLED, _SAMPLED_PER_SEGMENT * len(names))
         for coming, ranges in streams:
-            for records, distances in coming:
-                for file, at, begin, end in ranges(records):
-                    key = self._key(file)
-                    known.add(key)
-                    if key in uses:
-                        uses[key].note(*self._segments_of(file, begin, end), distances[at])
-                nearest = distances.min() if len(distances) else -1
-                if all(uses[key].farthest <= nearest for key in known & uses.keys()):
-                    break  # what comes later is not nearer
-        return {name: due for one in uses.values() for name, due in one.found()}
+            for found in ranges(coming.sampled(count), urls):
+                with self._lock:
+                    keys = [self._key(file) for file in found.files]
+                sizes = np.array([file.size_bytes for file in found.files], np.int64)[found.which]
+                segments = self._segments_of(sizes, found.begin, found.end)
+                uses.note(keys, found.which, *segments, found.distances)
+                if uses.suffices(found.nearest):
+                    break
+        return uses.found()
 
     def _close_deleted(self) -> None:
         """Close deleted segments, so that they take no more of the disk."""

@@ -53,7 +53,7 @@ class RemoteOptions:
         cache_dir: A folder of a local disk that keeps what was fetched, for later epochs and runs and
             for all processes of the host; None to keep nothing there.
         cache_bytes: The most bytes of that folder. What was used least recently is evicted; of ArrayRecord
-            files, what the streams of the process need last.
+            files and of Zarr arrays that the native core decodes, what the streams of the process need last.
 
     Raises:
         ArgumentError: If a value is not a number.

@@ -35,8 +35,9 @@ from windrow.sources.windows.window_coordinates import window_coordinates
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.objects import standing_for
+from windrow.sources.zarr.over_tree import OverTree
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray, OverTree
+from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray
 
 if TYPE_CHECKING:
     import xarray

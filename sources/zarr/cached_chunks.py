@@ -10,14 +10,16 @@ after the array's metadata were read again.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from windrow.core.native import native
+from windrow.sources.base import IntArray
 from windrow.sources.zarr.local.codecs import ChunkDamageError
 from windrow.sources.zarr.local.metadata import PlainLayout, plain_layout
 from windrow.sources.zarr.local.native_chunks import NativeChunks, StoredChunk, given_chunks
@@ -56,6 +58,17 @@ class KeptChunks(dict[int, StoredChunk]):
         """Forget all, once they are decoded."""
         self.clear()
         self.files.clear()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ChunkPlaces:
+    """Chunks by number, int64 `(n,)`: the file of each by its number in `files`, and its bytes."""
+
+    numbers: IntArray
+    files: Sequence[RemoteFile]
+    which: IntArray
+    begin: IntArray
+    end: IntArray
 
 
 class CachedChunks:
@@ -106,6 +119,37 @@ class CachedChunks:
                 for at, *where in zip(kept.places.tolist(), *columns, strict=True):
                     found[places[at][0]] = (kept.file.opened, *where)
         return found
+
+    @property
+    def has_places(self) -> bool:
+        """Whether `places_in` knows where chunks lie."""
+        return self.layout.index_location != "start"
+
+    def places_in(self, urls: Container[str]) -> ChunkPlaces:
+        """The chunks that are stored in objects with these URLs, as far as it is known already."""
+        layout, known = self.layout, self._objects.known_in(urls)
+        if layout.shard_shape is not None:
+            known = [one for one in known if len(one[2]) >= self._index_bytes]
+        files = [file for _, file, _ in known]
+        sizes = np.array([file.size_bytes for file in files], np.int64)[:, None]
+        begin, end = np.zeros_like(sizes), sizes
+        if layout.shard_shape is not None:
+            size = _ENTRY_BYTES * self._per_shard
+            raw = b"".join(tail[-self._index_bytes :][:size] for *_, tail in known)
+            index = np.frombuffer(raw, "<i8").reshape(len(known), self._per_shard, 2)
+            begin, end = index[..., 0], index.sum(axis=2)
+        # What is not stored begins at -1.
+        which, within = np.nonzero((begin >= 0) & (begin < end) & (end <= sizes))
+        at = [key.removeprefix(layout.prefix).split(layout.separator) for key, *_ in known]
+        objects = np.array(at).astype(np.int64).reshape(len(known), len(layout.grid))
+        inside = np.unravel_index(within, layout.shard_grid)
+        numbers, exist = np.zeros(len(which), np.int64), np.ones(len(which), np.bool_)
+        for axis, (count, per) in enumerate(zip(layout.grid, layout.shard_grid, strict=True)):
+            k = per * objects[which, axis] + inside[axis]
+            exist &= k < count
+            numbers = count * numbers + k
+        which, within = which[exist], within[exist]
+        return ChunkPlaces(numbers[exist], files, which, begin[which, within], end[which, within])
 
     def doubt(self, numbers: Iterable[int]) -> None:
         """Have the cache compare chunks again before it returns their bytes."""

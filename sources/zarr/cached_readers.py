@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
@@ -54,7 +55,7 @@ class _Group:
     places: list[int]
 
 
-class _CachedReader(PythonReader):
+class CachedReader(PythonReader):
     """Reads items: rows of a row of chunks, or boxes of a chunk."""
 
     is_slow = False  # the core decodes
@@ -68,7 +69,12 @@ class _CachedReader(PythonReader):
     ) -> None:
         """Read an array by its cached chunks; `chunk_shape` as for `PythonReader`."""
         super().__init__(array, chunk_shape)
-        self._cached, self._access, self._layout = cached, access, cached.layout
+        self.cached, self._access, self._layout = cached, access, cached.layout
+
+    @property
+    @abc.abstractmethod
+    def together(self) -> int:
+        """The number of consecutive chunks of the array that are one of its part."""
 
     @abc.abstractmethod
     def _numbers(self, item: Any) -> Sequence[int]:
@@ -83,13 +89,13 @@ class _CachedReader(PythonReader):
     def _started(self, wanted: Sequence[Span | Box | Scattered]) -> Future[None]:
         """Start reading items; the future has a ReadError if one fails, with a `Rest` of items."""
         try:
-            self._cached.presence.look_sometimes(self._access.run, self._array.where)
+            self.cached.presence.look_sometimes(self._access.run, self._array.where)
         except ReadError as error:
             failed: Future[None] = Future()
             failed.set_exception(error)
             return failed
         groups = self._grouped(wanted)
-        stored = self._cached.in_cache(n for group in groups for n in group.chunks)
+        stored = self.cached.in_cache(n for group in groups for n in group.chunks)
         here, absent = list[_Group](), list[_Group]()
         for group in groups:
             (here if all(n in stored for n in group.chunks) else absent).append(group)
@@ -157,7 +163,7 @@ class _CachedReader(PythonReader):
             scope = current_scope()
             if scope is not None and scope.is_set:
                 raise stopped()
-            return self._cached.fetch(number, self._array.where)
+            return self.cached.fetch(number, self._array.where)
 
         run, layout = partial(self._access.run, fetch), self._layout
         return self._access.fetches.start(run, weight_bytes=layout.chunk_bytes)
@@ -191,7 +197,7 @@ class _CachedReader(PythonReader):
 
     def _again(self, group: _Group) -> Future[AnyArray]:
         """Start reading a group by zarr-python."""
-        self._cached.doubt(group.chunks)
+        self.cached.doubt(group.chunks)
         return self._array.begin(*self._cells(group))
 
     def _take(
@@ -230,8 +236,12 @@ class _CachedReader(PythonReader):
         return Box((item.first, *(0 for _ in self._layout.shape[1:])), item.out)
 
 
-class CachedRowReader(_CachedReader):
+class CachedRowReader(CachedReader):
     """Reads rows; a `ScatterReader`."""
+
+    @property
+    def together(self) -> int:
+        return math.prod(self._layout.grid[1:])
 
     def start(self, spans: Sequence[Any], pool: Executor) -> Future[None]:
         """Start reading spans; the future has a ReadError if one fails."""
@@ -239,7 +249,7 @@ class CachedRowReader(_CachedReader):
 
     def output(self, out: AnyArray, *where: Any) -> Any:
         """As for `ScatterReader.output`."""
-        return self._cached.chunks.output(out, *where)
+        return self.cached.chunks.output(out, *where)
 
     def start_scattered(self, wanted: Sequence[Span | Scattered]) -> Future[None]:
         """Start reading; the future has a ReadError if a chunk fails."""
@@ -273,7 +283,7 @@ class CachedRowReader(_CachedReader):
         return out
 
     def _numbers(self, item: Span | Scattered) -> Sequence[int]:
-        across = int(np.prod(self._layout.grid[1:], dtype=np.int64))
+        across = self.together
         row = (
             item.chunk if isinstance(item, Scattered) else item.first // self._layout.chunk_shape[0]
         )
@@ -282,11 +292,15 @@ class CachedRowReader(_CachedReader):
     def _decoding(
         self, items: Sequence[Any], stored: Mapping[int, StoredChunk], *, inline: bool
     ) -> Any:
-        return self._cached.chunks.start(items, stored, inline=inline)
+        return self.cached.chunks.start(items, stored, inline=inline)
 
 
-class CachedBoxReader(_CachedReader):
+class CachedBoxReader(CachedReader):
     """Reads boxes; a `BoxScatterReader`."""
+
+    @property
+    def together(self) -> int:
+        return 1
 
     def start(self, boxes: Sequence[Any], pool: Executor) -> Future[None]:
         """Start reading boxes; the future has a ReadError if one fails."""
@@ -296,7 +310,7 @@ class CachedBoxReader(_CachedReader):
         self, out: Sequence[AnyArray], chunks: int, which: IntArray, *columns: IntArray
     ) -> Any:
         """As for `BoxScatterReader.output`."""
-        return self._cached.chunks.output_of_boxes(out, chunks, which, *columns)
+        return self.cached.chunks.output_of_boxes(out, chunks, which, *columns)
 
     def start_scattered(self, wanted: Sequence[Box | Scattered]) -> Future[None]:
         """Start reading; the future has a ReadError if a chunk fails."""
@@ -311,7 +325,7 @@ class CachedBoxReader(_CachedReader):
     def _decoding(
         self, items: Sequence[Any], stored: Mapping[int, StoredChunk], *, inline: bool
     ) -> Any:
-        return self._cached.chunks.start_boxes(items, stored, inline=inline)
+        return self.cached.chunks.start_boxes(items, stored, inline=inline)
 
 
 class _Both:

@@ -19,10 +19,11 @@ from windrow.sources.chunks import ArrayPart, LaidOutSource
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.objects import standing_for
+from windrow.sources.zarr.over_tree import OverTree
 from windrow.sources.zarr.store_array import StoreArray
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import read_rows
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OverTree
+from windrow.sources.zarr.tree import LIBRARY, ArrayTree
 
 if TYPE_CHECKING:
     from windrow.sources.cells import Boxes

@@ -23,8 +23,9 @@ from windrow.core.text import listing
 from windrow.errors import ArgumentError, MissingExtraError, SourceError
 from windrow.sources.base import Columns, IntArray
 from windrow.sources.boxes import BoxField, BoxPart
-from windrow.sources.chunks import ArrayPart, BoxReader, RowReader
+from windrow.sources.chunks import ArrayPart, BoxReader, Part, RowReader
 from windrow.sources.padding import Padding
+from windrow.sources.remote.coming_reads import ComingReads
 from windrow.sources.remote.options import useless_options
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.box_readers import box_reader, python_reader
@@ -306,6 +307,14 @@ class ArrayTree:
         """Wait for stores that are away from now on: all have answered."""
         self._access.expect_answers()
 
+    def foresee(self, coming: ComingReads, parts: Callable[[], Sequence[Part]]) -> None:
+        """Evict from the cache on disk what a stream needs last; `parts` returns the source's parts."""
+        backends = [array.backend for array in self.open()]
+        if any(isinstance(one, PythonArray) and one.cached is not None for one in backends):
+            from windrow.sources.zarr.coming_chunks import coming_ranges  # few arrays have a cache
+
+            self._access.fetcher.foresee(coming, partial(coming_ranges, parts))
+
     @property
     def facts(self) -> str:
         """Names, dtypes, shapes and chunks of the arrays, or a digest if that is long; versions of data."""
@@ -566,33 +575,3 @@ def _shown(facts: Sequence[str], rows: Callable[[], int]) -> str:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{rows()} records, {len(facts)} arrays, sha256:{digest}"
-
-
-class OverTree:
-    """A source of the arrays of a tree: what it says of the reads of all of them."""
-
-    _tree: ArrayTree
-
-    @property
-    def is_remote_source(self) -> bool:
-        """Whether an array is read over a network."""
-        return self._tree.is_remote_source
-
-    def stats(self) -> dict[str, Any]:
-        """Counts of this process's requests to networks: `requests`, `retries`, `bytes`, `faults`.
-
-        TensorStore does not report its requests. For an array that it reads, `requests` counts the
-        reads that were started, of a chunk or of adjacent chunks, `bytes` the bytes of the values,
-        and `faults` the reads that failed for good. TensorStore's own counts are for the whole
-        process: `tensorstore.experimental_collect_matching_metrics("/tensorstore/http/")`.
-
-        Once a request was answered also `p50_s`, `p95_s` and `p99_s`: seconds that the last 1,024 requests
-        took, by percentile. `hedged` is the number of second requests, and `outage_s` the seconds in which
-        requests waited for a store that was away, if there were any; TensorStore makes no second requests.
-        """
-        return self.remote_stats.counts()
-
-    @property
-    def remote_stats(self) -> RemoteStats:
-        """The counts of requests to networks."""
-        return self._tree.remote_stats

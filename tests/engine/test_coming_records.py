@@ -17,7 +17,7 @@ from windrow.transforms.functions import DatasetSelectionMap
 IntArray = npt.NDArray[np.int64]
 
 
-FIRST = 3_200_000
+FIRST, COUNT = 3_200_000, 1 << 14
 
 
 class Numbered(BatchedSource):
@@ -47,7 +47,7 @@ def coming(chain: windrow.MapDataset[Any], first: int = 0) -> ComingRecords:
 
 
 def columns(found: ComingRecords) -> tuple[IntArray, IntArray]:
-    records, distances = zip(*found, strict=True)
+    records, distances = zip(*found.sampled(COUNT), strict=True)
     return np.concatenate(records), np.concatenate(distances)
 
 
@@ -103,4 +103,4 @@ def test_an_order_that_raises_is_not_known_from_there_on() -> None:
 
     source = windrow.MapDataset.source(Numbered(10))
     chain = windrow.MapDataset.select_from_datasets([source], Broken())
-    assert list(coming(chain)) == []
+    assert list(coming(chain).sampled(COUNT)) == []

@@ -12,7 +12,7 @@ import shutil
 import signal
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from tests.processes import Program, left, until
 from windrow.sources.remote import disk_cache
 from windrow.sources.remote.cache_segments import stored_segments
-from windrow.sources.remote.coming_reads import FileRanges, segment_uses
+from windrow.sources.remote.coming_reads import ComingRanges, SegmentUses
 from windrow.sources.remote.disk_cache import DiskCache
 from windrow.sources.remote.remote_file import RemoteFile
 
@@ -181,22 +181,27 @@ def test_the_disk_is_bounded_and_what_was_used_last_stays(
     assert re.search(rf"the cache in {re.escape(str(tmp_path))}: \d+ bytes evicted", caplog.text)
 
 
+Records = Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+
+
 class Order:
     """An order of files that is known: each entry is the number of a file."""
 
     def __init__(self, numbers: list[int]) -> None:
         self.numbers, self.first, self.asked = numbers, 0, 0
 
-    def __iter__(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    def sampled(self, count: int) -> Records:
         self.asked += 1
         left = np.array(self.numbers[self.first :])
         yield left, np.arange(len(left))
 
 
-def file_ranges(numbers: npt.NDArray[np.int64]) -> Iterator[FileRanges]:
-    for number in np.unique(numbers).tolist():
-        at = np.flatnonzero(numbers == number)
-        yield numbered(number), at, np.zeros_like(at), np.full_like(at, 20_000)
+def file_ranges(coming: Records, urls: Container[str]) -> Iterator[ComingRanges]:
+    for numbers, distances in coming:
+        names, which = np.unique(numbers, return_inverse=True)
+        kept = [numbered(number) for number in names.tolist()]
+        zeros = np.zeros_like(numbers)
+        yield ComingRanges(int(distances.min()), kept, which, zeros, zeros + 20_000, distances)
 
 
 def numbered(number: int) -> RemoteFile:
@@ -254,7 +259,7 @@ class LongOrder(Order):
 
     parts = 0
 
-    def __iter__(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    def sampled(self, count: int) -> Records:
         self.asked += 1
         left = np.array(self.numbers[self.first :])
         for at in range(0, len(left), 16):
@@ -274,15 +279,50 @@ def test_a_long_order_is_asked_only_as_far_as_the_next_use_of_what_is_kept(tmp_p
     assert order.parts <= 6 * order.asked
 
 
+class WritingOrder(Order):
+    """An order that writes to the cache while it is asked, as other threads do."""
+
+    def __init__(self, numbers: list[int], cache: DiskCache) -> None:
+        super().__init__(numbers)
+        self.cache, self.is_asked = cache, False
+
+    def sampled(self, count: int) -> Records:
+        assert not self.is_asked
+        self.is_asked = True
+        for number in range(100, 104):  # more than a 32nd of the cache
+            put(self.cache, (0, 20_000), file=numbered(number))
+        self.is_asked = False
+        return super().sampled(count)
+
+
+def test_one_thread_makes_room_at_a_time(tmp_path: Path) -> None:
+    cache = DiskCache(str(tmp_path), MIB)
+    order = WritingOrder([*range(64)] * 2, cache)
+    fetched(cache, order, known=True)
+    assert order.asked > 2
+
+
 def test_the_next_use_of_a_segment_is_the_nearest() -> None:
-    uses = segment_uses(["a-b-0-100", "a-b-65536-100", "a-b-0-300", "c-d-0-100"])
-    assert uses.keys() == {"a-b", "c-d"}
-    bases, sizes = np.array([0, 65536, 0, 0, 131072]), np.array([100, 100, 100, 300, 100])
-    uses["a-b"].note(bases, sizes, np.array([7, 9, 5, 8, 1]))
-    assert dict(uses["a-b"].found()) == {"a-b-0-100": 5, "a-b-0-300": 8, "a-b-65536-100": 9}
-    assert uses["a-b"].farthest == 9
-    assert not dict(uses["c-d"].found())
-    assert uses["c-d"].farthest > 2**62
+    uses = SegmentUses(["a-b-0-100", "a-b-65536-100", "a-b-0-300", "c-d-0-100"])
+    assert uses.expect(["a-b", "e-f"]) == {"a-b"}
+    bases, sizes = np.array([0, 65536, 0, 0, 131072, 0]), np.array([100, 100, 100, 300, 100, 100])
+    which = np.array([0, 0, 0, 0, 0, 1])
+    uses.note(["a-b", "e-f"], which, bases, sizes, np.array([7, 9, 5, 8, 1, 2]))
+    assert uses.found() == {"a-b-0-100": 5, "a-b-0-300": 8, "a-b-65536-100": 9}
+    uses.note(["a-b"], np.zeros(1, np.int64), bases[:1], sizes[:1], np.array([6]))
+    assert uses.found()["a-b-0-100"] == 5
+
+
+def test_uses_suffice_once_few_of_the_expected_ones_are_unknown() -> None:
+    names = [f"a-b-{65536 * row}-100" for row in range(16)]
+    uses, zeros = SegmentUses([*names, "c-d-0-100"]), np.zeros(1, np.int64)
+    assert uses.suffices(0)  # nothing is expected
+    for row in range(15):
+        uses.note(["a-b"], zeros, zeros + 65536 * row, zeros + 100, zeros + row)
+        assert uses.suffices(20) is (row >= 13)
+        assert not uses.suffices(min(row, 12))
+    uses.expect(["c-d"])
+    assert uses.suffices(20)
 
 
 def test_a_stream_that_ended_is_not_asked(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+from sources.zarr.coming_chunks import *

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from windrow.core.text import counted
 from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources.base import BatchedSource, IntArray, checked_indices
@@ -25,6 +27,7 @@ _TABLES = {
     "polars.DataFrame": _COLUMNS_OF_FRAME,
     "pyarrow.Table": "a dict of its columns: {name: table[name].to_numpy() for name in table.column_names}",
 }
+_LIBRARIES = ("pandas", "polars", "pyarrow")
 
 
 @runtime_checkable
@@ -183,6 +186,8 @@ def _needs(source: Any, lack: str) -> str:
 
 def _refuse_table(source: Any) -> None:
     for kind in type(source).__mro__:
+        if kind.__module__.partition(".")[0] not in _LIBRARIES and "__getitem__" in vars(kind):
+            return  # of the user
         name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
         if name in _TABLES and not _is_numbered(source):
             raise ArgumentError(
@@ -192,6 +197,6 @@ def _refuse_table(source: Any) -> None:
 
 def _is_numbered(source: Any) -> bool:
     """Whether the labels of a Series of pandas are 0, 1, 2 and so on."""
-    labels: Any = getattr(source, "index", None)
-    is_range = type(labels).__name__ == "RangeIndex" and not hasattr(source, "columns")
-    return is_range and bool((labels.start, labels.step) == (0, 1))
+    if hasattr(source, "columns") or not hasattr(source, "index"):
+        return False
+    return bool(np.array_equal(np.asarray(source.index), np.arange(len(source))))

@@ -108,7 +108,8 @@ def _json(text: str) -> Any:
     try:
         return json.loads(content)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is neither a file nor JSON: {error}") from error
+        what = "neither a file nor JSON" if content is text else "a file that is not JSON"
+        raise click.BadParameter(f"{text!r} is {what}: {error}") from error
 
 
 def _parse_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Any:

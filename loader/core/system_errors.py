@@ -28,8 +28,10 @@ _STATUS: Final = re.compile(
 
 
 def is_of_machine(error: BaseException) -> bool:
-    """Whether an error says that this process or its machine is short of something."""
-    return isinstance(error, OSError) and error.errno in _MACHINE
+    """Whether an error, or what caused it, says that this process or its machine is short of something."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _MACHINE):
+        return True
+    return error.__cause__ is not None and is_of_machine(error.__cause__)
 
 
 def is_unanswered(error: BaseException) -> bool:

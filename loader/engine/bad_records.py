@@ -62,7 +62,7 @@ class _PendingBad:
     """A bad row: its place, its index at the node of its chain, and the reason.
 
     For a row that was dropped in a stream, the index is the place again; `made_of` is what the row is
-    made of, if that is known.
+    made of, if that is known. `instead` is the index of the element that came in its place.
     """
 
     element: int
@@ -70,6 +70,7 @@ class _PendingBad:
     reason: Reason = dataclasses.field(compare=False)
     in_stream: bool = dataclasses.field(default=False, compare=False)
     made_of: MadeOf | None = dataclasses.field(default=None, compare=False)
+    instead: int | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -191,6 +192,7 @@ class BadRecords:
         self._has_new = self._is_over = False
         self._position = position  # where rows were passed last
         self._unwritten = set[int]()  # nodes whose file could not be written the last time
+        self._cut_short = set[int]()  # nodes whose file took a part
 
     def counts(self, position: Sequence[int]) -> dict[str, list[int | None]]:
         """The counts at a position of the chain that runs; None for lanes of other processes."""
@@ -272,20 +274,19 @@ class BadRecords:
         Returns:
             The block; up to the first element at which there are too many, with the error.
         """
-        part, by_node = chain.parent, dict[int, dict[int, Reason]]()
+        part, by_node = chain.parent, dict[int, dict[int, BadRow]]()
         lanes = np.zeros_like(elements)
         if chain.lanes > 1:
             lanes = part.lane_of(elements, chain.lanes)
         for row in rows:
             number = self._numbers[id(part), row.token]
-            by_node.setdefault(number, {})[row.place] = row.reason
-            if row.instead is not None:
-                self._all[number].node.remember(row.place, row.instead)
+            by_node.setdefault(number, {})[row.place] = row
         found = list[tuple[int, int, _PendingBad]]()
-        for number, reasons in by_node.items():
+        for number, bad in by_node.items():
             own = self._all[number].node
-            for which, index in _elements_of(part, own, elements, [*reasons]):
-                pending = _PendingBad(int(elements[which]), index, reasons[index])
+            for which, index in _elements_of(part, own, elements, [*bad]):
+                row = bad[index]
+                pending = _PendingBad(int(elements[which]), index, row.reason, instead=row.instead)
                 found.append((number, int(lanes[which]), pending))
         for each in dropped:
             lane = (
@@ -371,13 +372,20 @@ class BadRecords:
         try:
             # In one write, so that lines of several processes do not mix.
             with open(own.log, "ab", buffering=0) as file:
-                file.write(lines.encode())
+                rest = lines.encode()
+                if number in self._cut_short:  # it ends in a part of a line
+                    rest = b"\n" + rest
+                while rest:
+                    written = file.write(rest)
+                    rest = rest[written:]
+                    self._cut_short.add(number)
         except OSError as error:  # a full disk does not end the run
             if number not in self._unwritten:
                 _log.warning("%s: cannot append to log=%r: %s", own.label, own.log, error)
             self._unwritten.add(number)
         else:
             self._unwritten.discard(number)
+            self._cut_short.discard(number)
 
     def _records_of(self, number: int, row: _PendingBad) -> list[tuple[str, list[int]]]:
         """The records that a bad row is made of, by source."""
@@ -402,15 +410,14 @@ class BadRecords:
     def _line(self, number: int, lane: int, row: _PendingBad) -> dict[str, Any]:
         """What the file of a node holds of a bad row."""
         node = self._all[number].node
-        other = None if row.in_stream else getattr(node, "instead", {}).get(row.index)
-        instead = [] if other is None else _records_of(node.parent, other)
+        instead = [] if row.instead is None else _records_of(node.parent, row.instead)
         return {
             "node": node.label,
             "lane": lane,
             "element": row.element,
             "rows": self._tail.rows_of(self._position).rows,
             "sources": _listed(self._records_of(number, row)),
-            **({} if other is None else {"instead": _listed(instead)}),
+            **({} if row.instead is None else {"instead": _listed(instead)}),
             "file": row.reason.file,
             "error": row.reason.kind,
             "reason": row.reason.message,

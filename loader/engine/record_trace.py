@@ -170,34 +170,19 @@ class Recorder:
 
     def cut(self, node: PieceNode, whole: Trace, which: IntArray, at: Positions) -> Trace:
         """A part of an element is made of its records."""
-        return _elements(whole, which)
+        counts = whole.counts[which]
+        starts = np.cumsum(whole.counts) - whole.counts
+        inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = np.repeat(starts[which], counts) + inside  # of the whole, for each row
+        return Trace(counts, [at_rows(taken, rows) for taken in whole.taken])
 
     def before(self, node: ValueNode) -> Self:
-        """Bad rows are not known unless they came before: nothing is read."""
+        """Bad rows are not known: nothing is read."""
         return self
 
     def applied(self, node: ValueNode, rows: Trace, at: Positions, cuts: Sequence[int]) -> Trace:
-        """Return the records: a function does not change them, and bad rows were replaced by others."""
-        instead: dict[int, int] = getattr(node, "instead", {})
-        if not instead:
-            return rows
-        others = [instead.get(place) for place in at.flat(node.length).tolist()]
-        bad = np.array([row for row, other in enumerate(others) if other is not None], np.int64)
-        if not len(bad):
-            return rows
-        found = np.array([other for other in others if other is not None])
-        came = start(node.parent, positions(found, node.length), [0, len(found)], self)()
-        good = np.setdiff1d(np.arange(len(others)), bad)
-        return self.merged([(_elements(rows, good), good), (came, bad)], len(others))
-
-
-def _elements(whole: Trace, which: IntArray) -> Trace:
-    """The trace of some of its elements, which may come several times."""
-    counts = whole.counts[which]
-    starts = np.cumsum(whole.counts) - whole.counts
-    inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    rows = np.repeat(starts[which], counts) + inside  # of the whole, for each row
-    return Trace(counts, [at_rows(taken, rows) for taken in whole.taken])
+        """Return the records unchanged: a function does not change them."""
+        return rows
 
 
 def at_rows(taken: Taken, rows: IntArray) -> Taken:

@@ -110,12 +110,17 @@ class RangeReader:
             mine, one = np.flatnonzero(files == number), self._files[number]
             if one.remote is None:
                 return None
-            begin, end = one.index.spans(positions[mine] // one.file.group)
+            chunks, which = np.unique(positions[mine] // one.file.group, return_inverse=True)
+            begin, end = one.index.spans(chunks)
             size += int((end - begin).sum())
             found = self._fetcher.find_kept(one.remote, begin, end, check=self._verify != "all")
-            kept += [(number, mine[each.places], each.segment) for each in found]
-            if sum(len(each.places) for each in found) < len(mine):
+            of_chunk = np.full(len(chunks), -1)
+            for k, each in enumerate(found):
+                of_chunk[each.places] = k
+            if (of_chunk < 0).any():
                 return None
+            segment_of = of_chunk[which]
+            kept += [(number, mine[segment_of == k], each.segment) for k, each in enumerate(found)]
         at = np.concatenate([some for _, some, _ in kept])
         records = self._segments.records(kept, positions[at])
         if records is not None:

@@ -14,7 +14,7 @@ from windrow.sources.remote.remote_file import RemoteFile
 
 IntArray = npt.NDArray[np.int64]
 NEVER: Final = np.iinfo(np.int64).max
-# A share of the segments whose next uses need not be known: more are deleted at a time.
+# The share of the expected segments whose next uses need not be known is one of this: more are deleted at a time.
 _LEFT: Final = 8
 
 
@@ -117,8 +117,8 @@ class SegmentUses:
 
     def suffices(self, nearest: int) -> bool:
         """Whether few of the expected uses are unknown, if those not yet noted are not nearer."""
-        later = np.count_nonzero(self._distances[self._is_expected] > nearest)
-        return bool(later * _LEFT <= len(self._distances))
+        expected = self._distances[self._is_expected]
+        return bool(np.count_nonzero(expected > nearest) * _LEFT <= len(expected))
 
     def found(self) -> dict[str, int]:
         """The distances of the segments that are used, by name."""

@@ -111,7 +111,7 @@ class DiskCache:
         self._coming = weakref.WeakKeyDictionary[ComingReads, RangesOf]()
         self._keys: dict[RemoteFile, str] = {}
         self._written = most_bytes  # since the folder was measured
-        self._is_made = self._warned = False
+        self._is_made = self._warned = self._is_full = False
         self._looked_s = time.monotonic()
         self._pause_until_s = {"get": 0.0, "put": 0.0}
 
@@ -191,6 +191,8 @@ class DiskCache:
         with self._lock:
             key, placed = self._key(file), list(self._placed(file, begin, end))
         for places, base, size in placed:
+            if self._is_full and self._written > self._most_bytes // 16:
+                return  # another thread makes room
             with self._lock, self._guard("put"):
                 self._check_pause("put")
                 name = f"{key}-{base}-{size}"
@@ -340,13 +342,14 @@ class DiskCache:
                 self._written = 0
                 found = list(stored_segments(self._folder))
                 if sum(one.disk_bytes for one in found) > self._most_bytes // 8 * 7:
-                    names = {one.name for one in found}
+                    names, self._is_full = {one.name for one in found}, True
                 self._close_deleted()
             if names:
                 due = self._next_uses(names)  # which may call functions of the user
                 with self._lock, self._guard("put"):
                     self._evict(due, names)
         finally:
+            self._is_full = False
             self._making_room.release()
 
     def _evict(self, due: Mapping[str, int], names: set[str]) -> None:
@@ -380,15 +383,19 @@ class DiskCache:
             stored = uses.expect(self._keys.values())
             urls = {file.url for file, key in self._keys.items() if key in stored}
         count = max(_SAMPLED, _SAMPLED_PER_SEGMENT * len(names))
-        for coming, ranges in streams:
-            for found in ranges(coming.sampled(count), urls):
-                with self._lock:
-                    keys = [self._key(file) for file in found.files]
-                sizes = np.array([file.size_bytes for file in found.files], np.int64)[found.which]
-                segments = self._segments_of(sizes, found.begin, found.end)
-                uses.note(keys, found.which, *segments, found.distances)
-                if uses.suffices(found.nearest):
-                    break
+        try:
+            for coming, ranges in streams:
+                for found in ranges(coming.sampled(count), urls):
+                    with self._lock:
+                        keys = [self._key(file) for file in found.files]
+                    sizes = np.array([one.size_bytes for one in found.files], np.int64)[found.which]
+                    segments = self._segments_of(sizes, found.begin, found.end)
+                    uses.note(keys, found.which, *segments, found.distances)
+                    if uses.suffices(found.nearest):
+                        break
+        except Exception as error:  # such as one by a function of the user
+            _log.debug("the next uses of the cache in %s are not known: %s", self._folder, error)
+            return {}
         return uses.found()
 
     def _close_deleted(self) -> None:

@@ -36,6 +36,7 @@ _DEGREES: Final = ("lat", "latitude", "lon", "longitude")
 _AT_ONCE: Final = 2**20
 # Sums and ratios of floats are off by less than this part.
 _NOISE: Final = 1e-6
+_FAR: Final = 2.0**60  # cells; farther ones have no number
 
 
 class World:
@@ -152,10 +153,13 @@ class World:
         Raises:
             ArgumentError: If positions are not numbers, or an axis has no positions in that unit.
         """
+        if not re.fullmatch(r"[^\W\d_]+", unit):  # digits would be a number before the unit
+            raise ArgumentError(f"{_WHAT}: centers_unit must be a unit, such as 'nm', got {unit!r}")
         one = cast(Extent, extent(f"1{unit}", f"{_WHAT}: centers_unit"))  # not None of a string
         one = dataclasses.replace(one, text=unit)
         if points.size and (points.dtype.kind not in "iuf" or not np.isfinite(points).all()):
             raise ArgumentError(f"{_WHAT}: centers must be finite numbers, got {points.dtype}")
+        points = points.astype(np.float64)
         found = np.zeros(points.shape, np.int64)
         for column, dim in enumerate(dims):
             spacing = self._known_spacing(one, self.number_for(dim), dim, f"{_WHAT}: centers_unit")
@@ -166,6 +170,12 @@ class World:
                     " times; give centers in cells"
                 )
             place = (points[:, column] * scale - spacing.first) / spacing.step
+            far = np.flatnonzero(~(np.abs(place) < _FAR))
+            if len(far):
+                raise ArgumentError(
+                    f"{_WHAT}: centers[{far[0]}] is {points[far[0]].tolist()} in {unit}, which is"
+                    f" far from all cells along {named(dim)}"
+                )
             found[:, column] = np.floor(place + 0.5 + _NOISE)
         return found
 

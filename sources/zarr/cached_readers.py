@@ -55,7 +55,7 @@ class _Group:
     places: list[int]
 
 
-class CachedReader(PythonReader):
+class CachedReads(PythonReader):
     """Reads items: rows of a row of chunks, or boxes of a chunk."""
 
     is_slow = False  # the core decodes
@@ -236,7 +236,7 @@ class CachedReader(PythonReader):
         return Box((item.first, *(0 for _ in self._layout.shape[1:])), item.out)
 
 
-class CachedRowReader(CachedReader):
+class CachedRowReader(CachedReads):
     """Reads rows; a `ScatterReader`."""
 
     @property
@@ -295,7 +295,7 @@ class CachedRowReader(CachedReader):
         return self.cached.chunks.start(items, stored, inline=inline)
 
 
-class CachedBoxReader(CachedReader):
+class CachedBoxReader(CachedReads):
     """Reads boxes; a `BoxScatterReader`."""
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import Part
 from windrow.sources.remote.coming_reads import NEVER, ComingRanges
-from windrow.sources.zarr.cached_readers import CachedReader
+from windrow.sources.zarr.cached_readers import CachedReads
 from windrow.sources.zarr.zarr_python import PythonReader
 
 # About as many chunks of records are looked up at a time: a window may lie in many.
@@ -41,7 +41,7 @@ def coming_ranges(
     every = parts()
     if not all(map(_is_known, every)):
         return
-    known = [_KnownPart(part, urls) for part in every if isinstance(_reader(part), CachedReader)]
+    known = [_KnownPart(part, urls) for part in every if isinstance(_reader(part), CachedReads)]
     if not any(len(one) for one in known):
         return
     for records, distances in coming:
@@ -60,7 +60,7 @@ class _KnownPart:
     """The chunks of a part that may lie in the cache."""
 
     def __init__(self, part: Part, urls: Container[str]) -> None:
-        reader: CachedReader = _reader(part)
+        reader: CachedReads = _reader(part)
         places = reader.cached.places_in(urls)
         self.part, self._places = part, places
         numbers = places.numbers // reader.together
@@ -105,6 +105,6 @@ def _is_known(part: Part) -> bool:
     reader = _reader(part)
     if getattr(part, "lengths", None) is not None:  # offsets would be read for it
         return False
-    if isinstance(reader, CachedReader):
+    if isinstance(reader, CachedReads):
         return reader.cached.has_places
     return not isinstance(reader, PythonReader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import json
@@ -490,6 +491,29 @@ def test_lines_are_appended_in_one_write(tmp_path: Path, monkeypatch: pytest.Mon
     (lines,) = written
     assert len(lines) > io.DEFAULT_BUFFER_SIZE
     assert log.read_bytes() == lines
+
+
+def test_a_disk_that_takes_a_part_of_a_line_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    written = list[int]()
+
+    class Log(io.FileIO):
+        def write(self, data: Any) -> int:
+            written.append(len(data))
+            if len(written) == 2:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data[:10] if len(written) == 1 else data)
+
+    monkeypatch.setattr(bad_records, "open", lambda path, *_, **__: Log(path, "a"), raising=False)
+    log = tmp_path / "bad.jsonl"
+    with iter(numbers().map(checked).on_bad("skip", log=log)) as iterator:
+        for _ in iterator:
+            iterator.get_state()  # what was passed is appended
+    assert caplog.text.count("cannot append to log=") == 1
+    first, *lines = log.read_text().splitlines()
+    assert len(first) == 10
+    assert [json.loads(line)["element"] for line in lines] == sorted(BAD)[1:]
 
 
 # --- damaged files, and worker processes ----------------------------------------------------------

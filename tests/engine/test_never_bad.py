@@ -117,7 +117,7 @@ def test_what_the_machine_lacks_is_raised_of_functions_too(code: str) -> None:
 @pytest.mark.parametrize(
     ("why", "is_unanswered"),
     [
-        ("x: Stale file handle (os error 116)", True),
+        (f"x: Stale file handle (os error {errno.ESTALE})", True),
         ("x: Permission denied (os error 13)", True),
         ("Failed to open: x: Too many open files [os_error_code='24']", True),
         ("no memory for 4096 bytes", True),

@@ -211,6 +211,15 @@ def test_tables_whose_items_are_not_rows_are_refused(table: Any, message: str) -
     assert as_source(columns)[1] == {"a": 2, "b": 4.0}
     # The labels of a series are the numbers of its records, unless it was given others.
     assert as_source(pandas.Series([7, 8]))[1] == 8
+    assert as_source(pandas.Series([7, 8], index=[1, 0]).sort_index())[1] == 7
+    assert as_source(Rows({"a": [1, 2]}))[1] == {"a": 2}
+
+
+class Rows(pandas.DataFrame):  # type: ignore[misc]
+    """A table that gives its rows as records."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return {name: self.at[index, name] for name in self.columns}
 
 
 def test_records_are_the_callers_own() -> None:

@@ -32,9 +32,9 @@ NEVER: Final = (
 
 def is_bad(error: BaseException, errors: tuple[type[Exception], ...]) -> bool:
     """Whether an error, of these classes, makes a row a bad one."""
-    if isinstance(error, ReadError) and error.is_unanswered:
-        return False
-    return isinstance(error, errors) and not isinstance(error, NEVER) and not is_of_machine(error)
+    # The sources know which of their errors are of the data: damaged sizes may ask for too much memory.
+    is_other = error.is_unanswered if isinstance(error, ReadError) else is_of_machine(error)
+    return isinstance(error, errors) and not isinstance(error, NEVER) and not is_other
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,6 @@ import copy
 import dataclasses
 import itertools
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
@@ -44,9 +43,6 @@ BAD_ERRORS: Final[tuple[type[Exception], ...]] = (ReadError, ValueError)
 
 # The records that are tried in place of a bad one.
 TRIES: Final = 16
-# The replacements that a node remembers: more than an iterator makes ahead.
-_REMEMBERED: Final = 1 << 16
-_remembering = threading.Lock()
 # Numbers of nodes in this process. Copies of a node, in workers too, keep its number.
 _tokens = itertools.count()
 
@@ -140,13 +136,10 @@ class ReplaceBadNode(OnBadNode):
     Args:
         seed: Decides, with the index, which.
         spare: The parent with its sources, in a worker process, whose parent gets tables instead.
-        instead: The last bad elements that were met in this process, by index, and those in their place. Only
-            for what says which records elements are made of; all copies of the node share it.
     """
 
     seed: int
     spare: Node | None = None
-    instead: dict[int, int] = dataclasses.field(default_factory=dict, kw_only=True, repr=False)
 
     @property
     def action(self) -> OnBad:
@@ -161,13 +154,6 @@ class ReplaceBadNode(OnBadNode):
 
     def made_from(self, at: Positions) -> Any:
         return None
-
-    def remember(self, index: int, other: int) -> None:
-        """Note that element `other` of the parent came in place of `index`."""
-        with _remembering:
-            self.instead[index] = other
-            if len(self.instead) > _REMEMBERED:
-                del self.instead[next(iter(self.instead))]
 
     def others(self, at: Positions) -> list[Positions]:
         """The positions that are tried one after the other in place of some: `TRIES` for each."""

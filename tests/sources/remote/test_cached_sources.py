@@ -171,6 +171,11 @@ def test_what_is_all_kept_is_read_at_once(
         before = source.stats()["cached_bytes"]
         assert source.read(at) == local.read(at)
         assert source.stats()["cached_bytes"] > before
+    before = source.stats()["cached_bytes"]
+    source.read(np.arange(2 * COUNT))
+    sizes = sum((tmp_path / "served" / name).stat().st_size for name in "ab")
+    # A group counts once, however many of its records are read.
+    assert source.stats()["cached_bytes"] - before < sizes
     assert server.counts().requests == 0
 
 

@@ -451,6 +451,8 @@ BOTH = {"a": Field(), "b": Field(resolution={"x": 16})}
         ({"centers": [[100]], "centers_unit": "voxel"}, ArgumentError, "with the unknown unit 'voxel'; known are pm"),
         ({"centers": [[40]], "centers_unit": "nm"}, RecordIndexError, "centers[0] is [-5], and the cells along ['x'] are [0, 40)"),
         ({"centers_unit": "nm"}, ArgumentError, "centers_unit is given without centers; leave it out"),
+        ({"centers": [[10]], "centers_unit": "8nm"}, ArgumentError, "centers_unit must be a unit, such as 'nm', got '8nm'"),
+        ({"centers": [[1e300]], "centers_unit": "nm"}, ArgumentError, "centers[0] is [1e+300] in nm, which is far from all cells"),
         ({"fields": BOTH, "anchors": {"x": [4]}}, ArgumentError, "anchors count cells of 'x', and the fields have several resolutions there"),
         ({"fields": {**BOTH, "c": Field(offsets={"x": 1})}}, ArgumentError, "so that a field has no offset there"),
         ({"fields": BOTH, "select": {"y": 3}}, ArgumentError, "select takes cells of 'y', and the arrays have other cells there"),

@@ -38,10 +38,21 @@ class Counting:
         return np.zeros(self._size, np.uint8)
 
 
+_before = set[threading.Thread]()
+
+
+@pytest.fixture(autouse=True)
+def earlier_threads() -> None:
+    """Leave out the threads of other tests' sources, which live as long as these."""
+    _before.clear()
+    _before.update(threading.enumerate())
+
+
 def windrow_threads() -> list[threading.Thread]:
     """Threads of iterators: not those of the readers' pools, which live as long as the process."""
     threads = [t for t in threading.enumerate() if t.name.startswith("windrow")]
-    return [t for t in threads if not t.name.startswith(("windrow-zarr", "windrow-array-record"))]
+    pools = ("windrow-zarr", "windrow-array-record")
+    return [t for t in threads if t not in _before and not t.name.startswith(pools)]
 
 
 def endless(function: Any) -> windrow.MapDataset[Any]:

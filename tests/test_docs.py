@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,11 @@ def test_the_version_is_the_same_everywhere(path: str) -> None:
     found = re.search(r'^version(?: = |: )"?([\d.]+)', (ROOT / path).read_text(), flags=re.M)
     assert found is not None
     assert found[1] == windrow.__version__
+
+
+def test_releases_are_where_the_package_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["urls"]["Releases"] == f"https://pypi.org/project/{project['name']}/"
 
 
 def test_the_readme_is_short() -> None:

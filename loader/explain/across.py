@@ -66,7 +66,7 @@ def _across(shared: SharedStream, whole: Node) -> AcrossProcesses:
     found = []
     for process in sample:
         run = quick_figures(tail_of(shared.chain_of(whole, process)).explained(), most_s)
-        found.append(ProcessCosts(process, run.costs, Amount.exactly(run.peak_bytes)))
+        found.append(ProcessCosts(process, run.costs, run.peak))
     alone = quick_figures(tail_of(whole).explained(), most_s)
     return AcrossProcesses(len(shared.processes), tuple(found), alone.costs)
 

@@ -32,7 +32,7 @@ from windrow.engine.executors import Executors, StageExecutor
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.prefetch_thread import BlockQueue
 from windrow.engine.process_executor import ProcessExecutor
-from windrow.engine.read_batches import GOAL_S, ReadBatch, as_array
+from windrow.engine.read_batches import ReadBatch, as_array
 from windrow.engine.stages import BlockItem, ChainStage, Result, WorkItem
 from windrow.errors import ElementError, PlanError
 from windrow.explain.null_executor import (
@@ -83,8 +83,10 @@ _STOPPED_S: Final = 0.025
 # The least advance of the clock while reads are waited for, and the duration of slow functions.
 _TICK_S: Final = 1.1e-3
 _LONG_S: Final = 1e6
-# How many times as long as the last one a read batch may be, where they are uneven.
-_UNEVEN: Final = (0.1, 4.0)
+# The share of read batches that a machine stops which does other work as well, in one run and in the
+# next, and for how many seconds.
+_STOPPED_SHARES: Final = (0.3, 1.0)
+_STOPS_S: Final = (0.001, 0.1)
 # The most records of an element that are computed.
 MOST_RECORDS: Final = 1 << 17
 
@@ -95,19 +97,21 @@ class Setting:
 
     Args:
         pace: Read batches are as long as their bytes allow where functions and storage are 'quick';
-            as long as 0.1 s allow of 'slow storage'; of any length on a machine that does other
-            work as well, 'uneven'; and as short as can be with 'slow functions'.
+            as long as 0.1 s allow of 'slow storage'; now longer and now shorter where the machine
+            does other work as well, 'uneven'; and as short as can be with 'slow functions'.
         waits: Whether reads and workers end only when the run waits for them; otherwise they end at
             once.
         keeps: Whether filters keep all elements; otherwise they keep none.
         is_large: Whether elements have the most bytes that they may have; otherwise they have the
             fewest.
+        seed: Chooses how many read batches are stopped, and for how long, where they are 'uneven'.
     """
 
     pace: Pace = "quick"
     waits: bool = False
     keeps: bool = True
     is_large: bool = False
+    seed: int = 0
 
 
 class _Enough(BaseException):
@@ -147,7 +151,8 @@ class DryRun(RunContext):
         self.varies = False  # whether a read batch was longer than the first one
         self._shortest = 0
         self._spent_s = self._took_s = 0.0
-        self._random = random.Random(0)  # the same lengths in every run
+        self._random = random.Random(setting.seed)
+        self._stopped_share = _STOPPED_SHARES[setting.seed % 2]
         self._null_executors: dict[int, NullExecutor] = {}
         # The chunks of parts that were planned, and those that finished read batches used.
         self.wanted: dict[int, set[int]] = collections.defaultdict(set)
@@ -208,6 +213,11 @@ class DryRun(RunContext):
         self.spend(_CHUNK_S * len(chunks))
         self.wanted[id(part)].update(chunks)
 
+    @property
+    def spent_s(self) -> float:
+        """Seconds of planning so far, on a usual machine."""
+        return self._spent_s
+
     def spend(self, seconds: float) -> None:
         """Add seconds of planning; end the run if the sum is above its limit."""
         self._spent_s += seconds
@@ -254,9 +264,14 @@ class DryRun(RunContext):
             case "slow storage":
                 return took_s if self.aheads else _STOPPED_S + took_s
             case "uneven":
-                return GOAL_S / self._random.uniform(*_UNEVEN)
+                return self._stop_s()
             case _:
                 return _LONG_S
+
+    def _stop_s(self) -> float:
+        if self._random.random() >= self._stopped_share:
+            return 0.0
+        return math.exp(self._random.uniform(*map(math.log, _STOPS_S)))
 
     def _made(self, work: ReadBatch) -> tuple[Block, int]:
         reader, stage, elements = work.reader, work.stage, work.elements

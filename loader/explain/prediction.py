@@ -43,12 +43,16 @@ _KINDS: Final = ("chunks", "planned", "rounds", "queue")
 _MOST_AGAIN_S: Final = 0.12
 _MOST_SLOW_S: Final = 0.4
 # The share by which reads vary with their order, if chunks make room for others.
-_CHANCE: Final = 0.03
+_CHANCE: Final = 0.04
 _FEW_READS: Final = 8
-# The reads by which other runs differ, as shares of those that were started before chunks went
-# straight to read batches: fewer and more.
-_LESS: Final = 0.5
-_MORE: Final = 0.25
+# How many more reads other runs have, as a share of those that were started before chunks went
+# straight to read batches. All of these may be spared.
+_MORE: Final = 0.5
+# How many runs of uneven read batches: as many as fit into these seconds of planning, within bounds.
+_UNEVEN_S: Final = 0.4
+_UNEVEN_RUNS: Final = (2, 16)
+# The seeds of such runs where only buffers depend on them; all read batches are stopped.
+_OFTEN_STOPPED: Final = (1, 3, 5)
 # With this many slots a read serves its read batch and the next one, however long it takes.
 _LEAST_SLOTS: Final = 2
 
@@ -89,7 +93,7 @@ def predicted(node: Node) -> Prediction:
     once, share = _shrunk(node.first_epochs(1) if endless else node)
     tried = _runs(once, share)
     runs = tuple(run for run in tried if any(run.reached.values()) or run.is_whole) or tried[:1]
-    epoch = _by_chance(_over(run.costs for run in runs), runs, node.sources())
+    epoch = _over(_by_chance(run, node.sources()) for run in runs)
     later = _later(node, share, tried, epoch) if endless else epoch
     whole = _runs(_shrunk(node)[0], share) if endless else runs
     if not _takes_long(node):
@@ -104,15 +108,27 @@ def predicted(node: Node) -> Prediction:
     return Prediction(epoch, later, peak, by, runs, cut, tuple(chains_of(node)))
 
 
-def quick_figures(node: Node, most_s: float) -> RunFigures:
-    """The results of one dry run of the first epoch of a stream.
+class QuickFigures(NamedTuple):
+    """The costs of each source in the first epoch, and the most bytes of buffers at a time."""
+
+    costs: tuple[SourceCosts, ...]
+    peak: Amount
+
+
+def quick_figures(node: Node, most_s: float) -> QuickFigures:
+    """The figures of one dry run of the first epoch of a stream; its buffers by a few.
 
     Args:
         node: The stream.
-        most_s: The seconds that planning may take on a usual machine.
+        most_s: The seconds that planning each may take on a usual machine.
     """
     once, share = _shrunk(node.first_epochs(1) if node.is_endless() else node)
-    return _figures(once, Setting(), share, most_s)
+    run = _figures(once, Setting(), share, most_s)
+    peaks = [run.peak_bytes]
+    for seed in _OFTEN_STOPPED if run.varies else ():
+        uneven = Setting("uneven", waits=True, seed=seed)
+        peaks.append(_figures(once, uneven, share, most_s).peak_bytes)
+    return QuickFigures(run.costs, _span(peaks))
 
 
 def _cut(node: Node, runs: Sequence[RunFigures]) -> Iterator[tuple[ToStreamNode, int]]:
@@ -155,31 +171,28 @@ def _peaks(node: Node, runs: Sequence[RunFigures]) -> tuple[Amount, dict[str, Am
     return peak, by
 
 
-def _by_chance(
-    epoch: tuple[SourceCosts, ...], runs: Sequence[RunFigures], sources: Sequence[Any]
-) -> tuple[SourceCosts, ...]:
-    """Widen the costs of runs in which chunks make room for others, which depends on chance."""
-    early: dict[int, float] = {}
-    for run in runs:
-        for own in (own for parts in run.parts.values() for own in parts):
-            if own.crowded_out and (run.varies or own.room.slots > _LEAST_SLOTS):
-                key = id(own.room.source)
-                started = own.started_early if own.room.scatters else 0
-                early[key] = max(early.get(key, 0), started)
+def _by_chance(run: RunFigures, sources: Sequence[Any]) -> tuple[SourceCosts, ...]:
+    """Widen the costs of a run where chunks make room for others, which depends on chance."""
+    early: dict[int, int] = {}
+    for own in (own for parts in run.parts.values() for own in parts):
+        if own.crowded_out and (run.varies or own.room.slots > _LEAST_SLOTS):
+            key = id(own.room.source)
+            started = own.started_early if own.room.scatters and run.varies else 0
+            early[key] = max(early.get(key, 0), started)
     return tuple(
         _of_chance(costs, early[id(source)]) if id(source) in early else costs
-        for costs, source in zip(epoch, sources, strict=True)
+        for costs, source in zip(run.costs, sources, strict=True)
     )
 
 
-def _of_chance(costs: SourceCosts, early: float) -> SourceCosts:
+def _of_chance(costs: SourceCosts, early: int) -> SourceCosts:
     """Widen costs; `early` chunks were read before chunks went straight to read batches.
 
     How many of these are read once more depends on the lengths of the first read batches.
     """
     reads = costs.reads
     chance = max(_FEW_READS, _CHANCE * reads.high)
-    less, more = max(chance, _LESS * early), max(chance, _MORE * early)
+    less, more = max(chance, early), max(chance, _MORE * early)
     least = max(min(costs.chunks.low, reads.low), reads.low - less)
     return _with_hits(costs.with_reads(Amount(least, reads.high + more)), max(less, more))
 
@@ -255,8 +268,12 @@ def _runs(node: Node, share: float) -> tuple[RunFigures, ...]:
     if first.parts or has_workers or is_large:
         settings.append(Setting(waits=True, is_large=is_large))
     takes_long = _takes_long(node)
-    if first.varies and first.is_crowded:
-        settings.append(Setting("uneven", waits=True, is_large=is_large))
+    if first.varies:
+        seeds: Sequence[int] = _OFTEN_STOPPED
+        if first.is_crowded:  # reads depend on the lengths of read batches
+            fewest, most = _UNEVEN_RUNS
+            seeds = range(min(most, max(fewest, int(_UNEVEN_S / first.spent_s))))
+        settings += [Setting("uneven", True, is_large=is_large, seed=n) for n in seeds]
     if first.varies or is_large:
         if takes_long or first.parts or may_end_early(node):
             settings.append(Setting("slow functions", waits=True, is_large=is_large))
@@ -344,6 +361,7 @@ class RunFigures:
         was_full: Whether the queue was full once.
         varies: Whether some read batches were longer than they can be.
         longest_s: The most seconds that a read batch takes from slow storage.
+        spent_s: The seconds that planning takes on a usual machine.
     """
 
     setting: Setting
@@ -357,6 +375,7 @@ class RunFigures:
     was_full: bool
     varies: bool
     longest_s: float
+    spent_s: float
 
     @property
     def is_crowded(self) -> bool:
@@ -381,6 +400,7 @@ def _figures(node: Node, setting: Setting, share: float, most_s: float) -> RunFi
         was_full=run.was_full,
         varies=run.varies,
         longest_s=run.longest_s,
+        spent_s=run.spent_s,
     )
 
 

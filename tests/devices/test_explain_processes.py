@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from windrow import DatasetIterator, MapDataset
+from windrow.engine.read_batches import BlockSize
 from windrow.errors import ArgumentError
 from windrow.explain.explanation import AcrossProcesses
 from windrow.jax_dataset import JaxDataset
@@ -100,6 +102,12 @@ def read_by(dataset: Any, sharding: Any, process: int) -> dict[str, float]:
 def check(dataset: Any, sharding: Any) -> AcrossProcesses:
     """What is said of each process is what it reads."""
     found = described(dataset, sharding)
+    check_found(found, dataset, sharding)
+    return found
+
+
+def check_found(found: AcrossProcesses, dataset: Any, sharding: Any) -> None:
+    """What was said of each process is what it reads."""
     for process in found.processes:
         (costs,) = process.epoch
         counted = read_by(dataset, sharding, process.process)
@@ -107,7 +115,6 @@ def check(dataset: Any, sharding: Any) -> AcrossProcesses:
         assert 0 < counted.pop("held_bytes") <= 1.2 * process.buffers.high
         for name, number in counted.items():
             assert number in getattr(costs, name), (process, name)
-    return found
 
 
 @given(data=st.data())
@@ -126,6 +133,23 @@ def test_each_process_reads_what_is_said(rows: Path, data: st.DataObject) -> Non
         dataset = dataset.to_iter_dataset(lanes=processes * each)
     found = check(dataset.batch(processes * each * 4, remainder="drop"), sharding)
     assert [process.process for process in found.processes] == list(range(processes))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_buffers_of_a_machine_that_stops_lie_in_what_is_said(
+    rows: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each read batch takes 20 to 50 ms longer, so that later ones are shorter and more are planned.
+    rng, saw = random.Random(seed), BlockSize.saw
+
+    def stops(self: BlockSize, rows: int, size_bytes: int, took_s: float, **more: Any) -> None:
+        saw(self, rows, size_bytes, took_s + rng.uniform(0.02, 0.05), **more)
+
+    dataset = source(rows).block_shuffle(seed=1, window_blocks=4).batch(16, remainder="drop")
+    sharding = NamedSharding(mesh(2, 2), P(None))
+    found = described(dataset, sharding)
+    monkeypatch.setattr(BlockSize, "saw", stops)
+    check_found(found, dataset, sharding)
 
 
 def test_processes_end_with_the_shortest_lane(rows: Path) -> None:

@@ -47,19 +47,29 @@ class EmployedWorkers(FakeWorkers):
 
 
 class Scripted(WorkerChoice):
-    """Chooses the given numbers, one after each sample, and the last one from then on."""
+    """Chooses the given numbers one after another, and the last one from then on.
 
-    def __init__(self, numbers: Sequence[int]) -> None:
+    Args:
+        numbers: The numbers.
+        reached: Whether a number that was chosen is reached, so that the next one may be chosen.
+    """
+
+    def __init__(
+        self, numbers: Sequence[int], reached: Callable[[int], bool] = lambda number: True
+    ) -> None:
         super().__init__(0, 8)
-        self.numbers = list(numbers)
+        self.numbers, self._reached = list(numbers), reached
 
     def saw(self, sample: WorkSample, room: int = 0) -> None:
-        if self.numbers:
+        if self.numbers and self._reached(self.workers):
             self.workers = self.numbers.pop(0)
 
 
 def scripted(
-    dataset: Any, numbers: Sequence[int], fake: Any = None
+    dataset: Any,
+    numbers: Sequence[int],
+    fake: Any = None,
+    reached: Callable[[int], bool] = lambda number: True,
 ) -> windrow.DatasetIterator[Any]:
     """An iterator that chooses the given numbers of workers, one after another as soon as it may."""
     iterator: windrow.DatasetIterator[Any] = iter(dataset.mp_prefetch("auto"))
@@ -69,7 +79,7 @@ def scripted(
     for executor in executors._all:
         if executor.workers is not None:
             team: Any = executor.workers
-            executors._teams[id(executor)] = ChosenTeam(team, Scripted(numbers), 0, clocks)
+            executors._teams[id(executor)] = ChosenTeam(team, Scripted(numbers, reached), 0, clocks)
     iterator._executors = executors
     return iterator
 
@@ -143,31 +153,35 @@ def test_workers_come_and_go_and_the_stream_stays() -> None:
     chain = pids(plain).to_iter_dataset(options)
     expected = iter(plain.to_iter_dataset())
     here, numbers = os.getpid(), [2, 1, 0, 3, 0]
-    with scripted(chain, numbers) as iterator:
+    running: list[int] = []
+
+    def run(number: int) -> bool:
+        running.append(len(workers()))
+        return running[-1] == number
+
+    with scripted(chain, numbers, reached=run) as iterator:
         assert iterator._executors is not None
         (team,) = iterator._executors._teams.values()
         choice: Any = team.choice
         assert workers() == []
         taken_now = itertools.count()
-        running: list[int] = []
         makers: set[int] = set()
 
         def is_over(element: Any) -> bool:
             makers.add(element[1])
             if next(taken_now) % 20:  # to look at processes takes long
                 return False
-            running.append(len(workers()))
-            return not choice.numbers and not running[-1]
+            return not choice.numbers and not workers()
 
         found = [batch for batch, _ in taken(iterator, is_over)]
         state = json.loads(json.dumps(iterator.get_state()))
     for batch in found:
         np.testing.assert_array_equal(batch, next(expected))
     assert state["rows"] == expected.get_state()["rows"]
-    # In turn 2, 1, none, 3 and none ran, and those that came later did work, too.
-    assert [count for count, _ in itertools.groupby(running)][-1] == 0
-    assert max(running) >= 3
-    assert 0 in running[running.index(2) : running.index(3)]
+    # In turn 2, 1, none and 3 ran, and those that came later did work, too.
+    left = iter(running)
+    assert all(number in left for number in (2, 1, 0, 3))
+    assert max(running) == 3
     assert here in makers
     assert len(makers) > 1 + 2
     with iter(chain.mp_prefetch("auto")) as again:

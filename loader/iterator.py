@@ -256,6 +256,10 @@ class DatasetIterator(BaseIterator[T_co]):
                 self._blocks = self._delivery.started(
                     made, run, self._running, rows_of, self._position
                 )
+            if self._closed:  # by another thread, which did not find what had begun meanwhile
+                self._blocks.stop()
+                self._end_workers()
+                self._check_open()
         return self._blocks
 
     def _begin_anew(self) -> None:

@@ -218,6 +218,9 @@ class InFlightLimiter:
             read.began_s = time.monotonic()
             read.due = read.began_s + self._limit_s(read)
             begun = not self._under_way
+            if self._outages is not None:
+                read.shown = InFlight(lambda: _described(read))
+                read.shown.__enter__()  # before anyone can end it
             self._under_way.add(read)
         if begun:
             _watch(self)
@@ -225,9 +228,6 @@ class InFlightLimiter:
 
     def _begin(self, read: _RemoteRead) -> None:
         self._stats.request(again=bool(read.faults))
-        if read.shown is None and self._outages is not None:
-            read.shown = InFlight(lambda: _described(read))
-            read.shown.__enter__()
         attempt = len(read.faults)
         try:
             # It may begin when another read ends, in a thread that works for another caller.

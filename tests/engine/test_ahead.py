@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import windrow
-from windrow.engine.prefetch_thread import ReadyBlock, ReadyQueue
+from tests import processes
+from windrow.engine.prefetch_thread import PrefetchThread, ReadyBlock, ReadyQueue
 from windrow.errors import ClosedError
 from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Listed
@@ -225,6 +226,26 @@ def test_a_consumer_that_waits_is_told_that_the_iterator_was_closed() -> None:
     stop.set()
     consumer.join(20)
     assert [type(error) for error in errors] == [ClosedError]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_that_is_closed_while_it_begins_leaves_nothing(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iterator = iter(endless(abs).to_iter_dataset().mp_prefetch(workers))
+
+    def begun(*args: Any) -> PrefetchThread:
+        thread = PrefetchThread(*args)
+        closing = threading.Thread(target=iterator.close)
+        closing.start()
+        closing.join(20)
+        return thread
+
+    monkeypatch.setattr("windrow.iterator.PrefetchThread", begun)
+    with pytest.raises(ClosedError, match="closed; make another"):
+        next(iterator)
+    assert windrow_threads() == []
+    assert processes.workers() == []
 
 
 def test_parts_of_a_mixture_keep_their_options_and_share_the_threads() -> None:

@@ -52,7 +52,7 @@ _MORE: Final = 0.5
 _UNEVEN_S: Final = 0.4
 _UNEVEN_RUNS: Final = (2, 16)
 # The seeds of such runs where only buffers depend on them; all read batches are stopped.
-_OFTEN_STOPPED: Final = (1, 3, 5)
+_OFTEN_STOPPED: Final = (1, 9)
 # With this many slots a read serves its read batch and the next one, however long it takes.
 _LEAST_SLOTS: Final = 2
 

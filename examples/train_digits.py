@@ -12,6 +12,7 @@
 """
 
 import argparse
+import importlib.util
 import json
 import logging
 import os
@@ -30,6 +31,8 @@ from tqdm import tqdm
 
 import windrow
 
+# Imported where they are used, since worker processes import this file too.
+NEEDED = ("grain", "jax", "orbax", "sklearn")
 FILES = 4
 BATCH = 64
 EPOCHS = 8
@@ -238,6 +241,8 @@ def compare(folder: pathlib.Path) -> None:
 
 
 def main() -> None:
+    if any(importlib.util.find_spec(name) is None for name in NEEDED):
+        raise windrow.errors.missing_extra("examples/train_digits.py", "examples")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--folder", type=pathlib.Path, help="where to work [a temporary folder]")
     parser.add_argument("--train", metavar="RUN", help="only train, as the run of this name")

@@ -145,10 +145,19 @@ def _packages_of(extra: str) -> list[str]:
         required = metadata.requires("windrow-data") or []
     except metadata.PackageNotFoundError:
         return []
-    found = [
-        re.match(r"([\w.-]+).*extra == ['\"]" + re.escape(extra) + "['\"]", r) for r in required
-    ]
-    return sorted({match[1] for match in found if match is not None})
+    found: set[str] = set()
+    for requirement in required:
+        match = re.match(
+            rf"([\w.-]+)(?:\[(.*?)\])?.*extra == ['\"]{re.escape(extra)}['\"]", requirement
+        )
+        if match is None:
+            continue
+        if match[1] != "windrow-data":
+            found.add(match[1])
+            continue
+        for other in match[2].split(","):  # an extra that is made of other extras
+            found.update(_packages_of(other.strip()))
+    return sorted(found)
 
 
 def missing_package(what: str, package: str) -> MissingExtraError:

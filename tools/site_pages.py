@@ -35,6 +35,8 @@ _EXAMPLE_TITLE: Final = re.compile(r"^( +Example):$", re.MULTILINE)
 # A link from a page of docs/ to a program, to a tutorial, and to a page that the site lacks.
 _EXAMPLE: Final = re.compile(r"\]\(\.\./((?:\.\./)*)examples/(\w+)\.py\)")
 _TUTORIAL: Final = re.compile(r"\]\(((?:\.\./)*(?:tutorials/)?\w+)\.ipynb\)")
+# A picture in a paragraph of its own.
+_PICTURE: Final = re.compile(r"^(!\[[^]]*\]\(([^)\s]+)\))$", re.MULTILINE)
 _OUTSIDE: Final = re.compile(r"\[([^]]*)\]\((?:\.\./)+(?:README|CHANGELOG)\.md\)")
 
 
@@ -69,9 +71,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Let links to programs lead to their pages."""
+    """Let links to programs lead to their pages, and pictures to themselves: phones show them small."""
     markdown = _TUTORIAL.sub(r"](\1.md)", _EXAMPLE.sub(r"](\1examples/\2.md)", markdown))
-    return _OUTSIDE.sub(r"\1", markdown)
+    return _PICTURE.sub(r"[\1](\2)", _OUTSIDE.sub(r"\1", markdown))
 
 
 def tutorial_page(path: Path) -> tuple[str, dict[str, bytes]]:

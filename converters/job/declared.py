@@ -106,7 +106,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "record_axis": Option(SettingKind.JSON_OR_TEXT, "Zarr: the axis, or dimension, of records."),
     "chunks": Option(
         SettingKind.JSON,
-        'Zarr: rows per chunk, such as 1, or a shape, [1,33,49], or one by array, {"t2m": 1}.',
+        'Zarr: rows per chunk, such as 1, or a shape, [1,33,49], or one by array, {"t2m": 1}, or by'
+        ' dimension, {"time": 24}.',
     ),
     "shards": Option(SettingKind.JSON, "Zarr: as --chunks, in whole chunks; 0 for no shards."),
     "codecs": Option(SettingKind.TEXT, "Zarr: zstd:1, gzip:5, blosc:lz4:5, none, or JSON."),

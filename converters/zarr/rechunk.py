@@ -98,7 +98,9 @@ def zarr_to_zarr(
         record_axis: Number or name of the axis that counts records, which becomes the first one; a
             dict for some arrays by their new names. None for the first.
         chunks: Records per chunk, or its size along every axis of the result: for all arrays that hold
-            records, and not for coordinates. A dict of either is for the arrays that it names.
+            records, and not for coordinates. A dict of either is for the arrays that it names. A number
+            for a dimension, `{"time": 24}`, is the size along it in all arrays that have it, as in
+            xarray; its coordinate alone is named by a list, `{"time": [24]}`.
         shards: As `chunks`; 0 for no shards, so that every chunk is a file.
         codecs: 'zstd:1' (level 1), 'gzip:5', 'blosc:lz4:5' or 'none', or JSON as in Zarr v3; or a
             dict.

@@ -133,6 +133,11 @@ def converted(
     """
     _check_names(arrays, settings)
     taken = [_taken(name, array, settings) for name, array in arrays.items()]
+    settings = dataclasses.replace(
+        settings,
+        chunks=_by_array("chunks", taken, settings.chunks),
+        shards=_by_array("shards", taken, settings.shards),
+    )
     lead = _lead(taken, settings, apart)
     members = [item for item in taken if lead is not None and _shares_records(item, lead)]
     records = 0 if lead is None else lead.shape[0]
@@ -154,16 +159,17 @@ def converted(
 
 
 def _check_names(arrays: Mapping[str, InputArray], settings: Settings) -> None:
-    for field in ("record_axis", "chunks", "shards", "codecs", "dtype"):
-        value = getattr(settings, field)
-        for name in value if isinstance(value, Mapping) else ():
-            if name not in arrays:
-                raise ArgumentError(
-                    f"{field} names {name!r}, which is not there; there are"
-                    f" {', '.join(sorted(arrays))}"
-                )
     there = {dim for array in arrays.values() for dim in array.facts.dims if dim}
     named = ", ".join(sorted(there))
+    for field in ("record_axis", "chunks", "shards", "codecs", "dtype"):
+        value = getattr(settings, field)
+        along = there if field in ("chunks", "shards") else set()
+        for name in value if isinstance(value, Mapping) else ():
+            if name not in arrays and name not in along:
+                raise ArgumentError(
+                    f"{field} names {name!r}, which is not there; there are"
+                    f" {', '.join(sorted(arrays))}{f', and the dimensions {named}' if along else ''}"
+                )
     for dim in settings.select:
         if dim not in there:
             names = named or "none: the axes of these arrays have no names to select by"
@@ -177,6 +183,45 @@ def _check_names(arrays: Mapping[str, InputArray], settings: Settings) -> None:
         raise ArgumentError(
             f"record_axis={axis} is not an axis of any array; they have {_axes(ranks)}"
         )
+
+
+def _by_array(what: str, taken: Sequence[_SelectedArray], value: Any) -> Any:
+    """Replace dimensions in a dict of sizes by the arrays that have them.
+
+    A number for a dimension is its size in every array that has it, as in xarray. Its coordinate is
+    left out, which has the same name: readers read coordinates as a whole.
+
+    Returns:
+        The sizes by array. An array that was not named has a dict of sizes by dimension.
+
+    Raises:
+        ArgumentError: If a name is a dimension and another array, or a size is not one.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    items = {item.name: item for item in taken}
+    named: dict[str, Any] = {}
+    along: dict[str, dict[str, int]] = {}
+    for name, size in value.items():
+        having = [item for item in taken if name in item.dims]
+        array = items.get(name)
+        # Only arrays have lists of sizes, and 0 for no shards.
+        if not having or (array is not None and (type(size) is not int or size == 0)):
+            named[name] = size
+            continue
+        if array is not None and not array.is_coordinate:
+            raise ArgumentError(
+                f"{what}: {name!r} is a dimension and an array of shape {list(array.shape)}; name a"
+                f" size for each axis: {{{name!r}: [{size}, ...]}} for this array, and"
+                f" {{{having[0].name!r}: [...]}} for others with the dimension"
+            )
+        if type(size) is not int or size < 1:
+            raise ArgumentError(
+                f"{what}: {size!r} is not a size of dimension {name!r}; name a number of at least 1"
+            )
+        for item in [item for item in having if not item.is_coordinate] or having:
+            along.setdefault(item.name, {})[name] = size
+    return along | named
 
 
 def _check_ranks(sized: Sequence[_SelectedArray], settings: Settings) -> None:
@@ -303,37 +348,46 @@ def _sizes(
 ) -> tuple[Cells, Cells | None]:
     """Chunks and shards of an array."""
     row = tuple(max(1, size) for size in item.shape[1:])
-    asked_chunk = _asked("chunks", item, settings.chunks)
-    asked_shard = _asked("shards", item, settings.shards)
-    if asked_chunk is not None:
-        chunk = asked_chunk
-    elif chunk_rows is not None:
-        chunk = (chunk_rows, *row)
-    else:
-        chunk, shard = _like_source(item)
-        if asked_shard is None:
-            return chunk, shard
-    if asked_shard == (0,) * len(chunk):
-        return chunk, None
+    like_source = _like_source(item)
+    usual = like_source[0] if chunk_rows is None else (chunk_rows, *row)
+    asked_chunk = _asked("chunks", item, settings.chunks, usual)
+    chunk = usual if asked_chunk is None else asked_chunk
+    # By the rule, in whole rows and whole chunks.
+    shard: Cells = ()
+    if chunk:
+        rows = max(1, shard_rows // chunk[0]) * chunk[0]
+        shard = (rows, *(-(-n // c) * c for n, c in zip(row, chunk[1:], strict=True)))
+    asked_shard = _asked("shards", item, settings.shards, shard)
+    if asked_chunk is None and asked_shard is None and chunk_rows is None:
+        return like_source
     if asked_shard is not None:
+        if not any(asked_shard):
+            return chunk, None
         if any(s % c for s, c in zip(asked_shard, chunk, strict=True)):
             raise ArgumentError(
                 f"shards of {list(asked_shard)} are not a whole number of chunks of {list(chunk)} of"
                 f" array {item.name!r}; name a multiple along each axis, or 0 for no shards"
             )
-        return chunk, asked_shard if asked_shard != chunk else None
-    # By the rule, in whole rows and whole chunks.
-    rows = max(1, shard_rows // chunk[0]) * chunk[0]
-    shard = (rows, *(-(-n // c) * c for n, c in zip(row, chunk[1:], strict=True)))
+        shard = asked_shard
     return chunk, None if shard == chunk else shard
 
 
-def _asked(what: str, item: _SelectedArray, value: Any) -> Cells | None:
-    """Return the sizes that were asked for, along all axes; zeros for no chunks or shards."""
+def _asked(what: str, item: _SelectedArray, value: Any, usual: Cells) -> Cells | None:
+    """Return the sizes that were asked for, along all axes; zeros for no shards.
+
+    Args:
+        what: "chunks" or "shards".
+        item: The array.
+        value: What was asked for, of all arrays or by array.
+        usual: The sizes along the axes for which none was asked.
+    """
     wanted = _of(value, item.name, None)
     if wanted is None or not item.shape:
         return None
     row = tuple(max(1, size) for size in item.shape[1:])
+    if isinstance(wanted, Mapping):
+        named = zip(item.dims, usual, strict=True)
+        return tuple(size if dim is None else wanted.get(dim, size) for dim, size in named)
     if isinstance(wanted, int) and not isinstance(wanted, bool):
         if wanted == 0 and what == "shards":
             return (0,) * len(item.shape)

@@ -337,6 +337,12 @@ def test_errors_survive_pickling_and_are_builtins_too(kind: type[WindrowError]) 
 def test_the_error_for_a_missing_extra_says_what_to_install() -> None:
     error = errors.missing_extra("the handler", "jax")
     assert str(error).endswith("run: pip install '.[jax]'")
+    # An extra that is made of others names their packages, and never this one.
+    whole = str(errors.missing_extra("the program", "examples"))
+    assert (
+        "run: pip install grain jax matplotlib orbax-checkpoint scikit-learn tokenizers; or"
+        in whole
+    )
     assert type(pickle.loads(pickle.dumps(error))) is errors.MissingExtraError
 
 

@@ -224,7 +224,7 @@ def test_sizes_for_all_arrays_are_for_those_of_records_and_not_for_coordinates(
     # Readers take coordinates as a whole: 30 chunks of 8 bytes would be a waste.
     assert group["time"].chunks == (512,)
     assert (group["y"].chunks, group["y"].shards) == ((3,), (9,))
-    zarr_to_zarr(tmp_path / "source", tmp_path / "by", chunks={"time": 5, "y": 2}, **asked)
+    zarr_to_zarr(tmp_path / "source", tmp_path / "by", chunks={"time": [5], "y": [2]}, **asked)
     named: Any = zarr.open_group(str(tmp_path / "by"), mode="r")
     assert (named["time"].chunks, named["y"].chunks) == ((5,), (2,))
     # A store of coordinates alone has records all the same.
@@ -232,6 +232,60 @@ def test_sizes_for_all_arrays_are_for_those_of_records_and_not_for_coordinates(
         tmp_path / "source", tmp_path / "t", arrays=["time"], chunks=5, shards=0, progress=False
     )
     assert zarr.open_array(str(tmp_path / "t" / "time")).chunks == (5,)
+
+
+def test_a_number_for_a_dimension_is_its_size_in_all_arrays_that_have_it(tmp_path: Path) -> None:
+    make_group(tmp_path / "source")
+    sizes: dict[str, Any] = {"chunks": {"time": 5, "y": 2}, "shards": {"time": 20}}
+    zarr_to_zarr(tmp_path / "source", tmp_path / "out", **sizes, progress=False)
+    group: Any = zarr.open_group(str(tmp_path / "out"), mode="r")
+    array, columns = group["temperature"], group["deep/columns"]
+    assert (array.chunks, array.shards) == ((5, 2, 6), (20, 8, 6))
+    # This array has other records, and keeps the chunks of its other axis.
+    assert (columns.chunks, columns.shards) == ((6, 5), (510, 20))
+    # Coordinates have the names of dimensions, and are not meant.
+    assert (group["time"].chunks, group["y"].chunks) == ((512,), (3,))
+    mixed: dict[str, Any] = {"time": 6, "temperature": 2, "y": [4]}
+    zarr_to_zarr(tmp_path / "source", tmp_path / "mixed", chunks=mixed, progress=False)
+    group = zarr.open_group(str(tmp_path / "mixed"), mode="r")
+    assert [group[name].chunks for name in ("temperature", "deep/columns", "y")] == [
+        *((2, 8, 6), (6, 6), (4,))
+    ]
+    # Without other arrays the coordinate is what has the dimension.
+    asked: dict[str, Any] = {"arrays": ["time"], "chunks": {"time": 5}, "shards": 0}
+    zarr_to_zarr(tmp_path / "source", tmp_path / "time", **asked, progress=False)
+    assert zarr.open_array(str(tmp_path / "time" / "time")).chunks == (5,)
+
+
+def test_a_size_for_a_name_that_means_two_things(tmp_path: Path) -> None:
+    group = zarr.open_group(str(tmp_path / "source"), mode="w")
+    for name, shape, dims in (("a", (6, 4), ("lat", "x")), ("lat", (4, 4), ("y", "x"))):
+        group.create_array(name, shape=shape, chunks=shape, dtype="f4", dimension_names=dims)
+
+    def chunks_of(chunks: dict[str, Any]) -> list[tuple[int, ...]]:
+        zarr_to_zarr(
+            tmp_path / "source", tmp_path / "out", chunks=chunks, overwrite=True, progress=False
+        )
+        found: Any = zarr.open_group(str(tmp_path / "out"), mode="r")
+        return [found[name].chunks for name in ("a", "lat")]
+
+    both = (
+        r"^chunks: 'lat' is a dimension and an array of shape \[4, 4\]; name a size for each axis:"
+        r" \{'lat': \[2, \.\.\.\]\} for this array, and \{'a': \[\.\.\.\]\} for others"
+    )
+    with pytest.raises(ArgumentError, match=both):
+        chunks_of({"lat": 2})
+    assert chunks_of({"lat": [2, 4], "a": [3, 2]}) == [(3, 2), (2, 4)]
+    assert chunks_of({"y": 2, "x": 1})[1] == (2, 1)
+    with pytest.raises(ArgumentError, match=r"^chunks: 0 is not a size of dimension 'x'; name a"):
+        chunks_of({"x": 0})
+    with pytest.raises(ArgumentError, match=r"^chunks: \[2\] is not a size of dimension 'x'; name"):
+        chunks_of({"x": [2]})
+    there = (
+        r"^chunks names 'q', which is not there; there are a, lat, and the dimensions lat, x, y$"
+    )
+    with pytest.raises(ArgumentError, match=there):
+        chunks_of({"q": 2})
 
 
 def test_some_arrays_by_new_names(tmp_path: Path) -> None:
@@ -742,13 +796,13 @@ def test_texts_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_an_unfinished_folder_names_the_command_that_goes_on(tmp_path: Path) -> None:
     make_group(tmp_path / "source")
-    asked: dict[str, Any] = {"record_axis": "time", "chunks": 2, "shards": {"y": 6}}
+    asked: dict[str, Any] = {"record_axis": "time", "chunks": 2, "shards": {"y": [6]}}
     conversion = zarr_to_zarr.conversion(
         tmp_path / "source", arrays={"t": "temperature", "y": "y"}, **asked, cast="unsafe"
     )
     assert conversion.resume("out") == (
         f"windrow convert {tmp_path / 'source'} out --to zarr --array t=temperature --array y=y"
-        " --record-axis time --chunks 2 --shards '{\"y\": 6}' --cast unsafe"
+        " --record-axis time --chunks 2 --shards '{\"y\": [6]}' --cast unsafe"
     )
     part = zarr_to_zarr.conversion(tmp_path / "source", select={"time": slice(3)})
     assert part.resume("out").startswith("call windrow.converters.zarr_to_zarr")

@@ -48,10 +48,11 @@ _FEW_READS: Final = 8
 # How many more reads other runs have, as a share of those that were started before chunks went
 # straight to read batches. All of these may be spared.
 _MORE: Final = 0.5
-# How many runs of uneven read batches: as many as fit into these seconds of planning, within bounds.
+# The most runs of uneven read batches, and the seconds that planning them may take.
+_UNEVEN_RUNS: Final = 16
 _UNEVEN_S: Final = 0.4
-_UNEVEN_RUNS: Final = (2, 16)
-# The seeds of such runs where only buffers depend on them; all read batches are stopped.
+# The seeds of such runs, at least; where reads do not depend on them, buffers do. In these two all read
+# batches are stopped.
 _OFTEN_STOPPED: Final = (1, 9)
 # With this many slots a read serves its read batch and the next one, however long it takes.
 _LEAST_SLOTS: Final = 2
@@ -91,7 +92,7 @@ def predicted(node: Node) -> Prediction:
     """The costs of a stream."""
     endless = node.is_endless()
     once, share = _shrunk(node.first_epochs(1) if endless else node)
-    tried = _runs(once, share)
+    tried = _runs(once, share, most_uneven=_UNEVEN_RUNS)
     runs = tuple(run for run in tried if any(run.reached.values()) or run.is_whole) or tried[:1]
     epoch = _over(_by_chance(run, node.sources()) for run in runs)
     later = _later(node, share, tried, epoch) if endless else epoch
@@ -257,8 +258,11 @@ def _span(numbers: Iterable[float]) -> Amount:
     return _widest(*map(Amount.exactly, numbers))
 
 
-def _runs(node: Node, share: float) -> tuple[RunFigures, ...]:
-    """Dry runs in all settings that make a difference."""
+def _runs(node: Node, share: float, *, most_uneven: int = 0) -> tuple[RunFigures, ...]:
+    """Dry runs in all settings that make a difference.
+
+    Where reads depend on the lengths of read batches, up to `most_uneven` runs vary these.
+    """
     nodes = list(node.walk())
     sizes = [node.element_bytes(), *map(record_bytes, node.sources())]
     is_large = any(size is None or not size.is_exact for size in sizes)
@@ -270,9 +274,9 @@ def _runs(node: Node, share: float) -> tuple[RunFigures, ...]:
     takes_long = _takes_long(node)
     if first.varies:
         seeds: Sequence[int] = _OFTEN_STOPPED
-        if first.is_crowded:  # reads depend on the lengths of read batches
-            fewest, most = _UNEVEN_RUNS
-            seeds = range(min(most, max(fewest, int(_UNEVEN_S / first.spent_s))))
+        count = min(most_uneven, int(_UNEVEN_S / first.spent_s)) if first.is_crowded else 0
+        if count > len(seeds):
+            seeds = range(count)
         settings += [Setting("uneven", True, is_large=is_large, seed=n) for n in seeds]
     if first.varies or is_large:
         if takes_long or first.parts or may_end_early(node):

@@ -99,7 +99,7 @@ class CacheSegment:
         """What a reader of the format keeps of it."""
         self._seed = zlib.crc32(f"{place}-{version}".encode())
         self._number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._file = SegmentFile(path, os.fstat(self._number).st_ino)
+        self.file = SegmentFile(path, os.fstat(self._number).st_ino)
         # A cache is not closed: its segments are closed when it is dropped.
         self._close = weakref.finalize(self, os.close, self._number)
         self._read = 0  # bytes of rows
@@ -128,7 +128,7 @@ class CacheSegment:
         added = stat.st_size - self._rows_at - self._read
         if added < 0:
             return False
-        self._file.size_bytes = stat.st_size
+        self.file.size_bytes = stat.st_size
         # A part of a row is being written, or was left by a process that was killed.
         if added % _ROW.itemsize and time.time() - stat.st_mtime > _WRITE_S:
             return False
@@ -176,7 +176,7 @@ class CacheSegment:
         places, rows = places[found >= 0], self.rows[found[found >= 0]]
         seeds = (self._seed + rows["start"] + rows["stop"]) & 0xFFFFFFFF
         offsets = HEAD_BYTES + rows["start"] - self.base
-        return LocatedRanges(places, self._file, offsets, seeds, rows["checksum"])
+        return LocatedRanges(places, self.file, offsets, seeds, rows["checksum"])
 
     def forget(self, rows: list[int]) -> None:
         """Count ranges as not kept."""
@@ -211,7 +211,7 @@ class CacheSegment:
 
     def touch(self) -> None:
         """Note that it is used."""
-        self._file.touch(time.monotonic())
+        self.file.touch(time.monotonic())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -115,9 +115,21 @@ class CachedGroups:
         file = self._files[number].remote
         if len(missing) and file is not None:
             begin, end = (bounds[missing] for bounds in self._spans_of(number))
-            for kept in self._fetcher.find_kept(file, begin, end, check=not self._everything):
+            found = self._fetcher.find_kept(file, begin, end, check=not self._everything)
+            for kept in found:
                 located.add(missing[kept.places], kept.segment)
+            # If all are there, the others are likely to be, and need not be compared before.
+            if self._everything and sum(len(kept.places) for kept in found) == len(missing):
+                for kept in found:
+                    located.add(self._groups_in(number, kept.segment), kept.segment)
         return located.segments_of(chunks)
+
+    def _groups_in(self, number: int, segment: CacheSegment) -> IntArray:
+        """The groups of a file that a segment has."""
+        rows, (starts, stops) = segment.rows, self._spans_of(number)
+        at = np.minimum(np.searchsorted(starts, rows["start"]), len(starts) - 1)
+        groups: IntArray = at[(starts[at] == rows["start"]) & (stops[at] == rows["stop"])]
+        return groups
 
     def _opened(self, core: Any, number: int, segment: CacheSegment) -> tuple[Any, int]:
         """A segment opened by the core, and the first group that it may hold."""

@@ -65,7 +65,7 @@ class SegmentFile:
         """Open nothing."""
         self.path: Final = os.fsencode(path)
         self.size_bytes = 0
-        """It had as many when it was looked at last."""
+        """It had as many when its rows were read last."""
         self._inode, self._touched_s = inode, -math.inf
 
     def is_used(self, now_s: float) -> bool:

@@ -254,7 +254,8 @@ def test_chunks_whose_places_are_not_remembered_are_found(
     monkeypatch.setattr(cached_chunks, "_MOST_LOCATED", most)
     source = ZarrDataSource(server.url("rows"), remote=cached)
     source.read(np.arange(37))
-    assert len(source.parts[0].reader.cached._located) == most
+    reader: Any = source.parts[0].reader
+    assert len(reader.cached._located) == most
     server.reset_counts()
     for _ in range(2):
         np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)

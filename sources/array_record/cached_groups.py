@@ -9,10 +9,15 @@ damaged a segment meanwhile. Groups that it refuses are left out.
 
 from __future__ import annotations
 
+import functools
+import threading
+import time
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from windrow.core.native import native
 from windrow.core.native_read import NativeRead
@@ -20,6 +25,7 @@ from windrow.sources.array_record.decode import Verify
 from windrow.sources.array_record.files import IndexedFile
 from windrow.sources.base import IntArray
 from windrow.sources.remote.cache_segments import HEAD_BYTES, CacheSegment
+from windrow.sources.remote.fetcher import Fetcher
 
 FoundGroups = Sequence[tuple[int, IntArray, CacheSegment]]
 
@@ -27,10 +33,16 @@ FoundGroups = Sequence[tuple[int, IntArray, CacheSegment]]
 class CachedGroups:
     """The groups of files that the cache on disk keeps."""
 
-    def __init__(self, files: Sequence[IndexedFile], *, verify: Verify) -> None:
-        """Open nothing yet."""
-        self._files, self._everything = files, verify == "all"
+    def __init__(self, files: Sequence[IndexedFile], fetcher: Fetcher, *, verify: Verify) -> None:
+        """Open nothing yet; `fetcher` has the cache."""
+        self._files, self._fetcher, self._everything = files, fetcher, verify == "all"
         self._spans: dict[int, tuple[IntArray, IntArray]] = {}
+        self._located: dict[int, LocatedGroups] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make = functools.partial(CachedGroups, verify="all" if self._everything else "headers")
+        return make, (self._files, self._fetcher)
 
     def decoded(self, found: FoundGroups, chunks: IntArray) -> list[Sequence[bytes]] | None:
         """The records of groups; None without the core, or if it refuses a group.
@@ -58,38 +70,72 @@ class CachedGroups:
             return None
         return None if damages else records
 
-    def records(self, found: FoundGroups, positions: IntArray) -> list[bytes] | None:
-        """Records; None without the core, or if it refuses one.
+    def read(self, files: IntArray, positions: IntArray) -> list[bytes] | None:
+        """Records; None without the core, or if the cache lacks one or the core refuses one.
 
         Args:
-            found: The number of a file, some of the records, and the segment that has their groups.
-            positions: The position of each of these records in its file.
+            files: The number of the file of each record.
+            positions: Its position there.
         """
         core: Any = native()
         if core is None:
             return None
+        at, inside, opened, size = np.empty_like(files), positions.copy(), list[Any](), 0
         try:
-            opened = [self._opened(core, number, segment) for number, _, segment in found]
-            at = np.repeat(np.arange(len(found)), [len(some) for _, some, _ in found])
-            shifts = [
-                first * self._files[number].file.group
-                for (number, _, _), (_, first) in zip(found, opened, strict=True)
-            ]
-            places = positions - np.array(shifts, np.int64)[at]
-            files = [file for file, _ in opened]
+            for number in np.unique(files).tolist():
+                mine = np.flatnonzero(files == number)
+                group, spans = self._files[number].file.group, self._spans_of(number)
+                chunks = positions[mine] // group
+                with self._lock:
+                    segments, which = self._segments_of(number, chunks)
+                    some = [self._opened(core, number, segment) for segment in segments]
+                if (which < 0).any():
+                    return None
+                at[mine] = which + len(opened)
+                inside[mine] -= np.array([first for _, first in some])[which] * group
+                opened += [file for file, _ in some]
+                distinct = chunks if group == 1 else np.unique(chunks)
+                size += int((spans[1][distinct] - spans[0][distinct]).sum())
             records: list[bytes]
-            records, damages = core.array_record_read(files, at, places, self._everything)
+            records, damages = core.array_record_read(opened, at, inside, self._everything)
         except (OSError, core.ChunkError):
             return None
-        return None if damages else records
+        if damages:
+            return None
+        self._fetcher.stats.cached(size)
+        return records
+
+    def _segments_of(self, number: int, chunks: IntArray) -> tuple[list[CacheSegment], IntArray]:
+        """Segments that have groups of a file, and which of them has each; -1 if none has it."""
+        if number not in self._located:
+            self._located[number] = LocatedGroups(self._files[number].index.chunks)
+        located = self._located[number]
+        located.forget_gone(chunks)
+        missing = np.unique(chunks[located.segment_of[chunks] < 0])
+        file = self._files[number].remote
+        if len(missing) and file is not None:
+            begin, end = (bounds[missing] for bounds in self._spans_of(number))
+            found = self._fetcher.find_kept(file, begin, end, check=not self._everything)
+            for kept in found:
+                located.add(missing[kept.places], kept.segment)
+            # If all are there, the others are likely to be, and need not be compared before.
+            if self._everything and sum(len(kept.places) for kept in found) == len(missing):
+                for kept in found:
+                    located.add(self._groups_in(number, kept.segment), kept.segment)
+        return located.segments_of(chunks)
+
+    def _groups_in(self, number: int, segment: CacheSegment) -> IntArray:
+        """The groups of a file that a segment has."""
+        rows, (starts, stops) = segment.rows, self._spans_of(number)
+        at = np.minimum(np.searchsorted(starts, rows["start"]), len(starts) - 1)
+        groups: IntArray = at[(starts[at] == rows["start"]) & (stops[at] == rows["stop"])]
+        return groups
 
     def _opened(self, core: Any, number: int, segment: CacheSegment) -> tuple[Any, int]:
         """A segment opened by the core, and the first group that it may hold."""
         if segment.opened is None:
             index = self._files[number].index
-            if number not in self._spans:
-                self._spans[number] = index.spans(np.arange(index.chunks))
-            starts, stops = self._spans[number]
+            starts, stops = self._spans_of(number)
             first, last = np.searchsorted(starts, [segment.base, segment.base + segment.size])
             some, shift = slice(first, last), HEAD_BYTES - segment.base
             records = min(int(last) * index.group, index.records) - int(first) * index.group
@@ -98,6 +144,62 @@ class CachedGroups:
             segment.opened = file, int(first)
         opened: tuple[Any, int] = segment.opened
         return opened
+
+    def _spans_of(self, number: int) -> tuple[IntArray, IntArray]:
+        """The begin and the end of each group of a file."""
+        if number not in self._spans:
+            index = self._files[number].index
+            self._spans[number] = index.spans(np.arange(index.chunks))
+        return self._spans[number]
+
+
+class LocatedGroups:
+    """Which segments have the groups of a file, as far as it was found out. Keeps none of them open."""
+
+    def __init__(self, groups: int) -> None:
+        """Nothing is found out yet."""
+        self._segments: list[weakref.ref[CacheSegment] | None] = []
+        self.segment_of: npt.NDArray[np.int32] = np.full(groups, -1, np.int32)
+        """For each group the place of its segment, or -1."""
+
+    def forget_gone(self, groups: IntArray) -> None:
+        """Forget those segments of groups that were closed or deleted."""
+        now_s = time.monotonic()
+        for at in self._places(groups):
+            segment = self._at(at)
+            if segment is None or not segment.file.is_used(now_s):
+                self.segment_of[self.segment_of == at] = -1
+                self._segments[at] = None
+
+    def add(self, groups: IntArray, segment: CacheSegment) -> None:
+        """Note that a segment has groups."""
+        if not len(groups):
+            return
+        known, new = self._segments, weakref.ref(segment)
+        if new not in known:
+            if None not in known:
+                known.append(None)
+            known[known.index(None)] = new
+        self.segment_of[groups] = known.index(new)
+
+    def segments_of(self, groups: IntArray) -> tuple[list[CacheSegment], IntArray]:
+        """The segments of groups, and which of these has each; -1 where it is not known."""
+        segments = list[CacheSegment]()
+        renumbered = np.full(len(self._segments) + 1, -1)  # the last one is for -1
+        for at in self._places(groups):
+            segment = self._at(at)
+            if segment is not None:
+                renumbered[at] = len(segments)
+                segments.append(segment)
+        return segments, renumbered[self.segment_of[groups]]
+
+    def _places(self, groups: IntArray) -> list[int]:
+        places: list[int] = np.flatnonzero(np.bincount(self.segment_of[groups] + 1)[1:]).tolist()
+        return places
+
+    def _at(self, place: int) -> CacheSegment | None:
+        found = self._segments[place]
+        return None if found is None else found()
 
 
 def picked(decoded: Sequence[Sequence[bytes]], which: IntArray, places: IntArray) -> list[bytes]:

@@ -12,7 +12,6 @@ other requests are in flight.
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final
@@ -73,7 +72,7 @@ class RangeReader:
         chunks = np.array([one.index.chunks for one in self._files], np.int64)
         self._first_chunk = np.cumsum(chunks) - chunks
         self._kept = RangeCache(options.keep_bytes)
-        self._segments = CachedGroups(self._files, verify=verify)
+        self._segments = CachedGroups(self._files, fetcher, verify=verify)
         self._any_remote = any(one.remote is not None for one in self._files)
 
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
@@ -100,34 +99,11 @@ class RangeReader:
 
     def _all_from_disk(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes] | None:
         """The records, straight from the cache on disk; None if it lacks one or has one damaged."""
-        if not self._fetcher.has_cache or native() is None:
+        if not self._fetcher.has_cache:
             return None
-        positions = np.concatenate([inside for _, inside in groups])
         ranges = np.repeat([at for at, _ in groups], [len(inside) for _, inside in groups])
-        files, size = self._file_of[ranges], 0
-        kept = list[tuple[int, IntArray, CacheSegment]]()
-        for number in np.unique(files).tolist():
-            mine, one = np.flatnonzero(files == number), self._files[number]
-            if one.remote is None:
-                return None
-            chunks, which = np.unique(positions[mine] // one.file.group, return_inverse=True)
-            begin, end = one.index.spans(chunks)
-            size += int((end - begin).sum())
-            found = self._fetcher.find_kept(one.remote, begin, end, check=self._verify != "all")
-            of_chunk = np.full(len(chunks), -1)
-            for k, each in enumerate(found):
-                of_chunk[each.places] = k
-            if (of_chunk < 0).any():
-                return None
-            segment_of = of_chunk[which]
-            kept += [(number, mine[segment_of == k], each.segment) for k, each in enumerate(found)]
-        at = np.concatenate([some for _, some, _ in kept])
-        records = self._segments.records(kept, positions[at])
-        if records is not None:
-            self._fetcher.stats.cached(size)
-            if len(kept) > 1:
-                records = list(operator.itemgetter(*np.argsort(at).tolist())(records))
-        return records
+        positions = np.concatenate([inside for _, inside in groups])
+        return self._segments.read(self._file_of[ranges], positions)
 
     def _refuse_forked(self) -> None:
         # Requests of the parent never arrive in a forked child.

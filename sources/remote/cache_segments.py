@@ -15,7 +15,7 @@ import re
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -45,17 +45,46 @@ class LocatedRanges:
 
     Args:
         places: Their places in the request.
-        file: The file of the segment, as it was opened for the caller.
+        file: The file of the segment.
         offsets: Where they begin in the file.
         seeds: What `zlib.crc32` begins with.
         checksums: What it must return.
     """
 
     places: IntArray
-    file: Any
+    file: SegmentFile
     offsets: IntArray
     seeds: IntArray
     checksums: IntArray
+
+
+class SegmentFile:
+    """The file of a segment, which a caller opens by its path. Thread-safe."""
+
+    def __init__(self, path: str, inode: int) -> None:
+        """Open nothing."""
+        self.path: Final = os.fsencode(path)
+        self.size_bytes = 0
+        """It had as many when its rows were read last."""
+        self._inode, self._touched_s = inode, -math.inf
+
+    def is_used(self, now_s: float) -> bool:
+        """Note that it is used; whether it is still there, and whole."""
+        try:
+            stat = os.stat(self.path)
+        except OSError:
+            return False
+        if stat.st_ino != self._inode or stat.st_size < self.size_bytes:
+            return False
+        self.touch(now_s)
+        return True
+
+    def touch(self, now_s: float) -> None:
+        """Note that it is used."""
+        if now_s - self._touched_s >= TOUCH_S:
+            self._touched_s = now_s
+            with contextlib.suppress(OSError):  # such as a disk that is mounted for reading only
+                os.utime(self.path)
 
 
 class CacheSegment:
@@ -68,16 +97,15 @@ class CacheSegment:
         self.size, self._rows_at = int(size), rows_at(int(size))
         self.opened: Any = None
         """What a reader of the format keeps of it."""
-        self._lent: Callable[[], Any] = lambda: None  # what readers of the format have of it
         self._seed = zlib.crc32(f"{place}-{version}".encode())
         self._number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.file = SegmentFile(path, os.fstat(self._number).st_ino)
         # A cache is not closed: its segments are closed when it is dropped.
         self._close = weakref.finalize(self, os.close, self._number)
         self._read = 0  # bytes of rows
         self.rows: npt.NDArray[Any] = np.zeros(0, _ROW)
         """Its ranges in the order of their starts, which all differ."""
         self.checked: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
-        self._touched_s = -math.inf
 
     def close(self) -> None:
         """Close it."""
@@ -100,6 +128,7 @@ class CacheSegment:
         added = stat.st_size - self._rows_at - self._read
         if added < 0:
             return False
+        self.file.size_bytes = stat.st_size
         # A part of a row is being written, or was left by a process that was killed.
         if added % _ROW.itemsize and time.time() - stat.st_mtime > _WRITE_S:
             return False
@@ -141,22 +170,13 @@ class CacheSegment:
                 bad.append(row)
         return bad
 
-    def located(
-        self, places: IntArray, begin: IntArray, end: IntArray, opener: Callable[[int], Any]
-    ) -> LocatedRanges:
-        """Where the ranges at `places` are that are kept.
-
-        `opener` opens the file's number. What it returns is used for others too, while anyone has it.
-        """
+    def located(self, places: IntArray, begin: IntArray, end: IntArray) -> LocatedRanges:
+        """Where the ranges at `places` are that are kept."""
         found = self.find(begin[places], end[places])
         places, rows = places[found >= 0], self.rows[found[found >= 0]]
-        opened = self._lent()
-        if opened is None:
-            opened = opener(self._number)
-            self._lent = weakref.ref(opened)
         seeds = (self._seed + rows["start"] + rows["stop"]) & 0xFFFFFFFF
         offsets = HEAD_BYTES + rows["start"] - self.base
-        return LocatedRanges(places, opened, offsets, seeds, rows["checksum"])
+        return LocatedRanges(places, self.file, offsets, seeds, rows["checksum"])
 
     def forget(self, rows: list[int]) -> None:
         """Count ranges as not kept."""
@@ -191,11 +211,7 @@ class CacheSegment:
 
     def touch(self) -> None:
         """Note that it is used."""
-        now_s = time.monotonic()
-        if now_s - self._touched_s >= TOUCH_S:
-            self._touched_s = now_s
-            with contextlib.suppress(OSError):  # such as a disk that is mounted for reading only
-                os.utime(self._number)
+        self.file.touch(time.monotonic())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

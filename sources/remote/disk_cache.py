@@ -31,7 +31,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -134,18 +134,11 @@ class DiskCache:
                 runs += _runs(kept.segment, kept.places, begin, end)
         return runs
 
-    def locate(
-        self, file: RemoteFile, begin: IntArray, end: IntArray, opener: Callable[[int], Any]
-    ) -> list[LocatedRanges]:
-        """As `find`, for a caller that compares the checksums of what it reads.
-
-        `opener` opens the file with a number; raises OSError if it cannot.
-        """
+    def locate(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[LocatedRanges]:
+        """As `find`, for a caller that compares the checksums of what it reads."""
         with self._lock, self._guard("get"):
-            return [
-                segment.located(places, begin, end, opener)
-                for places, segment in self._used(file, begin, end)
-            ]
+            used = self._used(file, begin, end)
+            return [segment.located(places, begin, end) for places, segment in used]
         return []
 
     def doubt(self, file: RemoteFile, begin: IntArray, end: IntArray) -> None:

@@ -222,16 +222,16 @@ class Fetcher:
         refuse_forked(LIBRARY, self._what)
         return self._cache.find(file, begin, end, check=check)
 
-    def locate_kept(
-        self, file: RemoteFile, begin: IntArray, end: IntArray, opener: Callable[[int], Any]
-    ) -> list[LocatedRanges]:
-        """As `DiskCache.locate`."""
+    def locate_kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[LocatedRanges]:
+        """As `DiskCache.locate`. The caller counts what it reads by `read_located`."""
         if self._cache is None or not len(begin):
             return []
+        return self._cache.locate(file, begin, end)
+
+    def read_located(self, size_bytes: int) -> None:
+        """Count bytes that are read from where `locate_kept` said."""
         refuse_forked(LIBRARY, self._what)
-        found = self._cache.locate(file, begin, end, opener)
-        self.stats.cached(sum(int((end - begin)[one.places].sum()) for one in found))
-        return found
+        self.stats.cached(size_bytes)
 
     def doubt(self, file: RemoteFile, begin: IntArray, end: IntArray) -> None:
         """As `DiskCache.doubt`."""

@@ -1,8 +1,8 @@
 """Chunks of a plain remote array as they are stored: in the cache on disk, or fetched.
 
-The native core decodes them: from segments of the cache, whose checksums it compares at each read, or
-from the bytes that were fetched. While many segments are open for reads in progress, bytes of others are
-read and compared at once: a process may open few files.
+The native core decodes them: from segments of the cache, which it opens and whose checksums it compares
+at each read, or from the bytes that were fetched. Where a chunk lies in the cache is remembered, so that
+it costs little to find it again.
 
 Invariants: a chunk that is in the cache is found without waiting. A chunk counts as not stored only
 after the array's metadata were read again.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import weakref
+import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,42 +22,24 @@ from windrow.core.native import native
 from windrow.sources.base import IntArray
 from windrow.sources.zarr.local.codecs import ChunkDamageError
 from windrow.sources.zarr.local.metadata import PlainLayout, plain_layout
-from windrow.sources.zarr.local.native_chunks import NativeChunks, StoredChunk, given_chunks
+from windrow.sources.zarr.local.native_chunks import (
+    LocatedChunk,
+    NativeChunks,
+    given_chunks,
+)
 from windrow.sources.zarr.local.presence import metadata_in
 
 if TYPE_CHECKING:
+    from windrow.sources.remote.cache_segments import SegmentFile
     from windrow.sources.remote.remote_file import RemoteFile
     from windrow.sources.zarr.python_store import RangeObjects
     from windrow.sources.zarr.remote import FetchedPresence
 
 _ENTRY_BYTES: Final = 16
 _CHECKSUM_BYTES: Final = 4
-_MOST_FILES: Final = 64
-
-
-class SegmentFile:
-    """A file of the cache that the core has opened for reads in progress; closed when none has it."""
-
-    def __init__(self, opened: Any) -> None:
-        self.opened = opened
-        _open_files.add(self)
-
-
-# All of them: the system limits the open files of a process.
-_open_files: Final = weakref.WeakSet[SegmentFile]()
-
-
-class KeptChunks(dict[int, StoredChunk]):
-    """Chunks in the cache by number, and the files that they lie in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.files: list[SegmentFile] = []
-
-    def let_go(self) -> None:
-        """Forget all, once they are decoded."""
-        self.clear()
-        self.files.clear()
+# Chunks of an array whose places are remembered. None is forgotten for another one: in a random order over
+# more chunks, each is then found with the same chance.
+_MOST_LOCATED: Final = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -92,32 +74,44 @@ class CachedChunks:
         core: Any = native()
         self.layout, self.chunks, self.presence = layout, chunks, presence
         self._objects, self._fetcher = objects, objects.fetcher
-        self._chunk_file, self._places_in = core.ChunkFile, core.zarr_places
+        self._places_in = core.zarr_places
+        self._located: dict[int, tuple[SegmentFile, LocatedChunk]] = {}
         # Chunks of the array and of an object along each axis, the last one first.
         self._sizes = tuple(zip(reversed(layout.grid), reversed(layout.shard_grid), strict=True))
         self._per_shard = math.prod(layout.shard_grid)
         self._has_sum = bool(layout.index_codecs)
         self._index_bytes = _ENTRY_BYTES * self._per_shard + _CHECKSUM_BYTES * self._has_sum
 
-    def in_cache(self, numbers: Iterable[int]) -> KeptChunks:
+    def in_cache(self, numbers: Iterable[int]) -> Mapping[int, LocatedChunk]:
         """The chunks, of these, that are in the cache. Does not wait for the store."""
-        found = KeptChunks()
+        found, left, now_s = dict[int, LocatedChunk](), list[int](), time.monotonic()
+        for number in numbers:
+            file, chunk = self._located.get(number, (None, None))
+            if file is not None and chunk is not None and file.is_used(now_s):
+                found[number] = chunk
+            else:
+                left.append(number)
+        if left:
+            found.update(self._locate(left))
+        self._fetcher.read_located(sum(size for _, _, size, *_ in found.values()))
+        return found
+
+    def _locate(self, numbers: Sequence[int]) -> Mapping[int, LocatedChunk]:
+        """Find out where chunks lie in the cache, and remember it of those that are there."""
+        found: dict[int, LocatedChunk] = {}
         for file, places in self._known(numbers):
             begin, end = (np.array([place[k] for place in places]) for k in (1, 2))
-            if len(_open_files) >= _MOST_FILES:
-                self._fetcher.doubt(file, begin, end)  # it compares at its first use alone
-                for run in self._fetcher.kept(file, begin, end):
-                    for at in run.places.tolist():
-                        number, first, stop = places[at]
-                        found[number] = run.data[first - run.start : stop - run.start]
-                continue
-            for kept in self._fetcher.locate_kept(file, begin, end, self._open):
-                found.files.append(kept.file)
-                sizes = (end - begin)[kept.places].tolist()
-                facts = (kept.offsets, sizes, kept.seeds, kept.checksums)
-                columns = (fact if fact is sizes else fact.tolist() for fact in facts)
+            for kept in self._fetcher.locate_kept(file, begin, end):
+                facts = kept.offsets, (end - begin)[kept.places], kept.seeds, kept.checksums
+                columns = (fact.tolist() for fact in facts)
                 for at, *where in zip(kept.places.tolist(), *columns, strict=True):
-                    found[places[at][0]] = (kept.file.opened, *where)
+                    number, chunk = places[at][0], (kept.file.path, *where)
+                    found[number] = chunk
+                    if number in self._located or len(self._located) < _MOST_LOCATED:
+                        self._located[number] = kept.file, chunk
+        for number in numbers:
+            if number not in found:
+                self._located.pop(number, None)
         return found
 
     @property
@@ -153,6 +147,9 @@ class CachedChunks:
 
     def doubt(self, numbers: Iterable[int]) -> None:
         """Have the cache compare chunks again before it returns their bytes."""
+        numbers = list(numbers)
+        for number in numbers:
+            self._located.pop(number, None)
         for file, places in self._known(numbers):
             begin, end = (np.array([place[k] for place in places]) for k in (1, 2))
             self._fetcher.doubt(file, begin, end)
@@ -172,10 +169,9 @@ class CachedChunks:
         data = self._objects.whole(key) if within is None else self._part(key, within)
         if data is None:
             self.presence.refuse_gone(where)
+        else:
+            self._locate([number])  # now, while there is time
         return data
-
-    def _open(self, number: int) -> SegmentFile:
-        return SegmentFile(self._chunk_file(number))
 
     def _part(self, key: str, within: int) -> bytes | None:
         if self.layout.index_location == "start":

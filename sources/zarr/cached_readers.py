@@ -106,7 +106,6 @@ class CachedReads(PythonReader):
         fetched = self._fetched(absent, stored)
 
         def finish() -> None:
-            stored.let_go()
             errors = dict[int, ReadError]()
             failures = sorted(at for at, _ in reading.failures())
             refused = dict.fromkeys(group_of[at] for at in failures)

@@ -27,7 +27,7 @@ from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
 from windrow.sources.array_record import range_reader
 from windrow.sources.remote import disk_cache
-from windrow.sources.remote.cache_segments import CacheSegment, stored_segments
+from windrow.sources.remote.cache_segments import CacheSegment, SegmentFile, stored_segments
 from windrow.sources.remote.disk_cache import DiskCache
 from windrow.sources.remote.fetcher import Fetcher
 from windrow.sources.remote.remote_file import ByteRange
@@ -239,6 +239,47 @@ def test_bytes_that_are_damaged_after_their_check_are_fetched_again(
     server.reset_counts()
     assert source.read(np.arange(COUNT)) == records
     assert server.counts().requests == 0
+
+
+def with_a_wrong_byte(segment: Path) -> None:
+    with segment.open("r+b") as file:
+        file.seek(100_000)
+        byte = file.read(1)[0]
+        file.seek(100_000)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.skipif(native() is None, reason="the core reads the segments")
+@pytest.mark.parametrize("harm", ["a wrong byte", "cut short", "vanished"])
+@pytest.mark.parametrize("looks", [True, False])
+def test_what_is_not_whole_any_more_is_fetched_again(
+    server: RangeServer,
+    remote: RemoteOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: str,
+    looks: bool,
+) -> None:
+    records = write_records(tmp_path / "served" / "a")
+    alone = dataclasses.replace(remote, keep_bytes=0)
+    source = ArrayRecordDataSource(server.url("a"), remote=alone)
+    for _ in range(3):
+        assert source.read(np.arange(COUNT)) == records
+    (segment,) = stored_segments(str(tmp_path / "cache"))
+    server.reset_counts()
+    with monkeypatch.context() as patch:
+        if not looks:  # the harm is done after the look at the file
+            patch.setattr(SegmentFile, "is_used", lambda *_: True)
+        if harm == "vanished":
+            shutil.rmtree(tmp_path / "cache")
+        elif harm == "cut short":
+            os.truncate(segment.path, 100_000)
+        else:
+            with_a_wrong_byte(Path(segment.path))
+        assert source.read(np.arange(COUNT)) == records
+        # A file that is open can be read to its end after it was deleted.
+        assert bool(server.counts().requests) == (looks or harm != "vanished")
+    assert source.read(np.arange(COUNT)) == records
 
 
 def test_without_the_core_the_records_are_the_same(

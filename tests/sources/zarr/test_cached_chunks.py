@@ -9,7 +9,6 @@ import gzip
 import os
 import shutil
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from windrow.core.native import native
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError, WindrowError
 from windrow.sources import RemoteOptions, Span, WindowDataSource, ZarrDataSource
-from windrow.sources.remote import cache_segments
+from windrow.sources.remote import cache_segments, disk_cache
 from windrow.sources.remote.cache_segments import stored_segments
 from windrow.sources.zarr import cached_chunks
 from windrow.sources.zarr import remote as presence
@@ -141,6 +140,15 @@ def overwritten(path: Path) -> None:
         file.write(bytes(2000))
 
 
+def with_a_wrong_byte(path: Path) -> None:
+    """One other byte in the range that begins the segment."""
+    with path.open("r+b") as file:
+        file.seek(cache_segments.HEAD_BYTES + 40)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+
+
 def with_two_members(folder: Path) -> dict[str, bytes]:
     """An array at `a/` with a chunk that is one to zarr-python; to the core bytes follow its end."""
     stored = objects(folder / "v3 gzip", "a/")
@@ -212,40 +220,46 @@ def test_a_chunk_that_several_boxes_want_is_decoded_once(
     assert sorted(decoded) == list(range(30))
 
 
-def test_few_files_of_the_cache_are_open_at_a_time(
-    server: RangeServer, cached: RemoteOptions, only_core: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["rows", "shard"])
+def test_few_files_of_the_cache_stay_open(
+    server: RangeServer,
+    cached: RemoteOptions,
+    only_core: None,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
-    source = ZarrDataSource(server.url("rows"), remote=cached)
-    source.read(np.arange(37))
-    server.reset_counts()
-    opened = weakref.WeakSet[Any]()
-    monkeypatch.setattr(cached_chunks, "_open_files", opened)
-    monkeypatch.setattr(cached_chunks, "_MOST_FILES", 3)
-    out = np.zeros((4, 37, 7), "f4")
-    bounds = [(first, min(first + 4, 37)) for first in range(0, 37, 4)]
-    reads = [
-        source.parts[0].reader.start(
-            [Span(*at, one[slice(*at)]) for at in bounds], InlineExecutor()
+    monkeypatch.setattr(disk_cache, "_MOST_OPEN", 2)
+
+    def opened() -> int:
+        return sum(
+            str(cached.cache_dir) in os.readlink(f"/proc/self/fd/{number}")
+            for number in os.listdir("/proc/self/fd")
+            if os.path.lexists(f"/proc/self/fd/{number}")
         )
-        for one in out
-    ]
-    assert len(opened) == 3
-    for read, one in zip(reads, out, strict=True):
-        read.result()
-        np.testing.assert_array_equal(one, ROWS)
-    assert not opened
-    assert server.counts().requests == 0
 
-
-def test_bytes_for_which_no_file_is_opened_are_compared_at_each_read(
-    server: RangeServer, cached: RemoteOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cached_chunks, "_MOST_FILES", 0)
-    source = ZarrDataSource(server.url("rows"), remote=cached)
+    source = ZarrDataSource(server.url(name), remote=cached)
     for _ in range(3):
         np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)
-        harmed(cached, overwritten)
+        assert 0 < opened() <= 2
+
+
+@pytest.mark.parametrize("most", [0, 3])
+def test_chunks_whose_places_are_not_remembered_are_found(
+    server: RangeServer,
+    cached: RemoteOptions,
+    only_core: None,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+) -> None:
+    monkeypatch.setattr(cached_chunks, "_MOST_LOCATED", most)
+    source = ZarrDataSource(server.url("rows"), remote=cached)
+    source.read(np.arange(37))
+    reader: Any = source.parts[0].reader
+    assert len(reader.cached._located) == most
+    server.reset_counts()
+    for _ in range(2):
         np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)
+    assert server.counts().requests == 0
 
 
 # ---- damage
@@ -281,35 +295,40 @@ def test_all_boxes_of_a_chunk_that_the_core_refuses_are_read_by_zarr_python(
 
 @pytest.mark.parametrize("name", ["v2 none", "v3 zstd", "shard"])
 @pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("harm", [overwritten, with_a_wrong_byte])
 def test_damaged_bytes_of_the_cache_are_fetched_again(
-    server: RangeServer, folder: Path, cached: RemoteOptions, name: str, is_new: bool
+    server: RangeServer,
+    folder: Path,
+    cached: RemoteOptions,
+    name: str,
+    is_new: bool,
+    harm: Callable[[Path], object],
 ) -> None:
     wanted = ZarrDataSource(folder / name).read(np.arange(37))
     source = ZarrDataSource(server.url(name), remote=cached)
     for _ in range(2):  # also after the bytes were read, and so compared, once or twice
         np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
         np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
-        harmed(cached, overwritten)
+        harmed(cached, harm)
         if is_new:
             source = ZarrDataSource(server.url(name), remote=cached)
         server.reset_counts()
         np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
-        assert server.counts().body_bytes > 500
+        assert server.counts().body_bytes > (500 if harm is overwritten else 50)
     server.reset_counts()
     np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
     assert server.counts().requests == 0
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda path: path.write_bytes(path.read_bytes()[: cache_segments.HEAD_BYTES + 10]),
-        lambda path: path.write_bytes(b""),
-        lambda path: path.unlink(),
-        lambda path: shutil.rmtree(path.parent.parent, ignore_errors=True),
-    ],
-    ids=["cut short", "empty", "deleted", "vanished"],
-)
+HARMS: dict[str, Callable[[Path], object]] = {
+    "cut short": lambda path: path.write_bytes(path.read_bytes()[: cache_segments.HEAD_BYTES + 10]),
+    "empty": lambda path: path.write_bytes(b""),
+    "deleted": lambda path: path.unlink(),
+    "vanished": lambda path: shutil.rmtree(path.parent.parent, ignore_errors=True),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 @pytest.mark.parametrize("name", ["v2 none", "shards zstd"])
 def test_no_harm_to_the_folder_changes_a_record(
     server: RangeServer,
@@ -324,6 +343,30 @@ def test_no_harm_to_the_folder_changes_a_record(
     harmed(cached, harm)
     for epoch in (1, 2):
         assert batches(source, epoch) == batches(local, epoch)
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
+@pytest.mark.parametrize("name", ["v2 none", "shards zstd"])
+def test_no_harm_after_the_last_look_at_a_file_changes_a_record(
+    server: RangeServer,
+    folder: Path,
+    cached: RemoteOptions,
+    by_python: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    harm: Callable[[Path], object],
+) -> None:
+    local, source = ZarrDataSource(folder / name), ZarrDataSource(server.url(name), remote=cached)
+    assert batches(source, 0) == batches(local, 0)
+    by_python.clear()
+    server.reset_counts()
+    with monkeypatch.context() as patch:
+        patch.setattr(cache_segments.SegmentFile, "is_used", lambda *_: True)
+        harmed(cached, harm)
+        assert batches(source, 1) == batches(local, 1)
+    assert by_python
+    assert server.counts().body_bytes > 500
+    assert batches(source, 2) == batches(local, 2)
 
 
 def test_a_full_disk_changes_no_record_and_no_number_of_requests(

@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libdeflate_sys as deflate;
 
@@ -160,14 +160,41 @@ impl Stored {
     }
 }
 
+/// A file that has parts for one read. It is opened when a part is read, and stays open for the others
+/// if it may.
+pub struct PartFile {
+    path: Vec<u8>,
+    kept: OnceLock<(File, Place)>,
+}
+
+impl PartFile {
+    pub fn new(path: &[u8]) -> PartFile {
+        PartFile { path: path.to_vec(), kept: OnceLock::new() }
+    }
+
+    fn read(self: &Arc<PartFile>, out: &mut [u8], offset: u64) -> Result<(), String> {
+        if let Some((file, _)) = self.kept.get() {
+            return read_at(file, out, offset);
+        }
+        let file = open(&self.path)?.ok_or("its file is gone")?;
+        read_at(&file, out, offset)?;
+        if Arc::strong_count(self) > 1
+            && let Some(place) = Place::take()
+        {
+            let _ = self.kept.set((file, place)); // unless another thread was first
+        }
+        Ok(())
+    }
+}
+
 /// The stored bytes of a chunk that Python has found.
 pub enum Given {
     /// It is not stored.
     Missing,
     Bytes(Vec<u8>),
-    /// A part of an open file, and its checksum: the CRC-32 of zlib that begins with `seed`.
+    /// A part of a file, and its checksum: the CRC-32 of zlib that begins with `seed`.
     Part {
-        file: Arc<File>,
+        file: Arc<PartFile>,
         offset: u64,
         bytes: usize,
         seed: u32,
@@ -193,7 +220,7 @@ impl Given {
             Given::Part { file, offset, bytes, seed, checksum } => {
                 fit(memory, *bytes)?;
                 let data = &mut memory[..*bytes];
-                read_at(file, data, *offset)?;
+                PartFile::read(file, data, *offset)?;
                 if crc32(*seed, data) != *checksum {
                     return Err("its bytes do not have their checksum".to_owned());
                 }

@@ -13,7 +13,6 @@ use pyo3::prelude::*;
 /// Registers the classes of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<reading::ZarrArray>()?;
-    module.add_class::<reading::ChunkFile>()?;
     module.add_function(wrap_pyfunction!(reading::zarr_places, module)?)?;
     module.add_class::<reading::Batch>()?;
     module.add_class::<reading::Reading>()

@@ -3,13 +3,12 @@
 //! Invariant: `Reading` holds all memory that its tasks write to, and ends them before it lets go.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::slice::from_raw_parts_mut;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
+use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
@@ -19,7 +18,7 @@ use crate::guard::guarded;
 use crate::memory::{Memory, fence};
 use crate::pool::{self, Found, Scratch, Tasks, Work};
 use crate::zarr::array::{Array, Piece};
-use crate::zarr::files::{Given, ShardForm, Shards, place};
+use crate::zarr::files::{Given, PartFile, ShardForm, Shards, place};
 use crate::zarr::open_files::OpenFiles;
 use crate::zarr::scatter::{Columns, Run, Scattering, column, gathered};
 
@@ -171,28 +170,6 @@ impl ChunkTasks {
     }
 }
 
-/// An open file that chunks lie in.
-#[pyclass(frozen)]
-pub struct ChunkFile {
-    file: Arc<File>,
-}
-
-#[pymethods]
-impl ChunkFile {
-    /// Opens the file with this number once more, so that the caller may close the number.
-    #[new]
-    fn new(number: i32) -> PyResult<ChunkFile> {
-        guarded(|| {
-            if number < 0 {
-                return Err(refused("not the number of an open file"));
-            }
-            // SAFETY: it is used in this call only, during which the caller keeps it open.
-            let file = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()?;
-            Ok(ChunkFile { file: Arc::new(file.into()) })
-        })
-    }
-}
-
 /// Offset and size of chunks `within` a shard of `bytes` bytes, by its index; None where they are not
 /// stored. With `checked` the index has a checksum.
 #[pyfunction]
@@ -211,9 +188,10 @@ pub fn zarr_places(
     })
 }
 
-/// The bytes of chunks by their numbers: None, bytes, or a file, an offset, a size, and the seed and
-/// value of a checksum.
+/// The bytes of chunks by their numbers: None, bytes, or the path of a file, an offset, a size, and the
+/// seed and value of a checksum. Chunks that have the same path object share the open file.
 fn given(stored: &Bound<'_, PyDict>) -> PyResult<HashMap<usize, Arc<Given>>> {
+    let mut files: HashMap<*mut PyObject, Arc<PartFile>> = HashMap::new();
     let mut found = HashMap::with_capacity(stored.len());
     for (number, bytes) in stored.iter() {
         let one = if bytes.is_none() {
@@ -221,9 +199,11 @@ fn given(stored: &Bound<'_, PyDict>) -> PyResult<HashMap<usize, Arc<Given>>> {
         } else if let Ok(data) = bytes.cast::<PyBytes>() {
             Given::Bytes(data.as_bytes().to_vec())
         } else {
-            let (file, offset, bytes, seed, checksum) =
-                bytes.extract::<(Py<ChunkFile>, u64, usize, u32, u32)>()?;
-            Given::Part { file: Arc::clone(&file.get().file), offset, bytes, seed, checksum }
+            let (path, offset, bytes, seed, checksum) =
+                bytes.extract::<(Bound<'_, PyBytes>, u64, usize, u32, u32)>()?;
+            let file = files.entry(path.as_ptr());
+            let file = file.or_insert_with(|| Arc::new(PartFile::new(path.as_bytes())));
+            Given::Part { file: Arc::clone(file), offset, bytes, seed, checksum }
         };
         found.insert(number.extract()?, Arc::new(one));
     }

@@ -187,14 +187,20 @@ class CoreReader:
         positions: IntArray,
     ) -> dict[int, DamagedRecordError]:
         """The errors of damaged records, by their numbers; arguments are as for `_asked`."""
-        for group in {int(numbers[number]) for number, _ in damages}:
-            check_unchanged(self._files[files[group]])
-        found = dict[int, DamagedRecordError]()
+        by_group = dict[int, list[tuple[int, str]]]()
         for number, why in damages:
-            group, position = int(numbers[number]), int(positions[number])
-            chunk = position // self._files[files[group]].group
-            offset = int.from_bytes(opened[group].places(np.array([chunk]))[:8], "little")
-            found[number] = DamagedRecordError(files[group], position, why, offset)
+            by_group.setdefault(int(numbers[number]), []).append((number, why))
+        found = dict[int, DamagedRecordError]()
+        for group, damaged in by_group.items():
+            file = self._files[files[group]]
+            check_unchanged(file)
+            own = positions[[number for number, _ in damaged]]
+            places = np.frombuffer(opened[group].places(own // file.group), np.int64)
+            offsets = places.reshape(-1, 3)[:, 0].tolist()
+            for (number, why), position, offset in zip(
+                damaged, own.tolist(), offsets, strict=True
+            ):
+                found[number] = DamagedRecordError(files[group], position, why, offset)
         return found
 
     def places(self, at: IntArray, groups: IntArray) -> Places:

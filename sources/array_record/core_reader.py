@@ -19,7 +19,7 @@ import numpy as np
 
 from windrow.core.native import native
 from windrow.core.native_read import NativeRead
-from windrow.core.system_errors import is_unanswered
+from windrow.core.system_errors import is_unanswered, says_no_memory
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
 from windrow.sources.array_record.chunks import WHAT
@@ -186,9 +186,16 @@ class CoreReader:
         numbers: IntArray,
         positions: IntArray,
     ) -> dict[int, DamagedRecordError]:
-        """The errors of damaged records, by their numbers; arguments are as for `_asked`."""
+        """The errors of damaged records, by their numbers; arguments are as for `_asked`.
+
+        Raises:
+            MemoryError: If there was no memory for one of them.
+        """
         by_group = dict[int, list[tuple[int, str]]]()
         for number, why in damages:
+            if says_no_memory(why):
+                shown = self._files[files[int(numbers[number])]].shown
+                raise MemoryError(f"{WHAT}: record {int(positions[number])} of {shown}: {why}")
             by_group.setdefault(int(numbers[number]), []).append((number, why))
         found = dict[int, DamagedRecordError]()
         for group, damaged in by_group.items():
@@ -197,9 +204,7 @@ class CoreReader:
             own = positions[[number for number, _ in damaged]]
             places = np.frombuffer(opened[group].places(own // file.group), np.int64)
             offsets = places.reshape(-1, 3)[:, 0].tolist()
-            for (number, why), position, offset in zip(
-                damaged, own.tolist(), offsets, strict=True
-            ):
+            for (number, why), position, offset in zip(damaged, own.tolist(), offsets, strict=True):
                 found[number] = DamagedRecordError(files[group], position, why, offset)
         return found
 

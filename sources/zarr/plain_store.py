@@ -158,9 +158,7 @@ class PlainStore:
             if why is not None:
                 raise self.damaged(at, why, cells=cells)
 
-    def damaged(
-        self, at: Cells, why: str, *, cells: bool, offset: int | None = None
-    ) -> ReadError:
+    def damaged(self, at: Cells, why: str, *, cells: bool, offset: int | None = None) -> ReadError:
         """The error for a chunk at coordinates `at`, which names its records, or its cells.
 
         Its `offset` is found if it is not given.

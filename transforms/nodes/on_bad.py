@@ -162,7 +162,7 @@ class ReplaceBadNode(OnBadNode):
             draw = generator_at(index).integers
             for _ in range(tried):
                 draw(self.length)
-            offsets.append(draw(self.length))
+            offsets.append(int(draw(self.length)))
         return Positions(at.epochs, np.array(offsets, np.int64))
 
     def runs_as(self, where: Where) -> str:

@@ -7,6 +7,7 @@ among them: it is of the data.
 from __future__ import annotations
 
 import errno
+import math
 import re
 from typing import Final
 
@@ -20,7 +21,7 @@ _UNANSWERED: Final = _MACHINE | {
 }
 # As Rust and TensorStore write the number of an error, and how the native core says that memory is short.
 _NUMBER: Final = re.compile(r"os[ _]error(?: |_code=')(\d+)")
-_NO_MEMORY: Final = re.compile(r"\bno memory (?:for|to)\b")
+_NO_MEMORY: Final = re.compile(r"\bno memory (?:for|to)\b|\bmore memory than there is\b")
 # How TensorStore's messages begin that are not about what it read.
 _STATUS: Final = re.compile(
     r"\b(?:UNAVAILABLE|UNAUTHENTICATED|PERMISSION_DENIED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED): "
@@ -48,4 +49,18 @@ def says_unanswered(why: str) -> bool:
     found = _NUMBER.search(why)
     if found is not None:
         return int(found[1]) in _UNANSWERED
-    return _NO_MEMORY.search(why) is not None or _STATUS.search(why) is not None
+    return says_no_memory(why) or _STATUS.search(why) is not None
+
+
+def says_no_memory(why: str) -> bool:
+    """Whether the message of the native core says that memory is short."""
+    return _NO_MEMORY.search(why) is not None
+
+
+def refused_bytes(error: BaseException) -> int:
+    """The bytes of an array for which NumPy got no memory; 0 where an error is not of this kind."""
+    if not isinstance(error, MemoryError):
+        return 0
+    # NumPy's class is private, its attributes are not.
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    return 0 if shape is None or dtype is None else math.prod(shape) * int(dtype.itemsize)

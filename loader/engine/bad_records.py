@@ -108,9 +108,14 @@ class _BadOfLane:
         self.first: list[_PendingBad] = []  # of all rows of this run
 
     def add(self, row: _PendingBad) -> None:
-        at = bisect.bisect_left(self.rows, row)
-        if self.rows[at : at + 1] != [row]:
+        if self.rows and not self.rows[-1] < row:  # most come in order
+            at = bisect.bisect_left(self.rows, row)
+            if self.rows[at : at + 1] == [row]:
+                return
             self.rows.insert(at, row)
+        else:
+            self.rows.append(row)
+        if len(self.first) < _SHOWN or row < self.first[-1]:
             bisect.insort(self.first, row)
             del self.first[_SHOWN:]
 

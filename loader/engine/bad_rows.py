@@ -34,6 +34,7 @@ from windrow.transforms.nodes import (
     ValueNode,
 )
 from windrow.transforms.nodes.caught import Catch
+from windrow.transforms.nodes.on_bad import TRIES
 from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import Block
@@ -298,30 +299,36 @@ def _replaced(inner: Any, node: Any, rows: Caught, at: Positions) -> tuple[Table
     instead, count = dict[int, int](), rows.table.rows
     parts = list[tuple[Table, IntArray]]()
     left = np.array(sorted(rows.lost), np.int64)
-    good = np.setdiff1d(np.arange(count), left)
+    good = _others(count, left)
     if len(good):
         parts.append((_taken(rows.table, good), good))
     parent: Node = node.parent if node.spare is None else node.spare
-    tries = node.others(at.taken(left))
-    still, reader = np.arange(len(left)), Catcher(inner.alone(), node)
-    found = rows
-    for where in tries:
-        found = start(parent, where.taken(still), [0, len(still)], reader)()
-        is_lost = np.isin(np.arange(len(still)), list(found.lost))
-        kept = np.flatnonzero(~is_lost)
+    found, reader = rows, Catcher(inner.alone(), node)
+    for tried in range(TRIES):
+        where = node.other(at.taken(left), tried)
+        found = start(parent, where, [0, len(left)], reader)()
+        lost = np.array(sorted(found.lost), np.int64)
+        kept = _others(len(left), lost)
         if len(kept):
-            parts.append((_taken(found.table, kept), left[still[kept]]))
-            taken = where.taken(still[kept]).flat(node.length)
-            instead.update(zip(left[still[kept]].tolist(), taken.tolist(), strict=True))
-        still = still[is_lost]
-        if not len(still):
+            parts.append((_taken(found.table, kept), left[kept]))
+            taken = where.taken(kept).flat(node.length)
+            instead.update(zip(left[kept].tolist(), taken.tolist(), strict=True))
+        left = left[lost]
+        if not len(left):
             return merged_some(parts, count), instead
-    index, why = at.flat(node.length)[left[still[0]]], next(iter(found.lost.values()))
+    index, why = at.flat(node.length)[left[0]], next(iter(found.lost.values()))
     raise ReadError(
-        f"{node.label}: element {index} is bad, and so are {len(tries)} others that were chosen in"
+        f"{node.label}: element {index} is bad, and so are {TRIES} others that were chosen in"
         f" place of it, the last with {why}. Most of the data cannot be read: check it with windrow"
         " verify"
     )
+
+
+def _others(count: int, rows: IntArray) -> IntArray:
+    """The numbers below `count` that are not among `rows`."""
+    is_other = np.ones(count, np.bool_)
+    is_other[rows] = False
+    return np.flatnonzero(is_other)
 
 
 def _parts(rows: IntArray, error: Exception, records: IntArray | None) -> list[IntArray]:

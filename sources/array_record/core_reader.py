@@ -19,7 +19,7 @@ import numpy as np
 
 from windrow.core.native import native
 from windrow.core.native_read import NativeRead
-from windrow.core.system_errors import is_unanswered
+from windrow.core.system_errors import is_unanswered, says_no_memory
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
 from windrow.sources.array_record.chunks import WHAT
@@ -186,15 +186,26 @@ class CoreReader:
         numbers: IntArray,
         positions: IntArray,
     ) -> dict[int, DamagedRecordError]:
-        """The errors of damaged records, by their numbers; arguments are as for `_asked`."""
-        for group in {int(numbers[number]) for number, _ in damages}:
-            check_unchanged(self._files[files[group]])
-        found = dict[int, DamagedRecordError]()
+        """The errors of damaged records, by their numbers; arguments are as for `_asked`.
+
+        Raises:
+            MemoryError: If there was no memory for one of them.
+        """
+        by_group = dict[int, list[tuple[int, str]]]()
         for number, why in damages:
-            group, position = int(numbers[number]), int(positions[number])
-            chunk = position // self._files[files[group]].group
-            offset = int.from_bytes(opened[group].places(np.array([chunk]))[:8], "little")
-            found[number] = DamagedRecordError(files[group], position, why, offset)
+            if says_no_memory(why):
+                shown = self._files[files[int(numbers[number])]].shown
+                raise MemoryError(f"{WHAT}: record {int(positions[number])} of {shown}: {why}")
+            by_group.setdefault(int(numbers[number]), []).append((number, why))
+        found = dict[int, DamagedRecordError]()
+        for group, damaged in by_group.items():
+            file = self._files[files[group]]
+            check_unchanged(file)
+            own = positions[[number for number, _ in damaged]]
+            places = np.frombuffer(opened[group].places(own // file.group), np.int64)
+            offsets = places.reshape(-1, 3)[:, 0].tolist()
+            for (number, why), position, offset in zip(damaged, own.tolist(), offsets, strict=True):
+                found[number] = DamagedRecordError(files[group], position, why, offset)
         return found
 
     def places(self, at: IntArray, groups: IntArray) -> Places:

@@ -158,8 +158,11 @@ class PlainStore:
             if why is not None:
                 raise self.damaged(at, why, cells=cells)
 
-    def damaged(self, at: Cells, why: str, *, cells: bool) -> ReadError:
-        """The error for a chunk at coordinates `at`, which names its records, or its cells."""
+    def damaged(self, at: Cells, why: str, *, cells: bool, offset: int | None = None) -> ReadError:
+        """The error for a chunk at coordinates `at`, which names its records, or its cells.
+
+        Its `offset` is found if it is not given.
+        """
         plain, file = self.plain, self.file(at)
         sizes = zip(at, plain.chunk_shape, plain.shape, strict=True)
         spans = [(k * c, min((k + 1) * c, n)) for k, c, n in sizes]
@@ -169,7 +172,7 @@ class PlainStore:
             held_cells(spans) if cells else held_records(*spans[0]),
             f"{file}: {why}",
             file=file,
-            offset=self.offset(at),
+            offset=self.offset(at) if offset is None else offset,
             records=None if cells else spans[0],
         )
 
@@ -204,9 +207,11 @@ class SecondLook:
         self._store, self._plain, self._chunks = store, store.plain, chunks
 
     def rows(self, rows: IntArray) -> AnyArray:
-        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        """Rows `(n, ...)` of one row of chunks, in new memory. Waits; raises ReadError."""
         plain = self._plain
-        self.refuse(chunks_of_rows(plain, rows), wrong_size=_WRONG_SIZE_OF_ROWS)
+        first = int(rows[0]) // plain.chunk_shape[0]
+        coords = itertools.product((first,), *map(range, plain.grid[1:]))
+        self.refuse(coords, wrong_size=_WRONG_SIZE_OF_ROWS)
         found = np.empty((len(rows), *plain.shape[1:]), plain.dtype)
         if self._chunks.gather(rows, 1, found)[0]:
             raise self._changing(held_records(int(rows.min()), int(rows.max()) + 1))
@@ -235,7 +240,8 @@ class SecondLook:
         for at in coords:
             found, wanted = self._store.size(at) or (0, 0)
             if found != wanted:
-                raise self._store.damaged(at, wrong_size.format(found, wanted), cells=cells)
+                why = wrong_size.format(found, wanted)
+                raise self._store.damaged(at, why, cells=cells, offset=0)
             box = whole_chunk(self._plain, at)
             failures, missing = self._chunks.read_boxes([box])
             if failures:

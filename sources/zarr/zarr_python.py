@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from windrow.core.cancellation import current_scope, stopped
-from windrow.core.system_errors import is_unanswered
+from windrow.core.system_errors import is_unanswered, refused_bytes
 from windrow.core.threads import then
 from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
 from windrow.sources.base import IntArray
@@ -74,6 +74,7 @@ class PythonArray:
         chunk_shape: Shape of the cells that are decoded together; the inner chunk of a sharded
             array.
         fill_bytes: A cell that is not stored, in memory; empty for strings of any length.
+        most_bytes: The most bytes that a chunk may decompress to.
         presence: Checks whether the array is still there; None if nothing can.
         access: How it is reached, if it is remote.
         cached: Its chunks, if there is a cache on disk and the native core decodes them from there.
@@ -87,6 +88,7 @@ class PythonArray:
     dtype: np.dtype[Any]
     chunk_shape: tuple[int, ...]
     fill_bytes: bytes
+    most_bytes: int
     presence: PresenceCheck | FetchedPresence | None
     access: Access | None = None
     cached: CachedChunks | None = None
@@ -202,7 +204,15 @@ class PythonArray:
         unanswered = is_unanswered(error) or (
             fault is not None and (fault.is_outage or fault.cause == "denied")
         )
+        if refused_bytes(error) > self._allowed_bytes(count):  # a size in the chunk is damaged
+            unanswered = False
         return damaged(self.name, self.where, held, why, file=file, unanswered=unanswered)
+
+    def _allowed_bytes(self, count: int) -> int:
+        """The most bytes of an array in memory that reading `count` rows may need."""
+        rows = max(count, *(each[0] for each in (self.array.shards, self.chunk_shape) if each))
+        cells = rows * math.prod(map(max, self.shape[1:], self.chunk_shape[1:]))
+        return max(self.most_bytes, cells * max(8, self.dtype.itemsize))
 
     def _chunk_rows(self, first: int, stop: int) -> tuple[int, int]:
         rows = self.chunk_shape[0]
@@ -450,7 +460,7 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
         expected = {"shape": shape, "chunk_shape": chunk, "dtype": dtype, "fill": fill}
         cached = cached_chunks(raw, objects, presence, expected)
     return PythonArray(
-        *(array, found.name, found.where, why, shape, dtype, chunk, fill),
+        *(array, found.name, found.where, why, shape, dtype, chunk, fill, most),
         presence,
         found.access,
         cached,

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.chain.test_on_bad import BAD, checked, numbers
+from tests.chain.test_on_bad import BAD, COUNT, checked, numbers
 from windrow import MapDataset
+from windrow.errors import ReadError
+from windrow.transforms.nodes.on_bad import TRIES, ReplaceBadNode, on_bad_node
+from windrow.transforms.positions import positions
+from windrow.transforms.random import generator_at
 
 
 def replaced(**more: Any) -> MapDataset[int]:
@@ -29,3 +35,42 @@ def test_the_file_of_bad_records_names_what_came_instead(tmp_path: Path, lanes: 
     for line in lines:
         assert line["instead"][0]["records"] == [found[line["element"]]]
         assert line["sources"][0]["records"][0] in BAD
+
+
+class CountingReads:
+    """Numbers, with the indices of each read."""
+
+    def __init__(self) -> None:
+        self.reads: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> int:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[int]:
+        self.reads.append(list(indices))
+        return list(indices)
+
+
+def test_all_replacements_of_a_read_are_one_read() -> None:
+    source = CountingReads()
+    dataset = MapDataset.source(source).map(checked).on_bad("replace")
+    found = dataset.read(range(COUNT))
+    assert not BAD & set(found)
+    bad = [sum(n in BAD for n in read) for read in source.reads]
+    assert bad[0] == len(BAD)
+    assert bad[-1] == 0
+    # Only for those that are bad again something is read again, for all of these at once.
+    assert [len(read) for read in source.reads[1:]] == bad[:-1]
+
+
+@pytest.mark.parametrize("length", [1, 41, 2**32 - 1, 2**32, 2**32 + 1, 2**45])
+def test_each_try_is_a_draw_of_one_generator(length: int) -> None:
+    node = on_bad_node(MapDataset.range(length)._node, "replace", ReadError, None, None, 3)
+    assert isinstance(node, ReplaceBadNode)
+    indices = np.array([0, length // 2, length - 1])
+    tries = [node.other(positions(indices, length), tried).offsets for tried in range(TRIES)]
+    wanted = [generator_at(3, int(n)).integers(length, size=TRIES) for n in indices]
+    assert np.array_equal(np.array(tries).T, wanted)

@@ -22,6 +22,7 @@ from windrow import MapDataset
 from windrow.core import system_errors
 from windrow.errors import ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource
+from windrow.sources.array_record.core_reader import CoreReader
 from windrow.sources.tfds import images
 from windrow.sources.zarr.local.metadata import damaged
 
@@ -104,6 +105,23 @@ def test_an_image_that_memory_does_not_hold_is_no_bad_image(
         images.decode_images([b""], Any)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", ["records", "groups"])
+def test_records_that_memory_does_not_hold_are_no_bad_records(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = "it asks for more memory than there is: 4,096 bytes"
+    asked = CoreReader._asked
+
+    def short_of_memory(*given: Any) -> Any:
+        records, damages = asked(*given)
+        return records, [(number, short) for number, _ in damages]
+
+    monkeypatch.setattr(CoreReader, "_asked", short_of_memory)
+    dataset = MapDataset.source(DAMAGED[kind](tmp_path)[0]).on_bad("skip")
+    with pytest.raises(MemoryError, match=r"record \d+ of .*: it asks for more memory"):
+        list(dataset)
+
+
 @pytest.mark.parametrize("code", ["EMFILE", "ENOSPC", "ENOMEM"])
 def test_what_the_machine_lacks_is_raised_of_functions_too(code: str) -> None:
     def function(number: int) -> int:
@@ -121,6 +139,7 @@ def test_what_the_machine_lacks_is_raised_of_functions_too(code: str) -> None:
         ("x: Permission denied (os error 13)", True),
         ("Failed to open: x: Too many open files [os_error_code='24']", True),
         ("no memory for 4096 bytes", True),
+        ("it asks for more memory than there is: 4,096 bytes", True),
         ("UNAUTHENTICATED: Error reading a/c/0: no token", True),
         ("DATA_LOSS: Error reading a/c/0: the checksum is wrong", False),
         ("x: Input/output error (os error 5)", False),  # a bad sector

@@ -155,13 +155,15 @@ class ReplaceBadNode(OnBadNode):
     def made_from(self, at: Positions) -> Any:
         return None
 
-    def others(self, at: Positions) -> list[Positions]:
-        """The positions that are tried one after the other in place of some: `TRIES` for each."""
-        draw = IndexedRandom(self.seed).at
-        tried = [
-            draw(index).integers(self.length, size=TRIES) for index in at.flat(self.length).tolist()
-        ]
-        return [Positions(at.epochs, offsets) for offsets in np.array(tried, np.int64).T]
+    def other(self, at: Positions, tried: int) -> Positions:
+        """The positions to try in place of some, after `tried` others."""
+        generator_at, offsets = IndexedRandom(self.seed).at, list[int]()
+        for index in at.flat(self.length).tolist():
+            draw = generator_at(index).integers
+            for _ in range(tried):
+                draw(self.length)
+            offsets.append(int(draw(self.length)))
+        return Positions(at.epochs, np.array(offsets, np.int64))
 
     def runs_as(self, where: Where) -> str:
         return "bad records are replaced; predicted as if all were good"

@@ -57,6 +57,11 @@ def test_a_state_of_an_earlier_version_restores(file: str, name: str, stores: Pa
     assert not lines, f"{name}\n" + "\n".join(lines)
 
 
-@pytest.mark.parametrize("name", PARTS)
+# Every chain is explained, which takes long: a part of `make test-brief`.
+SLOW = {"explain"}
+BY_TIME = [pytest.param(name, marks=[pytest.mark.jobs] if name in SLOW else []) for name in PARTS]
+
+
+@pytest.mark.parametrize("name", BY_TIME)
 def test_part(name: str, stores: Path) -> None:
     _assert_same(name, part(name), PARTS[name](stores))

@@ -136,6 +136,7 @@ def check_streams(found: list[dict[str, Any]], stored_bytes: int) -> None:
     assert max(read) <= 1.1 * stored_bytes / count
 
 
+@pytest.mark.jobs  # a part of `make test-brief`
 def test_two_processes_and_then_one(folder: Path) -> None:
     check(folder, 2, 2, step=0)
     check(folder, 1, 4, step=1)

@@ -90,6 +90,7 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.jobs  # a part of `make test-brief`
 @pytest.mark.parametrize("name", CHAINS)
 def test_an_explanation_tells_what_shuffle_quality_does(name: str, data: MapDataset[Any]) -> None:
     dataset = CHAINS[name](data)

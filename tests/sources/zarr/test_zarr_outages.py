@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,6 +82,22 @@ def test_a_read_that_nobody_waits_for_is_not_begun_again(server: RangeServer) ->
     with limiter._lock:
         (read,) = limiter._under_way
     limiter._cancel(read)
+
+
+def test_a_read_that_is_cancelled_as_it_begins_is_not_waited_for(
+    server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter = opened(server)._tree._access.in_flight
+    begin = limiter._begin
+
+    def cancelled(read: Any) -> None:
+        limiter._cancel(read)  # by another thread
+        begin(read)
+
+    monkeypatch.setattr(limiter, "_begin", cancelled)
+    with pytest.raises(ReadError, match="the read was cancelled"):
+        limiter.start(Future, where="a cancelled read").result(60)
+    assert not [text for text, _ in in_flight() if "a cancelled read" in text]
 
 
 def test_an_outage_that_lasts_is_an_error_that_says_what_was_tried(server: RangeServer) -> None:

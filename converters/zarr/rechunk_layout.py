@@ -188,14 +188,15 @@ def _check_names(arrays: Mapping[str, InputArray], settings: Settings) -> None:
 def _by_array(what: str, taken: Sequence[_SelectedArray], value: Any) -> Any:
     """Replace dimensions in a dict of sizes by the arrays that have them.
 
-    A number for a dimension is its size in every array that has it, as in xarray. Its coordinate is
-    left out, which has the same name: readers read coordinates as a whole.
+    A number for a dimension is its size in every array that has it, as in xarray. Its coordinate,
+    which has the same name, is left out unless no other array has it: readers read coordinates as a whole.
 
     Returns:
         The sizes by array. An array that was not named has a dict of sizes by dimension.
 
     Raises:
-        ArgumentError: If a name is a dimension and another array, or a size is not one.
+        ArgumentError: If a name is a dimension and another array, or a size of a dimension is not a positive
+            integer.
     """
     if not isinstance(value, Mapping):
         return value

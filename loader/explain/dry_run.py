@@ -83,8 +83,8 @@ _STOPPED_S: Final = 0.025
 # The least advance of the clock while reads are waited for, and the duration of slow functions.
 _TICK_S: Final = 1.1e-3
 _LONG_S: Final = 1e6
-# The share of read batches that a machine stops which does other work as well, in one run and in the
-# next, and for how many seconds.
+# The shares of read batches that other work delays, in runs with even and with odd seeds, and by how
+# many seconds.
 _STOPPED_SHARES: Final = (0.3, 1.0)
 _STOPS_S: Final = (0.001, 0.1)
 # The most records of an element that are computed.

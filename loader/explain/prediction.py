@@ -51,8 +51,8 @@ _MORE: Final = 0.5
 # The most runs of uneven read batches, and the seconds that planning them may take.
 _UNEVEN_RUNS: Final = 16
 _UNEVEN_S: Final = 0.4
-# The seeds of such runs, at least; where reads do not depend on them, buffers do. In these two all read
-# batches are stopped.
+# The least seeds of such runs. Both are odd, so all read batches are delayed. Buffers depend on them
+# even where reads do not.
 _OFTEN_STOPPED: Final = (1, 9)
 # With this many slots a read serves its read batch and the next one, however long it takes.
 _LEAST_SLOTS: Final = 2

@@ -65,11 +65,11 @@ class SegmentFile:
         """Open nothing."""
         self.path: Final = os.fsencode(path)
         self.size_bytes = 0
-        """It had as many when its rows were read last."""
+        """Its size when its rows were last read."""
         self._inode, self._touched_s = inode, -math.inf
 
     def is_used(self, now_s: float) -> bool:
-        """Note that it is used; whether it is still there, and whole."""
+        """Note that it is used, and return whether it is still there and whole."""
         try:
             stat = os.stat(self.path)
         except OSError:

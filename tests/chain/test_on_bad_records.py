@@ -62,7 +62,7 @@ def test_all_replacements_of_a_read_are_one_read() -> None:
     bad = [sum(n in BAD for n in read) for read in source.reads]
     assert bad[0] == len(BAD)
     assert bad[-1] == 0
-    # Only for those that are bad again something is read again, for all of these at once.
+    # Each later read is one call, for all records that were still bad.
     assert [len(read) for read in source.reads[1:]] == bad[:-1]
 
 

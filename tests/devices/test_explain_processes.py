@@ -139,7 +139,7 @@ def test_each_process_reads_what_is_said(rows: Path, data: st.DataObject) -> Non
 def test_buffers_of_a_machine_that_stops_lie_in_what_is_said(
     rows: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each read batch takes 20 to 50 ms longer, so that later ones are shorter and more are planned.
+    # Each read batch is reported to take 20 to 50 ms longer, so that later ones are shorter and more are planned.
     rng, saw = random.Random(seed), BlockSize.saw
 
     def stops(self: BlockSize, rows: int, size_bytes: int, took_s: float, **more: Any) -> None:

@@ -239,6 +239,7 @@ def test_an_iterator_that_is_closed_while_it_begins_leaves_nothing(
         closing = threading.Thread(target=iterator.close)
         closing.start()
         closing.join(20)
+        assert not closing.is_alive()
         return thread
 
     monkeypatch.setattr("windrow.iterator.PrefetchThread", begun)

@@ -14,10 +14,6 @@ from windrow.core.process import cores
 COMPONENTS = 100
 
 
-# A part of `make test-brief`.
-pytestmark = pytest.mark.jobs
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("stores")

@@ -91,7 +91,7 @@ def test_a_read_that_is_cancelled_as_it_begins_is_not_waited_for(
     begin = limiter._begin
 
     def cancelled(read: Any) -> None:
-        limiter._cancel(read)  # by another thread
+        limiter._cancel(read)  # as another thread would
         begin(read)
 
     monkeypatch.setattr(limiter, "_begin", cancelled)

@@ -224,8 +224,9 @@ class DatasetIterator(BaseIterator[T_co]):
             self._executors.forget()
 
     def _end_workers(self) -> None:
-        if self._end_executors is not None:
-            self._end_executors()
+        end = self._end_executors
+        if end is not None:
+            end()
         self._executors = self._end_executors = None
 
     def _started(self) -> Inline | PrefetchThread | Delivered:
@@ -238,29 +239,33 @@ class DatasetIterator(BaseIterator[T_co]):
                 " multiprocessing.get_context('spawn'), or"
                 " torch.utils.data.DataLoader(..., multiprocessing_context='spawn')"
             )
-        if self._blocks is None:
-            if self._executors is None:
-                self._executors = Executors(self._running)
+        # Another thread may close it at any moment, so attributes are read once.
+        blocks = self._blocks
+        if blocks is None:
+            executors = self._executors
+            if executors is None:
+                executors = self._executors = Executors(self._running)
                 # Not when their last reference goes: the thread has one as long as it works.
-                self._end_executors = weakref.finalize(self, self._executors.kill)
-                self._executors.start()  # they start while the first records are read
-            run = RunContext(self._running, self._executors, self._meter)
+                self._end_executors = weakref.finalize(self, executors.kill)
+                executors.start()  # they start while the first records are read
+            run = RunContext(self._running, executors, self._meter)
             run.own_states, run.bad = self._own_states, self._bad
             rest = streams.blocks(self._running, self._position, run, None)
             made = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
             if run.ahead:
                 _with_threads.add(self)
-            self._blocks = made
+            blocks = self._blocks = made
             if self._delivery is not None:
                 rows_of = functools.partial(_rows_at, self._tail, self._lead)
-                self._blocks = self._delivery.started(
+                blocks = self._blocks = self._delivery.started(
                     made, run, self._running, rows_of, self._position
                 )
-            if self._closed:  # by another thread, which did not find what had begun meanwhile
-                self._blocks.stop()
+            if self._closed:  # what had begun meanwhile may not have been found
+                blocks.stop()
+                executors.kill()
                 self._end_workers()
                 self._check_open()
-        return self._blocks
+        return blocks
 
     def _begin_anew(self) -> None:
         """Start with empty statistics, no callback and no history, in a forked child."""

@@ -43,7 +43,14 @@ from windrow.converters.job.stages import (
 from windrow.converters.job.targets import LocalTarget
 from windrow.converters.zarr.array_inputs import AnyArray, Cast, InputArray
 from windrow.converters.zarr.layout import METADATA, ArrayLayout, encode_parts, metadata_files
-from windrow.converters.zarr.rechunk_layout import Axis, Converted, Settings, Sizes, converted
+from windrow.converters.zarr.rechunk_layout import (
+    Axis,
+    Converted,
+    Settings,
+    Sizes,
+    converted,
+    dimensions_in,
+)
 from windrow.converters.zarr.rechunk_plan import CellBox, RechunkPlan, plan_rechunk, runs
 from windrow.converters.zarr.rows import PROCESS_BYTES, stage_metadata
 from windrow.converters.zarr.zarr_inputs import ArrayInputs, array_names, find_arrays
@@ -151,10 +158,18 @@ def zarr_to_zarr(
     plans, at_once = _planned(found, memory_bytes)
     jobs = tuple(_RechunkedArray(*pair, cast) for pair in zip(found, plans, strict=True))
     stored = dict(arrays) if isinstance(arrays, Mapping) else names
+    along = dimensions_in(named, settings)
+    more = {"dimensions": along} if along else {}
     plan = ConversionPlan(
         _FORMAT,
         (inputs.id,),
-        {"conversion": "zarr_to_zarr", "arrays": stored, "cast": cast, **settings.to_json()},
+        {
+            "conversion": "zarr_to_zarr",
+            "arrays": stored,
+            "cast": cast,
+            **settings.to_json(),
+            **more,
+        },
     )
     lead = max(range(len(jobs)), key=lambda k: jobs[k].converted.layout.nbytes)
     work = _RechunkWork(jobs, lead)

@@ -11,6 +11,8 @@ import math
 import re
 from typing import Final
 
+from windrow.core.machine import machine_bytes
+
 _MACHINE: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
 )
@@ -21,7 +23,9 @@ _UNANSWERED: Final = _MACHINE | {
 }
 # As Rust and TensorStore write the number of an error, and how the native core says that memory is short.
 _NUMBER: Final = re.compile(r"os[ _]error(?: |_code=')(\d+)")
-_NO_MEMORY: Final = re.compile(r"\bno memory (?:for|to)\b|\bmore memory than there is\b")
+_NO_MEMORY: Final = re.compile(r"\bno memory (?:for|to)\b")
+# How it says that memory is short for a record of this size, which may be of the data.
+_ASKED: Final = re.compile(r"\bmore memory than there is: ([\d,]+) bytes")
 # How TensorStore's messages begin that are not about what it read.
 _STATUS: Final = re.compile(
     r"\b(?:UNAVAILABLE|UNAUTHENTICATED|PERMISSION_DENIED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED): "
@@ -49,12 +53,16 @@ def says_unanswered(why: str) -> bool:
     found = _NUMBER.search(why)
     if found is not None:
         return int(found[1]) in _UNANSWERED
-    return says_no_memory(why) or _STATUS.search(why) is not None
+    return _NO_MEMORY.search(why) is not None or _STATUS.search(why) is not None
 
 
-def says_no_memory(why: str) -> bool:
-    """Whether the message of the native core says that memory is short."""
-    return _NO_MEMORY.search(why) is not None
+def lacks_memory(why: str) -> bool:
+    """Whether the native core found no memory for a record that a quarter of the machine's would hold.
+
+    A size beyond that is a damaged one.
+    """
+    found = _ASKED.search(why)
+    return found is not None and int(found[1].replace(",", "")) <= machine_bytes() // 4
 
 
 def refused_bytes(error: BaseException) -> int:

@@ -121,8 +121,9 @@ def quick_figures(node: Node, most_s: float) -> QuickFigures:
 
     Args:
         node: The stream.
-        most_s: The seconds that planning each may take on a usual machine.
+        most_s: The seconds that planning all may take on a usual machine.
     """
+    most_s /= 1 + len(_OFTEN_STOPPED)
     once, share = _shrunk(node.first_epochs(1) if node.is_endless() else node)
     run = _figures(once, Setting(), share, most_s)
     peaks = [run.peak_bytes]
@@ -273,11 +274,11 @@ def _runs(node: Node, share: float, *, most_uneven: int = 0) -> tuple[RunFigures
         settings.append(Setting(waits=True, is_large=is_large))
     takes_long = _takes_long(node)
     if first.varies:
-        seeds: Sequence[int] = _OFTEN_STOPPED
         count = min(most_uneven, int(_UNEVEN_S / first.spent_s)) if first.is_crowded else 0
-        if count > len(seeds):
-            seeds = range(count)
-        settings += [Setting("uneven", True, is_large=is_large, seed=n) for n in seeds]
+        settings += [
+            Setting("uneven", waits=True, is_large=is_large, seed=seed)
+            for seed in sorted({*_OFTEN_STOPPED, *range(count)})
+        ]
     if first.varies or is_large:
         if takes_long or first.parts or may_end_early(node):
             settings.append(Setting("slow functions", waits=True, is_large=is_large))

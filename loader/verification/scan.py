@@ -447,7 +447,7 @@ class _GroupScan(Scan):
         found = ScanResult()
         try:
             size = self._decoded(numbers)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             if len(numbers) == 1:
                 found.chunks = 1
                 found.refuse(numbers[0], error)

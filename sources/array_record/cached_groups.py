@@ -94,7 +94,7 @@ class CachedGroups:
                 at[mine] = which + len(opened)
                 inside[mine] -= np.array([first for _, first in some])[which] * group
                 opened += [file for file, _ in some]
-                distinct = chunks if group == 1 else np.unique(chunks)
+                distinct = np.unique(chunks)
                 size += int((spans[1][distinct] - spans[0][distinct]).sum())
             records: list[bytes]
             records, damages = core.array_record_read(opened, at, inside, self._everything)
@@ -110,7 +110,7 @@ class CachedGroups:
         if number not in self._located:
             self._located[number] = LocatedGroups(self._files[number].index.chunks)
         located = self._located[number]
-        located.forget_gone(chunks)
+        living = located.living(chunks)
         missing = np.unique(chunks[located.segment_of[chunks] < 0])
         file = self._files[number].remote
         if len(missing) and file is not None:
@@ -122,7 +122,9 @@ class CachedGroups:
             if self._everything and sum(len(kept.places) for kept in found) == len(missing):
                 for kept in found:
                     located.add(self._groups_in(number, kept.segment), kept.segment)
-        return located.segments_of(chunks)
+        segments = located.segments_of(chunks)
+        del living  # until here: others that were opened must not have closed them
+        return segments
 
     def _groups_in(self, number: int, segment: CacheSegment) -> IntArray:
         """The groups of a file that a segment has."""
@@ -159,41 +161,55 @@ class LocatedGroups:
     def __init__(self, groups: int) -> None:
         """Nothing is found out yet."""
         self._segments: list[weakref.ref[CacheSegment] | None] = []
+        self._spans: list[tuple[int, int]] = []  # their first groups, and the ones after their last
+        self._places: dict[tuple[int, int], int] = {}  # by the bytes of the file that they are for
         self.segment_of: npt.NDArray[np.int32] = np.full(groups, -1, np.int32)
         """For each group the place of its segment, or -1."""
 
-    def forget_gone(self, groups: IntArray) -> None:
-        """Forget those segments of groups that were closed or deleted."""
-        now_s = time.monotonic()
-        for at in self._places(groups):
-            segment = self._at(at)
+    def living(self, groups: IntArray) -> list[CacheSegment]:
+        """The segments of groups that are still there; forgets those that were closed or deleted."""
+        now_s, found = time.monotonic(), list[CacheSegment]()
+        for place in self._places_of(groups):
+            segment = self._at(place)
             if segment is None or not segment.file.is_used(now_s):
-                self.segment_of[self.segment_of == at] = -1
-                self._segments[at] = None
+                self._forget(place)
+            else:
+                found.append(segment)
+        return found
 
     def add(self, groups: IntArray, segment: CacheSegment) -> None:
         """Note that a segment has groups."""
         if not len(groups):
             return
-        known, new = self._segments, weakref.ref(segment)
-        if new not in known:
-            if None not in known:
-                known.append(None)
-            known[known.index(None)] = new
-        self.segment_of[groups] = known.index(new)
+        first, stop = int(groups.min()), int(groups.max()) + 1
+        place = self._places.setdefault((segment.base, segment.size), len(self._segments))
+        if place == len(self._segments):
+            self._segments.append(None)
+            self._spans.append((first, stop))
+        if self._at(place) is not segment:
+            self._forget(place)
+            self._segments[place] = weakref.ref(segment)
+        begin, end = self._spans[place]
+        self._spans[place] = min(begin, first), max(end, stop)
+        self.segment_of[groups] = place
 
     def segments_of(self, groups: IntArray) -> tuple[list[CacheSegment], IntArray]:
         """The segments of groups, and which of these has each; -1 where it is not known."""
         segments = list[CacheSegment]()
         renumbered = np.full(len(self._segments) + 1, -1)  # the last one is for -1
-        for at in self._places(groups):
-            segment = self._at(at)
+        for place in self._places_of(groups):
+            segment = self._at(place)
             if segment is not None:
-                renumbered[at] = len(segments)
+                renumbered[place] = len(segments)
                 segments.append(segment)
         return segments, renumbered[self.segment_of[groups]]
 
-    def _places(self, groups: IntArray) -> list[int]:
+    def _forget(self, place: int) -> None:
+        own = self.segment_of[slice(*self._spans[place])]
+        own[own == place] = -1
+        self._segments[place] = None
+
+    def _places_of(self, groups: IntArray) -> list[int]:
         places: list[int] = np.flatnonzero(np.bincount(self.segment_of[groups] + 1)[1:]).tolist()
         return places
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from windrow.core.native import native
 from windrow.core.native_read import NativeRead
-from windrow.core.system_errors import is_unanswered, says_no_memory
+from windrow.core.system_errors import is_unanswered, lacks_memory
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
 from windrow.sources.array_record.chunks import WHAT
@@ -189,11 +189,11 @@ class CoreReader:
         """The errors of damaged records, by their numbers; arguments are as for `_asked`.
 
         Raises:
-            MemoryError: If there was no memory for one of them.
+            MemoryError: If there was no memory for one of them, of a size that records have.
         """
         by_group = dict[int, list[tuple[int, str]]]()
         for number, why in damages:
-            if says_no_memory(why):
+            if lacks_memory(why):
                 shown = self._files[files[int(numbers[number])]].shown
                 raise MemoryError(f"{WHAT}: record {int(positions[number])} of {shown}: {why}")
             by_group.setdefault(int(numbers[number]), []).append((number, why))

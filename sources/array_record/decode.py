@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from windrow.core.native import native
-from windrow.core.system_errors import says_no_memory
+from windrow.core.system_errors import lacks_memory
 from windrow.sources.array_record import package
 from windrow.sources.array_record.chunks import (
     SIMPLE,
@@ -136,7 +136,7 @@ def _asked(function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     except core.ChunkError as error:
         told = error.args
-    if says_no_memory(told[1]):
+    if lacks_memory(told[1]):
         raise MemoryError(f"chunk {told[0]}: {told[1]}")
     raise ChunkError(*told)
 

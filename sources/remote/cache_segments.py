@@ -61,6 +61,8 @@ class LocatedRanges:
 class SegmentFile:
     """The file of a segment, which a caller opens by its path. Thread-safe."""
 
+    __slots__ = ("_inode", "_touched_s", "path", "size_bytes")
+
     def __init__(self, path: str, inode: int) -> None:
         """Open nothing."""
         self.path: Final = os.fsencode(path)

@@ -137,8 +137,12 @@ class DiskCache:
     def locate(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[LocatedRanges]:
         """As `find`, for a caller that compares the checksums of what it reads."""
         with self._lock, self._guard("get"):
-            used = self._used(file, begin, end)
-            return [segment.located(places, begin, end) for places, segment in used]
+            now_s = time.monotonic()
+            return [
+                segment.located(places, begin, end)
+                for places, segment in self._used(file, begin, end)
+                if segment.file.is_used(now_s)  # its path may lead nowhere while it is open
+            ]
         return []
 
     def doubt(self, file: RemoteFile, begin: IntArray, end: IntArray) -> None:

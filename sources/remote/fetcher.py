@@ -226,6 +226,7 @@ class Fetcher:
         """As `DiskCache.locate`. The caller counts what it reads by `read_located`."""
         if self._cache is None or not len(begin):
             return []
+        refuse_forked(LIBRARY, self._what)
         return self._cache.locate(file, begin, end)
 
     def read_located(self, size_bytes: int) -> None:

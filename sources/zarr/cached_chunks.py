@@ -39,7 +39,7 @@ _ENTRY_BYTES: Final = 16
 _CHECKSUM_BYTES: Final = 4
 # Chunks of an array whose places are remembered. None is forgotten for another one: in a random order over
 # more chunks, each is then found with the same chance.
-_MOST_LOCATED: Final = 1 << 15
+_MOST_LOCATED: Final = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -86,9 +86,9 @@ class CachedChunks:
         """The chunks, of these, that are in the cache. Does not wait for the store."""
         found, left, now_s = dict[int, LocatedChunk](), list[int](), time.monotonic()
         for number in numbers:
-            file, chunk = self._located.get(number, (None, None))
-            if file is not None and chunk is not None and file.is_used(now_s):
-                found[number] = chunk
+            known = self._located.get(number)
+            if known is not None and known[0].is_used(now_s):
+                found[number] = known[1]
             else:
                 left.append(number)
         if left:

@@ -257,6 +257,22 @@ def test_a_number_for_a_dimension_is_its_size_in_all_arrays_that_have_it(tmp_pat
     assert zarr.open_array(str(tmp_path / "time" / "time")).chunks == (5,)
 
 
+def test_a_conversion_whose_number_was_for_the_coordinate_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_group(tmp_path / "source")
+
+    def convert() -> None:
+        sizes = {"time": 5, "y": [2]}
+        zarr_to_zarr(tmp_path / "source", tmp_path / "out", chunks=sizes, progress=False)
+
+    with monkeypatch.context() as before:
+        before.setattr(rechunk, "dimensions_in", lambda *_: [])
+        convert()
+    with pytest.raises(ConversionError, match=r"other settings(.|\n)*dimensions"):
+        convert()
+
+
 def test_a_size_for_a_name_that_means_two_things(tmp_path: Path) -> None:
     group = zarr.open_group(str(tmp_path / "source"), mode="w")
     for name, shape, dims in (("a", (6, 4), ("lat", "x")), ("lat", (4, 4), ("y", "x"))):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import itertools
 import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -14,7 +18,7 @@ import pytest
 
 import windrow
 from tests import processes
-from windrow.engine.prefetch_thread import PrefetchThread, ReadyBlock, ReadyQueue
+from windrow.engine.prefetch_thread import ReadyBlock, ReadyQueue
 from windrow.errors import ClosedError
 from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Listed
@@ -228,25 +232,43 @@ def test_a_consumer_that_waits_is_told_that_the_iterator_was_closed() -> None:
     assert [type(error) for error in errors] == [ClosedError]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_iterator_that_is_closed_while_it_begins_leaves_nothing(
-    workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    iterator = iter(endless(abs).to_iter_dataset().mp_prefetch(workers))
+def closing_at(line: int, iterator: windrow.DatasetIterator[Any]) -> Callable[..., Any]:
+    """A trace function: another thread closes the iterator at a line of what begins its work."""
+    begins, lines = windrow.DatasetIterator._started.__code__, itertools.count()
 
-    def begun(*args: Any) -> PrefetchThread:
-        thread = PrefetchThread(*args)
-        closing = threading.Thread(target=iterator.close)
-        closing.start()
-        closing.join(20)
-        assert not closing.is_alive()
-        return thread
+    def traced(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is not begins:
+            return None
+        if event == "line" and next(lines) == line:
+            closing = threading.Thread(target=iterator.close)
+            closing.start()
+            closing.join(20)
+            assert not closing.is_alive()
+        return traced
 
-    monkeypatch.setattr("windrow.iterator.PrefetchThread", begun)
-    with pytest.raises(ClosedError, match="closed; make another"):
-        next(iterator)
-    assert windrow_threads() == []
-    assert processes.workers() == []
+    return traced
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.jobs)])
+def test_an_iterator_that_is_closed_while_it_begins_leaves_nothing(workers: int) -> None:
+    chain = endless(abs).to_iter_dataset().mp_prefetch(workers)
+    for line in itertools.count():
+        iterator, before = iter(chain), sys.gettrace()
+        sys.settrace(closing_at(line, iterator))
+        try:
+            with contextlib.suppress(ClosedError):
+                next(iterator)
+        finally:
+            sys.settrace(before)
+        was_closed = iterator._closed
+        iterator.close()
+        for thread in windrow_threads():
+            thread.join(20)
+        assert windrow_threads() == []
+        assert processes.workers() == []
+        if not was_closed:
+            break
+    assert line > 10
 
 
 def test_parts_of_a_mixture_keep_their_options_and_share_the_threads() -> None:

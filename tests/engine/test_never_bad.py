@@ -20,6 +20,7 @@ from tests.far_arrays import TWICE
 from tests.range_server import RangeServer
 from windrow import MapDataset
 from windrow.core import system_errors
+from windrow.core.machine import machine_bytes
 from windrow.core.native import native
 from windrow.errors import ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource
@@ -107,6 +108,14 @@ def test_an_image_that_memory_does_not_hold_is_no_bad_image(
         images.decode_images([b""], Any)  # type: ignore[arg-type]
 
 
+def test_a_size_beyond_the_memory_of_the_machine_is_damage() -> None:
+    asked = "it asks for more memory than there is: {:,} bytes"
+    assert system_errors.lacks_memory(asked.format(machine_bytes() // 4))
+    assert not system_errors.lacks_memory(asked.format(machine_bytes() // 4 + 1))
+    assert not system_errors.lacks_memory("it ends before byte 24")
+
+
+@pytest.mark.skipif(native() is None, reason="the native core says so")
 @pytest.mark.parametrize("kind", ["records", "groups"])
 def test_records_that_memory_does_not_hold_are_no_bad_records(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,7 +166,6 @@ def test_what_the_machine_lacks_is_raised_of_functions_too(code: str) -> None:
         ("x: Permission denied (os error 13)", True),
         ("Failed to open: x: Too many open files [os_error_code='24']", True),
         ("no memory for 4096 bytes", True),
-        ("it asks for more memory than there is: 4,096 bytes", True),
         ("UNAUTHENTICATED: Error reading a/c/0: no token", True),
         ("DATA_LOSS: Error reading a/c/0: the checksum is wrong", False),
         ("x: Input/output error (os error 5)", False),  # a bad sector

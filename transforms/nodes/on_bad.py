@@ -157,12 +157,11 @@ class ReplaceBadNode(OnBadNode):
 
     def other(self, at: Positions, tried: int) -> Positions:
         """The positions to try in place of some, after `tried` others."""
-        generator_at, offsets = IndexedRandom(self.seed).at, list[int]()
-        for index in at.flat(self.length).tolist():
-            draw = generator_at(index).integers
-            for _ in range(tried):
-                draw(self.length)
-            offsets.append(int(draw(self.length)))
+        draw = IndexedRandom(self.seed).at
+        offsets = [
+            draw(index).integers(self.length, size=tried + 1)[-1]
+            for index in at.flat(self.length).tolist()
+        ]
         return Positions(at.epochs, np.array(offsets, np.int64))
 
     def runs_as(self, where: Where) -> str:

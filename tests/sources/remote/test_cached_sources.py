@@ -137,6 +137,7 @@ def test_files_without_etags_are_told_by_size_and_time(
 
 
 @pytest.mark.skipif(native() is None, reason="the core reads the segments")
+@pytest.mark.parametrize("most_open", [128, 2])
 @pytest.mark.parametrize("options", ["group_size:1", "group_size:7"])
 def test_what_is_all_kept_is_read_at_once(
     server: RangeServer,
@@ -144,7 +145,9 @@ def test_what_is_all_kept_is_read_at_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options: str,
+    most_open: int,
 ) -> None:
+    monkeypatch.setattr(disk_cache, "_MOST_OPEN", most_open)
     for seed, name in enumerate("ab"):
         write_records(tmp_path / "served" / name, seed, options)
     local = ArrayRecordDataSource([tmp_path / "served" / name for name in "ab"])
@@ -176,6 +179,11 @@ def test_what_is_all_kept_is_read_at_once(
     sizes = sum((tmp_path / "served" / name).stat().st_size for name in "ab")
     # A group counts once, however many of its records are read.
     assert source.stats()["cached_bytes"] - before < sizes
+    counts = [source.stats()["cached_bytes"]]
+    for times in (1, 10):
+        source.read(np.full(times, COUNT))
+        counts.append(source.stats()["cached_bytes"])
+    assert counts[2] - counts[1] == counts[1] - counts[0]
     assert server.counts().requests == 0
 
 

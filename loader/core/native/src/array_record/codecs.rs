@@ -110,6 +110,7 @@ impl<'a> Stream<'a> {
                 Ok(())
             }
             Codec::Zstd => {
+                check_frame(self.bytes, self.size)?;
                 reserve(into, self.size)?;
                 // Not all of the capacity: the stream may hold more than it promises.
                 let mut room = Room { at: into.as_mut_ptr(), size: self.size };
@@ -190,6 +191,16 @@ unsafe impl WriteBuf for Room {
     unsafe fn filled_until(&mut self, _count: usize) {}
 }
 
+/// Refuses a frame of another size, if it tells its size.
+fn check_frame(stream: &[u8], promised: usize) -> Found<()> {
+    let size = zstd_safe::get_frame_content_size(stream).unwrap_or(None);
+    if let Some(size) = size.filter(|&size| size != promised as u64) {
+        let (size, promised) = (commas(size), commas(promised as u64));
+        return damaged(format!("zstd: a frame of {size} bytes where {promised} were promised"));
+    }
+    Ok(())
+}
+
 /// A decompressor, which is costly to make.
 pub struct Zstd(DCtx<'static>);
 
@@ -200,11 +211,7 @@ impl Zstd {
 
     fn unpack(&mut self, stream: &[u8], room: &mut Room) -> Found<()> {
         // One frame of this size and nothing more, where zstd would go on to the next.
-        let size = zstd_safe::get_frame_content_size(stream).unwrap_or(None);
-        if let Some(size) = size.filter(|&size| size != room.size as u64) {
-            let (size, room) = (commas(size), commas(room.size as u64));
-            return damaged(format!("zstd: a frame of {size} bytes where {room} were promised"));
-        }
+        check_frame(stream, room.size)?;
         if !matches!(zstd_safe::find_frame_compressed_size(stream), Ok(all) if all == stream.len())
         {
             return damaged("zstd: it is not one whole frame");

@@ -86,6 +86,14 @@ def world() -> Iterator[World]:
     world.map.close()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_earlier_threads(frozen: None) -> None:
+    """End the threads of other tests' iterators: those that were garbage only after `frozen`."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
 def map_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith("windrow-map")]
 

@@ -263,7 +263,7 @@ def test_a_conversion_whose_number_was_for_the_coordinate_is_not_resumed(
     make_group(tmp_path / "source")
 
     def convert() -> None:
-        sizes = {"time": 5, "y": [2]}
+        sizes: dict[str, Any] = {"time": 5, "y": [2]}
         zarr_to_zarr(tmp_path / "source", tmp_path / "out", chunks=sizes, progress=False)
 
     with monkeypatch.context() as before:

@@ -299,7 +299,7 @@ def _replaced(inner: Any, node: Any, rows: Caught, at: Positions) -> tuple[Table
     instead, count = dict[int, int](), rows.table.rows
     parts = list[tuple[Table, IntArray]]()
     left = np.array(sorted(rows.lost), np.int64)
-    good = _others(count, left)
+    good = np.delete(np.arange(count), left)
     if len(good):
         parts.append((_taken(rows.table, good), good))
     parent: Node = node.parent if node.spare is None else node.spare
@@ -308,7 +308,7 @@ def _replaced(inner: Any, node: Any, rows: Caught, at: Positions) -> tuple[Table
         where = node.other(at.taken(left), tried)
         found = start(parent, where, [0, len(left)], reader)()
         lost = np.array(sorted(found.lost), np.int64)
-        kept = _others(len(left), lost)
+        kept = np.delete(np.arange(len(left)), lost)
         if len(kept):
             parts.append((_taken(found.table, kept), left[kept]))
             taken = where.taken(kept).flat(node.length)
@@ -322,13 +322,6 @@ def _replaced(inner: Any, node: Any, rows: Caught, at: Positions) -> tuple[Table
         f" place of it, the last with {why}. Most of the data cannot be read: check it with windrow"
         " verify"
     )
-
-
-def _others(count: int, rows: IntArray) -> IntArray:
-    """The numbers below `count` that are not among `rows`."""
-    is_other = np.ones(count, np.bool_)
-    is_other[rows] = False
-    return np.flatnonzero(is_other)
 
 
 def _parts(rows: IntArray, error: Exception, records: IntArray | None) -> list[IntArray]:

@@ -32,9 +32,9 @@ _VERSION_KEYS: Final = (
     *("mtime", "created", "modified", "updated", "LastModified", "last_modified", "modify"),
     *("date_time", "header_offset", "mtime_ns"),
 )
-# Synchronous file systems that several threads may use at once. Others, such as FTP, have one
-# connection, or one position in one open file.
-_CONCURRENT: Final = frozenset({"memory", "local", "file", "zip"})
+# Synchronous file systems that several threads may use at once. Others, such as FTP and archives, have
+# one connection, or one position in one open file.
+_CONCURRENT: Final = frozenset({"memory", "local", "file"})
 _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 

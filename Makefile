@@ -1,12 +1,13 @@
 # Each target sets up what it needs in .venv: Python 3.11+ and make are enough. It takes the newest Python
-# that it finds, with the newest packages; on Python 3.11 it takes the oldest packages that are allowed.
+# that it finds, with the newest packages; make test on Python 3.11 takes the oldest packages.
 # To choose the Python: make clean, then make test PYTHON=/path/to/python3.12
 
 PYTHON ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-# The oldest Python, with the oldest packages.
+# The oldest Python, with the oldest packages that pyproject.toml allows.
+OLDEST_PYTHON ?= python3.11
 OLDEST_VENV := .venv-oldest
 OLDEST_PY := $(OLDEST_VENV)/bin/python
 OLDEST_READY := $(OLDEST_VENV)/.ready
@@ -75,7 +76,7 @@ $(READY): $(SETTINGS) $(CRATE_SOURCES)
 	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(VENV) dev
 
 $(OLDEST_READY): $(SETTINGS) $(CRATE_SOURCES)
-	@PYTHON=python3.11 sh tools/set_up.sh $(OLDEST_VENV) dev
+	@PYTHON="$(OLDEST_PYTHON)" sh tools/set_up.sh $(OLDEST_VENV) dev tools/oldest.txt
 
 $(TFDS_READY): $(SETTINGS) $(CRATE_SOURCES)
 	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(TFDS_VENV) dev-tfds
@@ -105,12 +106,15 @@ sharded: $(READY)
 
 # Three processes on two cores: tests of remote stores wait for most of their time. Each keeps to its
 # third of the tests while it can, so that most stores are written once.
+ALL_TESTS = pytest -q -n 3 --dist worksteal -m "not jobs and not report and not tfds"
 test: $(READY)
-	@$(PY) -m pytest -q -n 3 --dist worksteal -m "not jobs and not report and not tfds"
+	@if $(PY) -c "import sys; sys.exit(sys.version_info >= (3, 12))"; then \
+		$(MAKE) --no-print-directory test-oldest TESTS=tests OLDEST_PYTHON="$(CURDIR)/$(PY)"; \
+	else $(PY) -m $(ALL_TESTS); fi
 
 test-oldest: TESTS ?= tests/chain tests/engine tests/sources
 test-oldest: $(OLDEST_READY)
-	@$(OLDEST_PY) -m pytest -q -n 3 --dist worksteal -m "not jobs and not report and not tfds" $(TESTS)
+	@$(OLDEST_PY) -m $(ALL_TESTS) $(TESTS)
 
 test-plain: $(READY)
 	@WINDROW_NATIVE=0 $(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds" \

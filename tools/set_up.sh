@@ -1,11 +1,12 @@
 #!/bin/sh
-# Makes the environment $1 with Windrow and its extra $2, and marks it as ready.
-# Takes $PYTHON, or the newest Python that `find_python.sh` finds. On Python 3.11, the oldest that
-# Windrow runs on, packages are of the oldest versions too: those of `oldest.txt`.
+# Makes the environment $1 with Windrow and its extra $2, and marks it as ready. Packages are the newest
+# that there are for this Python, or of the versions in the file $3.
+# Takes $PYTHON, or the newest Python that `find_python.sh` finds.
 set -eu
 
 venv=$1
 extra=$2
+versions=${3:-}
 tools=$(dirname "$0")
 
 if [ "$extra" = dev ]; then
@@ -15,9 +16,7 @@ else
 fi
 
 version=$("$python" -c 'import platform; print(platform.python_version())')
-oldest=
-case "$extra $version" in "dev 3.11."*) oldest="$tools/oldest.txt" ;; esac
-echo "Setting up $venv with Python $version${oldest:+ and the oldest packages}; the first time this takes some minutes ..."
+echo "Setting up $venv with Python $version${versions:+ and $versions}; the first time this takes some minutes ..."
 place=$(pwd -P)
 # A moved or half-made environment is made anew; a good one only gets what is missing.
 if [ "$(cat "$venv/.made" 2>/dev/null)" != "$place $version" ]; then
@@ -28,5 +27,5 @@ fi
 rm -f "$venv/.ready"
 # Without --no-compile half of the time goes into bytecode of modules that nobody imports.
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input --no-compile \
-    ${oldest:+--constraint "$oldest"} --editable ".[$extra]"
+    ${versions:+--constraint "$versions"} --editable ".[$extra]"
 touch "$venv/.ready"

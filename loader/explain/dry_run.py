@@ -51,8 +51,10 @@ from windrow.transforms.columns import SizedColumn
 from windrow.transforms.nodes import (
     STREAM,
     BatchNode,
+    CacheNode,
     Node,
     ToStreamNode,
+    UnbatchNode,
     as_chain,
     chains_of,
     may_be_absent,
@@ -372,9 +374,13 @@ def dry_run(
     loop = _SlowLoop(run)
     blocks = stream.blocks(node, origin(node), run, None)
     run.maker.watch(loop)
+    # Rows that are kept and given again, or taken out of batches one by one, take no planning.
+    is_unplanned = any(isinstance(each, (CacheNode, UnbatchNode)) for each in node.walk())
     try:
         for block in blocks:
             run.delivered += len(block)
+            if is_unplanned:
+                run.spend(_BATCH_S)
             if run.ahead:
                 loop.put(block)
             else:

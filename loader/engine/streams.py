@@ -161,8 +161,8 @@ def _staged(
     """Yield the blocks of another stream after the steps of a stage."""
     executor, watch = run.executor_of(stage), None
     if run.has_values:
-        at = (0, 1) if lane is None else (lane.number, lane.group.lanes)
-        watch = watch_of_stage(stage, *at)
+        place = (0, 1) if lane is None else (lane.number, lane.group.lanes)
+        watch = watch_of_stage(stage, *place)
     number, _ = executor.part_of(stage)
     # Input blocks may be quick to make, and slow in these steps.
     size = BlockSize(executor.bounded(run.options).block_bytes, 1, _MOST_ROWS)

@@ -51,10 +51,8 @@ from windrow.transforms.columns import SizedColumn
 from windrow.transforms.nodes import (
     STREAM,
     BatchNode,
-    CacheNode,
     Node,
     ToStreamNode,
-    UnbatchNode,
     as_chain,
     chains_of,
     may_be_absent,
@@ -375,7 +373,7 @@ def dry_run(
     blocks = stream.blocks(node, origin(node), run, None)
     run.maker.watch(loop)
     # Rows that are kept and given again, or taken out of batches one by one, take no planning.
-    is_unplanned = any(isinstance(each, (CacheNode, UnbatchNode)) for each in node.walk())
+    is_unplanned = any(hasattr(each, "takes_no_planning") for each in node.walk())
     try:
         for block in blocks:
             run.delivered += len(block)

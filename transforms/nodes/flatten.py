@@ -193,6 +193,7 @@ class UnbatchNode(SpreadNode):
     """The rows of batches. Batches of arrays are not taken apart: their rows are views."""
 
     is_half: ClassVar[bool] = True
+    takes_no_planning: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
 

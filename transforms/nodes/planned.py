@@ -290,7 +290,7 @@ class PlannedNode(RegroupNode):
         return len(self.plan_of(window).bounds) - 1
 
     def _check_gap(self, windows: int) -> None:
-        """Raise a PlanError if an endless chain had no group in so many consecutive windows."""
+        """Raise a PlanError if an endless chain had no group in this many consecutive windows."""
         if windows > EPOCHS * self._windows and self.is_endless():
             raise PlanError(
                 f"{self.who}: the stream has no row: the elements of {EPOCHS} epochs make none, since"

@@ -28,19 +28,20 @@ from windrow.sources.remote.paths import (
     refuse_unfinished,
     unfinished,
 )
+from windrow.sources.zarr.consolidated import Consolidated, ShownGroup, capped, consolidated_in
 from windrow.sources.zarr.error_text import bare
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.metadata import (
     attributes_of,
     axis_names,
-    consolidated_nodes,
     dims_of,
     is_sharded,
     is_v3,
     sizes_of,
 )
-from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, noted_rows
+from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, as_shown, noted_rows
 from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
 from windrow.sources.zarr.pyramids import dataset_paths
 from windrow.sources.zarr.stores import (
@@ -90,6 +91,7 @@ def noted_in_parent(access: Access, value: Any) -> str | None:
 
     The rows are a group of values and offsets, and the note is an attribute of the group around it.
     """
+    value = value.place if isinstance(value, ShownGroup) else value
     if not isinstance(value, str | os.PathLike):
         return None
     text, what = os.fspath(value), access.what
@@ -112,14 +114,20 @@ def noted_in_parent(access: Access, value: Any) -> str | None:
     return None
 
 
-def _find(access: Access, value: Any, name: str, known: tuple[str, ...]) -> FoundTree:
+def _find(
+    access: Access, value: Any, name: str, known: tuple[str, ...], *, own: bool = False
+) -> FoundTree:
+    """As `find_all`, under `name`; with `own` the arrays' own metadata count."""
     what = access.what
+    if isinstance(value, ShownGroup):
+        found = _find(access, value.place, name, known, own=value.shapes is None)
+        return as_shown(found, value) if value.shapes else found
     if isinstance(value, np.ndarray):
         value = HeldArray(value)
     if isinstance(value, HeldArray):
         return value.found(what, name)
     if isinstance(value, OpenedStore):
-        return _find_node(OpenedFolder(what, value, access, known), name)
+        return _find_node(OpenedFolder(what, value, access, known), name, own=own)
     if isinstance(value, ts.TensorStore):
         return Found(what, name, _place_of(value), value, access=access)
     if isinstance(value, ts.Spec):
@@ -131,7 +139,7 @@ def _find(access: Access, value: Any, name: str, known: tuple[str, ...]) -> Foun
             return Found(what, name, "the spec given", dict(value), access=access)
         return _find_each(access, value, name, known)
     if isinstance(value, str | os.PathLike):
-        return _find_path(access, os.fspath(value), name, known)
+        return _find_path(access, os.fspath(value), name, known, own=own)
     raise ArgumentError(
         f"{what}: {f'{name!r} is' if name else 'got'} {with_article(type(value).__name__)}; give a path or URL"
         " of a Zarr array or group, an open array or group of zarr-python, xarray or TensorStore, an array"
@@ -166,23 +174,25 @@ def _joined(name: str, path: str) -> str:
     return f"{name}/{path}" if name else path
 
 
-def _find_path(access: Access, text: str | bytes, name: str, known: tuple[str, ...]) -> FoundTree:
+def _find_path(
+    access: Access, text: str | bytes, name: str, known: tuple[str, ...], *, own: bool
+) -> FoundTree:
     what = access.what
     if isinstance(text, str) and (is_remote(text) or ("|" in text and "://" in text)):
         if "|" in text and (route := access.route(text)).is_array:
             return Found(what, name, access.hide(text), dict(route.spec or {}), access=access)
-        return _find_remote(store_folder(what, text, access, known), name)
+        return _find_remote(store_folder(what, text, access, known), name, own=own)
     path = local_path(text, what=what)  # type: ignore[arg-type]  # bytes are refused there
     refuse_left_by_tfds(path, what=what)
     # The marker lies in the folder that a conversion writes, which may be the array's parent.
     for folder in (path, os.path.dirname(path)):
         refuse_unfinished(folder, what=what)
-    return _find_node(LocalFolder(what, path), name)
+    return _find_node(LocalFolder(what, path), name, own=own)
 
 
-def _find_remote(folder: Folder, name: str) -> FoundTree:
+def _find_remote(folder: Folder, name: str, *, own: bool) -> FoundTree:
     """As `_find_node`, and check that no conversion is writing the folder or its parent."""
-    found = _try_node(folder, name)
+    found = _try_node(folder, name, own=own and folder.listed() is not None)
     parent = folder.parent()
     folders = [folder] if parent is None else [folder, parent[0]]
     side_by_side([functools.partial(_refuse_unfinished, one) for one in folders], wait=True)
@@ -195,8 +205,8 @@ def _refuse_unfinished(folder: Folder) -> None:
         raise unfinished(folder.where.rstrip("/"), what=folder.what, marker=marker)
 
 
-def _find_node(folder: Folder, name: str) -> FoundTree:
-    return _node_or_scale(folder, name, _try_node(folder, name))
+def _find_node(folder: Folder, name: str, *, own: bool = False) -> FoundTree:
+    return _node_or_scale(folder, name, _try_node(folder, name, own=own))
 
 
 def _node_or_scale(folder: Folder, name: str, found: FoundTree | None) -> FoundTree:
@@ -206,8 +216,13 @@ def _node_or_scale(folder: Folder, name: str, found: FoundTree | None) -> FoundT
     return found
 
 
-def _try_node(folder: Folder, name: str, depth: int = 0) -> FoundTree | None:
-    """The arrays of a node; None if `folder` is not a node. `depth` counts the groups around it."""
+def _try_node(
+    folder: Folder, name: str, depth: int = 0, *, own: bool = False
+) -> FoundTree | None:
+    """The arrays of a node; None if `folder` is not a node. `depth` counts the groups around it.
+
+    With `own` it is listed, though it may have consolidated metadata.
+    """
     files = MetadataLookup(folder)
     if (meta := files.metadata("zarr.json")) is not None:
         kind = meta.get("node_type")
@@ -218,19 +233,16 @@ def _try_node(folder: Folder, name: str, depth: int = 0) -> FoundTree | None:
                 f"{folder.what}: zarr.json in {folder.where} has node_type {kind!r}; it must be"
                 " 'array' or 'group'"
             )
-        attributes = attributes_of(meta, None)
-        listed = meta.get("consolidated_metadata")
-        nodes = listed.get("metadata") if isinstance(listed, dict) else None
-        if isinstance(nodes, dict):
-            return _consolidated(folder, name, consolidated_nodes(nodes, 3), attributes)
-        return _group(folder, name, attributes, depth)
+        listed = consolidated_in(folder, meta)
+        if listed is not None and not own:
+            return _consolidated(listed, name)
+        return _group(folder, name, attributes_of(meta, None), depth)
     if (meta := files.metadata(".zarray")) is not None:
         return found_array(folder, name, meta, files.attributes())
     if (meta := files.metadata(".zmetadata")) is not None:
-        nodes = meta.get("metadata")
-        if isinstance(nodes, dict):
-            attributes = attributes_of({}, nodes.get(".zattrs"))
-            return _consolidated(folder, name, consolidated_nodes(nodes, 2), attributes)
+        listed = consolidated_in(folder, meta)
+        if listed is not None and not own:
+            return _consolidated(listed, name)
     if meta is not None or files.read(".zgroup") is not None:
         return _group(folder, name, attributes_of({}, files.attributes()), depth)
     if (meta := files.metadata("attributes.json")) is not None:
@@ -249,9 +261,13 @@ def found_array(
     meta: Mapping[str, Any],
     zattrs: Mapping[str, Any] | None = None,
     *,
-    listing: str = "",
+    consolidated: Consolidated | None = None,
+    path: str = "",
 ) -> Found:
-    """An array of Zarr, by its metadata; `zattrs` are the attributes of v2."""
+    """An array of Zarr, by its metadata; `zattrs` are the attributes of v2.
+
+    With `consolidated` metadata these are its metadata at `path`.
+    """
     attributes = attributes_of(meta, zattrs)
     return Found(
         what=folder.what,
@@ -263,7 +279,9 @@ def found_array(
         attributes=attributes,
         shape=sizes_of(meta.get("shape")),
         metadata={key: item for key, item in meta.items() if key not in _NOT_VALUES},
-        listing=listing,
+        listing="" if consolidated is None else consolidated.shown,
+        consolidated=consolidated,
+        path=path,
         access=folder.access,
         url=folder.url,
         opened=folder.opened,
@@ -347,13 +365,9 @@ def _scale_of_parent(folder: Folder, name: str) -> Found | None:
     return None
 
 
-def _consolidated(
-    folder: Folder,
-    name: str,
-    nodes: Mapping[str, tuple[Mapping[str, Any], Any]],
-    attributes: Mapping[str, Any],
-) -> FoundTree:
+def _consolidated(listed: Consolidated, name: str) -> FoundTree:
     """A group whose own metadata describe all nodes in it."""
+    folder, nodes = listed.folder, listed.nodes
     items: dict[str, FoundTree] = {}
     groups: dict[str, dict[str, FoundTree]] = {"": items}
 
@@ -371,9 +385,9 @@ def _consolidated(
         if "shape" in meta and not {"", ".", ".."} & set(path.split("/")):
             parent, _, last = path.rpartition("/")
             inside(parent)[last] = found_array(
-                folder.child(path), _joined(name, path), meta, zattrs, listing=folder.where
+                folder.child(path), _joined(name, path), meta, zattrs, consolidated=listed, path=path
             )
-    return _filled(folder, name, FoundGroup(items, attributes))
+    return _filled(folder, name, FoundGroup(items, listed.attributes))
 
 
 def _group(
@@ -554,6 +568,8 @@ def _opened(item: Found, future: Any) -> Any:
         raise SourceError(
             f"{item.what}: {named} was opened for writing only; open it with read=True"
         )
+    if item.listing:
+        store = capped(item, store, spec_of(store).get("metadata", {}))
     layout, unknown = store.chunk_layout, (None,) * store.rank
     chunk = tuple(layout.read_chunk.shape or unknown)
     shard = tuple(layout.write_chunk.shape or unknown)
@@ -565,9 +581,8 @@ def gone(found: Found, why: str) -> NotFoundError:
     """The error for an array that is no longer where it was found."""
     if found.listing:
         return NotFoundError(
-            f"{found.what}: there is no array at {found.where}, though the consolidated metadata"
-            f" of {found.listing} list it: {why}. Consolidate again (zarr.consolidate_metadata), or"
-            " choose other arrays by names=[...]"
+            f"{found.what}: there is no array at {found.where}, though {found.listing} list it: {why}."
+            " Consolidate again (zarr.consolidate_metadata), or choose other arrays by names=[...]"
         )
     return NotFoundError(f"{found.what}: there is no array at {found.where}: {why}")
 

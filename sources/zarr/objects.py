@@ -22,6 +22,7 @@ import numpy as np
 from windrow.core.text import listing, with_article
 from windrow.errors import ArgumentError
 from windrow.sources.remote.paths import joined
+from windrow.sources.zarr.consolidated import ShownGroup
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.opened import opened_store
 
@@ -34,7 +35,7 @@ class Standing:
     """What an object stands for.
 
     Args:
-        arrays: A path or URL, a `HeldArray`, an `OpenedStore`, or a dict of these.
+        arrays: A path or URL, a `HeldArray`, an `OpenedStore`, a `ShownGroup`, or a dict of these.
         names: The arrays of a group that the object has; None for all of them.
         storage_options: The settings of the object's own file system; None for a local one.
     """
@@ -150,11 +151,21 @@ def _of_zarr(what: str, value: Any) -> Standing:
                 f"{what}: the zarr.Group lies in memory and has groups in it; give a dict of its"
                 " arrays, such as {'image': group['train/image']}"
             )
+        for _, array in value.arrays():
+            _refuse_stale(what, array)
         return Standing({name: _held_zarr(array) for name, array in sorted(value.arrays())})
     standing = _place(what, shown, store, path)
     if is_array:
         _refuse_stale(what, value)
-    return standing
+        return standing
+    listed = value.metadata.consolidated_metadata
+    shapes = None if listed is None else _shapes(listed.flattened_metadata)
+    group = ShownGroup(standing.arrays, f"the open {shown}", shapes)
+    return dataclasses.replace(standing, arrays=group)
+
+
+def _shapes(nodes: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {path: tuple(node.shape) for path, node in nodes.items() if hasattr(node, "shape")}
 
 
 def _innermost(store: Any) -> Any:
@@ -180,7 +191,8 @@ def _refuse_stale(what: str, array: Any) -> None:
     if now.shape != array.shape or now.dtype != array.dtype:
         raise ArgumentError(
             f"{what}: the zarr.Array was opened with shape {list(array.shape)} of {array.dtype}, and"
-            f" its store now holds {list(now.shape)} of {now.dtype}; open it again"
+            f" its store now holds {list(now.shape)} of {now.dtype}; open it again, or consolidate its"
+            " group again (zarr.consolidate_metadata) if it was opened by old consolidated metadata"
         )
 
 
@@ -247,7 +259,8 @@ def _of_dataset(what: str, dataset: Any, name: str, decode: bool) -> Standing:
             None,
             group.storage_options,
         )
-    return dataclasses.replace(group, names=tuple(stored))
+    shown = ShownGroup(group.arrays, "the open xarray.Dataset", _shapes(stored))
+    return dataclasses.replace(group, arrays=shown, names=tuple(stored))
 
 
 def _as_stored(what: str, sibling: Any, loaded: Mapping[str, Any], decode: bool) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def _difference(found: Found, shape: Sequence[int] | None) -> str:
     if shape is not None and tuple(shape) != found.shape:
         return (
             f"{where} shape {list(shape)} in its own metadata, and {list(found.shape or ())} in"
-            f" {found.listing}, which counts"
+            f" {found.listing}; the latter counts"
         )
     attributes = attributes_of(own, zattrs)
     differ = [
@@ -150,8 +150,8 @@ def _difference(found: Found, shape: Sequence[int] | None) -> str:
     ]
     if own and differ:
         return (
-            f"{where} another attribute {differ[0]!r} in its own metadata than in {found.listing},"
-            " which counts"
+            f"{where} another attribute {differ[0]!r} in its own metadata than in {found.listing};"
+            " the latter counts"
         )
     return ""
 

@@ -241,7 +241,7 @@ class ArrayTree:
         self._chose = names is not None
         self._numbers = _numbered(chosen, self._found)
         opened = _open_records(what, self._found, direct)
-        warn_of_differences((array.found, array.own_shape) for array in opened)
+        warn_of_differences((one.found, one.own_shape) for one in opened if one.found.listing)
         self._facts = tuple(array.facts for array in opened)
         self._opened: tuple[OpenArray, ...] | None = opened
         self._stores: dict[str, ts.TensorStore] | None = None

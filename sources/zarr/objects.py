@@ -21,7 +21,7 @@ import numpy as np
 
 from windrow.core.text import listing, with_article
 from windrow.errors import ArgumentError
-from windrow.sources.remote.paths import joined
+from windrow.sources.remote.paths import joined, zip_url
 from windrow.sources.zarr.consolidated import ShownGroup
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.opened import opened_store
@@ -179,7 +179,7 @@ def _place(what: str, shown: str, store: Any, path: str) -> Standing:
         return Standing(os.path.abspath(os.path.join(os.fspath(store.root), *path.split("/"))))
     if isinstance(store, storage.ZipStore):
         inner = f"{path}/" if path else ""
-        return Standing(f"file://{os.path.abspath(os.fspath(store.path))}|zip:{inner}")
+        return Standing(zip_url(os.path.abspath(os.fspath(store.path))) + inner)
     if isinstance(store, storage.FsspecStore):
         return _of_fsspec(what, shown, store, path)
     return Standing(opened_store(what, store, path))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ import tensorstore as ts
 
 from windrow.core.redaction import shown_url
 from windrow.core.text import with_article
-from windrow.errors import ArgumentError, NotFoundError, SourceError
+from windrow.errors import ArgumentError, SourceError
 from windrow.sources.remote.paths import (
     UNFINISHED_MARKER,
     is_remote,
@@ -44,6 +43,7 @@ from windrow.sources.zarr.metadata import (
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, as_shown, noted_rows
 from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
 from windrow.sources.zarr.pyramids import dataset_paths
+from windrow.sources.zarr.refused import gone, refuse_absurd, unread
 from windrow.sources.zarr.stores import (
     Access,
     Folder,
@@ -54,10 +54,8 @@ from windrow.sources.zarr.stores import (
 )
 from windrow.sources.zarr.urls import is_remote_spec
 
-_READ_DTYPES: Final = "bool, int4 to int64, uint8 to uint64, all floats, bfloat16 and complex"
 _NOT_NUMBERS: Final = ("char", "byte", "string", "ustring", "json")
 _STRING_DTYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
-_MOST_BYTES: Final = 2**31
 _MOST_GROUPS: Final = 16
 _NOT_VALUES: Final = ("attributes", "consolidated_metadata")
 _PRECOMPUTED_AXES: Final = ("x", "y", "z", "channel")
@@ -216,9 +214,7 @@ def _node_or_scale(folder: Folder, name: str, found: FoundTree | None) -> FoundT
     return found
 
 
-def _try_node(
-    folder: Folder, name: str, depth: int = 0, *, own: bool = False
-) -> FoundTree | None:
+def _try_node(folder: Folder, name: str, depth: int = 0, *, own: bool = False) -> FoundTree | None:
     """The arrays of a node; None if `folder` is not a node. `depth` counts the groups around it.
 
     With `own` it is listed, though it may have consolidated metadata.
@@ -385,7 +381,12 @@ def _consolidated(listed: Consolidated, name: str) -> FoundTree:
         if "shape" in meta and not {"", ".", ".."} & set(path.split("/")):
             parent, _, last = path.rpartition("/")
             inside(parent)[last] = found_array(
-                folder.child(path), _joined(name, path), meta, zattrs, consolidated=listed, path=path
+                folder.child(path),
+                _joined(name, path),
+                meta,
+                zattrs,
+                consolidated=listed,
+                path=path,
             )
     return _filled(folder, name, FoundGroup(items, listed.attributes))
 
@@ -399,10 +400,8 @@ def _group(
             f"{folder.what}: {folder.where} lies in more than {_MOST_GROUPS} nested groups; if"
             " a link leads back to an enclosing group, remove it, or give a dict of the arrays"
         )
-    children = folder.listed()
-    if children is None:
-        children = dataset_paths(attributes) or None
-    if children is None:
+    children, levels = folder.listed(), dataset_paths(attributes)
+    if children is None and not levels:
         raise SourceError(
             f"{folder.what}: the group {folder.where} has no consolidated metadata, and"
             " listing a remote store could take very long; consolidate it"
@@ -416,14 +415,27 @@ def _group(
             found = _group(child, inner, {}, depth + 1, bare=True)
         return found
 
+    children = levels if children is None else children
     calls = [functools.partial(inside, path) for path in children]
     nodes = side_by_side(calls, wait=folder.access is not None)
-    items = {
-        path: found
-        for path, found in zip(children, nodes, strict=True)
-        if isinstance(found, Found) or (isinstance(found, FoundGroup) and found.items)
-    }
+    items: dict[str, FoundTree] = {}
+    for path, found in zip(children, nodes, strict=True):
+        if isinstance(found, Found) or (isinstance(found, FoundGroup) and found.items):
+            _put(items, path.split("/"), found)
     return _filled(folder, name, FoundGroup(items, attributes))
+
+
+def _put(items: dict[str, FoundTree], steps: Sequence[str], found: FoundTree) -> None:
+    """Put what was found below a group into its groups."""
+    first, *rest = steps
+    if not rest:
+        items[first] = found
+        return
+    group = items.setdefault(first, FoundGroup({}))
+    if isinstance(group, FoundGroup):
+        inner = dict(group.items)
+        _put(inner, rest, found)
+        items[first] = FoundGroup(inner, group.attributes)
 
 
 def _filled(folder: Folder, name: str, group: FoundGroup) -> FoundGroup:
@@ -436,48 +448,6 @@ def _filled(folder: Folder, name: str, group: FoundGroup) -> FoundGroup:
             )
         raise SourceError(f"{folder.what}: the group {folder.where} holds no arrays")
     return group
-
-
-def unread(found: Found, why: str) -> SourceError:
-    """The error for an array that cannot be read, with the reason `why`."""
-    return SourceError(
-        f"{found.what}: {found.named} in {found.where} is not read: {why}. Arrays of"
-        f" {_READ_DTYPES} are. In a group, choose the arrays to read: names=['image', ...]"
-    )
-
-
-def refuse_absurd(
-    found: Found,
-    shape: Sequence[int],
-    chunk: Sequence[int | None],
-    itemsize: int,
-    shard: Sequence[int | None],
-) -> None:
-    """Refuse sizes that no storage has, before memory is allocated.
-
-    Args:
-        found: The array.
-        shape: Its shape.
-        chunk: Shape of the cells that are decoded together; None along axes where it is unknown.
-        itemsize: Bytes of a value.
-        shard: Shape of what one stored object holds.
-
-    Raises:
-        SourceError: If a chunk or the index of a shard has more than 2 GiB, or the whole 2**62.
-    """
-    of_chunk = math.prod(size or 1 for size in chunk) * itemsize
-    chunks = math.prod(-(-(s or 1) // (c or 1)) for s, c in zip(shard, chunk, strict=True))
-    for what, size, most in (
-        ("a chunk has {:,} bytes", of_chunk, _MOST_BYTES),
-        ("the index of a shard has {:,} bytes", 16 * chunks if chunks > 1 else 0, _MOST_BYTES),
-        ("it has {:,} bytes", math.prod(max(1, size) for size in shape) * itemsize, 2**62),
-    ):
-        if size > most:
-            raise SourceError(
-                f"{found.what}: {found.named} in {found.where} says that {what.format(size)}, and"
-                f" at most {most:,} are read. If that is right, write it in smaller chunks;"
-                " otherwise its metadata are damaged"
-            )
 
 
 @bare
@@ -575,16 +545,6 @@ def _opened(item: Found, future: Any) -> Any:
     shard = tuple(layout.write_chunk.shape or unknown)
     refuse_absurd(item, store.shape, chunk, store.dtype.numpy_dtype.itemsize, shard)
     return store
-
-
-def gone(found: Found, why: str) -> NotFoundError:
-    """The error for an array that is no longer where it was found."""
-    if found.listing:
-        return NotFoundError(
-            f"{found.what}: there is no array at {found.where}, though {found.listing} list it: {why}."
-            " Consolidate again (zarr.consolidate_metadata), or choose other arrays by names=[...]"
-        )
-    return NotFoundError(f"{found.what}: there is no array at {found.where}: {why}")
 
 
 def _place_of(store: Any) -> str:

@@ -31,7 +31,7 @@ from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.box_readers import box_reader, python_reader
 from windrow.sources.zarr.consolidated import agreed_shape, warn_of_differences
 from windrow.sources.zarr.error_text import bare, reason
-from windrow.sources.zarr.find import find_all, open_each, unread
+from windrow.sources.zarr.find import find_all, open_each
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
 from windrow.sources.zarr.local.native_chunks import native_chunks
@@ -45,6 +45,7 @@ from windrow.sources.zarr.plain import (
     row_reader,
 )
 from windrow.sources.zarr.plain_store import PlainStore, box_chunk
+from windrow.sources.zarr.refused import unread
 from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.store_array import StoreArray, store_array
 from windrow.sources.zarr.stores import Access

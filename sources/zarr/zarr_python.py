@@ -34,7 +34,6 @@ from windrow.sources.remote.faults import as_fault
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.consolidated import agreed_shape
 from windrow.sources.zarr.error_text import bare, reason
-from windrow.sources.zarr.find import gone, refuse_absurd, unread
 from windrow.sources.zarr.local.codecs import ChunkDamageError, refuse_larger
 from windrow.sources.zarr.local.metadata import damaged, held_records
 from windrow.sources.zarr.local.presence import PresenceCheck, presence_of_file
@@ -49,6 +48,7 @@ from windrow.sources.zarr.metadata import (
     why_python,
 )
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.refused import gone, refuse_absurd, unread
 from windrow.sources.zarr.remote import FetchedPresence, filled, unreachable
 from windrow.sources.zarr.stores import Access
 

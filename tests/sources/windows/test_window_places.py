@@ -106,7 +106,7 @@ def test_a_size_in_the_world_opens_the_finest_level(image: Path, tmp_path: Path)
     one = ome(tmp_path / "one", {"0": (FINE, [scale(2, 2)])}, space("y", "x"))
     in_world, in_cells = (WindowDataSource(one, {"x": size}) for size in ("4um", 2))
     assert in_world.fingerprint == in_cells.fingerprint
-    assert np.array_equal(in_world[1]["0"], FINE[:, 2:4])
+    assert np.array_equal(in_world[1], FINE[:, 2:4])
 
 
 def test_levels_by_name(image: Path, two: dict[str, Path], tmp_path: Path) -> None:

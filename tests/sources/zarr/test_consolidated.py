@@ -80,7 +80,8 @@ def test_rows_are_those_of_the_consolidated_metadata(
         assert len([one for one in told if "own metadata" in str(one.message)]) == 1
         for each in (source, pickle.loads(pickle.dumps(source))):
             np.testing.assert_array_equal(each.read(np.arange(5))["x"], VALUES[:5])
-        assert len(source) == 5 and f"[5, 2] chunks" in source.fingerprint
+        assert len(source) == 5
+        assert "[5, 2] chunks" in source.fingerprint
         batches = list(MapDataset.source(source).batch(2))
         np.testing.assert_array_equal(batches[2]["x"], VALUES[4:5])
         with pytest.warns(UserWarning, match=OLD):
@@ -98,7 +99,8 @@ def test_commands_read_the_same_rows(
     path = store(tmp_path / "s.zarr", zarr_format)
     with pytest.warns(UserWarning, match=OLD):
         found = inspect(path)
-    assert found.records == 5 and found.arrays[-1].shape == (5, 2)
+    assert found.records == 5
+    assert found.arrays[-1].shape == (5, 2)
     with pytest.warns(UserWarning, match=OLD):
         assert main(["verify", str(path)]) == 0
     assert "5 records" in capsys.readouterr().out

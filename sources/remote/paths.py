@@ -47,9 +47,9 @@ def parted(path: str) -> tuple[str, str]:
     if not is_remote(path):
         return path, ""
     parts = path.split("::")
-    if "://" not in path:
-        parts[0] += "://"
-    named = next(at for at, part in enumerate(parts) if "://" in part)
+    named = next((at for at, part in enumerate(parts) if "://" in part), None)
+    if named is None:  # such as zip::/data/a.zip
+        named, parts[0] = 0, f"{parts[0]}://"
     head = "::".join(parts[: named + 1])
     rest = "".join("::" + part for part in parts[named + 1 :])
     if _is_web(parts[named]):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from windrow.sources.zarr.names import Found
     from windrow.sources.zarr.opened import OpenedStore
 
-# The entries that say where values lie and how they are read, besides the shape.
+# The entries next to the shape that say where values lie and how they are read.
 _STORED: Final = ("dtype", "data_type", "chunks", "chunk_grid")
 _WAY_OUT: Final = "Consolidate again (zarr.consolidate_metadata)"
 

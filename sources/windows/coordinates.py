@@ -24,7 +24,6 @@ import tensorstore as ts
 from windrow.errors import SourceError
 from windrow.sources.windows.cf import decoding_of, times_of, unit_ns
 from windrow.sources.windows.selection import Coordinate
-from windrow.sources.zarr.consolidated import Consolidated
 from windrow.sources.zarr.find import found_array
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
@@ -35,7 +34,7 @@ from windrow.sources.zarr.metadata import (
     of_any_length,
     why_python,
 )
-from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.names import Consolidated, Found
 from windrow.sources.zarr.opened import OpenedFolder
 from windrow.sources.zarr.stores import (
     Access,

@@ -8,61 +8,18 @@ Invariant: an array has the shape that was shown to the user, and no cell that i
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from windrow.errors import SourceError
 from windrow.sources.zarr.metadata import attributes_of, consolidated_nodes, is_v3, sizes_of
+from windrow.sources.zarr.names import Consolidated, Found
 from windrow.sources.zarr.stores import Folder, LocalFolder, metadata_of
-
-if TYPE_CHECKING:
-    from windrow.sources.zarr.names import Found
-    from windrow.sources.zarr.opened import OpenedStore
 
 # The entries next to the shape that say where values lie and how they are read.
 _STORED: Final = ("dtype", "data_type", "chunks", "chunk_grid")
 _WAY_OUT: Final = "Consolidate again (zarr.consolidate_metadata)"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Consolidated:
-    """The consolidated metadata of a group.
-
-    Args:
-        folder: The group.
-        nodes: Metadata of each node in it, by path, with the attributes of v2 (None for v3).
-        attributes: The attributes of the group.
-    """
-
-    folder: Folder
-    nodes: Mapping[str, tuple[Mapping[str, Any], Any]]
-    attributes: Mapping[str, Any]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Metadata of a large group are many megabytes, and copies of a source need none of them.
-        return type(None), ()
-
-    @property
-    def shown(self) -> str:
-        """The metadata, for messages."""
-        return f"the consolidated metadata of {self.folder.where}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ShownGroup:
-    """A group as an open object shows it.
-
-    Args:
-        place: Its path or URL, or its node in an open store.
-        shown: The object, for messages.
-        shapes: The shapes of arrays that it shows, by path; None if the arrays' own metadata count.
-    """
-
-    place: str | OpenedStore
-    shown: str
-    shapes: Mapping[str, tuple[int, ...]] | None
 
 
 def consolidated_in(folder: Folder, meta: Mapping[str, Any]) -> Consolidated | None:

@@ -27,7 +27,7 @@ from windrow.sources.remote.paths import (
     refuse_unfinished,
     unfinished,
 )
-from windrow.sources.zarr.consolidated import Consolidated, ShownGroup, capped, consolidated_in
+from windrow.sources.zarr.consolidated import capped, consolidated_in
 from windrow.sources.zarr.error_text import bare
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
@@ -40,7 +40,15 @@ from windrow.sources.zarr.metadata import (
     is_v3,
     sizes_of,
 )
-from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, as_shown, noted_rows
+from windrow.sources.zarr.names import (
+    Consolidated,
+    Found,
+    FoundGroup,
+    FoundTree,
+    ShownGroup,
+    as_shown,
+    noted_rows,
+)
 from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
 from windrow.sources.zarr.pyramids import dataset_paths
 from windrow.sources.zarr.refused import gone, refuse_absurd, unread

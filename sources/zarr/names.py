@@ -16,11 +16,10 @@ from typing import Any, Final, TypeAlias, Union
 
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
-from windrow.sources.zarr.consolidated import Consolidated, ShownGroup
 from windrow.sources.zarr.error_text import reason
 from windrow.sources.zarr.opened import OpenedStore
 from windrow.sources.zarr.spacing import Spacing
-from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.stores import Access, Folder
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
 # An attribute of a group: the keys of its object name the inner groups whose arrays are the values
@@ -35,6 +34,45 @@ OFFSETS: Final = "offsets"
 # many values make a block.
 BLOCKS: Final = "blocks"
 BLOCK_VALUES: Final = "windrow_block_values"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Consolidated:
+    """The consolidated metadata of a group.
+
+    Args:
+        folder: The group.
+        nodes: Metadata of each node in it, by path, with the attributes of v2 (None for v3).
+        attributes: The attributes of the group.
+    """
+
+    folder: Folder
+    nodes: Mapping[str, tuple[Mapping[str, Any], Any]]
+    attributes: Mapping[str, Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Metadata of a large group are many megabytes, and copies of a source need none of them.
+        return type(None), ()
+
+    @property
+    def shown(self) -> str:
+        """The metadata, for messages."""
+        return f"the consolidated metadata of {self.folder.where}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShownGroup:
+    """A group as an open object shows it.
+
+    Args:
+        place: Its path or URL, or its node in an open store.
+        shown: The object, for messages.
+        shapes: The shapes of arrays that it shows, by path; None if the arrays' own metadata count.
+    """
+
+    place: str | OpenedStore
+    shown: str
+    shapes: Mapping[str, tuple[int, ...]] | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

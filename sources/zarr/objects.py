@@ -22,8 +22,8 @@ import numpy as np
 from windrow.core.text import listing, with_article
 from windrow.errors import ArgumentError
 from windrow.sources.remote.paths import joined, zip_url
-from windrow.sources.zarr.consolidated import ShownGroup
 from windrow.sources.zarr.held import HeldArray
+from windrow.sources.zarr.names import ShownGroup
 from windrow.sources.zarr.opened import opened_store
 
 # Settings of the event loop in which zarr-python uses a file system.

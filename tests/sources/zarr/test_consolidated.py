@@ -58,7 +58,7 @@ def store(path: Path, zarr_format: Any, kind: str = "plain", *, group: str | Non
     "way", ["local", "tensorstore", "http", "fsspec", "cache", "memory", "zip", "chain"]
 )
 def test_rows_are_those_of_the_consolidated_metadata(
-    tmp_path: Path, zarr_format: int, kind: str, way: str
+    tmp_path: Path, zarr_format: Any, kind: str, way: str
 ) -> None:
     path = store(tmp_path / "s.zarr", zarr_format, kind)
     more: dict[str, Any] = {"direct": False} if way == "tensorstore" else {}
@@ -94,7 +94,7 @@ def test_rows_are_those_of_the_consolidated_metadata(
 
 @FORMATS
 def test_commands_read_the_same_rows(
-    tmp_path: Path, zarr_format: int, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, zarr_format: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = store(tmp_path / "s.zarr", zarr_format)
     with pytest.warns(UserWarning, match=OLD):
@@ -131,10 +131,10 @@ def test_open_objects_have_the_rows_that_they_show(tmp_path: Path) -> None:
 @FORMATS
 @pytest.mark.parametrize("direct", [None, False])
 def test_an_array_that_was_cut_since_is_refused(
-    tmp_path: Path, zarr_format: int, direct: bool | None
+    tmp_path: Path, zarr_format: Any, direct: bool | None
 ) -> None:
     path = store(tmp_path / "s.zarr", zarr_format)
-    group = zarr.open_group(path, mode="r+", use_consolidated=False)
+    group: Any = zarr.open_group(path, mode="r+", use_consolidated=False)
     group["x"].resize((4, 2))
     for source in (path, zarr.open_group(path, mode="r")):
         with pytest.raises(SourceError, match=r"has shape \[4, 2\] .* it was cut since"):
@@ -147,7 +147,7 @@ def test_an_array_that_was_cut_since_is_refused(
 
 @FORMATS
 def test_attributes_are_those_of_the_consolidated_metadata(
-    tmp_path: Path, zarr_format: int
+    tmp_path: Path, zarr_format: Any
 ) -> None:
     path = store(tmp_path / "s.zarr", zarr_format)
     zarr.consolidate_metadata(path, zarr_format=zarr_format)

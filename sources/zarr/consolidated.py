@@ -8,9 +8,12 @@ Invariant: an array has the shape that was shown to the user, and no cell that i
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
+
+import numpy as np
 
 from windrow.errors import SourceError
 from windrow.sources.zarr.metadata import attributes_of, consolidated_nodes, is_v3, sizes_of
@@ -51,7 +54,7 @@ def agreed_shape(found: Found, own: Mapping[str, Any]) -> tuple[int, ...] | None
         return None
     for key in _STORED:
         then, now = shown.get(key), own.get(key)
-        if type(then) is type(now) and then != now:
+        if type(then) is type(now) and then != now and not _is_one_dtype(then, now):
             raise SourceError(
                 f"{found.what}: {found.named} in {found.where} has {key} {now} in its own metadata, and"
                 f" {then} in {found.listing}: it was written anew. {_WAY_OUT}, or open it again"
@@ -63,6 +66,14 @@ def agreed_shape(found: Found, own: Mapping[str, Any]) -> tuple[int, ...] | None
             f" read as the fill value. {_WAY_OUT}, or open it again"
         )
     return shape
+
+
+def _is_one_dtype(then: Any, now: Any) -> bool:
+    """Whether two names are of one dtype of NumPy, as `<i1` and `|i1`."""
+    try:
+        return isinstance(then, str) and np.dtype(then) == np.dtype(now)
+    except TypeError:
+        return False
 
 
 def _plain(value: Any) -> Any:
@@ -103,7 +114,7 @@ def _difference(found: Found, shape: Sequence[int] | None) -> str:
     differ = [
         key
         for key in sorted({*attributes, *found.attributes})
-        if repr(attributes.get(key)) != repr(found.attributes.get(key))
+        if _text(attributes.get(key)) != _text(found.attributes.get(key))
     ]
     if own and differ:
         return (
@@ -113,11 +124,18 @@ def _difference(found: Found, shape: Sequence[int] | None) -> str:
     return ""
 
 
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)  # a NaN equals no NaN
+
+
 def _own(found: Found) -> tuple[Mapping[str, Any], Any]:
     """The own metadata of a local array, and its attributes of v2; empty elsewhere."""
     if found.folder is None or found.metadata is None:
         return {}, None
     folder = LocalFolder(found.what, found.folder)
-    if is_v3(found.metadata):
-        return metadata_of(folder, "zarr.json") or {}, None
-    return metadata_of(folder, ".zarray") or {}, metadata_of(folder, ".zattrs")
+    try:
+        if is_v3(found.metadata):
+            return metadata_of(folder, "zarr.json") or {}, None
+        return metadata_of(folder, ".zarray") or {}, metadata_of(folder, ".zattrs")
+    except SourceError:
+        return {}, None  # opening the array says what is wrong with it

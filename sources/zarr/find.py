@@ -173,6 +173,7 @@ def _find_each(
 
 def _waits(value: Any) -> bool:
     """Whether finding `value` may wait for a network."""
+    value = value.place if isinstance(value, ShownGroup) else value
     return isinstance(value, str) and (is_remote(value) or "://" in value)
 
 

@@ -226,7 +226,7 @@ def test_a_coordinate_that_is_refused_is_no_cell(labelled: Path) -> None:
         for key in [key for key in objects(labelled) if key.startswith("w/lat/")]:
             server.remove(key)
         source = WindowDataSource(server.url("w/t"), {"time": 3}, select={"lat": slice(1, 3)})
-        assert source[0].shape == (3, 2, 2, 6)  # the array knows of none: cells
+        assert source[0].shape == (3, 3, 2, 6)  # the array knows of none: cells
         with pytest.raises(NotFoundError, match="w/lat/, though the consolidated metadata"):
             WindowDataSource(server.url("w"), {"time": 3}, select={"lat": slice(1, 3)})
     with RangeServer(objects(labelled)) as server:

@@ -4,8 +4,8 @@ An object of a local folder or a URL stands for that path, so that the same read
 it has the fingerprint and the states of the path. An object of xarray stands for the arrays of its store
 only if it shows what the store holds: not sliced, renamed, transposed or computed.
 
-Invariants: neither library is imported unless the caller has. An object that has changed is refused,
-never read as if it had not.
+Invariants: neither library is imported unless the caller has. An array that has changed is refused. A
+group and a dataset have the rows that they show, whatever was appended since.
 """
 
 from __future__ import annotations

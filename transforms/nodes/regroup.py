@@ -111,6 +111,10 @@ class ZipNode(JoinNode):
         return sum(known, start=Amount.exactly(0)) if len(known) == len(sizes) else None
 
     @property
+    def follows_shard(self) -> bool:
+        return True
+
+    @property
     def takes_all(self) -> bool:
         return True
 
@@ -276,14 +280,17 @@ class BatchNode(RegroupNode):
         return 1
 
     @property
-    def shard_names(self) -> str | None:
-        """Names the shards that the node makes, and their number; None where each batch is whole."""
-        return None
-
-    @property
     def agree(self) -> Callable[[bool], bool] | None:
         """Decides with the other shards whether there is another batch."""
         return None
+
+    @property
+    def of_one_lane(self) -> Node:
+        if self.length != STREAM:
+            return self
+        from windrow.transforms.nodes.tail import of_one_lane  # which knows all kinds of batch
+
+        return of_one_lane(self)
 
     @property
     def is_padded(self) -> bool:

@@ -12,16 +12,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from windrow.errors import ArgumentError, PlanError
-from windrow.transforms import columns
+from windrow.transforms import columns, tables
 from windrow.transforms.amounts import Amount
+from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes.base import STREAM, IntArray, Node, RowShare, Where
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of, topmost_batch
 from windrow.transforms.positions import Positions
-from windrow.transforms.row_blocks import Step
+from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step, groups
 from windrow.transforms.tables import Listed, Table
 
 B = TypeVar("B", bound=BatchNode)
+_NO_RECORDS = MadeOf.of_elements(0, np.zeros(0, np.int64)).grouped([0, 0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -166,6 +168,22 @@ class ShardBatchNode(BatchNode):
         for number in empty.tolist():
             batches[number] = self.emptied(batches[number])
         return Listed(batches)
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        """The batches of a stream of one lane, whose rows are all made."""
+        for group in groups(inputs.blocks(0, position, self.size), self.size):
+            if len(group) < self.size and self.drop_remainder:
+                return
+            slots = [(low, min(high, len(group))) for low, high in self.slots()]
+            own = np.concatenate([np.arange(low, max(low, high)) for low, high in slots])
+            made = self.batched(group.taken(own if len(own) else np.zeros(1, np.int64)), inputs.calling)
+            mark = group.marks[-1:]
+            yield dataclasses.replace(made if len(own) else self.without_rows(made), marks=mark)
+
+    def without_rows(self, made: Block) -> Block:
+        """A block of one batch, without its rows."""
+        table = Listed([self.emptied(batch) for batch in tables.elements(made.table)])
+        return Block(table, made.marks, _NO_RECORDS)
 
     def emptied(self, batch: Any) -> Any:
         """A batch without rows, or of padding alone, like another batch."""

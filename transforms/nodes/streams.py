@@ -132,6 +132,10 @@ class ToStreamNode(Node):
         is_planned = self.parent.has_gaps and self.lanes == 1
         return dataclasses.replace(self, share=share) if is_planned else None
 
+    def without_share(self) -> Node:
+        """The stream of all rows."""
+        return dataclasses.replace(self, share=None)
+
     def never_ends(self) -> bool:
         return self.parent.length >= ENDLESS
 
@@ -494,16 +498,25 @@ def no_row(lane: int, lanes: int, why: str, advice: str = "") -> PlanError:
 
 
 def lanes_of(nodes: Sequence[Node], who: str) -> int:
-    """The number of lanes that streams have, all of them the same; 1 with random access.
+    """The number of lanes that streams have, all of them the same.
+
+    It is 1 with random access, and after a batch that joins lanes.
 
     Raises:
         PlanError: If streams with different numbers of lanes meet.
     """
-    found = {chain.lanes for node in nodes for chain in chains_of(node)}
+    found, waiting = set[int](), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        chain = as_chain(node)
+        if chain is not None or node.run_lanes is not None:
+            found.add(1 if chain is None else chain.lanes)
+        else:
+            waiting += node.parents
     if len(found) > 1:
         raise PlanError(
             f"{who}: streams with {' and '.join(map(str, sorted(found)))} lanes cannot be put"
-            " together; give each to_iter_dataset the same lanes="
+            " together; give each to_iter_dataset the same lanes= (after a batch a stream has one)"
         )
     return found.pop() if found else 1
 
@@ -575,7 +588,7 @@ def undecided(node: Node) -> Node | None:
 def named_mixture(node: Node) -> MixingNode | None:
     """The mixture with named parents that a stream is made of, with no other mixture around it."""
     while node.length == STREAM and len(node.parents) == 1 and not isinstance(node, MixingNode):
-        if node.hides_parents:
+        if node.hides_parents or node.run_lanes is not None:
             return None
         node = node.parent
     return node if isinstance(node, MixingNode) and node.part_names is not None else None

@@ -1,0 +1,141 @@
+"""What may follow a batch: nodes that leave it the last one, and nodes that take its elements.
+
+The last batch of a chain has only nodes after it that make each element of one element (`follows_batch`).
+A node of any other kind takes the batches as the elements of a stream of one lane: `joined` puts the
+node in that makes such batches of the rows of all lanes. A shard has some rows of each batch. Only nodes for
+which that makes no difference may follow it (`follows_shard`).
+
+Invariant: what a node gives of a shard are the rows of the shard of what it gives of whole batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from windrow.errors import PlanError
+
+
+class FollowsBatch:
+    """The part of a node that says whether it may follow the last batch, and a shard of it."""
+
+    parents: tuple[Any, ...]
+    keeps_elements: Any
+
+    @property
+    def follows_batch(self) -> bool:
+        """Whether an element is made of one element alone, without its index, or is that element.
+
+        The last batch of a chain may have such nodes after it: see `windrow.transforms.nodes.tail`.
+        """
+        return False
+
+    @property
+    def follows_shard(self) -> bool:
+        """Whether numbers alone decide which elements come, and a row is made of one row alone."""
+        return bool(self.keeps_elements)
+
+    @property
+    def shard_names(self) -> str | None:
+        """Names the shards of each batch that the node makes, and their number; None for whole batches."""
+        return None
+
+    @property
+    def of_one_lane(self) -> Any:
+        """A batch as a node of a stream without lanes, which other nodes may follow; else the node."""
+        return self
+
+    @property
+    def as_last(self) -> Any:
+        """What `of_one_lane` was made of."""
+        return self
+
+    @property
+    def run_lanes(self) -> tuple[Sequence[int], int] | None:
+        """The lanes of its parents that it runs, and their number; None where it joins none."""
+        return None
+
+
+def parents_of(node: Any) -> tuple[Any, ...]:
+    """The parents of a new node, with batches of lanes joined unless the node leaves them the last.
+
+    Raises:
+        PlanError: If the node may not follow a shard, its parents have different shards, or lanes
+            cannot be joined.
+    """
+    check_shards(node.parents, node)
+    if node.follows_batch:
+        return tuple(node.parents)
+    return tuple(joined(parent) for parent in node.parents)
+
+
+def check_shards(parents: Sequence[Any], node: Any = None, who: str = "") -> None:
+    """Check that a node may come after its parents' shards.
+
+    Args:
+        parents: Its parents.
+        node: The node; None for one that may not follow a shard.
+        who: The node as its user wrote it, if there is no node.
+
+    Raises:
+        PlanError: If it may not.
+    """
+    found = [shard_of(parent) for parent in parents]
+    shard = next((each for each in found if each is not None), None)
+    if shard is None:
+        return
+    who = who or node.written
+    if node is None or not node.follows_shard:
+        way = "move it before batch"
+        if getattr(node, "may_be_batched", False):
+            way += ", or write it as map(..., batched=True), which promises that rows are independent"
+        elif node is not None and node.sets_rows:
+            way = "call shard after it"
+        raise PlanError(
+            f"{who} comes after {shard.written}, which has only some rows of each batch; {way}"
+        )
+    names = {"no shard" if each is None else f"shard {each.shard_names}" for each in found}
+    if len(names) > 1:
+        raise PlanError(
+            f"{who}: its datasets have different rows of their batches: {' and '.join(sorted(names))};"
+            " give each the same shard(index, count), or give none of them one"
+        )
+    if shard.agree is not None and not node.follows_batch:
+        raise PlanError(
+            f"{who} comes after shard(..., agree=...), which decides where the chain ends; leave agree"
+            " out, or move it before batch"
+        )
+
+
+def shard_of(node: Any) -> Any:
+    """The node of some rows of batches, whose elements are, or make, a node's; None for whole ones."""
+    while node.shard_names is None and node.parents:
+        node = node.parents[0]
+    return None if node.shard_names is None else node
+
+
+def joined(node: Any) -> Any:
+    """The stream as one of one lane, if it ends with a batch of lanes."""
+    return _last_changed(node, lambda last: last.of_one_lane)
+
+
+def as_written(node: Any) -> Any:
+    """The stream that `joined` was called with."""
+    return _last_changed(node, lambda last: last.as_last)
+
+
+def _last_changed(node: Any, change: Callable[[Any], Any]) -> Any:
+    last = node
+    while last.follows_batch:
+        last = last.parent
+    return replaced(node, last, change(last))
+
+
+def replaced(node: Any, old: Any, new: Any) -> Any:
+    """The chain with another node in place of one that its first parents lead to."""
+    if node is old or old is new:
+        return new if node is old else node
+    moved = node.over(tuple(replaced(parent, old, new) for parent in node.parents))
+    if moved.length not in (-1, new.length):
+        object.__setattr__(moved, "length", new.length)
+    return moved

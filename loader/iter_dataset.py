@@ -379,6 +379,8 @@ class IterDataset(Dataset[T_co]):
     def rebatch(self, batch_size: int, *, drop_remainder: bool = False) -> IterDataset[T_co]:
         """Batches of `batch_size` rows, cut and joined from batches of any sizes.
 
+        After a shard, its rows of each new batch: each process makes all rows of these.
+
         Args:
             batch_size: Rows per batch; the last batch may have fewer.
             drop_remainder: Leave out a shorter last batch.
@@ -395,8 +397,12 @@ class IterDataset(Dataset[T_co]):
             [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
         """
         size = integer(batch_size, "rebatch: batch_size")
-        rows = nodes.UnbatchNode((self._node,))
-        return IterDataset(nodes.BatchNode((rows,), size, drop_remainder))
+        whole, share = nodes.unshared(self._node, "rebatch")
+        node: nodes.Node = nodes.BatchNode((nodes.UnbatchNode((whole,)),), size, drop_remainder)
+        if share is not None:
+            node = nodes.shared(node, share)
+            nodes.tail_of(node).run()  # checks that the shards can end together
+        return IterDataset(node)
 
     def shard(
         self, index: int, count: int, *, agree: Callable[[bool], bool] | None = None

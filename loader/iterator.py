@@ -38,6 +38,7 @@ from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     Node,
     RowPosition,
+    StreamLimitNode,
     Tail,
     as_node,
     has_own,
@@ -540,6 +541,19 @@ def _restored(
 ) -> DatasetIterator[Any]:
     iterator: DatasetIterator[Any] = DatasetIterator(node, delivery)
     iterator._resume(found)
+    return iterator
+
+
+def first_elements(node: Node, count: int) -> DatasetIterator[Any]:
+    """An iterator over a stream of which no more than the first elements are wanted.
+
+    It asks no other shard whether there is one.
+    """
+    tail = tail_of(node)
+    if tail.agree is None and (tail.lanes == 1 or tail.batch is not None):
+        node = StreamLimitNode((node,), count)  # no more are read
+    iterator: DatasetIterator[Any] = DatasetIterator(node)
+    iterator._agree = None
     return iterator
 
 

@@ -143,7 +143,8 @@ class Identity:
                 " windrow.merge_states, and restore the result"
             )
         found: list[list[int | None] | None] = [
-            None if lane is None else [*_checked(_with_zeros(self.tail, lane), width)] for lane in lanes
+            None if lane is None else [*_checked(_with_zeros(self.tail, lane), width)]
+            for lane in lanes
         ]
         given = state.get("after", [0] * after)
         (rows,) = _checked([state["rows"]], 1)
@@ -178,7 +179,11 @@ def _missing_lanes(tail: Tail, lanes: Sequence[Any]) -> list[int]:
     missing = {lane for lane in tail.own_lanes if lanes[lane] is None}
     for position in lanes if tail.joined else ():
         for lane, places, is_run in tail.joined:
-            if is_run and isinstance(position, list) and None in position[places.start : places.stop]:
+            if (
+                is_run
+                and isinstance(position, list)
+                and None in position[places.start : places.stop]
+            ):
                 missing.add(lane)
     return sorted(missing)
 

@@ -88,7 +88,9 @@ def check_shards(parents: Sequence[Any], node: Any = None, who: str = "") -> Non
     if node is None or not node.follows_shard:
         way = "move it before batch"
         if getattr(node, "may_be_batched", False):
-            way += ", or write it as map(..., batched=True), which promises that rows are independent"
+            way += (
+                ", or write it as map(..., batched=True), which promises that rows are independent"
+            )
         elif node is not None and node.sets_rows:
             way = "call shard after it"
         raise PlanError(
@@ -100,7 +102,17 @@ def check_shards(parents: Sequence[Any], node: Any = None, who: str = "") -> Non
             f"{who}: its datasets have different rows of their batches: {' and '.join(sorted(names))};"
             " give each the same shard(index, count), or give none of them one"
         )
-    if shard.agree is not None and not node.follows_batch:
+    if not node.follows_batch:
+        check_agreement(shard, who)
+
+
+def check_agreement(shard: Any, who: str) -> None:
+    """Check that the end of a chain with a shard is known without the other shards.
+
+    Raises:
+        PlanError: If it is not.
+    """
+    if shard.agree is not None:
         raise PlanError(
             f"{who} comes after shard(..., agree=...), which decides where the chain ends; leave agree"
             " out, or move it before batch"

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from windrow.errors import PlanError
 from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
@@ -90,6 +89,10 @@ class LaneRowsNode(StreamNode):
     @property
     def width(self) -> int:
         return self.lanes * self.parent.width + 1
+
+    @property
+    def run_lanes(self) -> tuple[Sequence[int], int]:
+        return range(self.lanes), self.lanes
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         lanes = self.lanes

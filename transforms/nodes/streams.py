@@ -13,7 +13,6 @@ Contract of every `blocks`:
 from __future__ import annotations
 
 import abc
-import copy
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -34,7 +33,7 @@ from windrow.transforms.nodes.base import (
     Where,
     WorkerSettings,
 )
-from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode, first_elements
+from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
 from windrow.transforms.nodes.whole_chain import may_be_absent
@@ -356,63 +355,6 @@ class StreamRepeatNode(StreamNode):
                     epochs = min(epochs, self.times - 1 - epoch)
                 epoch, passed = epoch + epochs, passed + epochs * moved.passed
         return Moved([*moved.position, epoch], passed)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class StreamLimitNode(StreamNode):
-    """The first `size` elements of the stream. Its own integer counts those that were given."""
-
-    size: int
-
-    position_width: ClassVar[int] = 1
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
-
-    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
-        return first_elements(parents[0], self.size)
-
-    def count(self) -> int:
-        at_least(1, self.size, "limit: count")
-        return STREAM
-
-    @property
-    def label(self) -> str:
-        return f"limit({self.size})"
-
-    def elements(self, *, once: bool = True) -> Amount:
-        found = self.parent.elements(once=False)
-        return Amount(min(self.size, found.low), min(self.size, found.high))
-
-    def in_lane(self, lane: int, lanes: int) -> Node:
-        moved = copy.copy(super().in_lane(lane, lanes))
-        object.__setattr__(moved, "size", lane_share(self.size, lane, lanes))
-        return moved
-
-    def never_ends(self) -> bool:
-        return False
-
-    @property
-    def may_end_early(self) -> bool:
-        return True
-
-    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        given, size = position[-1], inputs.share(self.size)
-        if given >= size:
-            return
-        for block in inputs.blocks(0, position[:-1], unit):
-            block = block.sliced(0, min(len(block), size - given))
-            yield block.with_marks(np.arange(given + 1, given + 1 + len(block)))
-            given += len(block)
-            if given == size:
-                return
-
-    def position_after(
-        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
-    ) -> Moved:
-        *before, given = position
-        moved = moves.after(0, before, max(0, min(count, moves.share(self.size) - given)), unit)
-        return Moved([*moved.position, given + moved.passed], moved.passed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

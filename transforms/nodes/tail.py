@@ -19,11 +19,11 @@ import numpy as np
 
 from windrow.errors import PlanError
 from windrow.transforms.nodes.base import STREAM, IntArray, Node
-from windrow.transforms.nodes.following import replaced, shard_of
+from windrow.transforms.nodes.following import replaced
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
-from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of
+from windrow.transforms.nodes.streams import as_batch, lanes_of
 from windrow.transforms.nodes.whole_chain import fingerprint_of
 
 

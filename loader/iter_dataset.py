@@ -357,7 +357,7 @@ class IterDataset(Dataset[T_co]):
 
         In a stream with lanes, a lane that has ended leaves its rows out; with `remainder="pad"` its
         rows are padding in their places, and with `"drop"` the stream ends at the first batch that
-        a lane cannot fill.
+        a lane cannot fill. What follows the batch takes it as an element of a stream of one lane.
 
         Raises:
             ArgumentError: If an argument has the wrong type or contradicts another one.
@@ -412,8 +412,10 @@ class IterDataset(Dataset[T_co]):
         An element has the rows `[index * B // count, (index + 1) * B // count)` of the batch that the
         chain would give without `shard`. Nothing is read for others where `count` divides the number
         of lanes (`to_iter_dataset(lanes=...)`) or the batch is made with random access. Else
-        processes that share a lane each run it. After it only `map(..., batched=True)` may follow,
-        which promises independent rows, and `mp_prefetch`.
+        processes that share a lane each run it. What follows gives this process's rows of the batches that
+        it would give without `shard`: `limit`, `repeat`, `cache`, `window_shuffle`, `mp_prefetch`, `rebatch`,
+        `map(..., batched=True)`, which promises independent rows, and `mix`, `zip` and `interleave` of equal
+        shards. Other methods are a PlanError: call them before the batch.
 
         All shards end at the same batch. So a finite stream with a filter needs `repeat()` before the
         batch, or `drop_remainder=True` and `agree`.
@@ -513,10 +515,12 @@ class IterDataset(Dataset[T_co]):
     def limit(self, count: int) -> IterDataset[T_co]:
         """The first `count` elements.
 
-        A batched function before it may be called on more rows.
+        In a stream with lanes these are the first elements of the lanes in turn. A batched function before
+        it may be called on more rows.
 
         Raises:
-            PlanError: If `count` is less than 1.
+            PlanError: If `count` is less than 1, or the stream has lanes that end, and how many elements
+                each of them has is not known before they are read, as after a filter.
         """
         size = integer(count, "limit: count")
         return IterDataset(nodes.StreamLimitNode((self._node,), size))

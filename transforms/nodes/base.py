@@ -71,7 +71,7 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.dealing import DealtToLanes, MadeOfBoxes, TakesBad
-from windrow.transforms.nodes.following import FollowsBatch, parents_of
+from windrow.transforms.nodes.following import FollowsBatch, check_shards, parents_of
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -152,6 +152,7 @@ class Node(DealtToLanes, MadeOfBoxes, FollowsBatch, TakesBad, abc.ABC):
     def __post_init__(self) -> None:
         object.__setattr__(self, "parents", parents_of(self))
         object.__setattr__(self, "length", self.count())
+        check_shards(self.parents, self)
 
     # --- what it is ------------------------------------------------------------------------------
 

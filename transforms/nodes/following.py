@@ -60,10 +60,8 @@ def parents_of(node: Any) -> tuple[Any, ...]:
     """The parents of a new node, with batches of lanes joined unless the node leaves them the last.
 
     Raises:
-        PlanError: If the node may not follow a shard, its parents have different shards, or lanes
-            cannot be joined.
+        PlanError: If lanes cannot be joined.
     """
-    check_shards(node.parents, node)
     if node.follows_batch:
         return tuple(node.parents)
     return tuple(joined(parent) for parent in node.parents)
@@ -78,7 +76,7 @@ def check_shards(parents: Sequence[Any], node: Any = None, who: str = "") -> Non
         who: The node as its user wrote it, if there is no node.
 
     Raises:
-        PlanError: If it may not.
+        PlanError: If it may not, or its parents have different shards.
     """
     found = [shard_of(parent) for parent in parents]
     shard = next((each for each in found if each is not None), None)

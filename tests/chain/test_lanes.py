@@ -69,7 +69,8 @@ def drawn_stream(data: st.DataObject, options: ReadOptions) -> IterDataset[Any]:
     if data.draw(st.booleans(), "blocks"):
         chain = chain.block_shuffle(seed=3, block=data.draw(st.sampled_from([1, 3, 7])))
     stream = chain.map(ten_more).to_iter_dataset(options, lanes=8)
-    for step in data.draw(st.lists(st.sampled_from("fwmlinrtpc"), max_size=4), "steps"):
+    steps = data.draw(st.lists(st.sampled_from("fwmlinrtpc"), max_size=4), "steps")
+    for place, step in enumerate(steps):
         match step:
             case "f":
                 stream = stream.filter(not_of_three)
@@ -78,7 +79,7 @@ def drawn_stream(data: st.DataObject, options: ReadOptions) -> IterDataset[Any]:
             case "m":
                 other = M.range(1000, 1500).to_iter_dataset(options, lanes=8)
                 stream = IterDataset.mix([stream, other], [2, 1])
-            case "l":
+            case "l" if not {*steps[:place]} & {*"ftpc"}:  # else the first elements are not known
                 stream = stream.limit(150)
             case "i":
                 stream = stream.map_with_index(with_row)

@@ -297,6 +297,14 @@ class LaneBatchNode(ShardBatchNode):
             yield from self._made(rows_of, order, marks, inputs, last, self._places(parts))
             before += turns * rows
 
+    def blocks_without_values(
+        self, position: Sequence[int], inputs: Inputs, unit: int | None
+    ) -> Blocks:
+        if self.batch_fn is None:
+            yield from super().blocks_without_values(position, inputs, unit)
+        else:
+            yield from self.unapplied.blocks(position, inputs, unit)
+
     def _starts(self, at: IntArray) -> dict[int, list[int]]:
         """The position of each of these lanes."""
         return {lane: at[lane].tolist() for lane in self.own_lanes()}

@@ -545,7 +545,7 @@ def _restored(
 
 
 def first_elements(node: Node, count: int) -> DatasetIterator[Any]:
-    """An iterator over a stream of which no more than the first elements are wanted.
+    """An iterator over a stream, for its first elements alone.
 
     It asks no other shard whether there is one.
     """

@@ -1,7 +1,7 @@
 """The first elements of a stream.
 
-In a stream with lanes they are the first elements of the lanes in turn, and those of other lanes where one
-has ended. So how many each lane has must be known, unless no lane ends.
+In a stream with lanes they are the first elements of the lanes in turn, without lanes that have ended. So
+how many elements each lane has must be known, unless no lane ends.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from windrow.transforms.nodes.base import (
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
 from windrow.transforms.nodes.following import check_shards, shard_of
+from windrow.transforms.nodes.idle import RowWatch, most_without_row
 from windrow.transforms.nodes.index import (
     IndexNode,
     ReindexNode,
@@ -95,6 +96,7 @@ from windrow.transforms.nodes.values import (
     locality_after,
 )
 from windrow.transforms.nodes.whole_chain import (
+    EPOCHS,
     as_node,
     default_seed,
     described,
@@ -191,6 +193,7 @@ __all__ = [
     "BAD_ERRORS",
     "BEST_FIT",
     "ENDLESS",
+    "EPOCHS",
     "STREAM",
     "VAST",
     "BatchNode",
@@ -236,6 +239,7 @@ __all__ = [
     "RoutingNode",
     "RowPosition",
     "RowShare",
+    "RowWatch",
     "SameIndices",
     "SameLength",
     "SampleNode",
@@ -289,6 +293,7 @@ __all__ = [
     "makers",
     "may_be_absent",
     "mix_proportions",
+    "most_without_row",
     "named_mixture",
     "narrowed",
     "no_row",

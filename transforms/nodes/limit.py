@@ -19,7 +19,7 @@ from windrow.transforms.arguments import at_least
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.index import first_elements
-from windrow.transforms.nodes.streams import StreamNode, lane_share, lanes_of, no_row, undecided
+from windrow.transforms.nodes.streams import StreamNode, lane_share, lanes_of, undecided
 from windrow.transforms.row_blocks import Blocks, Inputs
 
 
@@ -71,8 +71,8 @@ class StreamLimitNode(StreamNode):
         return True
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        lane = inputs.number(0)  # the first element of a lane has its number
-        given, size = position[-1], self._size(lane)
+        # The first element of a lane has the number of the lane.
+        given, size = position[-1], self._size(inputs.number(0))
         if given >= size:
             return
         for block in inputs.blocks(0, position[:-1], unit):
@@ -81,10 +81,6 @@ class StreamLimitNode(StreamNode):
             given += len(block)
             if given == size:
                 return
-        if self.of_lanes is not None and self.parent.never_ends():
-            raise no_row(
-                lane, len(self.of_lanes), "it has no element to repeat", "keep some in filter"
-            )
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None

@@ -11,16 +11,18 @@ Invariant: what a node gives of a shard are the rows of the shard of what it giv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from windrow.errors import PlanError
+
+N = TypeVar("N")
 
 
 class FollowsBatch:
     """The part of a node that says whether it may follow the last batch, and a shard of it."""
 
     parents: tuple[Any, ...]
-    keeps_elements: Any
+    keeps_elements: ClassVar[bool]
 
     @property
     def follows_batch(self) -> bool:
@@ -33,7 +35,7 @@ class FollowsBatch:
     @property
     def follows_shard(self) -> bool:
         """Whether numbers alone decide which elements come, and a row is made of one row alone."""
-        return bool(self.keeps_elements)
+        return self.keeps_elements
 
     @property
     def shard_names(self) -> str | None:
@@ -41,13 +43,8 @@ class FollowsBatch:
         return None
 
     @property
-    def of_one_lane(self) -> Any:
-        """A batch as a node of a stream without lanes, which other nodes may follow; else the node."""
-        return self
-
-    @property
     def as_last(self) -> Any:
-        """What `of_one_lane` was made of."""
+        """A batch as it is before `joined`; else the node."""
         return self
 
     @property
@@ -124,9 +121,22 @@ def shard_of(node: Any) -> Any:
     return None if node.shard_names is None else node
 
 
+def joins_lanes(of_one_lane: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Let `joined` call a function for the last node that elements are made by.
+
+    `tail` has it: it knows all kinds of batch, which are nodes themselves.
+    """
+    global _of_one_lane
+    _of_one_lane = of_one_lane
+    return of_one_lane
+
+
+_of_one_lane: Callable[[Any], Any]
+
+
 def joined(node: Any) -> Any:
     """The stream as one of one lane, if it ends with a batch of lanes."""
-    return _last_changed(node, lambda last: last.of_one_lane)
+    return _last_changed(node, _of_one_lane)
 
 
 def as_written(node: Any) -> Any:
@@ -141,11 +151,13 @@ def _last_changed(node: Any, change: Callable[[Any], Any]) -> Any:
     return replaced(node, last, change(last))
 
 
-def replaced(node: Any, old: Any, new: Any) -> Any:
+def replaced(node: N, old: Any, new: Any) -> N:
     """The chain with another node in place of one that its first parents lead to."""
     if node is old or old is new:
         return new if node is old else node
-    moved = node.over(tuple(replaced(parent, old, new) for parent in node.parents))
+    before: Any = node
+    moved = before.over(tuple(replaced(parent, old, new) for parent in before.parents))
     if moved.length not in (-1, new.length):
         object.__setattr__(moved, "length", new.length)
-    return moved
+    found: N = moved
+    return found

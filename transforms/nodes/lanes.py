@@ -192,10 +192,6 @@ class LaneBatchNode(ShardBatchNode):
         return self.as_last.written
 
     @property
-    def of_one_lane(self) -> Node:
-        return self
-
-    @property
     def as_last(self) -> BatchNode:
         return another_batch(self, ShardBatchNode if self.shards > 1 else BatchNode)
 

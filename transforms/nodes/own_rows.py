@@ -36,10 +36,6 @@ class OwnRowsBatchNode(ShardBatchNode):
         return self.parent.width + self.counts
 
     @property
-    def of_one_lane(self) -> Node:
-        return self
-
-    @property
     def as_last(self) -> Node:
         return another_batch(self, ShardBatchNode, parents=(self.parent.without_share(),))
 

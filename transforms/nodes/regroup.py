@@ -289,14 +289,6 @@ class BatchNode(RegroupNode):
         return None
 
     @property
-    def of_one_lane(self) -> Node:
-        if self.length != STREAM:
-            return self
-        from windrow.transforms.nodes.tail import of_one_lane  # which knows all kinds of batch
-
-        return of_one_lane(self)
-
-    @property
     def is_padded(self) -> bool:
         """Whether short batches get rows of padding, and all a mask."""
         return self.padding is not None and self.padding.mask is not None

@@ -16,7 +16,7 @@ from windrow.transforms import columns, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes.base import STREAM, IntArray, Node, RowShare, Where
-from windrow.transforms.nodes.following import check_agreement, shard_of
+from windrow.transforms.nodes.following import check_agreement, joined, shard_of
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of, topmost_batch
 from windrow.transforms.positions import Positions, positions
@@ -348,7 +348,7 @@ def unshared(node: Node, who: str) -> tuple[Node, BatchParts | None]:
     for each in node.parents_first():
         last = as_batch(each.as_last)
         if last is not None and last.shards > 1:
-            made[id(each)] = another_batch(last, BatchNode).of_one_lane
+            made[id(each)] = joined(another_batch(last, BatchNode))
         else:
             made[id(each)] = each.over(tuple(made[id(parent)] for parent in each.parents))
     return made[id(node)], BatchParts(shard.parts, shard.shards, who=who)

@@ -19,7 +19,7 @@ import numpy as np
 
 from windrow.errors import PlanError
 from windrow.transforms.nodes.base import STREAM, IntArray, Node
-from windrow.transforms.nodes.following import replaced
+from windrow.transforms.nodes.following import joins_lanes, replaced
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
@@ -42,7 +42,7 @@ class RowPosition(NamedTuple):
     """
 
     rows: int
-    lanes: list[list[int | None] | None]
+    lanes: list[list[Any] | None]
     after: list[int]
     own: Mapping[str, Any] | None = None
     bad: Mapping[str, Sequence[int | None]] | None = None
@@ -198,9 +198,9 @@ class Tail:
             rows = own[0] if self.batch is None else _first_row(self.batch, own[0], lead)
             return RowPosition(rows, [[rows]], after)
         width = self._lane_width
-        lanes: list[list[int | None] | None] = [None] * self.lanes
+        lanes: list[list[Any] | None] = [None] * self.lanes
         for lane in self.own_lanes:
-            part: list[int | None] = list(own[lane * width : (lane + 1) * width])
+            part: list[Any] = list(own[lane * width : (lane + 1) * width])
             for place in (n for each in self.joined if not each.is_run for n in each.places):
                 part[place] = None
             lanes[lane] = part
@@ -305,13 +305,19 @@ def _first_row(batch: BatchNode, number: int, lead: int) -> int:
     return min(before, batch.parent.length)
 
 
-def of_one_lane(batch: BatchNode) -> BatchNode:
+@joins_lanes
+def of_one_lane(node: Node) -> Node:
     """A batch of a stream as a node that others may follow: see `windrow.transforms.nodes.following`.
+
+    Other nodes stay as they are.
 
     Raises:
         PlanError: If its rows cannot be taken equally from the lanes, or the shards cannot know where
             the stream ends.
     """
+    batch = as_batch(node)
+    if batch is None or batch.length != STREAM or batch.as_last is not batch:
+        return node
     lanes = lanes_of(batch.parents, batch.label)
     if lanes > 1:
         tail = Tail(batch, batch, lanes, False, 0)

@@ -142,8 +142,8 @@ class Identity:
                 " is the state of one shard; merge the states of all shards of that step with"
                 " windrow.merge_states, and restore the result"
             )
-        found: list[list[int | None] | None] = [
-            None if lane is None else [*_checked(_with_zeros(self.tail, lane), width)]
+        found: list[list[Any] | None] = [
+            None if lane is None else _checked(_with_zeros(self.tail, lane), width)
             for lane in lanes
         ]
         given = state.get("after", [0] * after)

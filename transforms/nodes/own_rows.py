@@ -18,6 +18,7 @@ import numpy as np
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import Node
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
+from windrow.transforms.nodes.streams import as_chain
 from windrow.transforms.row_blocks import Blocks, Feed, Inputs, Step, joined
 
 
@@ -37,7 +38,9 @@ class OwnRowsBatchNode(ShardBatchNode):
 
     @property
     def as_last(self) -> Node:
-        return another_batch(self, ShardBatchNode, parents=(self.parent.without_share(),))
+        chain = as_chain(self.parent)
+        rows = self.parent if chain is None else dataclasses.replace(chain, share=None)
+        return another_batch(self, ShardBatchNode, parents=(rows,))
 
     @property
     def stream_step(self) -> Step:

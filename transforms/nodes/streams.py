@@ -131,10 +131,6 @@ class ToStreamNode(Node):
         is_planned = self.parent.has_gaps and self.lanes == 1
         return dataclasses.replace(self, share=share) if is_planned else None
 
-    def without_share(self) -> Node:
-        """The stream of all rows."""
-        return dataclasses.replace(self, share=None)
-
     def never_ends(self) -> bool:
         return self.parent.length >= ENDLESS
 

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -315,8 +315,46 @@ def _batch_column(column: Column) -> Column:
             f" {shapes[other]}; arrays in a batch must agree in shape: pad them in a map before"
             " the batch, or pass batch_fn"
         )
+    common_dtype((np.asarray(r).dtype for r in column), "batch: elements")
     stacked = np.stack(column)
     return column if stacked.dtype.hasobject else stacked
+
+
+def common_dtype(dtypes: Iterable[np.dtype[Any]], what: str) -> np.dtype[Any]:
+    """The dtype that NumPy gives arrays of several dtypes in one array.
+
+    Args:
+        dtypes: The dtypes.
+        what: Has them, for the message.
+
+    Raises:
+        ElementError: If there is none, or numbers would become strings, or integers alone would become
+            floating-point numbers, which lose digits above 2**53.
+    """
+    kinds = sorted(set(dtypes), key=str)
+    if len(kinds) == 1:
+        return kinds[0]
+    given = {kind.kind for kind in kinds}
+    try:
+        found = np.result_type(*kinds)
+    except TypeError:
+        found = None
+    is_rounded = found is not None and found.kind == "f" and given <= set("biu")
+    if found is None or is_rounded or (found.kind not in "biufcO" and given != {found.kind}):
+        rounded = f"would become {found}, which rounds integers above 2**53"
+        raise ElementError(
+            f"{what} of {' and '.join(map(str, kinds))} {rounded if is_rounded else 'have no dtype together'};"
+            " convert them to one dtype in a map before"
+        )
+    return found
+
+
+def holds(dtype: np.dtype[Any], value: Any) -> bool:
+    """Whether an array of `dtype` keeps the number `value` as it is."""
+    try:
+        return bool(np.full((), value, dtype) == value) or value != value
+    except (OverflowError, TypeError, ValueError):
+        return False
 
 
 # --- columns to elements -------------------------------------------------------------------------

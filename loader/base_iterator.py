@@ -287,8 +287,8 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
         """The state after the element given last."""
 
     @abc.abstractmethod
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Resume from a state."""
+    def set_state(self, state: dict[str, Any]) -> Self:
+        """Resume from a state; the iterator itself."""
 
     @abc.abstractmethod
     def has_lanes_of(self, state: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
 from windrow.base import Dataset, applied, nodes_of, refuse_instances
 from windrow.core.renamed import explains_misfits
+from windrow.epochs import iterated
 from windrow.errors import ArgumentError, PlanError
 from windrow.iterator import DatasetIterator
 from windrow.transforms import functions, nodes
@@ -581,7 +582,7 @@ class IterDataset(Dataset[T_co]):
         return records_of_stream(self._node, integer(index, "records_of: index"))
 
     def __iter__(self) -> DatasetIterator[T_co]:
-        return DatasetIterator(self._node)
+        return iterated(self, self._node, DatasetIterator(self._node))
 
 
 refuse_instances(IterDataset)

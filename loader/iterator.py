@@ -14,7 +14,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from windrow.devices.delivery import Delivered, Delivery
     from windrow.engine.bad_records import Counts
     from windrow.engine.record_names import Records
+    from windrow.epochs import Epochs
     from windrow.transforms.moves import Moved
 
 T_co = TypeVar("T_co", covariant=True)
@@ -66,8 +67,7 @@ class DatasetIterator(BaseIterator[T_co]):
         >>> next(iterator), next(iterator)
         (8, 6)
         >>> state = iterator.get_state()
-        >>> again = iter(windrow.MapDataset.range(10).shuffle(seed=42))
-        >>> again.set_state(state)
+        >>> again = iter(windrow.MapDataset.range(10).shuffle(seed=42)).set_state(state)
         >>> next(again) == next(iterator)
         True
     """
@@ -109,6 +109,7 @@ class DatasetIterator(BaseIterator[T_co]):
         self._last: tuple[MadeOf | None] | None = None  # of the element given last
         self._closed = False
         self._owner = 0  # the process that this one was forked from, which has the threads
+        self._epochs: Epochs | None = None  # of the dataset that it was made of
         self._meter = Profiler(self._running)
         self._has_own = has_own(self._running)
         # The rows that a cache gives again need the states of own nodes before it.
@@ -164,6 +165,8 @@ class DatasetIterator(BaseIterator[T_co]):
             begin_at_function(error)
             raise
         if handed is None:
+            if self._epochs is not None:
+                self._epochs.ended = True
             self._is_over = self._tail.agree is not None
             self._end_workers()
             self._note_given()
@@ -319,13 +322,16 @@ class DatasetIterator(BaseIterator[T_co]):
             found = own_nodes.taken(self._tail, self._own_states, found)
         self._move(*self._tail.position_of(found), found.bad)
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: dict[str, Any]) -> Self:
         """Resume from a state, as `get_state` gave it or after a round trip through JSON.
 
         Reads no records. Where a chain with random access ends in a batch, and its size has changed
         since, the batches begin at the row of the state and are cut at the end of the chain. A chain
         whose position is one number (random access, map, filter and batch) also takes a state of
         Grain, `{"next_index": n}`.
+
+        Returns:
+            The iterator itself, so that `iter(dataset).set_state(state)` resumes.
 
         Raises:
             StateError: If the state is invalid, or belongs to another chain or other data.
@@ -335,8 +341,13 @@ class DatasetIterator(BaseIterator[T_co]):
         found = self._named().position(state)
         check_reach(self._tail, found)
         self._resume(found)
+        return self
 
-    state_dict, load_state_dict = get_state, set_state  # torchdata's names
+    state_dict = get_state  # torchdata's name
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """`set_state`, under torchdata's name."""
+        self.set_state(state)
 
     def _move(self, position: list[int], lead: int, bad: Counts | None = None) -> None:
         """Continue at a position, with counts of bad records, in the chain of `Tail.run(lead)`."""

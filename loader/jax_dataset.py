@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from windrow.devices.delivery import Delivery
 from windrow.devices.placement import Placement
 from windrow.devices.plan import device_spec, narrowed_leaves, planned
+from windrow.epochs import iterated
 from windrow.errors import ArgumentError
 from windrow.iterator import DatasetIterator
 from windrow.transforms import nodes
@@ -81,7 +82,7 @@ class JaxDataset(Iterable[Any]):
     def __iter__(self) -> DatasetIterator[Any]:
         plan = self._plan
         delivery = Delivery(plan.arrays, self._prefetch, self._prefetch_bytes, plan.new_agreement)
-        return DatasetIterator(plan.node, delivery)
+        return iterated(self, plan.node, DatasetIterator(plan.node, delivery))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Its rows follow from the devices of the process that it comes to.

@@ -175,8 +175,8 @@ class DataLoaderIterator(Iterator[Any]):
         """The state after the element given last: JSON, as UTF-8."""
         return json.dumps(self._iterator.get_state()).encode()
 
-    def set_state(self, state: bytes) -> None:
-        """Resume from a state of Windrow, or of Grain's loader over the same records.
+    def set_state(self, state: bytes) -> Self:
+        """Resume from a state of Windrow, or of Grain's loader over the same records; the iterator itself.
 
         The number of workers may differ. A state of Grain's loader with several workers names a step
         of this loader only where they have taken consecutive records.
@@ -196,6 +196,7 @@ class DataLoaderIterator(Iterator[Any]):
         if set(found) == {"position"}:
             found = in_place(self._iterator, found["position"])
         self._iterator.set_state(found)
+        return self
 
     def start_prefetch(self) -> None:
         """Start making elements ahead now, not at the first `next`."""

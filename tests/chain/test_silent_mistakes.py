@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -165,3 +167,48 @@ def test_padding_that_a_dtype_does_not_hold_is_refused() -> None:
             next(iter(rows.bucket([4], [1], lengths=[3], pad_value=value)))  # type: ignore[arg-type]
         with pytest.raises(ElementError, match=r"pad_value=.* is not a value of dtype uint16"):
             windrow.experimental.batch_and_pad([rows[0]], batch_size=2, pad_value=value)
+
+
+SHUFFLED: dict[str, Callable[[windrow.MapDataset[Any]], Any]] = {
+    "shuffle": lambda ds: ds.shuffle(seed=1),
+    "stream": lambda ds: ds.shuffle(seed=1).to_iter_dataset().batch(2),
+    "window_shuffle": lambda ds: ds.window_shuffle(2, seed=1).map(abs),
+    "window_shuffle of a stream": lambda ds: ds.to_iter_dataset().window_shuffle(2, seed=1),
+    "sample": lambda ds: ds.sample(4, seed=1),
+    "mixture": lambda ds: MapDataset.mix([ds.shuffle(seed=1), ds]),
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLED)
+def test_epochs_of_one_order_are_warned_of_once(name: str) -> None:
+    dataset = SHUFFLED[name](MapDataset.range(6))
+    next(iter(dataset))  # which does not end
+    epochs = []
+    for epoch in range(3):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            iterator = iter(dataset)
+        assert [str(each.message)[:33] for each in caught] == (
+            ["this dataset was iterated to its "] if epoch == 1 else []
+        )
+        assert all(".repeat(" in str(each.message) for each in caught)
+        assert all(each.filename == __file__ for each in caught)
+        epochs.append([np.asarray(element).tolist() for element in iterator])
+    assert epochs[0] == epochs[1] == epochs[2]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        MapDataset.range(6),
+        MapDataset.range(6).shuffle(seed=1).repeat(2),
+        MapDataset.range(6).to_iter_dataset().window_shuffle(2, seed=1).repeat(2),
+    ],
+)
+def test_other_epochs_are_not_warned_of(dataset: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            list(dataset)
+        again = pickle.loads(pickle.dumps(dataset))
+        assert list(again) == list(dataset)

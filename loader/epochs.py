@@ -3,7 +3,7 @@
 A dataset gives the same stream each time it is iterated. A chain that shuffles has new orders in later epochs,
 and these come with `repeat`.
 
-Invariant: a dataset warns once, and only if an iterator of it ran to its end before.
+Invariant: a dataset warns once, where an iterator begins at its first element after another one ran to its end.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ class Epochs:
     def __reduce__(self) -> tuple[Any, ...]:
         return Epochs, ()
 
-
-def iterated(dataset: Any, node: Node, iterator: DatasetIterator[Any]) -> DatasetIterator[Any]:
-    """The iterator, which notes its end for the dataset. Warns if it gives an order again."""
-    epochs = dataset.__dict__.setdefault("_epochs", Epochs())
-    iterator._epochs = epochs
-    if epochs.ended and not epochs.warned:
-        epochs.warned = True
+    def begin(self, node: Node) -> None:
+        """Note that an iterator begins at the first element; warn if it gives an order again."""
+        if not self.ended or self.warned:
+            return
+        self.warned = True
         if _gives_one_order(node):
             warnings.warn(
                 "this dataset was iterated to its end before, and now gives the same order again: its shuffle has one"
@@ -43,6 +41,11 @@ def iterated(dataset: Any, node: Node, iterator: DatasetIterator[Any]) -> Datase
                 " iterate once, or .repeat() for ever",
                 stacklevel=_depth(),
             )
+
+
+def iterated(dataset: Any, iterator: DatasetIterator[Any]) -> DatasetIterator[Any]:
+    """The iterator, which notes its beginning and its end for the dataset."""
+    iterator._epochs = dataset.__dict__.setdefault("_epochs", Epochs())
     return iterator
 
 

@@ -582,7 +582,7 @@ class IterDataset(Dataset[T_co]):
         return records_of_stream(self._node, integer(index, "records_of: index"))
 
     def __iter__(self) -> DatasetIterator[T_co]:
-        return iterated(self, self._node, DatasetIterator(self._node))
+        return iterated(self, DatasetIterator(self._node))
 
 
 refuse_instances(IterDataset)

@@ -245,6 +245,8 @@ class DatasetIterator(BaseIterator[T_co]):
         # Another thread may close it at any moment, so attributes are read once.
         blocks = self._blocks
         if blocks is None:
+            if self._epochs is not None and not any(self._position):
+                self._epochs.begin(self._node)
             executors = self._executors
             if executors is None:
                 executors = self._executors = Executors(self._running)

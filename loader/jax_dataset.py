@@ -82,7 +82,7 @@ class JaxDataset(Iterable[Any]):
     def __iter__(self) -> DatasetIterator[Any]:
         plan = self._plan
         delivery = Delivery(plan.arrays, self._prefetch, self._prefetch_bytes, plan.new_agreement)
-        return iterated(self, plan.node, DatasetIterator(plan.node, delivery))
+        return iterated(self, DatasetIterator(plan.node, delivery))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Its rows follow from the devices of the process that it comes to.

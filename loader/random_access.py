@@ -175,7 +175,7 @@ class RandomAccess(Dataset[T_co]):
         return self.to_iter_dataset().mp_prefetch(options, worker_init_fn, sequential_slice)
 
     def __iter__(self) -> DatasetIterator[T_co]:
-        return iterated(self, self._node, iter(self.to_iter_dataset()))
+        return iterated(self, iter(self.to_iter_dataset()))
 
 
 class PlannedByLengths(RandomAccess[T_co]):

@@ -148,8 +148,8 @@ def test_mixed_sources_of_signed_and_unsigned_ids_are_refused() -> None:
     for joined in (MapDataset.mix, MapDataset.concatenate):
         with pytest.raises(ElementError, match="would become float64"):
             list(joined([signed, unsigned]).batch(3))
+    rows = [{"x": np.arange(2)}, {"x": np.arange(3, dtype=np.uint64)}]
     with pytest.raises(ElementError, match=r"leaf 'x' of int64 and uint64 would become float64"):
-        rows = [{"x": np.arange(2)}, {"x": np.arange(3, dtype=np.uint64)}]
         list(MapDataset.source(rows).batch(2, pad_to=4))
 
 
@@ -187,13 +187,12 @@ def test_epochs_of_one_order_are_warned_of_once(name: str) -> None:
     for epoch in range(3):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            iterator = iter(dataset)
+            epochs.append([np.asarray(element).tolist() for element in dataset])
         assert [str(each.message)[:33] for each in caught] == (
             ["this dataset was iterated to its "] if epoch == 1 else []
         )
         assert all(".repeat(" in str(each.message) for each in caught)
         assert all(each.filename == __file__ for each in caught)
-        epochs.append([np.asarray(element).tolist() for element in iterator])
     assert epochs[0] == epochs[1] == epochs[2]
 
 
@@ -212,3 +211,15 @@ def test_other_epochs_are_not_warned_of(dataset: Any) -> None:
             list(dataset)
         again = pickle.loads(pickle.dumps(dataset))
         assert list(again) == list(dataset)
+
+
+def test_a_state_that_is_restored_after_the_end_is_not_warned_of() -> None:
+    dataset = MapDataset.range(6).shuffle(seed=1)
+    iterator = iter(dataset)
+    next(iterator)
+    state, rest = iterator.get_state(), list(iterator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(iter(dataset).set_state(state)) == rest
+    with pytest.warns(UserWarning, match=r"the same order again.*\.repeat\("):
+        list(dataset)

@@ -329,7 +329,7 @@ def test_load_loses_no_record(shuffle: bool) -> None:
         for index in range(3)
     ]
     assert [len(each) for each in found] == [4, 3, 3, 3, 3, 3]
-    assert sorted(sum(found[:3], [])) == list(range(10))
+    assert sorted([*found[0], *found[1], *found[2]]) == list(range(10))
 
 
 def test_reads_are_planned_for_our_samplers() -> None:

@@ -329,6 +329,6 @@ def test_a_padding_that_the_dtype_does_not_hold_is_refused(padding: Any) -> None
     elements = [{"x": np.arange(3, dtype=np.uint16)}]
     with pytest.raises(ElementError, match=r"not a value of its dtype uint16"):
         packed("first_fit", elements, {"x": 8}, padding_struct={"x": padding})
+    token = {"bos_token_id": 70_000, "bos_features": ["x"]}
     with pytest.raises(ElementError, match=r"bos_token_id=70000 is not a value of dtype uint16"):
-        token = {"bos_token_id": 70_000, "bos_features": ["x"]}
         packed("concat_then_split", elements, {"x": 8}, **token)

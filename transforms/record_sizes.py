@@ -15,7 +15,7 @@ from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart
 from windrow.sources.memory import RangeDataSource
 from windrow.sources.part_sizes import bytes_per_record, decoded_per_record
 from windrow.transforms.amounts import Amount
-from windrow.transforms.columns import nbytes
+from windrow.transforms.sizes import nbytes
 from windrow.transforms.specs import Spec
 
 MADE: Final = 16

@@ -111,7 +111,8 @@ def batch_and_pad(values: Sequence[Any], *, batch_size: int, pad_value: Any = 0)
         pad = np.full((more, *rows.shape[1:]), pad_value, rows.dtype)
         return np.concatenate([rows, pad]) if more else rows
 
-    return columns.map_columns(padded, columns.batch_of(list(values)))
+    batch = columns.columns_in(columns.batch_of(list(values)))
+    return columns.element_of(columns.map_columns(padded, batch))
 
 
 class RngPool:

@@ -1,0 +1,69 @@
+"""Objects of classes that are registered with JAX as trees, as containers of their children.
+
+Such classes are made by `flax.struct.dataclass` and `jax.tree_util.register_dataclass`, for example.
+
+Invariant: JAX is never imported. In a process that has not imported it, no object is such a tree.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+# They are no trees of JAX, and come often.
+_LEAVES = (np.ndarray, np.generic, bytes, str, bool, int, float, complex, type, type(None))
+
+
+class Pytree(tuple[Any, ...]):
+    """The children of an object that JAX knows as a tree, or what takes their place.
+
+    Children that are None belong to the class of the tree, as in JAX.
+    """
+
+    kind: Any  # a PyTreeDef of one level
+    keys: tuple[str | int, ...]
+
+    @classmethod
+    def of(cls, children: Iterable[Any], kind: Any, keys: tuple[str | int, ...]) -> Pytree:
+        """The children, of an object of a kind, with the keys that lead to them."""
+        made = cls(children)
+        made.kind, made.keys = kind, keys
+        return made
+
+    def like(self, children: Iterable[Any]) -> Pytree:
+        """Other children of the same kind."""
+        return Pytree.of(children, self.kind, self.keys)
+
+    def made(self) -> Any:
+        """The object of these children."""
+        return self.kind.unflatten(self)
+
+
+def opened(value: Any) -> Pytree | None:
+    """The children of an object that JAX knows as a tree; None for any other, and for dicts, lists and tuples."""
+    if isinstance(value, (*_LEAVES, dict, list, tuple)):
+        return None
+    tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
+    if tree_util is None:
+        return None
+
+    def is_child(other: Any) -> bool:
+        return other is not value and other is not None
+
+    children, kind = tree_util.tree_flatten(value, is_leaf=is_child)
+    if len(children) == 1 and children[0] is value:
+        return None
+    paths, _ = tree_util.tree_flatten_with_path(value, is_leaf=is_child)
+    return Pytree.of(children, kind, tuple(_key(path[0]) for path, _ in paths))
+
+
+def _key(entry: Any) -> str | int:
+    """The name of a child, for paths and messages."""
+    for name in ("name", "key", "idx"):  # of a field, of a dict, of a sequence
+        found = getattr(entry, name, None)
+        if isinstance(found, str | int):
+            return found
+    return str(entry)

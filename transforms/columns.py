@@ -159,6 +159,8 @@ def columns_in(batch: Any) -> Tree:
 
     A list is a column, unless it holds arrays or containers.
     """
+    if isinstance(batch, pytrees.Unstacked):
+        return batch.rows
     if isinstance(batch, dict):
         return {key: columns_in(child) for key, child in batch.items()}
     if isinstance(batch, tuple):
@@ -220,7 +222,9 @@ def _gathered(
         if trees is None:
             return leaf(values)
         if all(tree.kind == trees[0].kind for tree in trees):
-            children = [_gathered(list(rows), leaf, strict=True) for rows in zip(*trees, strict=True)]
+            children = [
+                _gathered(list(rows), leaf, strict=True) for rows in zip(*trees, strict=True)
+            ]
             return trees[0].like(children)
     if strict:
         raise ElementError(_differ(values))
@@ -354,7 +358,9 @@ def _batch_column(column: Column) -> Column:
             return rows
         column = list(column)
     if not all(isinstance(r, (np.ndarray, np.generic, *_NUMBERS)) for r in column):
-        return column if _pytrees(column) is None else _gathered(column, _stacked, strict=True)
+        if _pytrees(column) is None:
+            return pytrees.unstacked(column)
+        return _gathered(column, _stacked, strict=True)
     shapes = [np.shape(r) for r in column]
     if any(shape != shapes[0] for shape in shapes):
         other = next(i for i, shape in enumerate(shapes) if shape != shapes[0])
@@ -415,7 +421,9 @@ def split(tree: Tree, rows: int) -> list[Any]:
         return tree.tolist() if isinstance(tree, PythonInts) else list(tree)
     parts = [split(child, rows) for child in children]
     if not parts:
-        return [[] if isinstance(tree, list) else element_of(rebuilt(tree, ())) for _ in range(rows)]
+        return [
+            [] if isinstance(tree, list) else element_of(rebuilt(tree, ())) for _ in range(rows)
+        ]
     if isinstance(tree, Pytree):
         return [tree.like(values).made() for values in zip(*parts, strict=True)]
     if isinstance(tree, dict):
@@ -444,6 +452,18 @@ def element_of(tree: Tree) -> Tree:
 def batch_from(tree: Tree, start: int, stop: int) -> Tree:
     """Return rows `[start, stop)` of columns as one batch; arrays are views."""
     return element_of(map_columns(lambda c: _batch_column(c[start:stop]), tree))
+
+
+def restacked(element: Tree) -> Tree:
+    """An element that a worker has made, with batches of what JAX knows as trees in this process."""
+    if isinstance(element, pytrees.Unstacked):
+        return element_of(_batch_column([restacked(row) for row in element.rows]))
+    if isinstance(element, dict):
+        return {key: restacked(child) for key, child in element.items()}
+    if isinstance(element, (list, tuple)):
+        children = [restacked(child) for child in element]
+        return children if isinstance(element, list) else rebuilt(element, children)
+    return element
 
 
 # --- columns to columns --------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from windrow.sources.ragged_column import RaggedColumn
 from windrow.transforms import columns, specs, tables
 from windrow.transforms.arguments import at_least
 from windrow.transforms.columns import Column, SizedColumn, Tree
+from windrow.transforms.pytrees import Unstacked
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Table
 
@@ -173,7 +174,10 @@ class BatchPadding:
         rows = [row if isinstance(row, np.ndarray) else columns.as_array(row) for row in column]
         arrays = [row for row in rows if row is not None and row.ndim]
         if not rows or len(arrays) < len(rows):
-            return columns.stacked(column)
+            found = columns.stacked(column)
+            if isinstance(found, Unstacked):
+                found.refuse()
+            return found
         self._check(np.array([len(row) for row in arrays]), length, path)
         kinds = {(row.dtype, row.shape[1:]) for row in arrays}
         if len({shape for _, shape in kinds}) > 1:

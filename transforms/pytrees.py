@@ -2,16 +2,21 @@
 
 Such classes are made by `flax.struct.dataclass` and `jax.tree_util.register_dataclass`, for example.
 
-Invariant: JAX is never imported. In a process that has not imported it, no object is such a tree.
+Invariant: JAX is never imported. In a process that has not imported it, no object is such a tree. A worker process
+may lack JAX, or have a class by value, so what it cannot stack is stacked where its results are taken.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
 
 import numpy as np
+
+from windrow.errors import ElementError
 
 # They are no trees of JAX, and come often.
 _LEAVES = (np.ndarray, np.generic, bytes, str, bool, int, float, complex, type, type(None))
@@ -67,3 +72,60 @@ def _key(entry: Any) -> str | int:
         if isinstance(found, str | int):
             return found
     return str(entry)
+
+
+# --- in worker processes -------------------------------------------------------------------------
+
+
+class Unstacked:
+    """Rows of a leaf of a batch that a worker has made, and which may be a tree where results are taken.
+
+    Functions cannot use it, since they would get something else there.
+    """
+
+    __slots__ = ("rows",)
+    nbytes = None  # as their fields have
+
+    def __init__(self, rows: list[Any]) -> None:
+        """Keep the rows."""
+        self.rows = rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Unstacked, (self.rows,)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # a protocol that is asked for
+            raise AttributeError(name)
+        self.refuse()
+
+    def refuse(self, *_: object) -> NoReturn:
+        """Raise the error that says what to write."""
+        raise ElementError(
+            f"batch: a worker process does not know whether JAX has {type(self.rows[0]).__name__} as a tree, and"
+            " the batch is used or padded there; define the class in a module that imports jax, not in the main program,"
+            " or put mp_prefetch before the batch, or give batch_fn (batch_fn=list for a list of the objects)"
+        )
+
+    __len__ = __iter__ = __getitem__ = __bool__ = __contains__ = refuse
+
+
+_made: contextvars.ContextVar[list[Unstacked] | None] = contextvars.ContextVar("made", default=None)
+
+
+@contextlib.contextmanager
+def noting_unstacked() -> Iterator[list[Unstacked]]:
+    """Note rows of unknown objects that batches are made of meanwhile."""
+    token = _made.set(found := [])
+    try:
+        yield found
+    finally:
+        _made.reset(token)
+
+
+def unstacked(rows: list[Any]) -> Any:
+    """Rows of a leaf that are not stacked; noted if they are objects and a worker makes them."""
+    noted = _made.get()
+    if noted is None or isinstance(rows[0], (*_LEAVES, dict, list, tuple)):
+        return rows
+    noted.append(made := Unstacked(rows))
+    return made

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
 from windrow.base import Dataset, applied, nodes_of, refuse_instances
+from windrow.base_iterator import Epochs
 from windrow.core.renamed import explains_misfits
-from windrow.epochs import iterated
 from windrow.errors import ArgumentError, PlanError
 from windrow.iterator import DatasetIterator
 from windrow.transforms import functions, nodes
@@ -582,7 +582,7 @@ class IterDataset(Dataset[T_co]):
         return records_of_stream(self._node, integer(index, "records_of: index"))
 
     def __iter__(self) -> DatasetIterator[T_co]:
-        return iterated(self, DatasetIterator(self._node))
+        return Epochs.of(self, DatasetIterator(self._node))
 
 
 refuse_instances(IterDataset)

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from windrow.devices.delivery import Delivered, Delivery
     from windrow.engine.bad_records import Counts
     from windrow.engine.record_names import Records
-    from windrow.epochs import Epochs
     from windrow.transforms.moves import Moved
 
 T_co = TypeVar("T_co", covariant=True)
@@ -109,7 +108,6 @@ class DatasetIterator(BaseIterator[T_co]):
         self._last: tuple[MadeOf | None] | None = None  # of the element given last
         self._closed = False
         self._owner = 0  # the process that this one was forked from, which has the threads
-        self._epochs: Epochs | None = None  # of the dataset that it was made of
         self._meter = Profiler(self._running)
         self._has_own = has_own(self._running)
         # The rows that a cache gives again need the states of own nodes before it.

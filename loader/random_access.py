@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.base import Dataset, stream_of
+from windrow.base_iterator import Epochs
 from windrow.core.renamed import explains_misfits
 from windrow.engine import execute
-from windrow.epochs import iterated
 from windrow.errors import ArgumentError, RecordIndexError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
@@ -175,7 +175,7 @@ class RandomAccess(Dataset[T_co]):
         return self.to_iter_dataset().mp_prefetch(options, worker_init_fn, sequential_slice)
 
     def __iter__(self) -> DatasetIterator[T_co]:
-        return iterated(self, iter(self.to_iter_dataset()))
+        return Epochs.of(self, iter(self.to_iter_dataset()))
 
 
 class PlannedByLengths(RandomAccess[T_co]):

@@ -115,7 +115,8 @@ _made: contextvars.ContextVar[list[Unstacked] | None] = contextvars.ContextVar("
 @contextlib.contextmanager
 def noting_unstacked() -> Iterator[list[Unstacked]]:
     """Note rows of unknown objects that batches are made of meanwhile."""
-    token = _made.set(found := [])
+    found: list[Unstacked] = []
+    token = _made.set(found)
     try:
         yield found
     finally:

@@ -112,7 +112,8 @@ def test_batches_stack_the_leaves(name: str) -> None:
 def test_they_are_the_batches_of_grain() -> None:
     theirs = grain.MapDataset.range(6).map(GrainBuild()).batch(2)
     for one, other in zip(numbers().batch(2), theirs, strict=True):
-        assert jax.tree.structure(one) == jax.tree.structure(other)
+        structures: list[Any] = [jax.tree.structure(each) for each in (one, other)]
+        assert structures[0] == structures[1]
         assert jax.tree.all(jax.tree.map(np.array_equal, one, other))
 
 
@@ -149,7 +150,7 @@ def test_trees_that_differ_are_refused() -> None:
 
 
 def test_other_objects_stay_as_they_are() -> None:
-    batch = MapDataset.source([Plain(np.zeros(3)), Plain(np.zeros(3))]).batch(2)[0]
+    batch: Any = MapDataset.source([Plain(np.zeros(3)), Plain(np.zeros(3))]).batch(2)[0]
     assert [type(each) for each in batch] == [Plain, Plain]
     # A function of columns has the objects, also where they are trees.
     kinds = numbers().map(

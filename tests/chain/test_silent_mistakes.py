@@ -156,8 +156,10 @@ def test_mixed_sources_of_signed_and_unsigned_ids_are_refused() -> None:
 def test_numbers_do_not_become_strings_and_others_are_promoted() -> None:
     with pytest.raises(ElementError, match="<U1 and int64 have no dtype together"):
         list(MapDataset.source([np.array("a"), np.array(1)]).batch(2))
-    for given in ([1, 0.5], [True, np.int64(3)], [np.int32(-1), np.uint32(2**31)]):
-        assert MapDataset.source(given).batch(2)[0].tolist() == given
+    several: list[list[Any]] = [[1, 0.5], [True, np.int64(3)], [np.int32(-1), np.uint32(2**31)]]
+    for given in several:
+        batch: Any = MapDataset.source(given).batch(2)[0]
+        assert batch.tolist() == given
 
 
 def test_padding_that_a_dtype_does_not_hold_is_refused() -> None:

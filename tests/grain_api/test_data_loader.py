@@ -292,7 +292,7 @@ def test_no_record_is_lost(records: int, shards: int, epochs: int) -> None:
     samplers: list[Any] = [windrow.samplers.SequentialSampler(records), each, _Keys(records)]
     for index in range(shards):
         shard = windrow.sharding.ShardOptions(index, shards)
-        own = windrow.samplers.IndexSampler(records, shard, True, epochs, seed=1)
+        own: Any = windrow.samplers.IndexSampler(records, shard, True, epochs, seed=1)
         loader = windrow.DataLoader(data_source=range(records), sampler=own, operations=[Noise()])
         rows = -(-(records - index) // shards)
         assert len(list(loader)) == rows * epochs
@@ -300,7 +300,7 @@ def test_no_record_is_lost(records: int, shards: int, epochs: int) -> None:
         with pytest.raises(IndexError):
             own[shards * (rows + 1) * epochs]
     for sampler in samplers:
-        found = []
+        found: list[int] = []
         for index in range(shards):
             shard = windrow.sharding.ShardOptions(index, shards)
             found += windrow.DataLoader(

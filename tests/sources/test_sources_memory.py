@@ -357,7 +357,7 @@ def test_arrays_that_lie_elsewhere_are_read_row_by_row() -> None:
     dataset = MapDataset.source(source)
     assert (array.asked, dataset.element_spec["in"]["x"].shape) == ([], (3,))
     assert dataset[7]["in"]["x"].tolist() == [21, 22, 23]
-    batch = source.read(np.array([5, 2, 5]))
+    batch: Any = source.read(np.array([5, 2, 5]))
     assert batch["in"]["x"].tolist() == [[15, 16, 17], [6, 7, 8], [15, 16, 17]]
     assert array.asked == [slice(7, 8), 5, 2, 5]
     whole = {"in": {"x": np.zeros((20, 3), np.int32)}, "y": np.arange(20)}

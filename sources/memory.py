@@ -362,7 +362,7 @@ def _row_specs(tree: ArrayTree) -> Any:
 
 
 def _unmasked(rows: Any) -> Any:
-    """The values of rows of which none is masked."""
+    """The rows, if no value is masked."""
     if np.ma.is_masked(rows):
         raise ArgumentError(
             "ArrayDataSource: read a masked array, whose mask would be lost; turn masks off where the file is"

@@ -141,7 +141,7 @@ def _dtype_for(
     """The dtype that holds the cells of a row and the values that come into them.
 
     Raises:
-        ElementError: If there is none, or the shapes after the first axis differ.
+        ElementError: If no dtype does, or the shapes after the first axis differ.
     """
     shown = f"{who}: values of {feature.written!r}"
     if values.ndim and values.shape[1:] != cells.shape[1:]:

@@ -182,7 +182,7 @@ def holds_pytrees(tree: Tree) -> bool:
 
 
 def with_pytrees(tree: Tree) -> Tree:
-    """Columns, of which those of objects that JAX knows as trees become the lists of their leaves.
+    """Columns, with a list for each leaf where objects are trees that JAX knows.
 
     Raises:
         ElementError: If the trees differ.
@@ -232,7 +232,7 @@ def _gathered(
 
 
 def _pytrees(values: list[Any]) -> list[Pytree] | None:
-    """The trees that JAX knows the values as; None if some are no such trees."""
+    """The values as trees that JAX knows; None if JAX does not know some of them."""
     first = pytrees.opened(values[0])
     if first is None:
         return None
@@ -382,7 +382,7 @@ def common_dtype(dtypes: Iterable[np.dtype[Any]], what: str) -> np.dtype[Any]:
         what: Has them, for the message.
 
     Raises:
-        ElementError: If there is none, or numbers would become strings, or integers alone would become
+        ElementError: If they have no dtype together, or numbers would become strings, or integers alone would become
             floating-point numbers, which lose digits above 2**53.
     """
     kinds = sorted(set(dtypes), key=str)

@@ -18,7 +18,7 @@ import numpy as np
 
 from windrow.errors import ElementError
 
-# They are no trees of JAX, and come often.
+# JAX knows none of them as a tree, and they are frequent.
 _LEAVES = (np.ndarray, np.generic, bytes, str, bool, int, float, complex, type, type(None))
 
 

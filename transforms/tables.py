@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from windrow.core.text import counted
 from windrow.errors import ElementError
-from windrow.transforms import columns, sizes
+from windrow.transforms import columns, record_sizes
 from windrow.transforms.columns import Tree
 from windrow.transforms.functions import call_without_stop
 
@@ -173,9 +173,9 @@ def nbytes(table: Table) -> int:
     """Approximate bytes of the table."""
     match table:
         case Listed(values):
-            return sizes.nbytes(values)
+            return record_sizes.nbytes(values)
         case Columnar(tree):
-            return sizes.nbytes(columns.leaves_of(tree))
+            return record_sizes.nbytes(columns.leaves_of(tree))
         case Segments(tables):
             return sum(nbytes(part) for part in tables)
 

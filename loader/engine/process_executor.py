@@ -23,7 +23,7 @@ from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem, stage
 from windrow.engine.thread_map import NO_THREADS
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.profiler import OTHER, WORKERS, ActivityClock, doing
-from windrow.transforms import columns, pytrees, sizes
+from windrow.transforms import columns, pytrees, record_sizes
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import Node, WorkerSettings
 from windrow.transforms.nodes.split import Halves, halved
@@ -352,7 +352,7 @@ def _packed(table: Table, buffer: MessageBuffer) -> tuple[Table | None, Any]:
     """The table, or its elements as columns if they are small, which takes fewer messages."""
     if not isinstance(table, Listed) or table.rows < 2:
         return table, None
-    if sizes.nbytes(table.elements[0]) > _SMALL_ROW_BYTES:
+    if record_sizes.nbytes(table.elements[0]) > _SMALL_ROW_BYTES:
         return table, None
     return None, stacked(table.elements, buffer)
 

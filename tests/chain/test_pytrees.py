@@ -18,7 +18,7 @@ import pytest
 import windrow
 from windrow.errors import ElementError
 from windrow.sources import ArraySpec
-from windrow.transforms import sizes
+from windrow.transforms import record_sizes
 
 MapDataset = windrow.MapDataset
 
@@ -233,13 +233,13 @@ class Slotted:
     ids=lambda value: type(value).__name__,
 )
 def test_sizes_of_objects_are_those_of_what_they_hold(value: Any) -> None:
-    assert 8000 <= sizes.nbytes(value) < 12000
+    assert 8000 <= record_sizes.nbytes(value) < 12000
 
 
 def test_an_object_that_holds_itself_has_a_size() -> None:
     value = Plain(np.zeros(1000))
     value.mask = {"again": value, "many": [value] * 1000}
-    assert sizes.nbytes(value) >= 8000
+    assert record_sizes.nbytes(value) >= 8000
 
 
 def test_large_objects_are_not_made_far_ahead() -> None:

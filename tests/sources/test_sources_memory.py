@@ -352,9 +352,9 @@ class OnDisk:
 
 
 def test_arrays_that_lie_elsewhere_are_read_row_by_row() -> None:
-    array = OnDisk()
+    array: Any = OnDisk()
     source = as_source({"in": {"x": array}, "y": np.arange(20)})
-    dataset = MapDataset.source(source)
+    dataset: Any = MapDataset.source(source)
     assert (array.asked, dataset.element_spec["in"]["x"].shape) == ([], (3,))
     assert dataset[7]["in"]["x"].tolist() == [21, 22, 23]
     batch: Any = source.read(np.array([5, 2, 5]))

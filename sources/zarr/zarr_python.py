@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from windrow.core.cancellation import current_scope, stopped
-from windrow.core.system_errors import is_unanswered, refused_bytes
+from windrow.core.system_errors import is_unanswered, is_unsupported, refused_bytes
 from windrow.core.threads import then
 from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
 from windrow.sources.base import IntArray
@@ -206,7 +206,12 @@ class PythonArray:
         )
         if refused_bytes(error) > self._allowed_bytes(count):  # a size in the chunk is damaged
             unanswered = False
-        return damaged(self.name, self.where, held, why, file=file, unanswered=unanswered)
+        return damaged(
+            *(self.name, self.where, held, why),
+            file=file,
+            unanswered=unanswered,
+            unsupported=is_unsupported(error),
+        )
 
     def _allowed_bytes(self, count: int) -> int:
         """The most bytes of an array in memory that reading `count` rows may need."""

@@ -40,6 +40,11 @@ class Checks(abc.ABC):
         self._itemsize = itemsize
 
     @property
+    def knows_stored(self) -> bool:
+        """Whether `is_stored` has an answer."""
+        return True
+
+    @property
     @abc.abstractmethod
     def waits(self) -> bool:
         """Whether a check may wait for a disk or a network, not only for this machine's cores."""
@@ -92,6 +97,12 @@ class Checks(abc.ABC):
             number, at = divmod(number, count)
             found.append(at)
         return tuple(found[::-1])
+
+    @final
+    def coords_of(self, cell: Sequence[int]) -> Cells:
+        """Coordinates of the chunk that holds a cell, or the first axes of both."""
+        axes = zip(cell, self._shift, self._chunk, strict=False)
+        return tuple((at + shift) // size for at, shift, size in axes)
 
     @final
     def bounds(self, number: int) -> tuple[Cells, Cells]:

@@ -6,6 +6,7 @@ consolidated metadata describe, its own metadata are not read.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -59,6 +60,7 @@ _STRING_DTYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
 _MOST_BYTES: Final = 2**31
 _MOST_GROUPS: Final = 16
 _NOT_VALUES: Final = ("attributes", "consolidated_metadata")
+_N5_KEYS: Final = ("dimensions", "blockSize", "dataType", "compression")
 _PRECOMPUTED_AXES: Final = ("x", "y", "z", "channel")
 
 
@@ -490,23 +492,41 @@ def open_each(found: list[Found], *, refuse: bool = False) -> list[Any]:
         try:
             stores.append(_opened(item, future))
         except SourceError as error:
+            bare_n5 = _without_attributes(item)
+            if bare_n5 is not None:
+                with contextlib.suppress(SourceError):
+                    stores.append(_opened(item, _open(bare_n5, assume_metadata=True)))
+                    continue
             if refuse:
                 raise
             stores.append(error)
     return stores
 
 
-def _open(item: Found) -> Any:
-    """The open store, or a future of it."""
+def _without_attributes(item: Found) -> Found | None:
+    """An array of N5, to be opened by its own metadata alone; None for any other array.
+
+    TensorStore refuses an array for attributes of users that it cannot parse: NaN, or units for some axes.
+    """
+    known = set(_N5_KEYS) <= set(item.attributes)  # TensorStore guesses what is absent
+    if not item.is_n5 or not known or not isinstance(item.spec, dict):
+        return None
+    metadata = {key: item.attributes[key] for key in _N5_KEYS}
+    return dataclasses.replace(item, spec={**item.spec, "metadata": metadata})
+
+
+def _open(item: Found, **settings: bool) -> Any:
+    """The open store, or a future of it; `settings` as for `ts.open`."""
     if isinstance(item.spec, ts.TensorStore):
         return item.spec
     if isinstance(item.spec, HeldArray):
         return item.spec.open(item)
     access = item.access
     if access is None:
-        return ts.open(item.spec, open=True, read=True)
+        return ts.open(item.spec, open=True, read=True, **settings)
     return access.in_flight.start(
-        lambda: ts.open(item.spec, open=True, read=True, context=access.context), where=item.where
+        lambda: ts.open(item.spec, open=True, read=True, context=access.context, **settings),
+        where=item.where,
     )
 
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 
 from windrow.sources.zarr.local.codecs import COMPRESSORS
@@ -23,6 +24,19 @@ _OF_TENSORSTORE: Final = {
     2: ("blosc", "bz2", "zlib", "gzip", "zstd"),
     3: ("bytes", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "crc32c"),
 }
+# Dtypes that TensorStore reads and zarr-python lacks.
+_SMALL: Final = (
+    *(
+        "bfloat16",
+        "int2",
+        "int4",
+        "float4_e2m1fn",
+        "float8_e3m4",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+    ),
+    *("float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+)
 # Without pickle, and without json2 and msgpack2, which make any objects.
 _NUMCODECS: Final = {
     *("adler32", "astype", "base64", "bitround", "blosc", "bz2", "categorize", "crc32", "crc32c"),
@@ -182,6 +196,30 @@ def _codecs_v3(chain: Any, depth: int) -> Iterator[tuple[str, Any, Mapping[str, 
         if name == "sharding_indexed":
             for inner in ("codecs", "index_codecs"):
                 yield from _codecs_v3(settings.get(inner), depth + 1)
+
+
+def stand_in(meta: Any) -> tuple[np.dtype[Any] | None, Any]:
+    """The dtype of an array that zarr-python lacks, with metadata of integers of its size in its place.
+
+    Without such a dtype, None and the metadata as they are.
+    """
+    key = "data_type" if isinstance(meta, dict) and is_v3(meta) else "dtype"
+    name = meta.get(key) if isinstance(meta, dict) else None
+    if name not in _SMALL:
+        return None, meta
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    bits = np.dtype(f"<u{dtype.itemsize}")
+    as_bits = bits.str if key == "dtype" else bits.name
+    return dtype, {**meta, key: as_bits, "fill_value": _bits(meta.get("fill_value"), dtype, bits)}
+
+
+def _bits(fill: Any, dtype: np.dtype[Any], bits: np.dtype[Any]) -> Any:
+    """A fill value of `dtype` as an integer of its size; what is not understood is left as it is."""
+    if isinstance(fill, str) and re.fullmatch(r"0x[0-9a-fA-F]{1,16}", fill):
+        return int(fill, 16)
+    if not isinstance(fill, int | float) and fill not in ("NaN", "Infinity", "-Infinity"):
+        return fill
+    return int(np.array(float(fill)).astype(dtype).view(bits))
 
 
 def check(meta: Mapping[str, Any]) -> None:

@@ -14,6 +14,8 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, Union
 
+import tensorstore as ts
+
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.error_text import reason
@@ -58,6 +60,7 @@ class Found:
         spacing: Where cells lie along each axis of a level of a pyramid; () elsewhere.
         scales: The metadata of all scales, if it is the first scale of a precomputed volume.
         opened: Its node in an open store of zarr-python that has neither path nor URL; else None.
+        refuse_missing: Whether reading a chunk that is not stored is an error.
     """
 
     what: str
@@ -75,6 +78,23 @@ class Found:
     spacing: tuple[Spacing | None, ...] = ()
     scales: tuple[Mapping[str, Any], ...] = ()
     opened: OpenedStore | None = None
+    refuse_missing: bool = False
+
+    @property
+    def is_n5(self) -> bool:
+        """Whether it was found as an array of N5, whose attributes lie among its metadata."""
+        return "blockSize" in self.attributes and self.driver == "n5"
+
+    @property
+    def is_precomputed(self) -> bool:
+        """Whether it was found as a scale of a precomputed volume."""
+        return "chunk_sizes" in self.attributes and self.driver == "neuroglancer_precomputed"
+
+    @property
+    def driver(self) -> str:
+        """TensorStore's driver of it; '' if it was not found as a spec."""
+        spec = self.spec.to_json() if isinstance(self.spec, ts.Spec) else self.spec
+        return str(spec.get("driver", "")) if isinstance(spec, dict) else ""
 
     @property
     def named(self) -> str:
@@ -111,6 +131,16 @@ def arrays_of(tree: FoundTree | ChosenTree) -> Iterator[Found]:
     items: Mapping[str, Any] = tree.items if isinstance(tree, FoundGroup) else tree
     for item in items.values():
         yield from arrays_of(item)
+
+
+def refusing(tree: FoundTree) -> FoundTree:
+    """The tree, whose arrays refuse chunks that are not stored."""
+    if isinstance(tree, Found):
+        return dataclasses.replace(tree, refuse_missing=True)
+    if isinstance(tree, FoundGroup):
+        items = {name: refusing(item) for name, item in tree.items.items()}
+        return dataclasses.replace(tree, items=items)
+    return {name: refusing(item) for name, item in tree.items()}
 
 
 def choose(

@@ -29,6 +29,7 @@ from windrow.sources.remote.coming_reads import ComingReads
 from windrow.sources.remote.options import useless_options
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.box_readers import box_reader, python_reader
+from windrow.sources.zarr.chunkwise import has_unequal_chunks, open_compressed, open_unequal
 from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.find import find_all, open_each, unread
 from windrow.sources.zarr.held import HeldArray
@@ -36,7 +37,14 @@ from windrow.sources.zarr.local.metadata import PlainArray, plain_array
 from windrow.sources.zarr.local.native_chunks import native_chunks
 from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
-from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, choose
+from windrow.sources.zarr.missing import (
+    Missing,
+    StoredBoxes,
+    StoredRows,
+    reader_inside,
+    refuses_missing,
+)
+from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, choose, refusing
 from windrow.sources.zarr.plain import (
     PlainStoreReader,
     is_read_by_row,
@@ -44,11 +52,13 @@ from windrow.sources.zarr.plain import (
     row_reader,
 )
 from windrow.sources.zarr.plain_store import PlainStore, box_chunk
+from windrow.sources.zarr.precomputed import PrecomputedChunks
 from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.store_array import StoreArray, store_array
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreReader
 from windrow.sources.zarr.urls import is_remote_spec
+from windrow.sources.zarr.zarr_python import LIBRARY as BY_PYTHON
 from windrow.sources.zarr.zarr_python import (
     PythonArray,
     open_python,
@@ -166,8 +176,28 @@ class OpenArray:
             shift=shift,
         )
 
+    @property
+    def refuses(self) -> bool:
+        """Whether chunks that are not stored are refused; arrays in memory have none."""
+        return self.found.refuse_missing and not isinstance(self.found.spec, HeldArray)
+
+    def without_missing(self) -> OpenArray:
+        """The array, whose part refuses chunks that are not stored.
+
+        Raises:
+            SourceError: If nothing shows which chunks are stored.
+        """
+        reader = StoredRows(self.part.reader, self.found, self.fill_value, self.dtype)
+        return dataclasses.replace(self, part=dataclasses.replace(self.part, reader=reader))
+
     def box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
         """As `box_readers.box_reader`."""
+        reader, chunk_shape, shift = self._box_reader()
+        if self.refuses:
+            reader = StoredBoxes(reader, self.found, self.fill_value, self.dtype)
+        return reader, chunk_shape, shift
+
+    def _box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
         backend = self.backend
         if isinstance(backend, PlainStore):
             return plain_box_reader(backend), box_chunk(backend.plain), (0,) * len(self.shape)
@@ -176,7 +206,7 @@ class OpenArray:
     @property
     def way(self) -> str:
         """How it is read, for people."""
-        if isinstance(self.part.reader, PlainStoreReader):
+        if isinstance(reader_inside(self.part.reader), PlainStoreReader):
             return f"read by {LIBRARY} (without the native core)"
         if isinstance(self.backend, PlainStore):
             return "decoded directly"
@@ -197,6 +227,7 @@ class ArrayTree:
         access: Access | None = None,
         choose: Chooser = choose,
         known: Sequence[str] | None = None,
+        missing: Missing = "fill",
     ) -> None:
         """Open the arrays; only metadata is read.
 
@@ -208,6 +239,7 @@ class ArrayTree:
             access: How URLs are reached.
             choose: Picks the arrays that give records, as `names.choose` does.
             known: Names to look for in groups that cannot be listed; by default `names`.
+            missing: As for `ZarrDataSource`.
 
         Raises:
             ArgumentError, NotFoundError, SourceError, ConversionError, ReadError: As
@@ -219,7 +251,10 @@ class ArrayTree:
         self._what, self._direct = what, direct
         self._access = Access(what) if access is None else access
         self._found: list[Found] = []
+        refuses = refuses_missing(what, missing)
         tree = find_all(what, arrays, names if known is None else known, self._access)
+        if refuses:
+            tree = refusing(tree)
         if self._access.storage_options and not self._access.reached:
             raise useless_options(what, self._access.storage_options)
         chosen, self.left_out = choose(what, tree, names)
@@ -280,10 +315,11 @@ class ArrayTree:
             if self._stores is None:
                 for array in opened:
                     if isinstance(array.backend, PythonArray):
+                        own = array.backend.library == BY_PYTHON
+                        way = "open it with zarr.open_array" if own else "read it by the source"
                         raise SourceError(
-                            f"{self._what}: {array.found.named} in {array.found.where} is read by"
-                            f" zarr-python ({array.why}), and TensorStore cannot open it; open it"
-                            " with zarr.open_array"
+                            f"{self._what}: {array.found.named} in {array.found.where} is"
+                            f" {array.way}, and TensorStore cannot open it; {way}"
                         )
                 plain = [a.found for a in opened if not isinstance(a.backend, StoreArray)]
                 stores = iter(open_each(plain, refuse=True))
@@ -371,26 +407,31 @@ def open_arrays(
         NotFoundError, SourceError: As `ZarrDataSource` raises them.
     """
     plain = [_plain_or_reason(what, item, direct) for item in found]
+    unequal = {item for item in found if has_unequal_chunks(item)}
     python = {
         item: why
         for item, array in zip(found, plain, strict=True)
-        if isinstance(array, str) and (why := why_by_python(item))
+        if isinstance(array, str) and item not in unequal and (why := why_by_python(item))
     }
     left = [
         item
         for item, array in zip(found, plain, strict=True)
-        if item not in python and (isinstance(array, str) or native_chunks(array) is None)
+        if item not in python
+        and item not in unequal
+        and (isinstance(array, str) or native_chunks(array) is None)
     ]
     stores = iter(_with_remotes(left, open_each(left)))
     opened = []
     for item, array in zip(found, plain, strict=True):
-        if not isinstance(array, str) and item not in left:
+        if item in unequal:
+            opened.append(_python_array(item, open_unequal(item)))
+        elif not isinstance(array, str) and item not in left:
             opened.append(_open_directly(item, PlainStore(array, partial(_opened, item))))
         elif item in python:
             opened.append(_open_by_python(item, python[item], by_core=direct is not False))
         else:
             opened.append(_open_by_store(item, *next(stores), array))
-    return tuple(opened)
+    return tuple(array.without_missing() if array.refuses else array for array in opened)
 
 
 def _opened(found: Found) -> Any:
@@ -458,7 +499,7 @@ def _pickled_spec(what: str, found: Found, array: StoreArray) -> Any:
 
 def _is_pickled_as_found(found: Found) -> bool:
     """Whether the spec with which an array was found opens it again in another process."""
-    if isinstance(found.spec, HeldArray):
+    if isinstance(found.spec, HeldArray) or found.is_n5:
         return True
     return found.access is not None and isinstance(found.spec, dict) and is_remote_spec(found.spec)
 
@@ -488,10 +529,13 @@ def _open_directly(found: Found, store: PlainStore) -> OpenArray:
 
 
 def _open_by_python(found: Found, why: str, *, by_core: bool = True) -> OpenArray:
-    python = open_python(found, why, by_core=by_core)
+    return _python_array(found, open_python(found, why, by_core=by_core))
+
+
+def _python_array(found: Found, python: PythonArray) -> OpenArray:
     part = _part(found, python, python.chunk_shape[0], python_reader(python))
     fitting = _with_fitting_dims(found, python.shape)
-    return OpenArray(fitting, part, python.chunk_shape, python, why)
+    return OpenArray(fitting, part, python.chunk_shape, python, python.why)
 
 
 def _part(
@@ -529,6 +573,11 @@ def _open_by_store(
     if isinstance(why, PlainArray):
         return _open_directly(found, PlainStore(why, lambda: store))
     array = store_array(store, found.name, found.where, remote)
+    if found.is_precomputed:
+        chunks = PrecomputedChunks(found, store)
+        if ending := chunks.ending():
+            return _python_array(found, open_compressed(found, store, chunks, ending))
+        array = dataclasses.replace(array, holds=chunks.holds)
     part = _part(found, array, array.read_rows, StoreReader(array), shift=array.shift)
     chunk = tuple(store.chunk_layout.read_chunk.shape or (None,) * store.rank)
     return OpenArray(_described(found, store), part, chunk, array, why)

@@ -195,8 +195,7 @@ def damaged(
     unanswered = unanswered or says_unanswered(why)
     ending = _UNSUPPORTED if unsupported else _UNANSWERED if unanswered else _DAMAGED
     return ReadError(
-        f"{named} in {where}: the chunk that holds {held} cannot be read: {why}."
-        f" {ending}",
+        f"{named} in {where}: the chunk that holds {held} cannot be read: {why}. {ending}",
         file=file,
         offset=offset,
         records=records,

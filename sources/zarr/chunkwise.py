@@ -54,13 +54,15 @@ class ChunkwiseArray:
     Args:
         edges: Along each axis, where chunks begin, and where the last one ends, which may be past the array.
         shape: Shape of the array.
-        tile: Shape of the cells that count as one chunk to the engine: that of the largest chunk.
+        tile: Shape of the cells that count as one chunk to the engine: that of the largest chunk. What is
+            read of a tile needs all chunks that have cells in it.
         dtype: As delivered.
         fill: The value of cells that are not stored.
         whole: A function that reads the bytes of the chunk at some coordinates; None if it is not stored.
         decode: A function from these bytes and the shape of the chunk to its cells.
         is_there: A function that says whether a chunk is stored.
         path: A function that returns the local file of a chunk; None if it has none.
+        refuse_missing: Whether a chunk must be stored.
     """
 
     edges: tuple[tuple[int, ...], ...]
@@ -72,6 +74,7 @@ class ChunkwiseArray:
     decode: Callable[[bytes, Cells], AnyArray]
     is_there: Callable[[Cells], bool]
     path: Callable[[Cells], str | None]
+    refuse_missing: bool = False
 
     @property
     def object_rows(self) -> int:
@@ -85,24 +88,30 @@ class ChunkwiseArray:
             ChunkDamageError: If a chunk cannot be decoded.
             OSError, ValueError, RuntimeError: If one cannot be read.
         """
-        first = [cells.start for cells in place]
-        stop = [cells.stop for cells in place]
+        # A record must not depend on what else is read: a tile is read as a whole, or not at all.
+        first = [cells.start // t * t for cells, t in zip(place, self.tile, strict=True)]
+        sizes = zip(place, self.tile, self.shape, strict=True)
+        stop = [min(-(-cells.stop // t) * t, n) for cells, t, n in sizes]
         out = np.full([b - a for a, b in zip(first, stop, strict=True)], self.fill, self.dtype)
         for at in self._chunks(first, stop):
             raw = self.whole(at)
-            if raw is None:
-                continue
-            begin = [edges[k] for edges, k in zip(self.edges, at, strict=True)]
-            shape = tuple(edges[k + 1] - edges[k] for edges, k in zip(self.edges, at, strict=True))
-            block = self.decode(raw, shape)
-            low = [max(a, b) for a, b in zip(first, begin, strict=True)]
-            ends = (b + n for b, n in zip(begin, shape, strict=True))
-            high = [min(a, b) for a, b in zip(stop, ends, strict=True)]
-            to = tuple(slice(a - f, b - f) for a, b, f in zip(low, high, first, strict=True))
-            out[to] = block[
-                tuple(slice(a - f, b - f) for a, b, f in zip(low, high, begin, strict=True))
-            ]
-        return out
+            if raw is None and self.refuse_missing:
+                place_of = self.path(at) or f"chunk {', '.join(map(str, at))} of its grid"
+                raise ChunkDamageError(f"{place_of} is not stored, and missing='error'")
+            if raw is not None:
+                self._put(at, raw, first, out)
+        return out[tuple(slice(c.start - f, c.stop - f) for c, f in zip(place, first, strict=True))]
+
+    def _put(self, at: Cells, raw: bytes, first: Sequence[int], out: AnyArray) -> None:
+        """Copy the cells of a chunk to a box that begins at `first`, as far as they lie in it."""
+        begin = [edges[k] for edges, k in zip(self.edges, at, strict=True)]
+        shape = tuple(edges[k + 1] - edges[k] for edges, k in zip(self.edges, at, strict=True))
+        block, to, of = self.decode(raw, shape), [], []
+        for b, n, f, count in zip(begin, shape, first, out.shape, strict=True):
+            low, high = max(b, f), min(b + n, f + count)
+            to.append(slice(low - f, high - f))
+            of.append(slice(low - b, high - b))
+        out[tuple(to)] = block[tuple(of)]
 
     def holds(self, tile: Cells) -> bool:
         """Whether all chunks that have cells in a tile are stored."""
@@ -206,6 +215,7 @@ def open_unequal(found: Found) -> PythonArray:
         decode=functools.partial(_checked, decode),
         is_there=lambda at: objects.tail(key(at), 1) is not None,
         path=lambda at: objects.file(key(at)),
+        refuse_missing=found.refuse_missing,
     )
     presence = _presence(found, objects, raw, fill.tobytes())
     return _opened(found, chunkwise, "its chunks differ in size", presence)
@@ -303,6 +313,7 @@ def open_compressed(
         decode=functools.partial(_checked, decode),
         is_there=chunks.holds,
         path=chunks.file,
+        refuse_missing=found.refuse_missing,
     )
     return _opened(found, chunkwise, f"chunk files end in {ending}", None)
 

@@ -26,7 +26,7 @@ from windrow.sources.zarr.names import Found
 Missing: TypeAlias = Literal["fill", "error"]
 
 _WAY: Final = (
-    "It is not stored, and missing='error'. Copy or write it again; if it is meant to read as the fill"
+    "is not stored, and missing='error'. Copy or write it again; if it is meant to read as the fill"
     " value, leave missing='error' out; a chain leaves these records out by .on_bad(\"skip\")"
 )
 
@@ -105,7 +105,7 @@ class _StoredChunks:
         held = held_records(*bounds[0]) if len(bounds) == 1 else held_cells(bounds)
         place = file or f"chunk {', '.join(map(str, at))} of its grid"
         return ReadError(
-            f"{found.named} in {found.where}: the chunk that holds {held} cannot be read: {place}. {_WAY}",
+            f"{found.named} in {found.where}: the chunk that holds {held} cannot be read: {place} {_WAY}",
             file=file,
             records=bounds[0],
             why="it is not stored",

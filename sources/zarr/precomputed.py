@@ -178,7 +178,7 @@ def check_ending(found: Found, ending: str) -> None:
 
 def _decompressed(raw: bytes, key: str, most_bytes: int) -> bytes:
     opened: dict[str, Any] = {
-        ".gz": gzip.GzipFile,
+        ".gz": partial(gzip.GzipFile, None, "rb", 9),
         ".bz2": bz2.BZ2File,
         ".xz": lzma.LZMAFile,
         ".lzma": lzma.LZMAFile,

@@ -190,6 +190,8 @@ class CheckedStore(Store):
 class ZarrCells:
     """An array of zarr-python, and the store that it lies in."""
 
+    refuse_missing = False
+
     def __init__(self, array: Any, stands_for: np.dtype[Any] | None = None) -> None:
         """`stands_for` is the dtype of cells that zarr-python takes for integers of their size."""
         self._array, self._stands_for = array, stands_for

@@ -213,9 +213,9 @@ class ZarrDataSource(OverTree, LaidOutSource):
         wanted = checked_indices(indices, self._length, _WHAT)
         opened = self._tree.open()
         # TensorStore reads all of its arrays at once: each may wait for a network.
-        by_store = [isinstance(array.backend, StoreArray) for array in opened]
-        stores = [a.backend for a in opened if isinstance(a.backend, StoreArray)]
-        others = [a for a in opened if not isinstance(a.backend, StoreArray)]
+        by_store = [isinstance(a.backend, StoreArray) and not a.refuses for a in opened]
+        stores = [a.backend for a in opened if isinstance(a.backend, StoreArray) and not a.refuses]
+        others = [a for a, is_store in zip(opened, by_store, strict=True) if not is_store]
         reads: list[Callable[[], Any]] = [partial(read_rows, stores, wanted)]
         reads += [partial(array.part.read, wanted) for array in others]
         from_stores, *from_others = side_by_side(reads, wait=self.is_remote_source)

@@ -178,8 +178,11 @@ class OpenArray:
 
     @property
     def refuses(self) -> bool:
-        """Whether chunks that are not stored are refused; arrays in memory have none."""
-        return self.found.refuse_missing and not isinstance(self.found.spec, HeldArray)
+        """Whether its readers must be made to refuse chunks that are not stored."""
+        if isinstance(self.found.spec, HeldArray):  # nothing is missing
+            return False
+        by_itself = isinstance(self.backend, PythonArray) and self.backend.refuses_missing
+        return self.found.refuse_missing and not by_itself
 
     def without_missing(self) -> OpenArray:
         """The array, whose part refuses chunks that are not stored.
@@ -499,7 +502,7 @@ def _pickled_spec(what: str, found: Found, array: StoreArray) -> Any:
 
 def _is_pickled_as_found(found: Found) -> bool:
     """Whether the spec with which an array was found opens it again in another process."""
-    if isinstance(found.spec, HeldArray) or found.is_n5:
+    if isinstance(found.spec, HeldArray) or found.is_n5 or found.is_precomputed:
         return True
     return found.access is not None and isinstance(found.spec, dict) and is_remote_spec(found.spec)
 

@@ -70,6 +70,11 @@ class CellArray(Protocol):
         """Rows of one stored object, which is a shard or a chunk."""
         ...
 
+    @property
+    def refuse_missing(self) -> bool:
+        """Whether chunks that are not stored cannot be read."""
+        ...
+
     def __getitem__(self, place: tuple[slice, ...]) -> AnyArray:
         """The cells of a box. Waits; may raise anything."""
         ...
@@ -132,6 +137,11 @@ class PythonArray:
     def is_remote_source(self) -> bool:
         """Whether it is read over a network."""
         return self.access is not None
+
+    @property
+    def refuses_missing(self) -> bool:
+        """Whether its cells can be read only where all their chunks are stored."""
+        return self.array.refuse_missing
 
     @property
     def way(self) -> str:

@@ -28,7 +28,7 @@ from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.find import gone, refuse_absurd
 from windrow.sources.zarr.local.codecs import ChunkDamageError
 from windrow.sources.zarr.local.presence import presence_of_file
-from windrow.sources.zarr.metadata import sizes_of
+from windrow.sources.zarr.metadata import keys_of, sizes_of
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.precomputed import PrecomputedChunks, check_ending
 from windrow.sources.zarr.remote import FetchedPresence
@@ -187,7 +187,10 @@ def open_unequal(found: Found) -> PythonArray:
         of_one = _spec_of_one(meta, tile)
         array = _decoded(of_one, {}, read=False)
         dtype = np.dtype(array.dtype.numpy_dtype)
-        prefix, separator = _keys(meta.get("chunk_key_encoding"))
+        keys = keys_of(meta)
+        if keys is None:
+            raise ValueError(f"chunk_key_encoding {meta.get('chunk_key_encoding')!r}")
+        prefix, separator = keys
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         why, cause = found.reason(error)
         raise SourceError(
@@ -243,16 +246,6 @@ def _edges(item: Any, size: int) -> tuple[int, ...]:
     if not all(type(one) is int and one > 0 for one in sizes) or sum(sizes) < size or not sizes:
         raise ValueError(f"the chunk sizes {item} do not make up an axis of {size} cells")
     return (0, *itertools.accumulate(sizes))
-
-
-def _keys(encoding: Any) -> tuple[str, str]:
-    """The beginning of the keys of chunks, and what stands between coordinates."""
-    name = encoding if isinstance(encoding, str) else encoding["name"]
-    settings = {} if isinstance(encoding, str) else encoding.get("configuration") or {}
-    separator = settings.get("separator", "/" if name == "default" else ".")
-    if name not in ("default", "v2") or separator not in ("/", "."):
-        raise ValueError(f"chunk_key_encoding {encoding!r}")
-    return f"c{separator}" if name == "default" else "", separator
 
 
 def _spec_of_one(meta: dict[str, Any], shape: Cells) -> dict[str, Any]:

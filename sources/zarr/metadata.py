@@ -115,6 +115,22 @@ def dims_of(meta: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[str
     return axis_names(names, -1 if shape is None else len(shape))
 
 
+def keys_of(meta: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The beginning of the keys of chunks, and what stands between coordinates; None if unknown."""
+    if version_of(meta) == 2:
+        prefix, separator = "", meta.get("dimension_separator", ".")
+    else:
+        encoding = meta.get("chunk_key_encoding")
+        name = encoding.get("name") if isinstance(encoding, dict) else encoding
+        settings = encoding.get("configuration") if isinstance(encoding, dict) else None
+        default = "/" if name == "default" else "."
+        separator = (settings if isinstance(settings, dict) else {}).get("separator", default)
+        prefix = f"c{separator}" if name == "default" else ""
+        if name not in ("default", "v2"):
+            return None
+    return (prefix, separator) if separator in ("/", ".") else None
+
+
 def is_sharded(meta: Mapping[str, Any]) -> bool:
     """Whether an array lies in shards."""
     codecs = meta.get("codecs")

@@ -211,6 +211,19 @@ def choose_rows(
     return chosen, groups
 
 
+def records_in(tree: FoundTree) -> tuple[dict[str, int], dict[str, int]]:
+    """Records of what holds some: of data arrays by name, and of groups of rows that differ in length."""
+    paths = {path for path, _ in _row_groups(tree)}
+    data, arrays, groups = set(arrays_of(_data_of(tree))), dict[str, int](), dict[str, int]()
+    for item in arrays_of(tree):
+        group, _, last = item.name.rpartition("/")
+        if group in paths and last == OFFSETS:
+            groups[group] = max(0, item.shape[0] - 1) if item.shape else 0
+        elif group not in paths and item in data and item.shape:
+            arrays[item.name] = item.shape[0]
+    return arrays, groups
+
+
 def _row_groups(tree: FoundTree, path: str = "") -> Iterator[tuple[str, str | None]]:
     """Paths of the groups of rows that differ in length, and the dtypes that are noted for them."""
     if isinstance(tree, Found):

@@ -45,6 +45,7 @@ from windrow.sources.zarr.missing import (
     refuses_missing,
 )
 from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, choose, refusing
+from windrow.sources.zarr.placement import refuse_misplaced
 from windrow.sources.zarr.plain import (
     PlainStoreReader,
     is_read_by_row,
@@ -53,6 +54,7 @@ from windrow.sources.zarr.plain import (
 )
 from windrow.sources.zarr.plain_store import PlainStore, box_chunk
 from windrow.sources.zarr.precomputed import PrecomputedChunks
+from windrow.sources.zarr.pyramids import of_scale
 from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.store_array import StoreArray, store_array
 from windrow.sources.zarr.stores import Access
@@ -409,6 +411,8 @@ def open_arrays(
     Raises:
         NotFoundError, SourceError: As `ZarrDataSource` raises them.
     """
+    for item in found:
+        refuse_misplaced(item)
     plain = [_plain_or_reason(what, item, direct) for item in found]
     unequal = {item for item in found if has_unequal_chunks(item)}
     python = {
@@ -579,6 +583,7 @@ def _open_by_store(
     if found.is_precomputed:
         chunks = PrecomputedChunks(found, store)
         if ending := chunks.ending():
+            found = dataclasses.replace(found, spacing=found.spacing or of_scale(found.attributes))
             return _python_array(found, open_compressed(found, store, chunks, ending))
         array = dataclasses.replace(array, holds=chunks.holds)
     part = _part(found, array, array.read_rows, StoreReader(array), shift=array.shift)

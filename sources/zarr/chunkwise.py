@@ -41,9 +41,8 @@ _LIBRARY: Final = "TensorStore, chunk by chunk"
 _KEY: Final = "zarr.json"
 _SLACK_BYTES: Final = 2**20
 _RECHUNK: Final = (
-    "Write it with chunks of one size, such as"
-    " zarr.create_array(path, data=array[:], chunks=(64, 64)), or windrow convert zarr_to_zarr where"
-    " zarr-python opens it"
+    "Open it by zarr-python (3.2 or later, zarr.config.set({'array.rectilinear_chunks': True})), and write"
+    " it with chunks of one size: zarr.create_array(path, data=array[:], chunks=(64, 64))"
 )
 
 

@@ -9,6 +9,7 @@ or evaluates anything, or makes Python objects other than strings and bytes.
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -233,6 +234,8 @@ def _bits(fill: Any, dtype: np.dtype[Any], bits: np.dtype[Any]) -> Any:
     """A fill value of `dtype` as an integer of its size; what is not understood is left as it is."""
     if isinstance(fill, str) and re.fullmatch(r"0x[0-9a-fA-F]{1,16}", fill):
         return int(fill, 16)
+    if isinstance(fill, str) and fill.endswith("="):  # as TensorStore writes what JSON lacks
+        return int.from_bytes(base64.b64decode(fill), "little")
     if not isinstance(fill, int | float) and fill not in ("NaN", "Infinity", "-Infinity"):
         return fill
     return int(np.array(float(fill)).astype(dtype).view(bits))

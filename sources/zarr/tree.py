@@ -411,8 +411,6 @@ def open_arrays(
     Raises:
         NotFoundError, SourceError: As `ZarrDataSource` raises them.
     """
-    for item in found:
-        refuse_misplaced(item)
     plain = [_plain_or_reason(what, item, direct) for item in found]
     unequal = {item for item in found if has_unequal_chunks(item)}
     python = {
@@ -438,6 +436,8 @@ def open_arrays(
             opened.append(_open_by_python(item, python[item], by_core=direct is not False))
         else:
             opened.append(_open_by_store(item, *next(stores), array))
+    for item in found:
+        refuse_misplaced(item)
     return tuple(array.without_missing() if array.refuses else array for array in opened)
 
 

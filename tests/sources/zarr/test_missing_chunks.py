@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.far_arrays import TWICE, in_memory
 from tests.range_server import RangeServer
 from windrow import MapDataset
 from windrow.errors import ArgumentError, ReadError, SourceError
+from windrow.formats.verify import verify_place
 from windrow.sources import RaggedDataSource, RemoteOptions, WindowDataSource, ZarrDataSource
 
 AnyArray = npt.NDArray[Any]
@@ -81,7 +81,10 @@ def rectilinear(path: Path) -> None:
     """Rows in chunks of 3, 3, 3, 2 and 2, columns in chunks of 1, 1 and 2."""
     path.mkdir()
     meta = {
-        **{"zarr_format": 3, "node_type": "array", "shape": [12, 4], "data_type": "uint16"},
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [12, 4],
+        "data_type": "uint16",
         "chunk_grid": {
             "name": "rectilinear",
             "configuration": {"kind": "inline", "chunk_shapes": [[[3, 3], 2, 2], [[1, 2], 2]]},
@@ -176,3 +179,112 @@ def test_over_other_protocols_and_from_a_cache(tmp_path: Path, name: str) -> Non
         options = RemoteOptions(retries=1, cache_dir=str(tmp_path / "cache"))
         check(f"{server.address}/a", remote=options)
         check(f"{server.address}/a", remote=options)
+
+
+# --- other places, other arguments ---------------------------------------------------------------
+
+
+def test_shuffled_rows_of_fill_values_that_are_stored(tmp_path: Path) -> None:
+    array = zarr.create_array(
+        tmp_path / "a", shape=(6, 2), chunks=(2, 2), dtype="f4", fill_value=np.nan,
+        config={"write_empty_chunks": True},
+    )  # fmt: skip
+    array[:4] = np.nan
+    source = ZarrDataSource(tmp_path / "a", missing="error")
+    assert np.isnan(source.read(np.arange(4))).all()
+    with pytest.raises(ReadError, match=r"records 4 to 5|cells \[4:6, 0:2\]"):
+        source.read(np.array([5]))
+
+
+def test_missing_chunks_of_rows_but_not_of_coordinates(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "a")
+    values = group.create_array("values", shape=(40,), chunks=(10,), dtype="u2")
+    values[:10], values[20:] = 7, 7
+    group.create_array("offsets", data=np.array([0, 5, 12, 25, 40]))
+    source = RaggedDataSource(tmp_path / "a", missing="error")
+    assert source[0].tolist() == [7] * 5
+    with pytest.raises(ReadError, match="is not stored, and missing='error'"):
+        source[1]
+    assert len(list(MapDataset.source(source).on_bad("skip").to_iter_dataset())) == 2
+    grid = zarr.create_group(tmp_path / "b")
+    grid.create_array("t", data=np.ones((8, 2)), dimension_names=["time", "x"])
+    grid.create_array("time", shape=(8,), chunks=(4,), dtype="i8", dimension_names=["time"])
+    # A coordinate of which all cells are 0 is nearly never stored.
+    windows = WindowDataSource(tmp_path / "b", {"time": 2}, coordinates=True, missing="error")
+    assert windows[3]["time"].tolist() == [0, 0]
+
+
+def test_arguments(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "a", data=DATA)
+    wrong: Any = True
+    for source in (ZarrDataSource, WindowDataSource):
+        with pytest.raises(ArgumentError, match="missing must be 'fill' or 'error', got True"):
+            source(tmp_path / "a", missing=wrong)
+    assert ZarrDataSource(np.zeros((3, 2)), missing="error").read(np.arange(3)).sum() == 0
+    computed = ts.virtual_chunked(
+        lambda *_: None, dtype=ts.uint8, domain=ts.IndexDomain(shape=[8, 8])
+    )
+    with pytest.raises(SourceError, match="nothing shows which of its chunks are stored"):
+        ZarrDataSource(computed, missing="error")
+    view = ts.open({"driver": "zarr3", "kvstore": f"file://{tmp_path}/a/"}).result()[2:9]
+    assert ZarrDataSource(view, missing="error")[0].tolist() == DATA[2].tolist()
+
+
+# --- chunks that lie elsewhere -------------------------------------------------------------------
+
+
+def separated(path: Path, version: Any, name: str, separator: str) -> None:
+    """An array whose metadata then say another separator than its chunks have."""
+    encoding: Any = {"name": name, "separator": separator}
+    zarr.create_array(
+        path, data=DATA, chunks=(3, 2), zarr_format=version, chunk_key_encoding=encoding
+    )
+    file = path / (".zarray" if version == 2 else "zarr.json")
+    meta, other = json.loads(file.read_text()), {"/": ".", ".": "/"}[separator]
+    if version == 2:
+        meta["dimension_separator"] = other
+    else:
+        meta["chunk_key_encoding"]["configuration"]["separator"] = other
+    file.write_text(json.dumps(meta))
+
+
+def renamed(path: Path, write: Callable[[Path], None]) -> None:
+    write(path)
+    for file in [*path.rglob("[0-9]*"), *path.rglob("c.*")]:
+        if file.is_file():
+            file.rename(f"{file}.gz")
+
+
+MISPLACED: dict[str, Callable[[Path], None]] = {
+    "v2 /": lambda path: separated(path, 2, "v2", "/"),
+    "v2 .": lambda path: separated(path, 2, "v2", "."),
+    "v3 /": lambda path: separated(path, 3, "default", "/"),
+    "v3 .": lambda path: separated(path, 3, "default", "."),
+    "v2 in v3 .": lambda path: separated(path, 3, "v2", "."),
+    "compressed v3": lambda path: renamed(path, STORES["shards"]),
+    "compressed filter": lambda path: renamed(path, STORES["filter"]),
+    "compressed n5": lambda path: renamed(path, n5),
+    "compressed rectilinear": lambda path: renamed(path, rectilinear),
+}
+
+
+@pytest.mark.parametrize("name", MISPLACED)
+def test_no_chunk_where_the_metadata_say(tmp_path: Path, name: str) -> None:
+    MISPLACED[name](tmp_path / "a")
+    said = "no chunk of the array in .* lies where its metadata say"
+    for read in (ZarrDataSource, WindowDataSource, windrow.inspect):
+        arguments: Any = ({0: 2},) if read is WindowDataSource else ()
+        with pytest.raises(SourceError, match=said):
+            read(tmp_path / "a", *arguments)
+    report = verify_place(tmp_path / "a", progress=False)
+    assert [said[:8] in str(bad) for bad in report.unopened] == [True]
+
+
+def test_an_array_without_chunks_is_whole(tmp_path: Path) -> None:
+    for version in (2, 3):
+        path = tmp_path / f"a{version}"
+        zarr.create_array(path, shape=(4, 2), dtype="i4", zarr_format=version, fill_value=3)
+        (path / "README.md").write_text("2 rows")
+        (path / "0").mkdir()
+        assert ZarrDataSource(path).read(np.arange(4)).tolist() == [[3, 3]] * 4
+        assert windrow.inspect(path).records == 4

@@ -36,9 +36,10 @@ from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.missing import Missing
 from windrow.sources.zarr.objects import standing_for
+from windrow.sources.zarr.open_array import LIBRARY, OpenArray
 from windrow.sources.zarr.over_tree import OverTree
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray
+from windrow.sources.zarr.tree import ArrayTree
 
 if TYPE_CHECKING:
     import xarray

@@ -60,7 +60,6 @@ _STRING_DTYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
 _MOST_BYTES: Final = 2**31
 _MOST_GROUPS: Final = 16
 _NOT_VALUES: Final = ("attributes", "consolidated_metadata")
-_N5_KEYS: Final = ("dimensions", "blockSize", "dataType", "compression")
 _PRECOMPUTED_AXES: Final = ("x", "y", "z", "channel")
 
 
@@ -492,7 +491,7 @@ def open_each(found: list[Found], *, refuse: bool = False) -> list[Any]:
         try:
             stores.append(_opened(item, future))
         except SourceError as error:
-            bare_n5 = _without_attributes(item)
+            bare_n5 = item.without_attributes()
             if bare_n5 is not None:
                 with contextlib.suppress(SourceError):
                     stores.append(_opened(item, _open(bare_n5, assume_metadata=True)))
@@ -501,18 +500,6 @@ def open_each(found: list[Found], *, refuse: bool = False) -> list[Any]:
                 raise
             stores.append(error)
     return stores
-
-
-def _without_attributes(item: Found) -> Found | None:
-    """An array of N5, to be opened by its own metadata alone; None for any other array.
-
-    TensorStore refuses an array for attributes of users that it cannot parse: NaN, or units for some axes.
-    """
-    known = set(_N5_KEYS) <= set(item.attributes)  # TensorStore guesses what is absent
-    if not item.is_n5 or not known or not isinstance(item.spec, dict):
-        return None
-    metadata = {key: item.attributes[key] for key in _N5_KEYS}
-    return dataclasses.replace(item, spec={**item.spec, "metadata": metadata})
 
 
 def _open(item: Found, **settings: bool) -> Any:

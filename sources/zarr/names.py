@@ -24,6 +24,7 @@ from windrow.sources.zarr.spacing import Spacing
 from windrow.sources.zarr.stores import Access
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
+_N5_KEYS: Final = ("dimensions", "blockSize", "dataType", "compression")
 # An attribute of a group: the keys of its object name the inner groups whose arrays are the values
 # and offsets of rows that differ in length. Such arrays do not hold one record per row.
 RAGGED: Final = "windrow_ragged"
@@ -84,6 +85,17 @@ class Found:
     def is_n5(self) -> bool:
         """Whether it was found as an array of N5, whose attributes lie among its metadata."""
         return "blockSize" in self.attributes and self.driver == "n5"
+
+    def without_attributes(self) -> Found | None:
+        """An array of N5, to be opened by its own metadata alone; None for any other array.
+
+        TensorStore refuses an array for attributes of users that it cannot parse: NaN, or units for some axes.
+        """
+        known = set(_N5_KEYS) <= set(self.attributes)  # TensorStore guesses what is absent
+        if not self.is_n5 or not known or not isinstance(self.spec, dict):
+            return None
+        metadata = {key: self.attributes[key] for key in _N5_KEYS}
+        return dataclasses.replace(self, spec={**self.spec, "metadata": metadata})
 
     @property
     def is_precomputed(self) -> bool:

@@ -30,9 +30,10 @@ from windrow.sources.zarr.missing import Missing
 from windrow.sources.zarr.names import BLOCKS, OFFSETS, TOKENIZER, VALUES, choose_rows
 from windrow.sources.zarr.objects import standing_for
 from windrow.sources.zarr.offsets import Offsets, block_edges
+from windrow.sources.zarr.open_array import LIBRARY, OpenArray
 from windrow.sources.zarr.over_tree import OverTree
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray
+from windrow.sources.zarr.tree import ArrayTree
 
 _WHAT: Final = "RaggedDataSource"
 _SHOWN_FIELDS: Final = 4

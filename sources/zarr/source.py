@@ -20,11 +20,12 @@ from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.missing import Missing
 from windrow.sources.zarr.objects import standing_for
+from windrow.sources.zarr.open_array import LIBRARY
 from windrow.sources.zarr.over_tree import OverTree
 from windrow.sources.zarr.store_array import StoreArray
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import read_rows
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree
+from windrow.sources.zarr.tree import ArrayTree
 
 if TYPE_CHECKING:
     from windrow.sources.cells import Boxes

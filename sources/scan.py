@@ -11,7 +11,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol, final, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
 
@@ -99,8 +99,8 @@ class Checks(abc.ABC):
         return tuple(found[::-1])
 
     @final
-    def coords_of(self, cell: Sequence[int]) -> Cells:
-        """Coordinates of the chunk that holds a cell, or the first axes of both."""
+    def coords_of(self, cell: Sequence[Any]) -> tuple[Any, ...]:
+        """Coordinates of the chunk that holds a cell, or the first axes of both; of arrays of cells too."""
         axes = zip(cell, self._shift, self._chunk, strict=False)
         return tuple((at + shift) // size for at, shift, size in axes)
 

@@ -1,4 +1,4 @@
-"""Errors that are no damage of stored data.
+"""Errors that say nothing of damage to stored data.
 
 They are of this process or its machine, of a file system that does not answer, or of a library that lacks
 what the data need. A bad sector (EIO) is not among them: it is of the data.

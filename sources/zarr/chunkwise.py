@@ -53,7 +53,7 @@ class ChunkwiseArray:
     Args:
         edges: Along each axis, where chunks begin, and where the last one ends, which may be past the array.
         shape: Shape of the array.
-        tile: Shape of the cells that count as one chunk to the engine: that of the largest chunk. What is
+        tile: Shape of the cells that count as one chunk to the engine: the shape of the largest chunk. What is
             read of a tile needs all chunks that have cells in it.
         dtype: As delivered.
         fill: The value of cells that are not stored.
@@ -273,7 +273,7 @@ def open_compressed(
         found: The array.
         store: The same in TensorStore, which finds no chunks.
         chunks: Its chunk files.
-        ending: Of some of them.
+        ending: How the names of some of these end.
 
     Raises:
         MissingExtraError: If what decompresses them is not installed.

@@ -151,7 +151,7 @@ class StoredRows:
             if error.rest is None:
                 raise
             found, errors = error.rest.found, dict(error.rest.errors)
-        chunk_of = np.array([self.checks().coords_of([row])[0] for row in rows.tolist()], np.int64)
+        chunk_of: IntArray = self.checks().coords_of([rows])[0]
         for chunk in np.unique(chunk_of).tolist():
             mine = np.flatnonzero(chunk_of == chunk)
             mine = mine[[place not in errors for place in mine.tolist()]]

@@ -1,6 +1,6 @@
 """An open array: its rows, its boxes, and how it is read.
 
-Invariant: shape and dtype are those of the values that its readers give.
+Invariant: its readers give values of its shape and dtype.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from windrow.sources.zarr.names import Found
 
 _NUMBER: Final = r"0|[1-9]\d*"
 _LIKE_A_CHUNK: Final = r"(c[./]?)?\d.*"
-# Entries that are looked at; a chunk is nearly always the first.
+# Entries that are examined; a chunk is nearly always the first.
 _MOST_ENTRIES: Final = 10_000
 _SHOWN: Final = 3
 

@@ -47,12 +47,20 @@ class PrecomputedChunks:
         self.chunk_shape = tuple(map(int, store.chunk_layout.read_chunk.shape))
         self.grid = tuple(-(-n // c) for n, c in zip(self.shape, self.chunk_shape, strict=True))
         self._folder = str(found.attributes["key"])
-        sharding = found.attributes.get("sharding")
-        self._shards = None if sharding is None else self._in_shards(sharding)
+        self._is_sharded = found.attributes.get("sharding") is not None
+        self._shards = self._opened_shards() if self._is_sharded else None
+        self._endings: tuple[str, ...] = ("",)
 
-    def _in_shards(self, sharding: Any) -> Any:
-        spec = self._found.spec
-        base = spec["kvstore"] if isinstance(spec, dict) else spec.kvstore.to_json()
+    @property
+    def knows_stored(self) -> bool:
+        """Whether `holds` has an answer."""
+        return not self._is_sharded or self._shards is not None
+
+    def _opened_shards(self) -> Any:
+        """The chunks in shards; None if the store is one that a user opened, which has no JSON."""
+        if not isinstance(self._found.spec, dict):
+            return None
+        base, sharding = self._found.spec["kvstore"], self._found.attributes["sharding"]
         path = f"{base.get('path', '')}{self._folder}/"
         access = self._found.access
         return ts.KvStore.open(
@@ -72,7 +80,7 @@ class PrecomputedChunks:
 
     def file(self, at: Sequence[int]) -> str | None:
         """The local file of a chunk; None if it lies elsewhere, or in a shard."""
-        return None if self._shards is not None else self._objects.file(self.key(at))
+        return None if self._is_sharded else self._objects.file(self.key(at))
 
     def holds(self, at: Sequence[int]) -> bool:
         """Whether a chunk is stored, under any ending. Waits.
@@ -85,7 +93,7 @@ class PrecomputedChunks:
             if self._found.access is None:
                 return bool(self._shards.read(key).result().state == "value")
             return self._found.access.read(self._shards, key) is not None  # type: ignore[arg-type]
-        return any(self._objects.tail(self.key(at) + end, 1) is not None for end in ("", *ENDINGS))
+        return any(self._objects.tail(self.key(at) + end, 1) is not None for end in self._endings)
 
     def whole(self, at: Sequence[int], most_bytes: int) -> bytes | None:
         """The bytes of a chunk as TensorStore decodes them; None if it is not stored. Waits.
@@ -94,29 +102,37 @@ class PrecomputedChunks:
             ChunkDamageError: If a file cannot be decompressed, or has more than `most_bytes` then.
             OSError, ValueError, RuntimeError: If the store cannot be asked.
         """
-        for end in ("", *ENDINGS):
+        for end in self._endings:
             raw = self._objects.whole(self.key(at) + end)
             if raw is not None:
                 return _decompressed(raw, self.key(at) + end, most_bytes) if end else raw
         return None
 
     def ending(self) -> str:
-        """The ending of compressed chunk files; '' if there are none. Waits.
+        """As `_found_ending`; from then on, chunks are looked for under every ending if there is one."""
+        found = self._found_ending()
+        if found:  # as CloudVolume does, before the plain names
+            others = (end for end in ENDINGS if end != found)
+            self._endings = (found, "", *others)
+        return found
 
-        A local folder is listed once. Of a remote one the first chunk and the middle one are looked for.
+    def _found_ending(self) -> str:
+        """The ending of compressed chunk files; '' if no file has one. Waits.
+
+        A local folder is listed once. A remote one is asked for the first chunk and the middle one.
 
         Raises:
             SourceError: If there are files, and none is a chunk or a shard.
         """
         folder = self._objects.file(self._folder)
         if folder is None:
-            return "" if self._shards is not None else self._ending_of_some()
+            return "" if self._is_sharded else self._ending_of_some()
         try:
             names = os.listdir(folder)
         except OSError:
             return ""  # nothing is stored
-        pattern = _NAME if self._shards is None else _SHARD
-        if self._shards is None:
+        pattern = _SHARD if self._is_sharded else _NAME
+        if not self._is_sharded:
             for end in ENDINGS:
                 if any(name.endswith(end) and re.match(_NAME, name) for name in names):
                     return end
@@ -127,7 +143,7 @@ class PrecomputedChunks:
 
     def _misplaced(self, folder: str, others: Sequence[str]) -> SourceError:
         found = self._found
-        wanted = "shards (x.shard)" if self._shards is not None else self.key((0, 0, 0))
+        wanted = "shards (x.shard)" if self._is_sharded else self.key((0, 0, 0))
         return SourceError(
             f"{found.what}: no chunk of the volume in {found.where} lies where its metadata say"
             f" ({wanted}), though {folder} holds {', '.join(others[:_SHOWN])} and so on, so that all"

@@ -249,5 +249,5 @@ def has_cache(objects: StoredObjects) -> TypeGuard[RangeObjects]:
 
 
 def is_metadata(key: str) -> bool:
-    """Whether the key of an object is that of metadata."""
+    """Whether the key of an object names metadata."""
     return key.rpartition("/")[2] in ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")

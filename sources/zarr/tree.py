@@ -436,7 +436,7 @@ def _open_by_store(
         if ending := chunks.ending():
             found = dataclasses.replace(found, spacing=found.spacing or of_scale(found.attributes))
             return _python_array(found, open_compressed(found, store, chunks, ending))
-        array = dataclasses.replace(array, holds=chunks.holds)
+        array = dataclasses.replace(array, holds=chunks.holds if chunks.knows_stored else None)
     part = _part(found, array, array.read_rows, StoreReader(array), shift=array.shift)
     chunk = tuple(store.chunk_layout.read_chunk.shape or (None,) * store.rank)
     return OpenArray(_described(found, store), part, chunk, array, why)

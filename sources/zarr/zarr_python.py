@@ -89,7 +89,7 @@ class CellArray(Protocol):
         ...
 
     def file(self, chunk: Cells) -> str | None:
-        """The local file that a chunk belongs in; None if there is none."""
+        """The local file that a chunk belongs in; None without one."""
         ...
 
 

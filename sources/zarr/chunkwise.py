@@ -140,9 +140,12 @@ def _decoded(spec: dict[str, Any], entries: dict[str, bytes], read: bool = True)
     store = ts.KvStore.open("memory://", context=context).result()
     for key, value in entries.items():
         store.write(key, value).result()
-    settings = {"assume_metadata": True} if "metadata" in spec else {}
     array = ts.open(
-        {**spec, "kvstore": "memory://"}, open=True, read=True, context=context, **settings
+        {**spec, "kvstore": "memory://"},
+        open=True,
+        read=True,
+        context=context,
+        assume_metadata=True if "metadata" in spec else None,
     ).result()
     return array.read().result() if read else array
 
@@ -281,7 +284,7 @@ def open_compressed(
     check_ending(found, ending)
     dtype = np.dtype(store.dtype.numpy_dtype)
     scale = {k: v for k, v in found.attributes.items() if k not in ("voxel_offset", "chunk_sizes")}
-    info = {"@type": "neuroglancer_multiscale_volume", "type": "image"}
+    info: dict[str, Any] = {"@type": "neuroglancer_multiscale_volume", "type": "image"}
     info |= {"data_type": store.dtype.name, "num_channels": chunks.shape[3]}
     most = 4 * math.prod(chunks.chunk_shape) * dtype.itemsize + _SLACK_BYTES
 

@@ -494,7 +494,7 @@ def open_each(found: list[Found], *, refuse: bool = False) -> list[Any]:
             bare_n5 = item.without_attributes()
             if bare_n5 is not None:
                 with contextlib.suppress(SourceError):
-                    stores.append(_opened(item, _open(bare_n5, assume_metadata=True)))
+                    stores.append(_opened(item, _open(bare_n5, assumed=True)))
                     continue
             if refuse:
                 raise
@@ -502,17 +502,19 @@ def open_each(found: list[Found], *, refuse: bool = False) -> list[Any]:
     return stores
 
 
-def _open(item: Found, **settings: bool) -> Any:
-    """The open store, or a future of it; `settings` as for `ts.open`."""
+def _open(item: Found, assumed: bool | None = None) -> Any:
+    """The open store, or a future of it; `assumed` says that the spec has the metadata."""
     if isinstance(item.spec, ts.TensorStore):
         return item.spec
     if isinstance(item.spec, HeldArray):
         return item.spec.open(item)
     access = item.access
     if access is None:
-        return ts.open(item.spec, open=True, read=True, **settings)
+        return ts.open(item.spec, open=True, read=True, assume_metadata=assumed)
     return access.in_flight.start(
-        lambda: ts.open(item.spec, open=True, read=True, context=access.context, **settings),
+        lambda: ts.open(
+            item.spec, open=True, read=True, context=access.context, assume_metadata=assumed
+        ),
         where=item.where,
     )
 

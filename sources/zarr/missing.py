@@ -55,7 +55,7 @@ class _StoredChunks:
         if checks is None or not checks.knows_stored:
             raise _unknown(found)
         # What a user opened may lie in a store that does not say.
-        if found.shape is None and math.prod(checks.grid) and checks.is_stored(0) is None:
+        if found.shape is None and 0 not in checks.grid and checks.is_stored(0) is None:
             raise _unknown(found)
         self._found, self.checks, self._stored = found, checks, set[int]()
         self._fill = np.zeros((), dtype) if fill is None else np.asarray(fill, dtype)
@@ -129,7 +129,7 @@ class StoredRows:
 
     def __init__(self, inner: RowReader, found: Found, fill: Any, dtype: np.dtype[Any]) -> None:
         """Read by `inner`. Raises SourceError if nothing shows which chunks are stored."""
-        self.inner = inner
+        self.inner, self.is_slow = inner, getattr(inner, "is_slow", False)
         self._chunks = _StoredChunks(found, inner, fill, dtype)
 
     def checks(self) -> Checks:
@@ -175,7 +175,7 @@ class StoredBoxes:
 
     def __init__(self, inner: BoxReader, found: Found, fill: Any, dtype: np.dtype[Any]) -> None:
         """Read by `inner`. Raises SourceError if nothing shows which chunks are stored."""
-        self.inner = inner
+        self.inner, self.is_slow = inner, getattr(inner, "is_slow", False)
         self._chunks = _StoredChunks(found, inner, fill, dtype)
 
     def checks(self) -> Checks:

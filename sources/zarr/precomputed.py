@@ -11,6 +11,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import gzip
+import importlib
 import io
 import lzma
 import os
@@ -186,7 +187,7 @@ def check_ending(found: Found, ending: str) -> None:
     """
     if ending == ".br":
         try:
-            import brotli  # noqa: F401
+            importlib.import_module("brotli")
         except ImportError:
             what = f"{found.what}: {found.where}, whose chunk files end in .br,"
             raise missing_package(what, "brotli") from None
@@ -202,9 +203,7 @@ def _decompressed(raw: bytes, key: str, most_bytes: int) -> bytes:
     ending = key[key.rindex(".") :]
     try:
         if ending == ".br":
-            import brotli
-
-            found: bytes = brotli.decompress(raw)
+            found: bytes = importlib.import_module("brotli").decompress(raw)
         elif ending in (".zst", ".zstd"):
             stream = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(raw))
             found = stream.read(most_bytes + 1)

@@ -129,7 +129,8 @@ def test_files_that_no_chunk_may_be_are_refused(tmp_path: Path) -> None:
 
 
 def test_chunks_in_shards_of_a_volume_are_found(tmp_path: Path) -> None:
-    sharding = {"@type": "neuroglancer_uint64_sharded_v1", "hash": "murmurhash3_x86_128"}
+    sharding: dict[str, Any] = {"@type": "neuroglancer_uint64_sharded_v1"}
+    sharding["hash"] = "murmurhash3_x86_128"
     sharding |= {"preshift_bits": 1, "minishard_bits": 2, "shard_bits": 1}
     volume(tmp_path / "v", chunk_size=[2, 4, 1], sharding=sharding)
     store = ts.open(

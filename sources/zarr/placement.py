@@ -52,7 +52,7 @@ def refuse_misplaced(found: Found) -> None:
         key = prefix + separator.join("0" for _ in found.shape)
         raise SourceError(
             f"{found.what}: no chunk of {found.named} in {found.where} lies where its metadata say, such"
-            f" as {key}, though {listing(others, _SHOWN)} lie there, so that all cells would read as the"
+            f" as {key}, though the folder holds {listing(others, _SHOWN)}, so that all cells would read as the"
             " fill value. If the metadata are wrong, correct the separator of chunk keys; else rename the"
             " files, or decompress them (gunzip)"
         )
@@ -88,9 +88,15 @@ def _like_chunks(folder: str) -> Iterator[str]:
             if entry.name != "c" and not re.fullmatch(_LIKE_A_CHUNK, entry.name):
                 continue
             if not entry.is_dir():
-                yield entry.name
+                if _is_whole(entry.name):
+                    yield entry.name
                 continue
             for path, _, files in os.walk(entry.path):
-                if files:
-                    yield os.path.relpath(os.path.join(path, min(files)), folder)
+                if whole := [name for name in files if _is_whole(name)]:
+                    yield os.path.relpath(os.path.join(path, min(whole)), folder)
                     break
+
+
+def _is_whole(name: str) -> bool:
+    """Whether a file is not one that a writer makes before it has a chunk."""
+    return not name.startswith(".") and not name.endswith((".__lock", ".partial", ".tmp"))

@@ -286,5 +286,6 @@ def test_an_array_without_chunks_is_whole(tmp_path: Path) -> None:
         zarr.create_array(path, shape=(4, 2), dtype="i4", zarr_format=version, fill_value=3)
         (path / "README.md").write_text("2 rows")
         (path / "0").mkdir()
+        (path / "0" / "0.__lock").touch()
         assert ZarrDataSource(path).read(np.arange(4)).tolist() == [[3, 3]] * 4
         assert windrow.inspect(path).records == 4

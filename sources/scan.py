@@ -40,6 +40,11 @@ class Checks(abc.ABC):
         self._itemsize = itemsize
 
     @property
+    def misplaced(self) -> str:
+        """What is wrong with the places of chunks that are found all the same; '' if nothing is."""
+        return ""
+
+    @property
     def knows_stored(self) -> bool:
         """Whether `is_stored` has an answer."""
         return True

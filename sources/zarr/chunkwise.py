@@ -310,7 +310,12 @@ def open_compressed(
         path=chunks.file,
         refuse_missing=found.refuse_missing,
     )
-    return _opened(found, chunkwise, f"chunk files end in {ending}", None)
+    misplaced = (
+        f"chunk files end in {ending}: Windrow and CloudVolume read them, and TensorStore and Neuroglancer"
+        " take their cells for 0; decompress them or, if this is intended, verify with missing='fill'"
+    )
+    array = _opened(found, chunkwise, f"chunk files end in {ending}", None)
+    return dataclasses.replace(array, misplaced=misplaced)
 
 
 def _opened(found: Found, array: ChunkwiseArray, why: str, presence: Any) -> PythonArray:

@@ -112,6 +112,7 @@ class PythonArray:
         access: How it is reached, if it is remote.
         cached: Its chunks, if there is a cache on disk and the native core decodes them from there.
         library: What reads it, for messages.
+        misplaced: As for `Checks.misplaced`.
     """
 
     array: CellArray
@@ -127,6 +128,7 @@ class PythonArray:
     access: Access | None = None
     cached: CachedChunks | None = None
     library: str = LIBRARY
+    misplaced: str = ""
 
     @property
     def variable(self) -> bool:
@@ -363,6 +365,10 @@ class PythonChecks(Checks):
     @property
     def waits(self) -> bool:
         return True
+
+    @property
+    def misplaced(self) -> str:
+        return self._array.misplaced
 
     def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
         if self._across != 1:

@@ -149,7 +149,8 @@ def check(place: Any, **settings: Any) -> None:
     report = windrow.verify(fine, progress=False)
     assert (report.missing, report.untold, report.ok) == (1, 0, True)
     report = windrow.verify(source, missing="error", progress=False)
-    assert [(bad.first_record, bad.stop_record) for bad in report.bad] == [(3, 6)]
+    bad = [(bad.first_record, bad.stop_record) for bad in report.bad if bad.chunk >= 0]
+    assert bad == [(3, 6)]
 
 
 @pytest.mark.parametrize("name", STORES)

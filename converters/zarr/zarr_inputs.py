@@ -41,6 +41,7 @@ from windrow.errors import ArgumentError, ConversionError, ReadError, SourceErro
 from windrow.sources.chunks import Box, BoxReader
 from windrow.sources.remote.paths import is_remote, local_path
 from windrow.sources.tf_example.features import DTYPES
+from windrow.sources.zarr.consolidated import warn_of_differences
 from windrow.sources.zarr.find import find_all
 from windrow.sources.zarr.metadata import of_any_length
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of
@@ -121,7 +122,9 @@ def find_arrays(
     for item in chosen:
         if of_any_length(item.metadata or {}):
             raise _no_numbers(item, "strings or objects of any length")
-    arrays = {item.name: _zarr_array(item) for item in chosen}
+    own: list[tuple[Found, Sequence[int] | None]] = []
+    arrays = {item.name: _zarr_array(item, own) for item in chosen}
+    warn_of_differences(own)
     groups = dict(_groups(tree))
     facts = [repr((a.facts, dict(a.facts.attributes))) for a in arrays.values()]
     return ArrayInputs(arrays, groups.pop("", {}), groups, _identity(url, storage_options, facts))
@@ -180,10 +183,12 @@ def _groups(tree: FoundTree, name: str = "") -> Iterator[tuple[str, dict[str, An
 # --- arrays of Zarr ------------------------------------------------------------------------------
 
 
-def _zarr_array(found: Found) -> InputArray:
+def _zarr_array(found: Found, own: list[tuple[Found, Sequence[int] | None]]) -> InputArray:
+    """An array as an input; `own` gets the shape in its own metadata."""
     if found.shape == ():
         return _Scalar(_scalar_facts(found), found)
     (opened,) = open_arrays(found.what, (found,))
+    own.append((found, opened.own_shape))
     return _ZarrArray(_facts(found, opened), found)
 
 

@@ -24,13 +24,14 @@ import tensorstore as ts
 
 from windrow.errors import SourceError
 from windrow.sources.chunks import AnyArray
+from windrow.sources.zarr.consolidated import agreed_shape
 from windrow.sources.zarr.error_text import bare, reason
-from windrow.sources.zarr.find import gone, refuse_absurd
 from windrow.sources.zarr.local.codecs import ChunkDamageError
 from windrow.sources.zarr.local.presence import presence_of_file
 from windrow.sources.zarr.metadata import keys_of, sizes_of
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.precomputed import PrecomputedChunks, check_ending
+from windrow.sources.zarr.refused import gone, refuse_absurd
 from windrow.sources.zarr.remote import FetchedPresence
 from windrow.sources.zarr.stored_objects import StoredObjects, objects_of
 from windrow.sources.zarr.zarr_python import PythonArray
@@ -187,8 +188,8 @@ def open_unequal(found: Found) -> PythonArray:
             raise ValueError("it has no axes, or storage transformers")
         tile = tuple(max(map(int, np.diff(axis))) for axis in edges)
         of_one = _spec_of_one(meta, tile)
-        array = _decoded(of_one, {}, read=False)
-        dtype = np.dtype(array.dtype.numpy_dtype)
+        one = _decoded(of_one, {}, read=False)
+        dtype = np.dtype(one.dtype.numpy_dtype)
         keys = keys_of(meta)
         if keys is None:
             raise ValueError(f"chunk_key_encoding {meta.get('chunk_key_encoding')!r}")
@@ -200,7 +201,7 @@ def open_unequal(found: Found) -> PythonArray:
             f" 'rectilinear'), and is not read: {why}. {_RECHUNK}"
         ) from cause
     refuse_absurd(found, shape, tile, dtype.itemsize, tile)
-    fill = np.zeros((), dtype) if array.fill_value is None else np.asarray(array.fill_value, dtype)
+    fill = np.zeros((), dtype) if one.fill_value is None else np.asarray(one.fill_value, dtype)
 
     def key(at: Cells) -> str:
         return prefix + separator.join(map(str, at))
@@ -223,7 +224,8 @@ def open_unequal(found: Found) -> PythonArray:
         refuse_missing=found.refuse_missing,
     )
     presence = _presence(found, objects, raw, fill.tobytes())
-    return _opened(found, chunkwise, "its chunks differ in size", presence)
+    array = _opened(found, chunkwise, "its chunks differ in size", presence)
+    return dataclasses.replace(array, shape=agreed_shape(found, meta) or shape)
 
 
 def _presence(found: Found, objects: StoredObjects, raw: bytes, fill: bytes) -> Any:

@@ -6,7 +6,7 @@ Invariant: its readers give values of its shape and dtype.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -58,6 +58,16 @@ class OpenArray:
     def shape(self) -> tuple[int, ...]:
         """Shape of the whole array."""
         return (self.part.rows, *self.part.row_shape)
+
+    @property
+    def own_shape(self) -> Sequence[int]:
+        """The shape in the array's own metadata, which may have grown since it was consolidated."""
+        backend = self.backend
+        if isinstance(backend, PlainStore):
+            return tuple(backend.plain.presence.metadata["shape"])
+        if isinstance(backend, PythonArray):
+            return tuple(map(int, backend.array.shape))
+        return spec_of(backend.store).get("metadata", {}).get("shape", self.shape)  # type: ignore[no-any-return]
 
     @property
     def dtype(self) -> np.dtype[Any]:

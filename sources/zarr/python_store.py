@@ -195,6 +195,7 @@ class ZarrCells:
     def __init__(self, array: Any, stands_for: np.dtype[Any] | None = None) -> None:
         """`stands_for` is the dtype of cells that zarr-python takes for integers of their size."""
         self._array, self._stands_for = array, stands_for
+        self.shape = tuple(map(int, array.shape))
         shard = array.shards or array.chunks
         self.object_rows = int(shard[0])
         self._per_shard = tuple(int(s) // int(c) for s, c in zip(shard, array.chunks, strict=True))

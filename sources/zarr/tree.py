@@ -27,8 +27,9 @@ from windrow.sources.remote.options import useless_options
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.box_readers import python_reader
 from windrow.sources.zarr.chunkwise import has_unequal_chunks, open_compressed, open_unequal
+from windrow.sources.zarr.consolidated import agreed_shape, warn_of_differences
 from windrow.sources.zarr.error_text import bare, reason
-from windrow.sources.zarr.find import find_all, open_each, unread
+from windrow.sources.zarr.find import find_all, open_each
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
 from windrow.sources.zarr.local.native_chunks import native_chunks
@@ -49,6 +50,7 @@ from windrow.sources.zarr.plain import (
 from windrow.sources.zarr.plain_store import PlainStore
 from windrow.sources.zarr.precomputed import PrecomputedChunks
 from windrow.sources.zarr.pyramids import of_scale
+from windrow.sources.zarr.refused import unread
 from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.store_array import StoreArray, store_array
 from windrow.sources.zarr.stores import Access
@@ -121,6 +123,7 @@ class ArrayTree:
         self._chose = names is not None
         self._numbers = _numbered(chosen, self._found)
         opened = _open_records(what, self._found, direct)
+        warn_of_differences((one.found, one.own_shape) for one in opened if one.found.listing)
         self._facts = tuple(array.facts for array in opened)
         self._opened: tuple[OpenArray, ...] | None = opened
         self._stores: dict[str, ts.TensorStore] | None = None
@@ -368,6 +371,9 @@ def _plain_or_reason(what: str, found: Found, direct: bool | None) -> PlainArray
         return "direct=False"
     if found.folder is not None:
         plain = plain_array(found.folder, found.name)
+        if isinstance(plain, PlainArray):
+            shape = agreed_shape(found, plain.presence.metadata)
+            plain = plain if shape is None else dataclasses.replace(plain, shape=shape)
     else:
         plain = "only arrays given by the path of a local folder can be"
     if direct and isinstance(plain, str):
@@ -450,7 +456,8 @@ def _described(found: Found, store: Any) -> Found:
     if found.shape is None and not attributes:
         stored = spec_of(store).get("metadata", {}).get("attributes")
         attributes = stored if isinstance(stored, dict) else attributes
-    return dataclasses.replace(found, dims=labels or dims, attributes=attributes)
+    names = (dims or labels) if found.listing else (labels or dims)
+    return dataclasses.replace(found, dims=names, attributes=attributes)
 
 
 def _ways(opened: tuple[OpenArray, ...]) -> str:

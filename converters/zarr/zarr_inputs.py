@@ -45,8 +45,9 @@ from windrow.sources.zarr.consolidated import warn_of_differences
 from windrow.sources.zarr.find import find_all
 from windrow.sources.zarr.metadata import of_any_length
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of
+from windrow.sources.zarr.open_array import OpenArray
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import OpenArray, open_arrays
+from windrow.sources.zarr.tree import open_arrays
 
 # File systems that list all files below a folder, with sizes, in few requests.
 _LISTED: Final = ("file", "local", "memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")

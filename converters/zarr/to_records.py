@@ -39,7 +39,7 @@ from windrow.converters.records.reshard import (
     MOST_FILES,
     MOST_MEMORY_BYTES,
 )
-from windrow.converters.zarr.array_inputs import AnyArray, InputArray
+from windrow.converters.zarr.array_inputs import OTHERS, AnyArray, InputArray
 from windrow.converters.zarr.example_encode import encode_examples
 from windrow.converters.zarr.zarr_inputs import ArrayInputs, array_names, find_arrays
 from windrow.core.process import cores
@@ -266,6 +266,11 @@ def _fields(inputs: ArrayInputs, *, chosen: bool) -> tuple[RecordField, ...]:
             raise SourceError(
                 f"{facts.where}: array {name!r} has shape (), and the first axis counts records;"
                 " leave it out: arrays=[...]"
+            )
+        if facts.is_string:
+            raise SourceError(
+                f"{facts.where}: array {name!r} holds strings, which are not converted to records;"
+                f" {OTHERS}"
             )
         feature = Feature(facts.dtype.name, facts.shape[1:], raw=True)
         fields.append(RecordField(name or ALONE, feature, array))

@@ -220,10 +220,10 @@ def _labels(named: Mapping[str, InputArray], inputs: ArrayInputs) -> dict[str, I
     A label stays where it is, unless its array is moved to where readers do not find it there.
     Then it lies next to the array. An array that was given the name of a label takes its place.
     """
-    if inputs.left_out:
-        said = "; ".join(inputs.left_out.values())
-        left_out = ", ".join(inputs.left_out)
-        warnings.warn(f"the output is without {left_out}, since {said}", UserWarning, stacklevel=3)
+    for label, why in inputs.left_out.items():
+        warnings.warn(
+            f"the output is without coordinate {label!r}: {why}", UserWarning, stacklevel=5
+        )
     found: dict[str, InputArray] = {}
     for new, array in named.items():
         group = new.rpartition("/")[0]

@@ -254,7 +254,8 @@ def _by_array(what: str, taken: Sequence[_SelectedArray], value: Any) -> Any:
             raise ArgumentError(
                 f"{what}: {size!r} is not a size of dimension {name!r}; name a number of at least 1"
             )
-        for item in [item for item in having if not item.is_coordinate] or having:
+        meant = [item for item in having if not (item.is_coordinate or item.is_label)]
+        for item in meant or having:
             along.setdefault(item.name, {})[name] = size
     return along | named
 

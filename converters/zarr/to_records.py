@@ -11,6 +11,7 @@ import functools
 import itertools
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Unpack
 
@@ -323,6 +324,14 @@ def _of_records(
         and len(array.facts.shape) == 1
         and (array.facts.shape[0], (array.facts.dims or (None,))[0]) in axes
     }
+    for name in [name for name, array in labels.items() if array.facts.is_string]:
+        del labels[name]
+        warnings.warn(
+            f"the records are without coordinate {name!r}: it holds strings, which are not converted"
+            " to records",
+            UserWarning,
+            stacklevel=5,
+        )
     return {**data, **labels}
 
 

@@ -136,7 +136,7 @@ def find_arrays(
         inputs = ArrayInputs(arrays, attributes, {}, found.id)
         if names is None or not labels:
             return inputs
-        return _with_labels(inputs, there, lambda name: find_variables(file, [name])[0][0])
+        return _with_labels(what, inputs, there, lambda name: find_variables(file, [name])[0][0])
     access = Access(what, storage_options)
     tree = find_all(what, url, names, access)
     _refuse_unknown(tree, names, what)
@@ -148,14 +148,17 @@ def find_arrays(
     groups = dict(_groups(tree))
     inputs = ArrayInputs(arrays, groups.pop("", {}), groups, InputId("", 0, ""))
     if names is not None and labels:
-        inputs = _with_labels(inputs, _labelled(tree), lambda name: _zarr_array(items[name]))
+        inputs = _with_labels(what, inputs, _labelled(tree), lambda name: _zarr_array(items[name]))
     every = [*inputs.arrays.values(), *inputs.label_arrays.values()]
     facts = [repr((a.facts, dict(a.facts.attributes))) for a in every]
     return dataclasses.replace(inputs, id=_identity(url, storage_options, facts))
 
 
 def _with_labels(
-    inputs: ArrayInputs, there: Mapping[str, Labelled], opened: Callable[[str], InputArray]
+    what: str,
+    inputs: ArrayInputs,
+    there: Mapping[str, Labelled],
+    opened: Callable[[str], InputArray],
 ) -> ArrayInputs:
     """Return `inputs` with the labels of their arrays; those that cannot be converted are left out."""
     groups = {"": inputs.attributes, **inputs.group_attributes}
@@ -167,7 +170,7 @@ def _with_labels(
             try:
                 arrays[name] = opened(name)
             except (SourceError, NotFoundError, MissingExtraError) as error:
-                left_out[name] = str(error).removesuffix(f"; {OTHERS}")
+                left_out[name] = str(error).removesuffix(f"; {OTHERS}").removeprefix(f"{what}: ")
     return dataclasses.replace(inputs, labels=labels, label_arrays=arrays, left_out=left_out)
 
 
@@ -412,7 +415,10 @@ def _scalar(found: Found) -> tuple[AnyArray, Any]:
 
 def _scalar_facts(found: Found, any_length: str) -> InputFacts:
     value, fill = _scalar(found)
-    missing = fill if (found.metadata or {}).get("zarr_format") == 2 else None
+    metadata = found.metadata or {}
+    missing = fill if metadata.get("zarr_format") == 2 else None
+    if value.dtype.kind in "mM" and missing is not None:
+        missing = metadata.get("fill_value")  # the number, not the time
     more = _typed(found, value.dtype.newbyteorder("="), fill, missing, any_length)
     if fill is None:
         more["fill_value"] = None

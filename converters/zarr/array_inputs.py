@@ -219,7 +219,7 @@ def unfit(values: AnyArray, cast: AnyArray) -> npt.NDArray[np.bool_]:
 
 
 # The way out, in messages about an array that is not converted.
-OTHERS: Final = "choose the others: arrays=[...], or --array on the command line"
+OTHERS: Final = "choose the others: arrays=[...] (--array)"
 SUFFIXES: Final = (".nc", ".nc3", ".nc4", ".cdf", ".h5", ".hdf5", ".grib", ".grib2", ".grb")
 # Values as they are stored, but characters along an axis of their own as strings.
 _AS_STORED: Final[Mapping[str, bool]] = {

@@ -266,7 +266,7 @@ def _fields(inputs: ArrayInputs, *, chosen: bool) -> tuple[RecordField, ...]:
         if not facts.shape:
             raise SourceError(
                 f"{facts.where}: array {name!r} has shape (), and the first axis counts records;"
-                " leave it out: arrays=[...]"
+                " leave it out: arrays=[...] (--array)"
             )
         if facts.is_string:
             raise SourceError(
@@ -281,7 +281,7 @@ def _fields(inputs: ArrayInputs, *, chosen: bool) -> tuple[RecordField, ...]:
         shown = "\n".join(f"  {field.name}: {field.records:,}" for field in fields)
         raise SourceError(
             f"{inputs.id.name}: the arrays differ in length\n{shown}\n"
-            "The first axis counts records: choose arrays of one length by arrays=[...]."
+            "The first axis counts records: choose arrays of one length: arrays=[...] (--array)."
         )
     return tuple(sorted(fields, key=lambda field: field.name))
 

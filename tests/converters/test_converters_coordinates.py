@@ -14,10 +14,8 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
 from windrow.cli.main import main
-from windrow.converters.job.manifest import Manifest
 from windrow.converters.zarr import rechunk_layout
 from windrow.converters.zarr.from_records import array_record_to_zarr
 from windrow.converters.zarr.rechunk import zarr_to_zarr
@@ -32,8 +30,9 @@ HOUR = np.timedelta64(1, "h")
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Hide what zarr-python says of types that Zarr v3 does not specify yet."""
+    """Hide what zarr-python and xarray say of types that are not those of a specification."""
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Following pandas")
         warnings.filterwarnings("ignore", module="zarr|xarray|numcodecs")
         yield
 
@@ -203,26 +202,12 @@ def test_labels_of_a_store_that_is_not_listed(tmp_path: Path) -> None:
     weather().to_zarr(tmp_path / "source", consolidated=False)
     names = [path for path in (tmp_path / "source").rglob("*") if path.is_file()]
     files = {str(path.relative_to(tmp_path)): path.read_bytes() for path in names}
-    there = ["crs", "lat", "nv", "t", "time", "time_bnds", "x"]
     with RangeServer(files) as server:
         zarr_to_zarr(server.url("source"), tmp_path / "out", arrays=["t"], progress=False)
-    with ObjectStore() as store:
-        for name, data in files.items():
-            store.put(name, data)
-        options = store.storage_options
-        zarr_to_zarr(
-            store.url("source"),
-            store.url("out"),
-            arrays=["t"],
-            storage_options=options,
-            output_options=options,
-            progress=False,
-        )
-        manifest = Manifest.read(store.url("out"), storage_options=options)
     folders = {name.partition("/")[0] for name in os.listdir(tmp_path / "out")}
-    assert sorted(folders - {"zarr.json", "windrow_manifest.json"}) == there
-    assert manifest is not None
-    assert sorted({file.name.partition("/")[0] for file in manifest.files} - {"zarr.json"}) == there
+    assert sorted(folders - {"zarr.json", "windrow_manifest.json"}) == [
+        *("crs", "lat", "nv", "t", "time", "time_bnds", "x")
+    ]
 
 
 @pytest.mark.parametrize("codec", ["vlen-utf8", "vlen-bytes"])
@@ -270,7 +255,7 @@ def test_labels_without_a_type_are_left_out_with_a_line(
     (tmp_path / "source" / "k" / ".zarray").write_text(json.dumps(meta))
     (tmp_path / "source" / "k" / ".zattrs").write_text('{"_ARRAY_DIMENSIONS": ["k"]}')
     with pytest.raises(
-        SourceError, match=r"array 'k' in .* objects that are not strings, .* --arr"
+        SourceError, match=r"array 'k' in .* objects that are not strings, .*--arr"
     ):
         zarr_to_zarr(tmp_path / "source", tmp_path / "out")
     with pytest.warns(UserWarning, match="the output is without coordinate 'k': array 'k' in"):
@@ -312,7 +297,7 @@ def test_strings_are_not_records(tmp_path: Path) -> None:
         {"t": (("n", "k"), np.arange(8.0).reshape(4, 2)), "words": ("n", list("abcd"))},
         coords={"k": ["p", "q"], "n": ["first", "second", "third", "last"]},
     )
-    data.to_zarr(tmp_path / "source")
+    data.drop_vars("n").to_zarr(tmp_path / "source")
     with pytest.raises(SourceError, match="array 'words' holds strings, which are not converted"):
         zarr_to_array_record(tmp_path / "source", tmp_path / "out")
     data.drop_vars("words").to_zarr(tmp_path / "labels")

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.converters.zarr.coordinates import Labelled
-from windrow.converters.zarr.strings import RAW, TEXT
+from windrow.converters.zarr.strings import TEXT
 from windrow.core.optional_imports import optional
 from windrow.core.process import cores
 from windrow.core.redaction import shown_url
@@ -372,8 +372,8 @@ def _facts(file: XarrayFile, name: str, variable: Any) -> InputFacts:
     dtype, any_length = variable.dtype.newbyteorder("="), ""
     if dtype.kind in "OT":
         of = {variable.encoding.get("dtype"), (dtype.metadata or {}).get("vlen")}
-        text = dtype.kind == "T" or str in of or "_Encoding" in variable.encoding
-        any_length = TEXT if text else RAW if bytes in of else ""
+        text = dtype.kind == "T" or of & {str, bytes} or "_Encoding" in variable.encoding
+        any_length = TEXT if text else ""
         dtype = np.dtype(object)
     if dtype.name not in DTYPES and dtype.kind not in "SU" and not any_length:
         raise SourceError(
@@ -382,7 +382,7 @@ def _facts(file: XarrayFile, name: str, variable: Any) -> InputFacts:
         )
     if dtype.kind in "SU" and not dtype.itemsize:
         dtype = np.dtype(f"{dtype.kind}1")  # of empty strings alone
-    shape = tuple(map(int, variable.shape))
+    shape, attributes = tuple(map(int, variable.shape)), plain_attributes(variable.attrs)
     chunk = variable.encoding.get("chunksizes")
     if not chunk or len(chunk) != len(shape):
         chunk = _unchunked(shape, dtype.itemsize)
@@ -394,7 +394,7 @@ def _facts(file: XarrayFile, name: str, variable: Any) -> InputFacts:
         chunk_shape=tuple(max(1, int(size)) for size in chunk),
         shift=(0,) * len(shape),
         dims=tuple(map(str, variable.dims)),
-        attributes=plain_attributes(variable.attrs),
+        attributes=of_strings(attributes) if dtype.kind in "SUO" else attributes,
         any_length=any_length,
     )
 
@@ -425,6 +425,22 @@ def without_two_nans(attributes: dict[str, Any]) -> dict[str, Any]:
     if attributes.get("missing_value") == "NaN" and "_FillValue" in attributes:
         return {key: value for key, value in attributes.items() if key != "missing_value"}
     return attributes
+
+
+def of_strings(attributes: Mapping[str, Any], missing: Any = None) -> dict[str, Any]:
+    """Return the attributes of strings, with the string that marks missing values as `missing_value`.
+
+    xarray cannot open a store of Zarr v3 in which strings have a `_FillValue`.
+
+    Args:
+        attributes: The attributes, as JSON values.
+        missing: The fill value of Zarr v2, which serves as `_FillValue`; None for Zarr v3.
+    """
+    found = dict(attributes)
+    missing = found.pop("_FillValue", missing)
+    if isinstance(missing, str):
+        found.setdefault("missing_value", missing)
+    return found
 
 
 def fill_attribute(value: Any) -> Any:

@@ -33,6 +33,7 @@ from windrow.converters.zarr.array_inputs import (
     XarrayFile,
     fill_attribute,
     find_variables,
+    of_strings,
     plain,
     without_two_nans,
 )
@@ -285,15 +286,18 @@ def _typed(
         attributes = {**_times(found, dtype), **_attributes(found, missing_value)}
         return {"dtype": np.dtype(np.int64), "attributes": attributes}
     if any_length:
-        attributes = _attributes(found, None)
+        attributes = of_strings(_attributes(found, None), missing_value or None)
         return {"dtype": np.dtype(object), "attributes": attributes, "any_length": any_length}
-    if dtype.name not in DTYPES and dtype.kind not in "SU":
+    if dtype.kind in "SU":
+        attributes = of_strings(
+            _attributes(found, None), missing_value if dtype.kind == "U" else None
+        )
+    elif dtype.name in DTYPES:
+        attributes = _attributes(found, missing_value)
+    else:
         raise _no_numbers(found, f"values of dtype {dtype}")
-    return {
-        "dtype": dtype,
-        "attributes": _attributes(found, missing_value if dtype.kind not in "SU" else None),
-        "fill_value": stored_fill(_fill_of(fill, dtype)),
-    }
+    fill_value = stored_fill(_fill_of(fill, dtype))
+    return {"dtype": dtype, "attributes": attributes, "fill_value": fill_value}
 
 
 def _fill_of(fill: Any, dtype: np.dtype[Any]) -> Any:

@@ -90,6 +90,20 @@ def test_a_copy_means_what_its_source_does(tmp_path: Path, stored: str) -> None:
     assert [labels[at]["name"].item() for at in range(6)] == data["name"].values.tolist()
 
 
+@pytest.mark.parametrize("dtype", ["<U3", "string"])
+def test_a_string_that_marks_missing_values_still_does(tmp_path: Path, dtype: Any) -> None:
+    group = zarr.create_group(str(tmp_path / "source"), zarr_format=2)
+    dims = {"_ARRAY_DIMENSIONS": ["n"]}
+    names: Any = group.create_array(
+        "names", shape=(3,), chunks=(2,), dtype=dtype, fill_value="non", attributes=dims
+    )
+    names[...] = np.array(["a", "non", ""])
+    zarr_to_zarr(tmp_path / "source", tmp_path / "out", progress=False)
+    before = xarray.open_zarr(tmp_path / "source", consolidated=False).load()
+    xarray.testing.assert_identical(xarray.open_zarr(tmp_path / "out").load(), before)
+    assert before["names"].isnull().values.tolist() == [False, True, False]
+
+
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("unit", ["W", "D", "h", "m", "s", "ms", "us", "ns"])
 def test_a_length_of_time_stays_one(tmp_path: Path, unit: str, version: Any) -> None:

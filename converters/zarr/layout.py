@@ -378,10 +378,10 @@ def _check_block(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) ->
         )
 
 
-def _cuts(shape: Cells, size: Cells) -> Iterator[tuple[Cells, tuple[slice, ...]]]:
+def _cuts(shape: Cells, size: Cells) -> Iterator[tuple[Cells, tuple[Any, ...]]]:
     """Yield coordinates and place of each part of `size` of an array of `shape`, in C order."""
     if not shape:
-        yield (), ()
+        yield (), (...,)  # which makes an array, also of an object
         return
     # NumPy ends a slice at the end of the axis.
     grid = [range(-(-n // c)) for n, c in zip(shape, size, strict=True)]
@@ -420,7 +420,7 @@ def _chunks(
     pool = shared_pool()
     # Never on the main thread: there blosc starts threads of its own, and its bytes depend on them.
     jobs = (
-        (some, pool.submit(_encoded, [block[(..., *cut)] for _, cut in some], layout, steps))
+        (some, pool.submit(_encoded, [block[cut] for _, cut in some], layout, steps))
         for some in turns
     )
     most = max(1, min(2 * cores(), ahead_bytes // encoding_bytes(layout.chunk_bytes)))

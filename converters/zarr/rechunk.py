@@ -89,8 +89,9 @@ def zarr_to_zarr(
 ) -> Conversion:
     """Write the arrays of a Zarr store, or of a file that xarray opens, in chunks for training.
 
-    Names of axes, attributes, coordinates and scalars are kept, and every value bit for bit. A run
-    that was stopped resumes when it is called again with the same arguments.
+    Names of axes, attributes, coordinates and scalars are kept, and every value bit for bit. Times
+    become integers with the attributes of the CF conventions. A run that was stopped resumes when it
+    is called again with the same arguments.
 
     By default, rows of 4 KiB and more are a chunk each, smaller ones share a chunk of 4 KiB or more,
     and shards hold the rows that make about 128 MiB of all arrays together. The largest array sets
@@ -102,7 +103,8 @@ def zarr_to_zarr(
         output: A folder or URL, new, empty, or of an earlier run. It becomes a Zarr v3 group with
             consolidated metadata, or one array if the source is one.
         arrays: Names of arrays, or of groups of them; or a dict from new names to names of arrays.
-            None for all of them.
+            None for all of them. What labels these arrays comes with them: coordinates, their bounds
+            and grid mappings. Other settings are for such labels only if they name them.
         record_axis: Number or name of the axis that counts records, which becomes the first one; a
             dict for some arrays by their new names. None for the first.
         chunks: Records per chunk, or its size along every axis of the result: for all arrays that hold
@@ -126,7 +128,7 @@ def zarr_to_zarr(
     Raises:
         NotFoundError: If there is nothing at `source`.
         ArgumentError: If the settings do not fit the arrays, or one that is named is not there.
-        SourceError: If an array is not of numbers.
+        SourceError: If an array is neither of numbers, times nor strings.
         ReadError: If a chunk of the source is damaged; the message names it.
         ConversionError: If `memory_bytes` are too few, a value does not fit its dtype, or `output`
             cannot be written or holds another conversion.

@@ -31,7 +31,7 @@ from windrow.sources.tf_example.features import DTYPES, numpy_dtype
 
 # Arrays that hold no records are stored in files of about this size.
 _FILE_BYTES: Final = 128 << 20
-# So many strings of any length are one chunk.
+# Up to this many strings of any length are one chunk.
 _WHOLE_STRINGS: Final = 1 << 16
 
 Axis = int | str | None

@@ -89,8 +89,8 @@ def zarr_to_array_record(
             such as NetCDF; its values are taken as they are stored.
         output: A folder or URL, new, empty, or of an earlier run.
         arrays: Names of arrays, of groups of them or of ragged features. None for all whose first
-            axis counts records, with their labels (such as times). Labels of other axes, and
-            scalars, are left out. Ragged features are one field each, named like their group; an
+            axis counts records, with their labels (such as times). Labels of other axes, scalars,
+            and labels that are strings, are left out. Ragged features are one field each, named like their group; an
             array without a group is called "value".
         files: Number of files; by default, each has about 256 MB of values.
         records_per_file: Records of each file but the last, instead of `files`.

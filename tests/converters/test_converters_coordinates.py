@@ -93,7 +93,7 @@ def test_a_copy_means_what_its_source_does(tmp_path: Path, stored: str) -> None:
 @pytest.mark.parametrize("dtype", ["<U3", "string"])
 def test_a_string_that_marks_missing_values_still_does(tmp_path: Path, dtype: Any) -> None:
     group = zarr.create_group(str(tmp_path / "source"), zarr_format=2)
-    dims = {"_ARRAY_DIMENSIONS": ["n"]}
+    dims: dict[str, Any] = {"_ARRAY_DIMENSIONS": ["n"]}
     names: Any = group.create_array(
         "names", shape=(3,), chunks=(2,), dtype=dtype, fill_value="non", attributes=dims
     )
@@ -261,16 +261,14 @@ def test_labels_without_a_type_are_left_out_with_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     group = zarr.create_group(str(tmp_path / "source"), zarr_format=2)
-    dims = {"_ARRAY_DIMENSIONS": ["n", "k"]}
+    dims: dict[str, Any] = {"_ARRAY_DIMENSIONS": ["n", "k"]}
     group.create_array("t", data=np.arange(8.0).reshape(4, 2), attributes=dims)
     meta = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "|O", "fill_value": None}
     meta |= {"order": "C", "compressor": None, "filters": [{"id": "pickle"}]}
     (tmp_path / "source" / "k").mkdir()
     (tmp_path / "source" / "k" / ".zarray").write_text(json.dumps(meta))
     (tmp_path / "source" / "k" / ".zattrs").write_text('{"_ARRAY_DIMENSIONS": ["k"]}')
-    with pytest.raises(
-        SourceError, match=r"array 'k' in .* objects that are not strings, .*--arr"
-    ):
+    with pytest.raises(SourceError, match=r"array 'k' in .* objects that are not strings, .*--arr"):
         zarr_to_zarr(tmp_path / "source", tmp_path / "out")
     with pytest.warns(UserWarning, match="the output is without coordinate 'k': array 'k' in"):
         zarr_to_zarr(tmp_path / "source", tmp_path / "out", arrays=["t"], progress=False)

@@ -54,6 +54,7 @@ from windrow.errors import (
 from windrow.sources.chunks import Box, BoxReader
 from windrow.sources.remote.paths import is_remote, local_path
 from windrow.sources.tf_example.features import DTYPES
+from windrow.sources.zarr.consolidated import warn_of_differences
 from windrow.sources.zarr.find import find_all
 from windrow.sources.zarr.metadata import RefusedError, check, of_any_length, why_python
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of
@@ -145,11 +146,14 @@ def find_arrays(
         tree = _with_more(tree, names, url, access)
     items = {item.name: item for item in arrays_of(tree)}
     chosen = [item for item in items.values() if names is None or _named(item.name, names)]
-    arrays = {item.name: _zarr_array(item) for item in chosen}
+    own: list[tuple[Found, Sequence[int] | None]] = []
+    arrays = {item.name: _zarr_array(item, own) for item in chosen}
     groups = dict(_groups(tree))
     inputs = ArrayInputs(arrays, groups.pop("", {}), groups, InputId("", 0, ""))
     if names is not None and labels:
-        inputs = _with_labels(what, inputs, _labelled(tree), lambda name: _zarr_array(items[name]))
+        there = _labelled(tree)
+        inputs = _with_labels(what, inputs, there, lambda name: _zarr_array(items[name], own))
+    warn_of_differences(own)
     every = [*inputs.arrays.values(), *inputs.label_arrays.values()]
     facts = [repr((a.facts, dict(a.facts.attributes))) for a in every]
     return dataclasses.replace(inputs, id=_identity(url, storage_options, facts))
@@ -248,7 +252,8 @@ def _groups(tree: FoundTree, name: str = "") -> Iterator[tuple[str, dict[str, An
 # --- arrays of Zarr ------------------------------------------------------------------------------
 
 
-def _zarr_array(found: Found) -> InputArray:
+def _zarr_array(found: Found, own: list[tuple[Found, Sequence[int] | None]]) -> InputArray:
+    """An array as an input; `own` gets the shape in its own metadata."""
     metadata = found.metadata or {}
     any_length = of_metadata(metadata) or ""
     if of_any_length(metadata) and not any_length:
@@ -256,6 +261,7 @@ def _zarr_array(found: Found) -> InputArray:
     if found.shape == ():
         return _Scalar(_scalar_facts(found, any_length), found)
     (opened,) = open_arrays(found.what, (found,))
+    own.append((found, opened.own_shape))
     return _ZarrArray(_facts(found, opened), found)
 
 

@@ -20,6 +20,7 @@ from windrow.inspection.facts import ArrayFacts, Inspection
 from windrow.sources import signatures
 from windrow.sources.detection import Contents
 from windrow.sources.location import Location
+from windrow.sources.zarr.consolidated import warn_of_differences
 from windrow.sources.zarr.find import find_all, open_each
 from windrow.sources.zarr.metadata import sizes_of
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of, choose
@@ -102,6 +103,7 @@ def inspect_arrays(place: Location, tree: FoundTree, sizes: Mapping[str, int] | 
     """
     found = list(arrays_of(tree))
     data = _data(tree)
+    warn_of_differences((item, None) for item in found)
     unread = [item for item in found if item.metadata is None]
     opened = iter(open_each(unread, refuse=True))
     arrays = []

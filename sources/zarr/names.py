@@ -19,7 +19,7 @@ from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.error_text import reason
 from windrow.sources.zarr.opened import OpenedStore
 from windrow.sources.zarr.spacing import Spacing
-from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.stores import Access, Folder
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
 # An attribute of a group: the keys of its object name the inner groups whose arrays are the values
@@ -34,6 +34,45 @@ OFFSETS: Final = "offsets"
 # many values make a block.
 BLOCKS: Final = "blocks"
 BLOCK_VALUES: Final = "windrow_block_values"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Consolidated:
+    """The consolidated metadata of a group.
+
+    Args:
+        folder: The group.
+        nodes: Metadata of each node in it, by path, with the attributes of v2 (None for v3).
+        attributes: The attributes of the group.
+    """
+
+    folder: Folder
+    nodes: Mapping[str, tuple[Mapping[str, Any], Any]]
+    attributes: Mapping[str, Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Metadata of a large group are many megabytes, and copies of a source need none of them.
+        return type(None), ()
+
+    @property
+    def shown(self) -> str:
+        """The metadata, for messages."""
+        return f"the consolidated metadata of {self.folder.where}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShownGroup:
+    """A group as an open object shows it.
+
+    Args:
+        place: Its path or URL, or its node in an open store.
+        shown: The object, for messages.
+        shapes: The shapes of arrays that it shows, by path; None if the arrays' own metadata count.
+    """
+
+    place: str | OpenedStore
+    shown: str
+    shapes: Mapping[str, tuple[int, ...]] | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +91,10 @@ class Found:
         attributes: As they are stored.
         shape: From the metadata; None if none were read. The array may have grown since.
         metadata: The Zarr metadata of the array as they were read, without attributes; else None.
-        listing: The group whose consolidated metadata describe the array; '' if its own do.
+        listing: What describes the array, for people, such as the consolidated metadata of a group; ''
+            if its own metadata do.
+        consolidated: These metadata, in this process; else None.
+        path: Path of the array in their group.
         access: How a remote array is reached; None for an array on a local disk.
         url: The URL for fsspec; None if it is unknown.
         spacing: Where cells lie along each axis of a level of a pyramid; () elsewhere.
@@ -70,6 +112,8 @@ class Found:
     shape: tuple[int, ...] | None = None
     metadata: Mapping[str, Any] | None = None
     listing: str = ""
+    consolidated: Consolidated | None = dataclasses.field(default=None, repr=False)
+    path: str = ""
     access: Access | None = None
     url: str | None = dataclasses.field(default=None, repr=False)
     spacing: tuple[Spacing | None, ...] = ()
@@ -111,6 +155,23 @@ def arrays_of(tree: FoundTree | ChosenTree) -> Iterator[Found]:
     items: Mapping[str, Any] = tree.items if isinstance(tree, FoundGroup) else tree
     for item in items.values():
         yield from arrays_of(item)
+
+
+def as_shown(tree: FoundTree, group: ShownGroup, path: str = "") -> FoundTree:
+    """A tree whose arrays have the shapes that an open object shows."""
+    if not isinstance(tree, Found):
+        items = {
+            name: as_shown(item, group, f"{path}/{name}" if path else name)
+            for name, item in _items(tree).items()
+        }
+        return FoundGroup(items, tree.attributes) if isinstance(tree, FoundGroup) else items
+    shape = (group.shapes or {}).get(path, tree.shape)
+    if shape == tree.shape:
+        return tree
+    metadata = None if tree.metadata is None else {**tree.metadata, "shape": list(shape or ())}
+    return dataclasses.replace(
+        tree, shape=shape, metadata=metadata, listing=group.shown, consolidated=None
+    )
 
 
 def choose(

@@ -118,7 +118,8 @@ def dataset_paths(attributes: Mapping[str, Any]) -> list[str]:
     datasets = (_multiscales(attributes) or {}).get("datasets")
     listed = datasets if isinstance(datasets, list) else []
     paths = [item.get("path") for item in listed if isinstance(item, Mapping)]
-    return [path for path in paths if isinstance(path, str)]
+    # A path that leads out of the group is not one of its levels.
+    return [p for p in paths if isinstance(p, str) and not {"", ".", ".."} & set(p.split("/"))]
 
 
 # --- precomputed ---------------------------------------------------------------------------------

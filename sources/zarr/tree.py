@@ -29,8 +29,9 @@ from windrow.sources.remote.coming_reads import ComingReads
 from windrow.sources.remote.options import useless_options
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.box_readers import box_reader, python_reader
+from windrow.sources.zarr.consolidated import agreed_shape, warn_of_differences
 from windrow.sources.zarr.error_text import bare, reason
-from windrow.sources.zarr.find import find_all, open_each, unread
+from windrow.sources.zarr.find import find_all, open_each
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
 from windrow.sources.zarr.local.native_chunks import native_chunks
@@ -44,6 +45,7 @@ from windrow.sources.zarr.plain import (
     row_reader,
 )
 from windrow.sources.zarr.plain_store import PlainStore, box_chunk
+from windrow.sources.zarr.refused import unread
 from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.store_array import StoreArray, store_array
 from windrow.sources.zarr.stores import Access
@@ -94,6 +96,16 @@ class OpenArray:
     def shape(self) -> tuple[int, ...]:
         """Shape of the whole array."""
         return (self.part.rows, *self.part.row_shape)
+
+    @property
+    def own_shape(self) -> Sequence[int]:
+        """The shape in the array's own metadata, which may have grown since it was consolidated."""
+        backend = self.backend
+        if isinstance(backend, PlainStore):
+            return tuple(backend.plain.presence.metadata["shape"])
+        if isinstance(backend, PythonArray):
+            return tuple(map(int, backend.array.shape))
+        return spec_of(backend.store).get("metadata", {}).get("shape", self.shape)  # type: ignore[no-any-return]
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -230,6 +242,7 @@ class ArrayTree:
         self._chose = names is not None
         self._numbers = _numbered(chosen, self._found)
         opened = _open_records(what, self._found, direct)
+        warn_of_differences((one.found, one.own_shape) for one in opened if one.found.listing)
         self._facts = tuple(array.facts for array in opened)
         self._opened: tuple[OpenArray, ...] | None = opened
         self._stores: dict[str, ts.TensorStore] | None = None
@@ -469,6 +482,9 @@ def _plain_or_reason(what: str, found: Found, direct: bool | None) -> PlainArray
         return "direct=False"
     if found.folder is not None:
         plain = plain_array(found.folder, found.name)
+        if isinstance(plain, PlainArray):
+            shape = agreed_shape(found, plain.presence.metadata)
+            plain = plain if shape is None else dataclasses.replace(plain, shape=shape)
     else:
         plain = "only arrays given by the path of a local folder can be"
     if direct and isinstance(plain, str):
@@ -542,7 +558,8 @@ def _described(found: Found, store: Any) -> Found:
     if found.shape is None and not attributes:
         stored = spec_of(store).get("metadata", {}).get("attributes")
         attributes = stored if isinstance(stored, dict) else attributes
-    return dataclasses.replace(found, dims=labels or dims, attributes=attributes)
+    names = (dims or labels) if found.listing else (labels or dims)
+    return dataclasses.replace(found, dims=names, attributes=attributes)
 
 
 def _ways(opened: tuple[OpenArray, ...]) -> str:

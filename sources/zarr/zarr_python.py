@@ -32,8 +32,8 @@ from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, Span, groups_read
 from windrow.sources.remote.faults import as_fault
 from windrow.sources.scan import Checks
+from windrow.sources.zarr.consolidated import agreed_shape
 from windrow.sources.zarr.error_text import bare, reason
-from windrow.sources.zarr.find import gone, refuse_absurd, unread
 from windrow.sources.zarr.local.codecs import ChunkDamageError, refuse_larger
 from windrow.sources.zarr.local.metadata import damaged, held_records
 from windrow.sources.zarr.local.presence import PresenceCheck, presence_of_file
@@ -48,6 +48,7 @@ from windrow.sources.zarr.metadata import (
     why_python,
 )
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.refused import gone, refuse_absurd, unread
 from windrow.sources.zarr.remote import FetchedPresence, filled, unreachable
 from windrow.sources.zarr.stores import Access
 
@@ -431,6 +432,7 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
     except ValueError as error:
         raise unread(found, str(error)) from error
     packed, most = _checked(found, meta)
+    agreed = agreed_shape(found, meta)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they address the writers of such arrays
@@ -448,6 +450,8 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
     except Exception as error:  # zarr-python may raise anything for such metadata
         said, cause = found.reason(error)
         raise unread(found, f"{why}; zarr-python says {said}") from cause
+    if agreed is not None:
+        shape = agreed
     presence: PresenceCheck | FetchedPresence | None = None
     if found.folder is not None and fill:
         presence = dataclasses.replace(presence_of_file(os.path.join(found.folder, key)), fill=fill)
@@ -458,7 +462,8 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
         from windrow.sources.zarr.cached_chunks import cached_chunks
 
         expected = {"shape": shape, "chunk_shape": chunk, "dtype": dtype, "fill": fill}
-        cached = cached_chunks(raw, objects, presence, expected)
+        counts = raw if agreed is None else json.dumps({**meta, "shape": agreed}).encode()
+        cached = cached_chunks(counts, objects, presence, expected)
     return PythonArray(
         *(array, found.name, found.where, why, shape, dtype, chunk, fill, most),
         presence,

@@ -24,6 +24,8 @@ from windrow.sources.zarr.consolidated import warn_of_differences
 from windrow.sources.zarr.find import find_all, open_each
 from windrow.sources.zarr.metadata import sizes_of
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of, choose
+from windrow.sources.zarr.placement import refuse_misplaced
+from windrow.sources.zarr.precomputed import PrecomputedChunks
 from windrow.sources.zarr.stores import Access
 
 _METADATA: Final = signatures.ZARR.metadata_files.union(
@@ -46,6 +48,7 @@ def inspect_contents(contents: Contents, sizes: bool | None) -> Inspection:
         sizes: Whether to count their stored bytes, as for `windrow.inspect`.
 
     Raises:
+        SourceError: If files lie in a local array, and no chunk where its metadata say.
         WindrowError: As `find_arrays` raises it.
     """
     tree = find_arrays(contents.location)
@@ -108,6 +111,7 @@ def inspect_arrays(place: Location, tree: FoundTree, sizes: Mapping[str, int] | 
     opened = iter(open_each(unread, refuse=True))
     arrays = []
     for item in found:
+        refuse_misplaced(item)
         held = _held_bytes(item) if sizes is None else sizes.get(item.name)
         facts = _of_store(item, next(opened)) if item.metadata is None else _of_zarr(item)
         arrays.append(dataclasses.replace(facts, holds_records=item in data, stored_bytes=held))
@@ -222,6 +226,8 @@ def _of_zarr(found: Found) -> ArrayFacts:
 
 def _of_store(found: Found, store: Any) -> ArrayFacts:
     """Return the facts of an array that TensorStore has opened."""
+    if found.is_precomputed and found.access is None:
+        PrecomputedChunks(found, store).ending()
     layout = store.chunk_layout
     chunks, shards = tuple(layout.read_chunk.shape), tuple(layout.write_chunk.shape)
     codec = store.codec.to_json()

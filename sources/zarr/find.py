@@ -6,6 +6,7 @@ consolidated metadata describe, its own metadata are not read.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -483,23 +484,31 @@ def open_each(found: list[Found], *, refuse: bool = False) -> list[Any]:
         try:
             stores.append(_opened(item, future))
         except SourceError as error:
+            bare_n5 = item.without_attributes()
+            if bare_n5 is not None:
+                with contextlib.suppress(SourceError):
+                    stores.append(_opened(item, _open(bare_n5, assumed=True)))
+                    continue
             if refuse:
                 raise
             stores.append(error)
     return stores
 
 
-def _open(item: Found) -> Any:
-    """The open store, or a future of it."""
+def _open(item: Found, assumed: bool | None = None) -> Any:
+    """The open store, or a future of it; `assumed` says that the spec has the metadata."""
     if isinstance(item.spec, ts.TensorStore):
         return item.spec
     if isinstance(item.spec, HeldArray):
         return item.spec.open(item)
     access = item.access
     if access is None:
-        return ts.open(item.spec, open=True, read=True)
+        return ts.open(item.spec, open=True, read=True, assume_metadata=assumed)
     return access.in_flight.start(
-        lambda: ts.open(item.spec, open=True, read=True, context=access.context), where=item.where
+        lambda: ts.open(
+            item.spec, open=True, read=True, context=access.context, assume_metadata=assumed
+        ),
+        where=item.where,
     )
 
 

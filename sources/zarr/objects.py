@@ -140,7 +140,10 @@ def _standing(what: str, value: Any, name: str, decode: bool) -> Standing:
 def _of_zarr(what: str, value: Any) -> Standing:
     storage = sys.modules["zarr.storage"]
     if isinstance(value, _classes("zarr.abc.store", "Store")):
-        value = sys.modules["zarr"].open(store=value, mode="r")
+        try:
+            value = sys.modules["zarr"].open(store=value, mode="r")
+        except ValueError:  # such as a dtype that zarr-python lacks
+            return _place(what, f"zarr.{type(value).__name__}", _innermost(value), "")
     shown, store, path = f"zarr.{type(value).__name__}", _innermost(value.store), value.path
     is_array = isinstance(value, _classes("zarr", "Array"))
     if isinstance(store, storage.MemoryStore):

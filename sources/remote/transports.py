@@ -183,7 +183,10 @@ class Transport:
     def _call_in_turn(self, method: str, *args: Any) -> Any:
         # An abandoned call may still run: on one connection two calls would mix their bytes.
         with self._turn:
-            return getattr(self._fs, method)(*args)
+            try:
+                return getattr(self._fs, method)(*args)
+            except KeyError as error:  # versions of fsspec say so that an archive has no such file
+                raise FileNotFoundError(*error.args) from error
 
 
 # ---- HTTP

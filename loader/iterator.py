@@ -38,7 +38,6 @@ from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     Node,
     RowPosition,
-    StreamLimitNode,
     Tail,
     as_node,
     has_own,
@@ -560,6 +559,8 @@ def first_elements(node: Node, count: int) -> DatasetIterator[Any]:
 
     It asks no other shard whether there is one.
     """
+    from windrow.transforms.nodes import StreamLimitNode  # few processes ask
+
     tail = tail_of(node)
     if tail.agree is None and (tail.lanes == 1 or tail.batch is not None):
         node = StreamLimitNode((node,), count)  # no more are read

@@ -34,6 +34,8 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     _bad: Bad
     _left: list[Any]
     _in_block: int
+    _marks: Any
+    _made_of: Any
     _closed: bool
     _listener: _Listener | None = None
     _notifying = False
@@ -88,7 +90,7 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
         """What everything does while the loop waits."""
 
     @abc.abstractmethod
-    def _note_block(self) -> None:
+    def _note_block(self, marks: Any, made_of: Any, given: int) -> None:
         """Note in the history the block that is being given."""
 
     def __iter__(self) -> Self:
@@ -265,7 +267,7 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
         self._keep_position()
         with self._meter.lock:
             self._keeper = keeper
-            self._note_block()
+            self._note_block(self._marks, self._made_of, self._given)
         self._keeping = Keeping(self, keeper)
 
     def _note_given(self) -> None:

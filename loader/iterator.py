@@ -23,7 +23,7 @@ from windrow.base_iterator import BaseIterator
 from windrow.engine import streams
 from windrow.engine.context import Bad, RunContext, bad_records
 from windrow.engine.executors import Executors
-from windrow.engine.prefetch_thread import Inline, PrefetchThread
+from windrow.engine.prefetch_thread import CLOSING_S, MOVING_S, Inline, PrefetchThread
 from windrow.errors import (
     ClosedError,
     RecordIndexError,
@@ -100,6 +100,9 @@ class DatasetIterator(BaseIterator[T_co]):
         self._agree = None if delivery is not None else self._tail.agree
         self._is_over = False  # for all shards
         self._blocks: Inline | PrefetchThread | Delivered | None = None
+        # Set while a block is on its way. Where an interrupt leaves it set, the block may be lost, and
+        # what was made ahead is made again from the position.
+        self._is_taking = False
         self._executors: Executors | None = None
         self._end_executors: weakref.finalize[..., Any] | None = None
         self._left: list[Any] = []  # what is to be given of the block, the next one last
@@ -153,6 +156,8 @@ class DatasetIterator(BaseIterator[T_co]):
     def _next_block(self) -> None:
         blocks, meter = self._started(), self._meter
         self._keep_position()
+        self._left, self._marks, self._in_block = [], None, 0
+        self._is_taking = True
         meter.asked(is_ready=blocks.is_ready)
         try:
             handed = next(blocks, None)
@@ -160,10 +165,12 @@ class DatasetIterator(BaseIterator[T_co]):
             from windrow.core.tracebacks import begin_at_function  # for errors alone
 
             meter.stopped(is_over=False)
-            self._drop()  # the next call tries the same step again
+            # The next call tries the same step again. An interrupt waits for nothing in progress.
+            self._drop(MOVING_S if isinstance(error, Exception) else CLOSING_S)
             begin_at_function(error)
             raise
         if handed is None:
+            self._is_taking = False
             self._is_over = self._tail.agree is not None
             self._end_workers()
             self._note_given()
@@ -176,10 +183,12 @@ class DatasetIterator(BaseIterator[T_co]):
         elements = list(tables.elements(block.table))
         elements.reverse()
         with meter.lock:  # or another thread could see half of it in `stats`
-            self._left, self._marks, self._in_block = elements, block.marks, len(elements)
-            self._made_of = block.made_of
-            self._note_block()
+            self._note_block(block.marks, block.made_of)
             meter.took(len(elements), size_bytes, made)
+            # In one statement, which no interrupt divides.
+            self._left, self._marks, self._in_block, self._made_of, self._is_taking = (
+                elements, block.marks, len(elements), block.made_of, False
+            )  # fmt: skip
 
     def _stall_text(self, waited_s: float) -> str:
         from windrow.stalls import described
@@ -191,11 +200,11 @@ class DatasetIterator(BaseIterator[T_co]):
             lambda frame: frame.f_code is code and frame.f_locals.get("self") is self,
         )
 
-    def _note_block(self) -> None:
-        if self._keeper is not None and self._marks is not None:
-            self._keeper.block(
-                self._running, self._lead, self._position, self._marks, self._made_of, self._given
-            )
+    def _note_block(
+        self, marks: npt.NDArray[np.int64] | None, made_of: MadeOf | None, given: int = 0
+    ) -> None:
+        if self._keeper is not None and marks is not None:
+            self._keeper.block(self._running, self._lead, self._position, marks, made_of, given)
 
     def _keep_position(self) -> None:
         if self._marks is not None and self._given:
@@ -211,17 +220,36 @@ class DatasetIterator(BaseIterator[T_co]):
                 at = self._tail.rows_of(self._position, self._lead)
                 own_nodes.forget(self._tail, self._own_states, at)
 
-    def _drop(self) -> None:
+    def _drop(self, wait_s: float = MOVING_S) -> None:
         """Throw away what was made ahead; the position stays."""
         self._keep_position()
-        blocks, self._blocks = self._blocks, None
+        self._is_taking = True  # an interrupt in here leaves the rest to the next call
         with self._meter.lock:
             self._meter.dropped(len(self._left))
             self._left, self._marks, self._in_block = [], None, 0
-        if blocks is not None:
-            blocks.stop()
-        if self._executors is not None and not self._owner:
-            self._executors.forget()
+        blocks, is_apart = self._blocks, False
+        try:
+            if blocks is None or blocks.stop(wait_s):
+                if self._executors is not None and not self._owner:
+                    self._executors.forget()
+                is_apart = True
+        finally:
+            if not is_apart:
+                self._share_nothing()
+        self._blocks, self._is_taking = None, False
+
+    def _share_nothing(self) -> None:
+        """Go on as a restored iterator would, since a run that was dropped may still be at work."""
+        self._end_workers()
+        found = self._found()
+        self._own_states = self._own_states.emptied()
+        if self._has_own:
+            from windrow import own_nodes
+
+            found = own_nodes.taken(self._tail, self._own_states, found)
+        last, is_over = self._last, self._is_over
+        self._go_to(*self._tail.position_of(found), found.bad)
+        self._last, self._is_over = last, is_over
 
     def _end_workers(self) -> None:
         end = self._end_executors
@@ -239,10 +267,20 @@ class DatasetIterator(BaseIterator[T_co]):
                 " multiprocessing.get_context('spawn'), or"
                 " torch.utils.data.DataLoader(..., multiprocessing_context='spawn')"
             )
+        if self._is_taking:
+            self._drop()
         # Another thread may close it at any moment, so attributes are read once.
         blocks = self._blocks
         if blocks is None:
-            executors = self._executors
+            self._is_taking = True
+            blocks = self._begun()
+            self._is_taking = False
+        return blocks
+
+    def _begun(self) -> Inline | PrefetchThread | Delivered:
+        """Begin a run at the position."""
+        executors = self._executors
+        try:
             if executors is None:
                 executors = self._executors = Executors(self._running)
                 # Not when their last reference goes: the thread has one as long as it works.
@@ -260,11 +298,14 @@ class DatasetIterator(BaseIterator[T_co]):
                 blocks = self._blocks = self._delivery.started(
                     made, run, self._running, rows_of, self._position
                 )
-            if self._closed:  # what had begun meanwhile may not have been found
-                blocks.stop()
-                executors.kill()
-                self._end_workers()
-                self._check_open()
+        except BaseException:
+            self._share_nothing()  # with a thread that may have begun
+            raise
+        if self._closed:  # what had begun meanwhile may not have been found
+            blocks.stop(CLOSING_S)
+            executors.kill()
+            self._end_workers()
+            self._check_open()
         return blocks
 
     def _begin_anew(self) -> None:
@@ -341,13 +382,20 @@ class DatasetIterator(BaseIterator[T_co]):
     def _move(self, position: list[int], lead: int, bad: Counts | None = None) -> None:
         """Continue at a position, with counts of bad records, in the chain of `Tail.run(lead)`."""
         self._drop()
-        if lead != self._lead:
-            self._end_workers()  # they have the nodes of the chain that ran
-            self._lead, self._running = lead, self._tail.run(lead)
-        self._position, self._last, self._is_over = position, None, False
-        self._bad = bad_records(self._running, self._tail, position, bad)
+        self._go_to(position, lead, bad)
         if self._delivery is not None:
             self._delivery.moved()
+
+    def _go_to(self, position: list[int], lead: int, bad: Counts | None) -> None:
+        running = self._running
+        if lead != self._lead:
+            self._end_workers()  # they have the nodes of the chain that ran
+            running = self._tail.run(lead)
+        counted = bad_records(running, self._tail, position, bad)
+        # In one statement, which no interrupt divides.
+        self._lead, self._running, self._position, self._bad, self._last, self._is_over = (
+            lead, running, position, counted, None, False
+        )  # fmt: skip
 
     def has_lanes_of(self, state: Any) -> bool:
         """Whether a state holds all lanes that this iterator runs, so that it needs no other.
@@ -490,7 +538,7 @@ class DatasetIterator(BaseIterator[T_co]):
         if not self._closed:
             self._bad.passed(self._position, is_last=True)
         self._closed = True
-        self._drop()
+        self._drop(CLOSING_S)
         self._end_workers()
         self._end_history()
         self._end_stall_watch()

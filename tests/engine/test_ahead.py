@@ -234,7 +234,7 @@ def test_a_consumer_that_waits_is_told_that_the_iterator_was_closed() -> None:
 
 def closing_at(line: int, iterator: windrow.DatasetIterator[Any]) -> Callable[..., Any]:
     """A trace function: another thread closes the iterator at a line of what begins its work."""
-    begins, lines = windrow.DatasetIterator._started.__code__, itertools.count()
+    begins, lines = windrow.DatasetIterator._begun.__code__, itertools.count()
 
     def traced(frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code is not begins:

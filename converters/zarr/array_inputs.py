@@ -25,8 +25,8 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.machine import usable_cores
 from windrow.core.optional_imports import optional
-from windrow.core.process import cores
 from windrow.core.redaction import shown_url
 from windrow.errors import (
     ArgumentError,
@@ -121,7 +121,7 @@ class InputArray(abc.ABC):
             return
         turns = self._turns(first, out)
         flying: collections.deque[tuple[Future[None], list[Box], list[Box]]] = collections.deque()
-        most = max(1, min(decoders, 2 * cores(), _IN_FLIGHT_BYTES // _TURN_BYTES))
+        most = max(1, min(decoders, 2 * usable_cores(), _IN_FLIGHT_BYTES // _TURN_BYTES))
         try:
             for boxes in turns:
                 if len(flying) == most:

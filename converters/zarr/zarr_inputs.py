@@ -34,9 +34,9 @@ from windrow.converters.zarr.array_inputs import (
     without_two_nans,
 )
 from windrow.converters.zarr.layout import stored_fill
+from windrow.core.daemon_threads import shared_pool
 from windrow.core.optional_imports import optional
 from windrow.core.redaction import Redaction, shown_url
-from windrow.core.threads import shared_pool
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
 from windrow.sources.chunks import Box, BoxReader
 from windrow.sources.remote.paths import is_remote, local_path

@@ -12,12 +12,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.daemon_threads import DaemonPool
 from windrow.engine.index_walk import start as start
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.record_trace import OWN_CHAIN, origins
@@ -581,7 +582,7 @@ def read_now(node: Node, indices: npt.NDArray[Any]) -> Table:
     if not _reads_records_alone(node, len(at)):
         return start(node, at, [0, len(at)], Reader())()
     threads = ReadOptions().num_threads
-    with ThreadPoolExecutor(threads, "windrow-read") as pool:
+    with DaemonPool(threads, "windrow-read") as pool:
         return start(node, at, [0, len(at)], Reader(pool, threads))()
 
 

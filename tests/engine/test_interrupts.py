@@ -65,7 +65,9 @@ def dealt(count: int) -> Any:
 
 
 def on_device(count: int) -> Any:
-    return mapped(count).to_iter_dataset().to_jax(jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    return (
+        mapped(count).to_iter_dataset().to_jax(jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    )
 
 
 CHAINS = [plain, mapped, packed, mixed, filtered, dealt, on_device]
@@ -95,7 +97,9 @@ class Tracing:
         if not file.startswith(self._files):
             return None
         # A signal cannot come between the body of a `with` and the end of it, and a trace function can.
-        if event == "line" and not linecache.getline(file, frame.f_lineno).lstrip().startswith("with "):
+        if event == "line" and not linecache.getline(file, frame.f_lineno).lstrip().startswith(
+            "with "
+        ):
             self.counts[file, frame.f_lineno] += 1
             if self.at == (file, frame.f_lineno, self.counts[file, frame.f_lineno]):
                 self.at, self.was_interrupted = None, True
@@ -165,14 +169,12 @@ def test_an_interrupt_at_any_line_loses_one_element_at_most(
     interrupted(dataset, state, tracing)[0].close()
     lines = list(first_and_last(tracing.counts))
     for at in lines:
-        t0=__import__("time").time()
         iterator, places = interrupted(dataset, state, Tracing(files, at))
         found = json.loads(json.dumps(iterator.get_state()))
         coming = rest(iterator)
         iterator.set_state(found)
         assert coming == rest(iterator) == whole[len(whole) - len(coming) :], at
         assert len(whole) - len(coming) in places, at
-        if __import__("time").time()-t0>.4: print("SLOW", at, __import__("time").time()-t0)
     assert len(lines) > 100
 
 

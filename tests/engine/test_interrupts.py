@@ -12,7 +12,10 @@ import json
 import linecache
 import random
 import signal
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -23,6 +26,7 @@ import numpy as np
 import pytest
 
 import windrow
+from tests import own_datasets
 from tests.processes import is_left, left, until
 from windrow import IterDataset, MapDataset, base_iterator, transforms
 from windrow.devices import delivery
@@ -254,3 +258,164 @@ def test_interrupts_at_random_moments_lose_one_element_at_most(
         restored.close()
         lost[lost_at(reference, received, after)] += 1
     assert set(lost) <= {0, 1}, lost
+
+
+# --- while something is in progress --------------------------------------------------------------
+
+
+class Gate:
+    """A function that gives elements from `first` on only once `opened` is set."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self.waits, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, n: int) -> int:
+        if n >= self._first and not self.opened.is_set():
+            self.waits.set()
+            self.opened.wait(60)
+        return n
+
+
+class GatedSource:
+    """Records that are read once a gate lets them pass."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        return self._gate(index)
+
+
+def in_function(gate: Gate) -> Any:
+    return plain(40).map(gate)
+
+
+def in_read(gate: Gate) -> Any:
+    return MapDataset.source(GatedSource(gate))
+
+
+def in_filter(gate: Gate) -> Any:
+    def is_good(n: int) -> bool:
+        if n % 3 == 1:
+            raise ValueError("of a bad record")
+        return gate(n) % 2 == 0
+
+    return plain(40).to_iter_dataset().filter(is_good).on_bad("skip")
+
+
+def in_own_dataset(gate: Gate) -> Any:
+    own = own_datasets.of(windrow)
+    return own.Unbatch(plain(40).map(gate).batch(4).to_iter_dataset()).map(abs)
+
+
+BLOCKED = [in_function, in_read, in_filter, in_own_dataset]
+
+
+@pytest.mark.parametrize("make", BLOCKED, ids=lambda make: make.__name__)
+def test_an_interrupt_waits_for_nothing_and_the_loop_goes_on(make: Callable[[Gate], Any]) -> None:
+    gate, opened, before = Gate(12), Gate(40), left()
+    iterator, got = iter(make(gate)), []
+    iterator.start_prefetch()
+    assert gate.waits.wait(30)
+    begun = time.monotonic()
+    with alarms() as alarm:
+        try:
+            alarm(0.05)
+            while True:
+                got.append(seen(next(iterator)))
+        except KeyboardInterrupt:
+            pass
+    assert time.monotonic() - begun < 2
+    threading.Timer(0.05, gate.opened.set).start()  # now two threads are in the function
+    whole = rest(iter(make(opened)))
+    state = json.loads(json.dumps(iterator.get_state()))
+    coming = rest(iterator)
+    assert got + coming == whole
+    restored = iter(make(opened))
+    restored.set_state(state)
+    assert rest(restored) == coming
+    assert iterator.get_state() == restored.get_state()
+    assert until(lambda: not is_left(before))
+
+
+@pytest.mark.parametrize("make", [*BLOCKED, on_device], ids=lambda make: make.__name__)
+def test_closing_waits_for_nothing(make: Callable[[Any], Any]) -> None:
+    gate, before = Gate(12), left()
+    if make is on_device:
+        stream = plain(40).map(gate).batch(2).to_iter_dataset()
+        dataset = stream.to_jax(jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    else:
+        dataset = make(gate)
+    iterator = iter(dataset)
+    iterator.start_prefetch()
+    assert gate.waits.wait(30)
+    begun = time.monotonic()
+    iterator.close()
+    assert time.monotonic() - begun < 2
+    gate.opened.set()
+    assert until(lambda: not is_left(before))
+
+
+@pytest.mark.parametrize("call", ["read", "skip"])
+def test_an_interrupt_of_a_call_waits_for_nothing(call: str) -> None:
+    gate, before = Gate(12), left()
+    iterator, dataset = iter(in_filter(gate)), in_read(gate)
+    calls = {"read": lambda: dataset.read(range(40)), "skip": lambda: iterator.skip(30)}
+    begun = time.monotonic()
+    with alarms() as alarm:
+        alarm(0.2)
+        with pytest.raises(KeyboardInterrupt):
+            calls[call]()
+    assert time.monotonic() - begun < 2
+    gate.opened.set()
+    iterator.close()
+    assert until(lambda: not is_left(before))
+
+
+PROGRAM = """
+import sys, threading
+import numpy as np, windrow
+
+def wait(n):
+    return n if n < 40 else threading.Event().wait(60)
+
+class Source:
+    def __len__(self):
+        return 100
+    def __getitem__(self, index):
+        return wait(index)
+
+chains = {
+    "function": windrow.MapDataset.source(np.arange(100)).map(wait),
+    "read": windrow.MapDataset.source(Source()),
+    "device": windrow.MapDataset.source(np.arange(100)).map(wait).batch(4),
+}
+dataset = chains[sys.argv[1]]
+if sys.argv[1] == "device":
+    import jax
+    dataset = dataset.to_jax(jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+iterator = iter(dataset)
+next(iterator)
+threading.Event().wait(0.3)  # what is made ahead reaches the record that hangs
+print("ends", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "kind", ["function", "read", pytest.param("device", marks=pytest.mark.jobs)]
+)
+def test_a_program_ends_though_something_hangs(kind: str) -> None:
+    command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", PROGRAM, kind]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ends\n"
+        begun = time.monotonic()
+        _, errors = run.communicate(timeout=50)
+        assert (run.returncode, errors) == (0, "")
+        assert time.monotonic() - begun < 10

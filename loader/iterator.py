@@ -239,7 +239,7 @@ class DatasetIterator(BaseIterator[T_co]):
         self._blocks, self._is_taking = None, False
 
     def _share_nothing(self) -> None:
-        """Go on as a restored iterator would, since a run that was dropped may still be at work."""
+        """Continue as a restored iterator does, since a run that was dropped may still be at work."""
         self._end_workers()
         found = self._found()
         self._own_states = self._own_states.emptied()

@@ -34,7 +34,7 @@ class DaemonThreads(Executor):
         enter: Callable[[], None] = lambda: None,
         most: int | None = None,
     ) -> None:
-        """Start without threads, of which there are up to `most`; each first calls `enter`."""
+        """Start without threads. There are up to `most`, and each first calls `enter`."""
         self._name, self._enter, self._numbers, self._most = name, enter, itertools.count(), most
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()

@@ -292,7 +292,8 @@ class DatasetIterator(BaseIterator[T_co]):
             made = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
             if run.ahead:
                 _with_threads.add(self)
-            blocks = self._blocks = made
+            blocks: Inline | PrefetchThread | Delivered = made
+            self._blocks = made
             if self._delivery is not None:
                 rows_of = functools.partial(_rows_at, self._tail, self._lead)
                 blocks = self._blocks = self._delivery.started(

@@ -14,7 +14,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from windrow.errors import (
     StateError,
     WorkerError,
 )
-from windrow.state import Identity, check_reach
+from windrow.state import Identity, check_reach, has_lanes
 from windrow.stats.profiler import Profiler
 from windrow.transforms import tables
 from windrow.transforms.arguments import at_least
@@ -38,6 +38,7 @@ from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     Node,
     RowPosition,
+    StreamLimitNode,
     Tail,
     as_node,
     has_own,
@@ -66,8 +67,7 @@ class DatasetIterator(BaseIterator[T_co]):
         >>> next(iterator), next(iterator)
         (8, 6)
         >>> state = iterator.get_state()
-        >>> again = iter(windrow.MapDataset.range(10).shuffle(seed=42))
-        >>> again.set_state(state)
+        >>> again = iter(windrow.MapDataset.range(10).shuffle(seed=42)).set_state(state)
         >>> next(again) == next(iterator)
         True
     """
@@ -171,6 +171,8 @@ class DatasetIterator(BaseIterator[T_co]):
             raise
         if handed is None:
             self._is_taking = False
+            if self._epochs is not None:
+                self._epochs.ended = True
             self._is_over = self._tail.agree is not None
             self._end_workers()
             self._note_given()
@@ -272,6 +274,8 @@ class DatasetIterator(BaseIterator[T_co]):
         # Another thread may close it at any moment, so attributes are read once.
         blocks = self._blocks
         if blocks is None:
+            if self._epochs is not None and not any(self._position):
+                self._epochs.begin(self._node)
             self._is_taking = True
             blocks = self._begun()
             self._is_taking = False
@@ -361,13 +365,16 @@ class DatasetIterator(BaseIterator[T_co]):
             found = own_nodes.taken(self._tail, self._own_states, found)
         self._move(*self._tail.position_of(found), found.bad)
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: dict[str, Any]) -> Self:
         """Resume from a state, as `get_state` gave it or after a round trip through JSON.
 
         Reads no records. Where a chain with random access ends in a batch, and its size has changed
         since, the batches begin at the row of the state and are cut at the end of the chain. A chain
         whose position is one number (random access, map, filter and batch) also takes a state of
         Grain, `{"next_index": n}`.
+
+        Returns:
+            The iterator itself, so that `iter(dataset).set_state(state)` resumes.
 
         Raises:
             StateError: If the state is invalid, or belongs to another chain or other data.
@@ -377,8 +384,13 @@ class DatasetIterator(BaseIterator[T_co]):
         found = self._named().position(state)
         check_reach(self._tail, found)
         self._resume(found)
+        return self
 
-    state_dict, load_state_dict = get_state, set_state  # torchdata's names
+    state_dict = get_state  # torchdata's name
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """`set_state`, under torchdata's name."""
+        self.set_state(state)
 
     def _move(self, position: list[int], lead: int, bad: Counts | None = None) -> None:
         """Continue at a position, with counts of bad records, in the chain of `Tail.run(lead)`."""
@@ -406,10 +418,7 @@ class DatasetIterator(BaseIterator[T_co]):
         """
         if self._is_own:
             return True  # its state is its own
-        lanes = state.get("lanes") if isinstance(state, dict) else None
-        if not isinstance(lanes, list) or len(lanes) != self._tail.lanes:
-            return True  # `set_state` says what is wrong with it
-        return all(lanes[lane] is not None for lane in self._tail.own_lanes)
+        return has_lanes(self._tail, state.get("lanes") if isinstance(state, dict) else None)
 
     def skip(self, count: int) -> int:
         """Leave out the next `count` elements; the stream continues as if they had been given.
@@ -592,6 +601,19 @@ def _restored(
 ) -> DatasetIterator[Any]:
     iterator: DatasetIterator[Any] = DatasetIterator(node, delivery)
     iterator._resume(found)
+    return iterator
+
+
+def first_elements(node: Node, count: int) -> DatasetIterator[Any]:
+    """An iterator over a stream, for its first elements alone.
+
+    It asks no other shard whether there is one.
+    """
+    tail = tail_of(node)
+    if tail.agree is None and (tail.lanes == 1 or tail.batch is not None):
+        node = StreamLimitNode((node,), count)  # no more are read
+    iterator: DatasetIterator[Any] = DatasetIterator(node)
+    iterator._agree = None
     return iterator
 
 

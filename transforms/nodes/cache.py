@@ -25,10 +25,15 @@ class CacheNode(StreamNode):
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
     gives_again: ClassVar[bool] = True
+    takes_no_planning: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
         return "cache"
+
+    @property
+    def follows_shard(self) -> bool:
+        return True
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         kept = inputs.kept()

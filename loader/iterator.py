@@ -30,7 +30,7 @@ from windrow.errors import (
     StateError,
     WorkerError,
 )
-from windrow.state import Identity, check_reach, has_lanes
+from windrow.state import Identity, check_reach
 from windrow.stats.profiler import Profiler
 from windrow.transforms import tables
 from windrow.transforms.arguments import at_least
@@ -100,9 +100,9 @@ class DatasetIterator(BaseIterator[T_co]):
         self._agree = None if delivery is not None else self._tail.agree
         self._is_over = False  # for all shards
         self._blocks: Inline | PrefetchThread | Delivered | None = None
-        # Set while a block is on its way. Where an interrupt leaves it set, the block may be lost, and
-        # what was made ahead is made again from the position.
-        self._is_taking = False
+        self._is_taking = (
+            False  # stays set where an interrupt loses a block: all is made again then
+        )
         self._executors: Executors | None = None
         self._end_executors: weakref.finalize[..., Any] | None = None
         self._left: list[Any] = []  # what is to be given of the block, the next one last
@@ -165,7 +165,7 @@ class DatasetIterator(BaseIterator[T_co]):
             from windrow.core.tracebacks import begin_at_function  # for errors alone
 
             meter.stopped(is_over=False)
-            # The next call tries the same step again. An interrupt waits for nothing in progress.
+            # The next call tries this step again.
             self._drop(MOVING_S if isinstance(error, Exception) else CLOSING_S)
             begin_at_function(error)
             raise
@@ -202,12 +202,6 @@ class DatasetIterator(BaseIterator[T_co]):
             lambda frame: frame.f_code is code and frame.f_locals.get("self") is self,
         )
 
-    def _note_block(
-        self, marks: npt.NDArray[np.int64] | None, made_of: MadeOf | None, given: int = 0
-    ) -> None:
-        if self._keeper is not None and marks is not None:
-            self._keeper.block(self._running, self._lead, self._position, marks, made_of, given)
-
     def _keep_position(self) -> None:
         if self._marks is not None and self._given:
             self._position = self._reached()
@@ -225,7 +219,7 @@ class DatasetIterator(BaseIterator[T_co]):
     def _drop(self, wait_s: float = MOVING_S) -> None:
         """Throw away what was made ahead; the position stays."""
         self._keep_position()
-        self._is_taking = True  # an interrupt in here leaves the rest to the next call
+        self._is_taking = True  # an interrupt leaves the rest to the next call
         with self._meter.lock:
             self._meter.dropped(len(self._left))
             self._left, self._marks, self._in_block = [], None, 0
@@ -249,9 +243,9 @@ class DatasetIterator(BaseIterator[T_co]):
             from windrow import own_nodes
 
             found = own_nodes.taken(self._tail, self._own_states, found)
-        last, is_over = self._last, self._is_over
+        kept = self._last, self._is_over
         self._go_to(*self._tail.position_of(found), found.bad)
-        self._last, self._is_over = last, is_over
+        self._last, self._is_over = kept
 
     def _end_workers(self) -> None:
         end = self._end_executors
@@ -345,10 +339,6 @@ class DatasetIterator(BaseIterator[T_co]):
             self._keeper.flush()  # a step of a checkpoint is in the history
         return self._named().state(self._found())
 
-    def _reached(self) -> list[int]:
-        marks, given = self._marks, self._given
-        return self._position if marks is None or not given else marks[given - 1].tolist()
-
     def _found(self) -> RowPosition:
         found = self._tail.rows_of(self._position, self._lead)
         found = found._replace(bad=self._bad.counts(self._position))
@@ -405,20 +395,10 @@ class DatasetIterator(BaseIterator[T_co]):
             self._end_workers()  # they have the nodes of the chain that ran
             running = self._tail.run(lead)
         counted = bad_records(running, self._tail, position, bad)
-        # In one statement, which no interrupt divides.
+        # One statement, as in `_next_block`.
         self._lead, self._running, self._position, self._bad, self._last, self._is_over = (
             lead, running, position, counted, None, False
         )  # fmt: skip
-
-    def has_lanes_of(self, state: Any) -> bool:
-        """Whether a state holds all lanes that this iterator runs, so that it needs no other.
-
-        A state of one shard of a stream with lanes holds its own lanes only: see
-        `windrow.merge_states`.
-        """
-        if self._is_own:
-            return True  # its state is its own
-        return has_lanes(self._tail, state.get("lanes") if isinstance(state, dict) else None)
 
     def skip(self, count: int) -> int:
         """Leave out the next `count` elements; the stream continues as if they had been given.

@@ -554,10 +554,9 @@ class ReadBatch(WorkItem):
 
     @property
     def is_whole(self) -> bool:
-        rows = self._chain.rows
-        return bool(self.elements[0] // rows == self.elements[-1] // rows)
+        return len(self.elements) < 2
 
-    def halves(self) -> Sequence[WorkItem]:
+    def halves(self, error: Exception) -> Sequence[WorkItem]:
         elements, rows = self.elements, self._chain.rows
         if self._leave_plan():
             # Read by itself, since the planned read that failed may serve other read batches.
@@ -565,7 +564,11 @@ class ReadBatch(WorkItem):
         if self.is_whole:
             return ()
         middle = len(elements) // 2
-        if rows > 1:
+        if elements[0] // rows == elements[-1] // rows:
+            # Fewer rows at a time would hide that the function does not fit its rows.
+            if execute.OF_GROUP in error.__dict__:
+                return ()
+        elif rows > 1:
             bound = int(elements[middle]) // rows * rows
             bound = bound if bound > elements[0] else bound + rows
             middle = bisect.bisect_left(elements, bound)

@@ -153,7 +153,7 @@ class WorkItem(abc.ABC):
         """The request by which a worker does it. Waits for reads."""
 
     @abc.abstractmethod
-    def halves(self) -> Sequence[WorkItem]:
+    def halves(self, error: Exception) -> Sequence[WorkItem]:
         """The same work in smaller parts, after it failed; no parts if it cannot be split."""
 
     @property
@@ -231,7 +231,7 @@ class BlockItem(WorkItem):
     def is_whole(self) -> bool:
         return len(self.task.block) < 2 or self.stage.takes_groups
 
-    def halves(self) -> Sequence[WorkItem]:
+    def halves(self, error: Exception) -> Sequence[WorkItem]:
         if self.is_whole:
             return ()
         task, rows = self.task, len(self.task.block)

@@ -583,21 +583,6 @@ def _restored(
     return iterator
 
 
-def first_elements(node: Node, count: int) -> DatasetIterator[Any]:
-    """An iterator over a stream, for its first elements alone.
-
-    It asks no other shard whether there is one.
-    """
-    from windrow.transforms.nodes import StreamLimitNode  # few processes ask
-
-    tail = tail_of(node)
-    if tail.agree is None and (tail.lanes == 1 or tail.batch is not None):
-        node = StreamLimitNode((node,), count)  # no more are read
-    iterator: DatasetIterator[Any] = DatasetIterator(node)
-    iterator._agree = None
-    return iterator
-
-
 def _register_with_grain() -> None:
     """Register our iterators with Grain, whose checkpoint handler requires its own base class."""
     grain = sys.modules.get("grain")

@@ -47,6 +47,7 @@ class Dataset:
 
     own_seed: int | None = None
     parents: tuple[Any, ...] = ()
+    leaf = 0  # names a source
 
     def seed_for(self, name: str, given: int | None) -> int:
         """The seed of a node after this one."""
@@ -66,7 +67,7 @@ class Dataset:
     def sources(self) -> list[int]:
         """The sources in the order in which they first occur."""
         if not self.parents:
-            return [id(self.leaf)]  # type: ignore[attr-defined]
+            return [self.leaf]
         return list(dict.fromkeys(leaf for p in self.parents for leaf in p.sources()))
 
     def pipe(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

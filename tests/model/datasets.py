@@ -82,28 +82,26 @@ class MapDataset(Dataset):
 
     @staticmethod
     def source(source: elements.Records) -> MapDataset:
-        n = len(source.records)
+        blocks: Any = "no chunks"
+        if source.blocks is None and hasattr(source.source, "read"):
+            blocks = None
+        elif source.blocks is not None:
+            blocks = [range(*pair) for pair in itertools.pairwise(source.blocks)]
+        found = MapDataset._leaf(source.records, blocks=blocks, sizes=source.ragged)
+        if hasattr(source.source, "read"):  # what is in memory is a source each time it is given
+            found.leaf = id(source)
+        return found
 
-        def at(index: int) -> Item:
-            return Item(source.records[index % n], ((id(source), index % n),))
-
-        blocks = [range(*pair) for pair in itertools.pairwise(source.blocks)] or "no chunks"
-        ragged = bool(n) and source.ragged
-        found = MapDataset(n, at, blocks=blocks, sizes=ragged)
-        found.leaf = source  # type: ignore[attr-defined]
+    @staticmethod
+    def _leaf(records: Sequence[Any], **options: Any) -> MapDataset:
+        n = len(records)
+        found = MapDataset(n, lambda i: Item(records[i % n], ((found.leaf, i % n),)), **options)
+        found.leaf = id(found)
         return found
 
     @staticmethod
     def range(*bounds: int) -> MapDataset:
-        numbers = range(*bounds)
-        found = MapDataset(
-            len(numbers),
-            lambda i: Item(numbers[i % len(numbers)], ((id(numbers), i % len(numbers)),)),
-            blocks="no chunks",
-            sizes=False,
-        )
-        found.leaf = numbers  # type: ignore[attr-defined]
-        return found
+        return MapDataset._leaf(range(*bounds), blocks="no chunks", sizes=False)
 
     @staticmethod
     def concatenate(datasets: Sequence[MapDataset]) -> MapDataset:
@@ -373,7 +371,7 @@ class MapDataset(Dataset):
         """The elements of the only epoch, for what is planned from lengths."""
         if self.gaps:
             raise PlanError("a filter comes before")
-        if self.sizes is False:
+        if self.sizes is False and self.length:
             raise PlanError("lengths are not known")
         if self.epochs > 1 or self._finite() == 0:
             raise UnsureError("windows of later epochs")
@@ -383,7 +381,7 @@ class MapDataset(Dataset):
         return found
 
     def chunks_of(self, size: int) -> MapDataset:
-        if self.length == ENDLESS or self.sizes is False:
+        if self.length == ENDLESS or (self.sizes is False and self.length):
             raise PlanError("chunks_of")
 
         def pieces(epoch: int) -> list[Item]:

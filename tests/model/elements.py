@@ -128,14 +128,14 @@ class Records:
         self,
         source: Any,
         records: Sequence[Any],
-        blocks: Sequence[int] = (),
+        blocks: Sequence[int] | None = None,
         *,
-        ragged: bool = False,
+        ragged: bool | None = False,
     ) -> None:
         self.source = source
-        self.ragged = ragged  # whether the source knows lengths
+        self.ragged = ragged  # whether the source knows lengths; None where pages are silent
         self.records = list(records)
-        self.blocks = list(blocks)
+        self.blocks = blocks
 
 
 FOLDER: list[Path] = []  # where stores are written, once per session
@@ -161,7 +161,7 @@ def columns(n: int) -> Records:
 @functools.cache
 def words(n: int) -> Records:
     """Strings in memory."""
-    return Records([f"w{i}" for i in range(n)], [f"w{i}" for i in range(n)])
+    return Records([f"w{i}" for i in range(n)], [f"w{i}" for i in range(n)], ragged=None)
 
 
 @functools.cache
@@ -177,7 +177,7 @@ def stored(n: int) -> Records:
     data = np.arange(n * 2, dtype=np.int32).reshape(n, 2)
     path = FOLDER[0] / f"stored{n}.zarr"
     zarr.create_array(path, data=data, chunks=(3, 2))
-    return Records(windrow.sources.ZarrDataSource(path), list(data), [*range(0, n, 3), n])
+    return Records(windrow.sources.ZarrDataSource(path), list(data), [*range(0, n, 3), n] if n else [0])
 
 
 @functools.cache
@@ -198,7 +198,7 @@ def packed(n: int) -> Records:
     records = [b"r%d" % i for i in range(n)]
     path = FOLDER[0] / f"packed{n}.array_record"
     written(path, records, "group_size:4")
-    return Records(windrow.sources.ArrayRecordDataSource(path), records, [*range(0, n, 4), n])
+    return Records(windrow.sources.ArrayRecordDataSource(path), records, [*range(0, n, 4), n] if n else [0])
 
 
 SOURCES = (numbers, columns, words, ragged, stored, stored_ragged, packed)

@@ -63,7 +63,8 @@ def _epoch(dataset: windrow.MapDataset[int], n: int, epoch: int) -> list[int]:
 def generator(seed: int, index: int) -> np.random.Generator:
     """The generator of `random_map` for an index: the Philox counter is the index."""
     key = np.random.SeedSequence(seed).generate_state(2, np.uint64)
-    return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, index % 2**64]))
+    counter = np.array([0, 0, 0, index % 2**64], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 def derived_seed(found: Sequence[tuple[int, int]]) -> int:

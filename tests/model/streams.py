@@ -204,26 +204,19 @@ class IterDataset(Dataset):
         return IterDataset(1, run, self, whole=self.lanes > 1)
 
     def rebatch(self, size: int, *, drop_remainder: bool = False) -> IterDataset:
-        if size < 1:
+        if size < 1 or size % self.lanes:
             raise PlanError("rebatch")
 
-        def run(lane: int, skip: bool) -> Iterator[Item]:
-            held: list[tuple[Any, tuple[Any, ...]]] = []  # rows, each as a batch of one
-            for item in self.run(lane, skip):
-                if item.value is None:
-                    continue
-                n = rows_of(item.value)
-                if n is None:
-                    raise ElementError("rebatch: not a batch")
-                own = item.rows if item.rows and len(item.rows) == n else [item.records] * n
-                held += [(part_of(item.value, slice(i, i + 1)), own[i]) for i in range(n)]
-                while len(held) >= size:
-                    yield joint(held[:size])
-                    held = held[size:]
-            if held and not drop_remainder:
+        def run(_: int, skip: bool) -> Iterator[Item]:
+            running = [single_rows(self.run(lane, skip)) for lane in range(self.lanes)]
+            while True:
+                found = [list(itertools.islice(r, size // self.lanes)) for r in running]
+                held = [row for lane in found for row in lane]
+                if not held or (drop_remainder and len(held) < size):
+                    return
                 yield joint(held)
 
-        return self._then(run)
+        return IterDataset(1, run, self)
 
     def pack(self, cells: Mapping[str, int], method: str, **options: Any) -> IterDataset:
         if method == "concat_then_split":
@@ -321,6 +314,18 @@ class IterDataset(Dataset):
                         yield item
 
         return IterDataset(IterDataset._several(datasets), run, *datasets)
+
+
+def single_rows(items: Iterator[Item]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """The rows of batches, each as a batch of one, with their records."""
+    for item in items:
+        if item.value is None:
+            continue
+        n = rows_of(item.value)
+        if n is None:
+            raise ElementError("rebatch: not a batch")
+        own = item.rows if item.rows and len(item.rows) == n else [item.records] * n
+        yield from ((part_of(item.value, slice(i, i + 1)), own[i]) for i in range(n))
 
 
 def joint(held: Sequence[tuple[Any, tuple[Any, ...]]]) -> Item:

@@ -43,7 +43,10 @@ def _stacked(leaves: Sequence[Any], *, strict: bool) -> Any:
         if any(leaf is not None for leaf in leaves):
             raise UnsureError("None among values")
         return list(leaves)
-    if any(isinstance(leaf, (str, bytes)) for leaf in leaves):
+    strings = [leaf for leaf in leaves if isinstance(leaf, (str, bytes))]
+    if strings:
+        if strict and len({type(leaf) for leaf in leaves}) > 1:
+            raise UnsureError("strings and others in a batch")
         return list(leaves)
     arrays = [np.asarray(leaf) for leaf in leaves]
     if len({array.shape for array in arrays}) > 1:

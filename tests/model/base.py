@@ -86,6 +86,20 @@ class Dataset:
         return dataset
 
 
+class Patience:
+    """Elements that were asked for since the last one that came out of a chain."""
+
+    most = 5000
+    asked = 0
+
+    @classmethod
+    def ask(cls) -> None:
+        """Counts an element of a stream's source; an endless stream without elements is refused."""
+        cls.asked += 1
+        if cls.asked > cls.most:
+            raise PlanError("an endless stream without an element")
+
+
 def called(function: Callable[..., Any], *, batched: bool = False) -> Callable[..., Any]:
     """A function of an element as the chain calls it: of one row of columns, if it is batched."""
     if isinstance(function, transforms.Map):

@@ -19,6 +19,7 @@ from tests.model.base import (
     ENDLESS,
     Dataset,
     Item,
+    Patience,
     batching,
     called,
     choice,
@@ -165,6 +166,8 @@ class MapDataset(Dataset):
                 return datasets[place].at(k + epoch * lengths[place])
             if shares:
                 place, k = choice(shares, index)
+            elif index < 0:
+                raise UnsureError("a schedule before its first step")
             else:
                 place, k = next(itertools.islice(choices(weights, len(datasets)), index, None))
             return datasets[place].at(k)
@@ -415,6 +418,7 @@ class MapDataset(Dataset):
 
         def run(lane: int, skip: bool) -> Iterator[Item]:
             for k, value in enumerate(stream):
+                Patience.ask()
                 of = [items[r.record].records for r in flat(stream.records_of(k))]
                 yield Item(value, tuple(itertools.chain(*of)))
 
@@ -439,6 +443,7 @@ class MapDataset(Dataset):
             for index in itertools.count(lane, lanes):
                 if index >= self.length:
                     return
+                Patience.ask()
                 try:
                     item = self.at(index)
                 except (BAD, ElementError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ _PRODUCT = {
     "IterDataset": windrow.IterDataset,
     "Schedule": transforms.Schedule,
 }
+HANGS_AFTER_S = 10
 MOST = 40  # elements of an endless stream that are compared
 
 
@@ -70,17 +72,25 @@ class Outcome:
         return "\n    ".join(said) or "nothing"
 
 
+def _hangs(*_: Any) -> None:
+    raise TimeoutError(f"no element for {HANGS_AFTER_S} s")
+
+
 def outcome(make: Callable[[], Any], elements_of: Callable[[Any], Iterable[Any]] = iter) -> Outcome:
     """What making a dataset and asking for its first elements gives."""
     values: list[Any] = []
     built = False
+    signal.signal(signal.SIGALRM, _hangs)
+    signal.alarm(HANGS_AFTER_S)
     iterator: Any = None
+    base.Patience.asked = 0
     try:
         dataset = make()
         built = True
         iterator = iter(elements_of(dataset))
         for value in itertools.islice(iterator, MOST):
             values.append(value)
+            base.Patience.asked = 0
     except UnsureError:
         raise
     except Exception as error:
@@ -88,6 +98,7 @@ def outcome(make: Callable[[], Any], elements_of: Callable[[Any], Iterable[Any]]
     finally:
         if hasattr(iterator, "close"):
             iterator.close()
+        signal.alarm(0)
     return Outcome(values)
 
 

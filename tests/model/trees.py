@@ -157,6 +157,6 @@ def tokens_of(value: Any) -> int:
     """The length of the first axis of the first leaf."""
     while isinstance(value, (dict, tuple, list)):
         value = next(iter(value.values() if isinstance(value, dict) else value))
-    if not np.ndim(value):
+    if not isinstance(value, (str, bytes)) and not np.ndim(value):
         raise ElementError("mix: no tokens")
     return len(value)

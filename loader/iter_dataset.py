@@ -483,7 +483,8 @@ class IterDataset(Dataset[T_co]):
         """The stream again from its start, in the same order; with None, for ever.
 
         Raises:
-            PlanError: If `num_epochs` is less than 1.
+            PlanError: If `num_epochs` is less than 1. On iteration, if the stream that repeats for ever
+                has no element.
         """
         times = None if num_epochs is None else integer(num_epochs, "repeat: num_epochs")
         return IterDataset(nodes.StreamRepeatNode((self._node,), times))

@@ -213,6 +213,11 @@ class OpenRows:
                 rows[row].append(element[key])
 
     @property
+    def cells(self) -> int:
+        """The cells of all rows that are taken."""
+        return int(self._free.sum())
+
+    @property
     def count(self) -> int:
         """The rows that have sequences: the first ones."""
         return int(np.count_nonzero(self._counts))

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from windrow.engine.context import RunContext
 from windrow.engine.read_batches import Elements, ReadBatches, compact
-from windrow.engine.stages import ChainStage, most_without_row, never_a_row
+from windrow.engine.stages import ChainStage, most_of_stage, never_a_row
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, ToStreamNode, as_chain
 from windrow.transforms.row_blocks import Block, Blocks, Turns
@@ -126,7 +126,7 @@ class LaneReader:
             lane: collections.deque() for lane in starts
         }
         self._open: set[int] = set()  # lanes whose rows a node takes
-        self._most_without_row = most_without_row(stage) if run.has_values else math.inf
+        self._most_without_row = most_of_stage(stage) if run.has_values else math.inf
         batches = ReadBatches(chain, stage, run, self._order, unit=len(starts), longer=True)
         self._blocks = batches.whole_blocks()
         self._has_failed = False

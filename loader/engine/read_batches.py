@@ -32,7 +32,7 @@ from windrow.engine import execute, record_trace
 from windrow.engine.context import RunContext
 from windrow.engine.executors import results
 from windrow.engine.prefetch import Prefetcher
-from windrow.engine.stages import ChainStage, Result, RowWatch, StageTask, WorkItem, done
+from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem, done, watch_of_stage
 from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.stats.profiler import PLANNING, READING, doing
 from windrow.stats.read_counters import ReadCounters
@@ -259,10 +259,10 @@ class ReadBatches(Iterator["ReadBatch"]):
 
     def blocks(self) -> Blocks:
         """The rows of the stage."""
-        watch = RowWatch(self._chain.stage, (0, 1)) if self._run.has_values else None
+        watch = watch_of_stage(self._chain.stage) if self._run.has_values else None
         for result in self._results():
             if watch is not None:
-                watch.saw(result.rows, len(result.block))
+                watch.saw(result.rows, len(result.block) > 0)
             yield from self._in_steps(result.block)
 
     def whole_blocks(self) -> Iterator[tuple[Block, int]]:

@@ -27,10 +27,12 @@ from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.errors import ElementError, PlanError
 from windrow.stats.profiler import calling
 from windrow.transforms.nodes import (
+    EPOCHS,
     STREAM,
     BatchNode,
     EachNode,
     Node,
+    RowWatch,
     Step,
     ToStreamNode,
     ValueNode,
@@ -38,6 +40,7 @@ from windrow.transforms.nodes import (
     as_chain,
     makers,
     may_be_absent,
+    most_without_row,
     no_row,
 )
 from windrow.transforms.options import DatasetOptions
@@ -380,62 +383,45 @@ def _kept(block: Block, verdicts: list[Any]) -> Block:
 
 # --- stages that give no row ----------------------------------------------------------------------
 
-# Lanes have other elements in each epoch of a shuffle. If one element of an epoch gives a row, a lane
-# that took the elements of 16 epochs has missed it with a probability of e**-16.
-_EPOCHS: Final = 16
 # Functions may return None at random, so of few elements more are taken.
 _LEAST_OF_FUNCTIONS: Final = 10_000
 
 
-class RowWatch:
-    """Counts the elements that one stage took since it gave a row.
-
-    Args:
-        stage: The stage.
-        lane: The lane that it runs in, and the number of lanes.
-    """
-
-    def __init__(self, stage: ChainStage, lane: tuple[int, int]) -> None:
-        self._most, self._stage, self._lane = most_without_row(stage), stage, lane
-        self._without = 0
-
-    def saw(self, elements: int, rows: int) -> None:
-        """Note that some elements gave some rows.
-
-        Raises:
-            PlanError: If the stage gives no row, however long it runs.
-        """
-        self._without = 0 if rows else self._without + elements
-        if self._without > self._most:
-            raise never_a_row(self._stage, *self._lane)
+def watch_of_stage(stage: ChainStage, lane: int = 0, lanes: int = 1) -> RowWatch | None:
+    """The watch over the rows that a stage makes in a lane; None where it drops none."""
+    taken, least = _dropping(stage)
+    if taken is None:
+        return None
+    return RowWatch(taken, lambda: never_a_row(stage, lane, lanes), least)
 
 
-def most_without_row(stage: ChainStage) -> float:
+def most_of_stage(stage: ChainStage) -> float:
     """The elements after which a stage that has given no row will give none; infinite if unknown."""
-    chain, below = stage.chain, stage.below
-    drops, least = not stage.keeps_rows, 0
-    if chain is not None:
-        below = chain.parent
-        if not drops and not chain.allow_nones:
-            drops = may_be_absent(below)
-            if not drops and makers(below):
-                drops, least = True, _LEAST_OF_FUNCTIONS
-    # It is not known how long a mixture takes to give every element.
-    if not drops or not below.is_endless() or any(len(each.parents) > 1 for each in below.walk()):
-        return math.inf
-    if chain is not None:
-        return max(least, _EPOCHS * below.epoch_length())
-    return _EPOCHS * below.elements(once=True).high
+    taken, least = _dropping(stage)
+    return math.inf if taken is None else max(least, most_without_row(taken))
+
+
+def _dropping(stage: ChainStage) -> tuple[Node | None, int]:
+    """What a stage may drop elements of, and how many it may drop at least; None where it drops none."""
+    chain = stage.chain
+    taken = stage.below if chain is None else chain.parent
+    if not stage.keeps_rows or (
+        chain is not None and not chain.allow_nones and may_be_absent(taken)
+    ):
+        return taken, 0
+    if chain is not None and not chain.allow_nones and makers(taken):
+        return taken, _LEAST_OF_FUNCTIONS
+    return None, 0
 
 
 def never_a_row(stage: ChainStage, lane: int, lanes: int) -> PlanError:
     """The error of a lane whose elements are all dropped."""
     chain = stage.chain
     if not stage.keeps_rows or chain is None or may_be_absent(chain.parent):
-        why = f"all of its elements were dropped for {_EPOCHS} epochs"
+        why = f"all of its elements were dropped for {EPOCHS} epochs"
         return no_row(lane, lanes, why, "keep some in filter")
     names = " or ".join(each.written for each in makers(chain.parent))
-    why = f"{names} returned None for all of its elements for {_EPOCHS} epochs (no return in it?)"
+    why = f"{names} returned None for all of its elements for {EPOCHS} epochs (no return in it?)"
     return no_row(lane, lanes, why)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from windrow.engine.context import RunContext
 from windrow.engine.executors import results
 from windrow.engine.read_batches import BlockSize, block_size, random_access
-from windrow.engine.stages import BlockItem, BlockTask, ChainStage, RowWatch, stage_of
+from windrow.engine.stages import BlockItem, BlockTask, ChainStage, stage_of, watch_of_stage
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, as_chain, chain_of_rows, follows_batch, lane_share
@@ -161,7 +161,8 @@ def _staged(
     """Yield the blocks of another stream after the steps of a stage."""
     executor, watch = run.executor_of(stage), None
     if run.has_values:
-        watch = RowWatch(stage, (0, 1) if lane is None else (lane.number, lane.group.lanes))
+        place = (0, 1) if lane is None else (lane.number, lane.group.lanes)
+        watch = watch_of_stage(stage, *place)
     number, _ = executor.part_of(stage)
     # Input blocks may be quick to make, and slow in these steps.
     size = BlockSize(executor.bounded(run.options).block_bytes, 1, _MOST_ROWS)
@@ -177,7 +178,7 @@ def _staged(
                 at = 0 if lane is None else lane.number
                 block, failed = run.bad.dropped(stage.top, at, result.dropped, block)
             if watch is not None:
-                watch.saw(result.rows, len(result.block))
+                watch.saw(result.rows, len(result.block) > 0, work.task.block.marks)
             if result.rows:
                 size_bytes = tables.nbytes(result.block.table)
                 too_few = executor.wants_more_rows()

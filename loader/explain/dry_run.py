@@ -372,9 +372,13 @@ def dry_run(
     loop = _SlowLoop(run)
     blocks = stream.blocks(node, origin(node), run, None)
     run.maker.watch(loop)
+    # Rows that are kept and given again, or taken out of batches one by one, take no planning.
+    is_unplanned = any(hasattr(each, "takes_no_planning") for each in node.walk())
     try:
         for block in blocks:
             run.delivered += len(block)
+            if is_unplanned:
+                run.spend(_BATCH_S)
             if run.ahead:
                 loop.put(block)
             else:

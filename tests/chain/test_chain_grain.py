@@ -194,11 +194,13 @@ def test_grain_cannot_count_random_values_below_zero_and_ours_does() -> None:
     assert [ours[i] for i in range(-5, 0)] != [ours[i] for i in range(5)]
 
 
-def test_a_repeat_of_streams_that_stay_empty_ends() -> None:
+def test_a_repeat_of_streams_that_stay_empty_is_an_error() -> None:
     # Grain's goes round for ever.
-    stream = windrow.MapDataset.range(5).to_iter_dataset().filter(lambda _: False).repeat()
-    assert list(stream) == []
-    assert list(windrow.MapDataset.range(0).to_iter_dataset().repeat()) == []
+    stream = windrow.MapDataset.range(5).to_iter_dataset().filter(lambda _: False)
+    for empty in (stream, windrow.MapDataset.range(0).to_iter_dataset()):
+        with pytest.raises(PlanError, match="it has no element to repeat; keep some"):
+            next(iter(empty.repeat()))
+        assert list(empty.repeat(3)) == []
 
 
 # --- what is Grain's is taken --------------------------------------------------------------------

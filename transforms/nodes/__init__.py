@@ -21,6 +21,7 @@ from windrow.transforms.nodes.base import (
     WorkerSettings,
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
+from windrow.transforms.nodes.idle import RowWatch, most_without_row
 from windrow.transforms.nodes.index import (
     IndexNode,
     ReindexNode,
@@ -87,6 +88,7 @@ from windrow.transforms.nodes.values import (
     locality_after,
 )
 from windrow.transforms.nodes.whole_chain import (
+    EPOCHS,
     as_node,
     default_seed,
     described,
@@ -183,6 +185,7 @@ __all__ = [
     "BAD_ERRORS",
     "BEST_FIT",
     "ENDLESS",
+    "EPOCHS",
     "STREAM",
     "VAST",
     "BatchNode",
@@ -228,6 +231,7 @@ __all__ = [
     "RoutingNode",
     "RowPosition",
     "RowShare",
+    "RowWatch",
     "SameIndices",
     "SameLength",
     "SampleNode",
@@ -280,6 +284,7 @@ __all__ = [
     "makers",
     "may_be_absent",
     "mix_proportions",
+    "most_without_row",
     "named_mixture",
     "narrowed",
     "no_row",

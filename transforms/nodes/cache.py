@@ -25,6 +25,7 @@ class CacheNode(StreamNode):
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
     gives_again: ClassVar[bool] = True
+    takes_no_planning: ClassVar[bool] = True
 
     @property
     def label(self) -> str:

@@ -29,6 +29,7 @@ from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, IntArray, Node, Where
+from windrow.transforms.nodes.idle import watch_of
 from windrow.transforms.nodes.index import IndexNode
 from windrow.transforms.nodes.streams import StreamNode, as_chain
 from windrow.transforms.nodes.values import EachNode, declared_spec
@@ -114,6 +115,7 @@ class SpreadNode(StreamNode):
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         before, given = np.array(position[:-1], np.int64), position[-1]
+        watch = watch_of(self, inputs)
         for block in inputs.blocks(0, position[:-1]):
             row = 0
             try:
@@ -128,6 +130,7 @@ class SpreadNode(StreamNode):
                         made, given = made.sliced(given, len(made)), 0
                     row += len(counts)
                     before = after[-1]
+                    watch.saw(len(counts), bool(counts.any()), after)
                     if len(made):
                         yield made
             except ElementError as error:
@@ -190,6 +193,7 @@ class UnbatchNode(SpreadNode):
     """The rows of batches. Batches of arrays are not taken apart: their rows are views."""
 
     is_half: ClassVar[bool] = True
+    takes_no_planning: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
 

@@ -33,7 +33,8 @@ from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
 from windrow.transforms.nodes.index import SliceNode
 from windrow.transforms.nodes.regroup import RegroupNode
-from windrow.transforms.nodes.whole_chain import may_be_absent
+from windrow.transforms.nodes.whole_chain import EPOCHS, may_be_absent
+from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.tables import Table
 
@@ -268,11 +269,11 @@ class PlannedNode(RegroupNode):
 
     def indices_from(self, start: int, count: int) -> IntArray:
         found: list[IntArray] = []
-        last = -(-self.length // _GROUPS)
+        last, empty = -(-self.length // _GROUPS), 0
         for window in range(start >> GROUP_BITS, last):
             first = max(start, window << GROUP_BITS)
             try:
-                stop = (window << GROUP_BITS) + len(self.plan_of(window).bounds) - 1
+                stop = (window << GROUP_BITS) + self._groups_of(window)
             except PlanError:
                 # It is raised once more when its first row is due, after all rows before it.
                 stop = first + 1
@@ -281,18 +282,33 @@ class PlannedNode(RegroupNode):
             count -= len(part)
             if not count:
                 break
+            empty = 0 if len(part) else empty + 1
+            self._check_gap(empty)
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
+    def _groups_of(self, window: int) -> int:
+        return len(self.plan_of(window).bounds) - 1
+
+    def _check_gap(self, windows: int) -> None:
+        """Raise a PlanError if an endless chain had no group in this many consecutive windows."""
+        if windows > EPOCHS * self._windows and self.is_endless():
+            raise PlanError(
+                f"{self.who}: the stream has no row: the elements of {EPOCHS} epochs make none, since"
+                " all are empty, or too long and dropped; choose longer rows, or too_long='split'"
+            )
+
     def index_after(self, start: int, count: int) -> tuple[int, int]:
-        index, passed = start, 0
+        index, passed, empty = start, 0, 0
         for window in range(start >> GROUP_BITS, -(-self.length // _GROUPS)):
             if passed == count:
                 break
             first = max(start, window << GROUP_BITS)
-            groups = (window << GROUP_BITS) + len(self.plan_of(window).bounds) - 1 - first
+            groups = (window << GROUP_BITS) + self._groups_of(window) - first
             if groups > 0:
                 index = first + min(groups, count - passed)
                 passed += index - first
+            empty = 0 if groups > 0 else empty + 1
+            self._check_gap(empty)
         return index, passed
 
     def places_of(self, at: Positions) -> tuple[IntArray, IntArray]:
@@ -396,6 +412,11 @@ class PlannedNode(RegroupNode):
             return Amount.exactly(counts.rows)
         likely = counts.rows * windows / self._counted_windows
         return Amount(math.floor(0.9 * likely), math.ceil(1.1 * likely))
+
+    def order_cost(self) -> OrderCost:
+        # A plan, however short its window, takes as long as the order of a window.
+        cost = super().order_cost()
+        return cost._replace(each=cost.each + ORDER / min(self.unit, self._epoch))
 
     @property
     def index_count(self) -> int:

@@ -26,6 +26,7 @@ from windrow.transforms.arguments import at_least, integer
 from windrow.transforms.bins import CutSequence, OpenRows, PackedFeature
 from windrow.transforms.made_of import MadeOf, end_to_end
 from windrow.transforms.nodes.base import VAST, IntArray, Node, Where
+from windrow.transforms.nodes.idle import watch_of
 from windrow.transforms.nodes.streams import StreamNode
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, check_inside, marks_in_group
 from windrow.transforms.specs import Spec
@@ -142,9 +143,14 @@ class FitPackNode(_StreamPackNode):
         before, (counter, given) = np.array(position[:-2], np.int64), position[-2:]
         packed: OpenRows | None = None
         last, coming, first = before, _Incoming(inputs.blocks(0, position[:-2])), 0
+        watch = watch_of(self, inputs)
         for number, (element, mark) in enumerate(coming):
             packed = self._new(element) if packed is None else packed
-            if not packed.add(element):
+            cells = packed.cells if watch.is_needed else 0
+            if packed.add(element):
+                watch.saw(1, watch.is_needed and packed.cells > cells, mark[None])
+            else:
+                watch.saw(0, used=True, marks=mark[None])
                 block = self._closed(packed, before, last, counter, coming, first)
                 check_inside(given, len(block))
                 yield block.sliced(given, len(block))
@@ -225,8 +231,7 @@ class SplitPackNode(_StreamPackNode):
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         own, given = list(position[-self._own : -1]), position[-1]
-        before = np.array(position[: -self._own], np.int64)
-        coming = _Coming(self, inputs.blocks(0, position[: -self._own]), before, own)
+        coming = _Coming(self, inputs, position[: -self._own], own)
         while True:
             begun = coming.place()
             rows, members = coming.next_rows()
@@ -248,9 +253,11 @@ class _Coming:
     """The sequences to come, and what is left of the one that was cut."""
 
     def __init__(
-        self, node: SplitPackNode, parent: Blocks, before: IntArray, starts: Sequence[int]
+        self, node: SplitPackNode, inputs: Inputs, position: Sequence[int], starts: Sequence[int]
     ) -> None:
-        self._node, self.rows, self._number = node, _Incoming(parent), -1
+        self._node, self.rows = node, _Incoming(inputs.blocks(0, position))
+        self._number, self._watch = -1, watch_of(node, inputs)
+        before = np.array(position, np.int64)
         self._features, self._tokens = node.features, dict(node.first_token)
         # The parent's position before the sequence that is left, or before the next one.
         self._before, self._after = before, before
@@ -278,7 +285,10 @@ class _Coming:
         self._number += 1
         element, mark = found
         self._before, self._after = self._after, mark
-        return bins.values_of(element, self._features, "pack", all_keys=True)
+        values = bins.values_of(element, self._features, "pack", all_keys=True)
+        if self._watch.is_needed:
+            self._watch.saw(1, any(map(bins.length_of, values)), mark[None])
+        return values
 
     def next_rows(self) -> tuple[list[dict[str, Any]], list[list[int]]]:
         """The next row, and rows that were whole already and came while it was filled.

@@ -327,11 +327,18 @@ class StreamRepeatNode(StreamNode):
         while self.times is None or epoch < self.times:
             given = False
             for block in inputs.blocks(0, begin):
-                given = True
+                given = given or len(block) > 0
                 yield block.with_marks(np.full(len(block), epoch))
             if not given and begin == start:
-                return  # an empty stream would repeat for ever
+                lane = inputs.number(0)
+                self._check_ends(lane, inputs.number(1) - lane)
+                return
             begin, epoch = start, epoch + 1
+
+    def _check_ends(self, lane: int = 0, lanes: int = 1) -> None:
+        """Raise a PlanError if a pass without an element would be repeated for ever."""
+        if self.times is None:
+            raise no_row(lane, lanes, "it has no element to repeat", "keep some of its elements")
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
@@ -342,7 +349,8 @@ class StreamRepeatNode(StreamNode):
         passed = moved.passed
         while passed < count and (self.times is None or epoch + 1 < self.times):
             if begin == start and moved.passed == 0:
-                break  # an empty stream would repeat for ever
+                self._check_ends()
+                break
             begin, wanted = start, count - passed
             moved = moves.after(0, start, wanted)
             epoch, passed = epoch + 1, passed + moved.passed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from typing import Any
+from typing import Any, Final
 
 from windrow.errors import PlanError
 from windrow.sources.base import KnowsEarlier
@@ -12,6 +12,10 @@ from windrow.transforms import random
 from windrow.transforms.arguments import checked_seed
 from windrow.transforms.functions import name_of
 from windrow.transforms.nodes.base import STREAM, Node
+
+# Lanes have other elements in each epoch of a shuffle. If one element of an epoch gives a row, a lane
+# that took the elements of 16 epochs has missed it with a probability of e**-16.
+EPOCHS: Final = 16
 
 
 def as_node(value: object) -> Node | None:

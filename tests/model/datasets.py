@@ -246,7 +246,8 @@ class MapDataset(Dataset):
                 blocks = None
             else:
                 # A block keeps the records that are left of it, in the order of the slice.
-                blocks = [sorted(where[i] for i in b if i in where) for b in blocks]
+                kept = [sorted(where[i] for i in b if i in where) for b in blocks]
+                blocks = sorted(block for block in kept if block)
         return self._reordered(lambda epoch: places, len(places), blocks=blocks)
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -449,7 +450,7 @@ class MapDataset(Dataset):
                 except (BAD, ElementError):
                     if not skip:
                         raise
-                    continue
+                    item = Item(None)
                 if item.value is not None or allow_nones:
                     yield item
 

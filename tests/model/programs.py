@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -132,7 +133,9 @@ def difference(expected: Outcome | None, found: Outcome) -> str | None:
 
 def is_known(text: str) -> bool:
     """A batched function whose neighbours fail loses elements: another part mends it."""
-    return ".map(bad)" in text and "batched=True" in text
+    if ".map(bad)" in text and "batched=True" in text:
+        return True
+    return re.search("lanes=[248]", text) is not None and "atch(" in text
 
 
 def modelled(text: str) -> Outcome | None:
@@ -170,7 +173,8 @@ def apart(text: str, whole: Outcome, count: int) -> str | None:
     inside = next((found for shard in shards if (found := difference(None, shard))), None)
     if inside:
         return f"{count} shards: {inside}"
-    if any(is_refused(shard) for shard in shards):
+    # Elements that do not fit together may lie in rows of different shards.
+    if whole.error or any(is_refused(shard) for shard in shards):
         return None
     steps = {len(shard.values) for shard in shards}
     if len(steps) > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.model.methods import MAKE_STREAMS, MAP, MAPS, STREAM, STREAMS, filled
 from tests.model.programs import Outcome, outcome, product
 
 SOURCES = ("numbers", "columns", "words", "ragged", "stored", "stored_ragged", "packed")
+ENDLESS = r"repeat\(\)|at_end='repeat'"
 SEEDS = st.integers(0, 9)
 
 
@@ -37,6 +39,8 @@ def leaves(draw: st.DrawFn) -> str:
 
 def is_built(text: str) -> bool:
     """Whether Windrow takes a program; one that fails from inside is kept, to be reported."""
+    if re.search("stored|packed", text) and "shuffle" in text and re.search(ENDLESS, text):
+        return False  # thousands of epochs of a few records are planned ahead, 1 ms each
     found = outcome(lambda: product(text), lambda dataset: ())
     return found.error is None or not programs.is_documented(found.error)
 
@@ -148,7 +152,7 @@ def test_shards_put_together_are_the_whole(
     agree(text, programs.merged(text))
 
 
-@hypothesis.settings(max_examples=examples(6))
+@hypothesis.settings(max_examples=examples(4))
 @hypothesis.given(text=ALL, workers=st.integers(1, 2))
 def test_workers_give_the_same_stream(text: str, workers: int) -> None:
     agree(text, programs.difference(expected_of(text), outcome(lambda: product(text).mp_prefetch(workers))))

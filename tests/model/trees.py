@@ -22,6 +22,8 @@ def is_tree(value: Any) -> bool:
 def joined(values: Sequence[Any], leaf: Callable[[Sequence[Any]], Any], *, columns: bool) -> Any:
     """One tree of several, with `leaf` of the leaves at each place."""
     first = values[0]
+    if columns and len({len(value) for value in values if isinstance(value, list)}) > 1:
+        raise UnsureError("columns of lists of different lengths")
     if not is_tree(first):
         if any(is_tree(value) for value in values):
             raise ElementError("trees differ")
@@ -53,6 +55,8 @@ def _stacked(leaves: Sequence[Any], *, strict: bool) -> Any:
         if strict:
             raise ElementError("shapes differ")
         return list(leaves)
+    if not strict and len({isinstance(leaf, (int, float)) for leaf in leaves}) > 1:
+        raise UnsureError("numbers of Python and of NumPy")
     if not strict and len({array.dtype for array in arrays}) > 1:
         return list(leaves)
     return np.stack(arrays)

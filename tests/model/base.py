@@ -115,6 +115,8 @@ def batched_item(items: Sequence[Item], make: Callable[[Sequence[Any]], Any]) ->
 
 
 def padded(value: Any, real: Sequence[bool], mask: str) -> Any:
+    if isinstance(value, dict) and mask in value:
+        raise ElementError("batch: elements have this key")
     if isinstance(value, dict):
         return {**value, mask: np.array(real)}
     return (value, np.array(real))
@@ -197,6 +199,8 @@ def batching(
         items = [slot for slot in slots if slot is not None]
         rows = tuple(item.records for item in items)
         values = [item.value for item in items]
+        if any(value is None for value in values):
+            raise UnsureError("an absent element in a batch")
         if pad_to is not None:
             values = padded_to(values, pad_to, pad_value)
         if end == "pad":

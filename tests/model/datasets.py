@@ -62,6 +62,8 @@ class MapDataset(Dataset):
     def at(self, index: int) -> Item:
         if not self.length:
             raise RecordIndexError("empty")
+        if abs(index) >= 2**63:
+            raise UnsureError("beyond 64 bits")
         return self._at(index)
 
     def __len__(self) -> int:
@@ -351,8 +353,6 @@ class MapDataset(Dataset):
             epoch, k = divmod(index, count)
             places = range(k * size, min(n, (k + 1) * size))
             items = [self.at(i + epoch * n) for i in places]
-            if any(item.value is None for item in items):
-                raise UnsureError("an absent element in a batch")
             return make([[*items, *[None] * (size - len(items))]])
 
         blocks = self.blocks

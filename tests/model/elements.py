@@ -47,12 +47,12 @@ def number(tree: Any) -> int:
 
 
 def plus(tree: Any) -> Any:
-    """Adds one to each number and a letter to each string; of elements and of columns alike."""
+    """Adds one to numbers, and turns strings round; of elements and of columns alike."""
 
     def leaf(x: Any) -> Any:
         if isinstance(x, (str, bytes)):
-            return x + (b"+" if isinstance(x, bytes) else "+")
-        return x if x is None else x + 1
+            return x[::-1]
+        return x if x is None or np.asarray(x).dtype == bool else x + 1
 
     return on_leaves(leaf, tree)
 

@@ -179,13 +179,24 @@ def apart(text: str, whole: Outcome, count: int) -> str | None:
     steps = {len(shard.values) for shard in shards}
     if len(steps) > 1:
         return f"{count} shards: {[len(shard.values) for shard in shards]} batches"
-    try:
-        values = [put_together(rows) for rows in zip(*(s.values for s in shards), strict=True)]
-    except Exception as error:
-        return f"{count} shards: cannot be put together: {error}\n    {shards[0]}"
-    together = Outcome(values, shards[0].error)
-    found = difference(whole, together)
-    return found and f"{count} shards put together: {found}"
+    return joined_differ(f"{count} shards put together", whole, shards)
+
+
+def joined_differ(name: str, whole: Outcome, shards: Sequence[Outcome]) -> str | None:
+    """How rows of shards, put together, differ from the whole."""
+    problem: str | None = None
+    for is_tree in (False, True):  # a list of lists may be rows or a tree: the value does not say
+        try:
+            steps = zip(*(shard.values for shard in shards), strict=True)
+            values = [put_together(rows, lists_are_trees=is_tree) for rows in steps]
+        except Exception as error:
+            problem = problem or f"{name}: {error}\n    {shards[0]}"
+            continue
+        found = difference(whole, Outcome(values, shards[0].error))
+        if not found:
+            return None
+        problem = problem or f"{name}: {found}"
+    return problem
 
 
 # --- laws of one program -------------------------------------------------------------------------
@@ -273,6 +284,8 @@ def read(dataset: datasets.MapDataset, indices: Sequence[int]) -> Any:
     try:
         return columns_of(values)
     except ElementError:
+        if any(isinstance(value, list) for value in values):
+            raise UnsureError("lists that are columns or trees") from None
         return values
 
 
@@ -380,7 +393,7 @@ def resized(text: str, sizes: tuple[int, int], end: str) -> str | None:
     """How a state of batches of one size, restored under another, differs from the rows left."""
     try:
         meant = model(text)
-        stream = meant if isinstance(meant, streams.IterDataset) else meant.to_iter_dataset()
+        stream = meant if isinstance(meant, streams.IterDataset) else meant.to_iter_dataset(allow_nones=True)
     except (UnsureError, WindrowError):
         return None
     first, second = (f".batch({size}{end})" for size in sizes)
@@ -437,9 +450,9 @@ def merged(text: str, steps: int = 2) -> str | None:
         ]
         if any(is_refused(part) for part in parts):
             continue
-        values = [put_together(rows) for rows in zip(*(p.values for p in parts), strict=True)]
-        if problem := difference(rest, Outcome(values, parts[0].error)):
-            return f"merged states of {count} shards, in two: {problem}"
+        name = f"merged states of {count} shards, in two"
+        if problem := joined_differ(name, rest, parts):
+            return problem
     return None
 
 

@@ -158,7 +158,9 @@ def test_workers_give_the_same_stream(text: str, workers: int) -> None:
     agree(text, programs.difference(expected_of(text), outcome(lambda: product(text).mp_prefetch(workers))))
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @hypothesis.settings(max_examples=examples(10))
 @hypothesis.given(text=ALL)
+@hypothesis.example(text="MapDataset.source(packed(0))")
 def test_explain_returns_and_counts(text: str) -> None:
     agree(text, programs.explained(text))

@@ -132,7 +132,7 @@ def part_of(batch: Any, part: slice | int) -> Any:
     return batch[part]
 
 
-def put_together(parts: Sequence[Any]) -> Any:
+def put_together(parts: Sequence[Any], *, lists_are_trees: bool = False) -> Any:
     """Batches end to end."""
 
     def leaf(leaves: Sequence[Any]) -> Any:
@@ -152,6 +152,8 @@ def put_together(parts: Sequence[Any]) -> Any:
             return {k: walk([v[k] for v in values]) for k in first}
         if isinstance(first, tuple):
             return tuple(walk(places) for places in zip(*values, strict=True))
+        if lists_are_trees and isinstance(first, list) and any(is_tree(x) for x in first):
+            return [walk(places) for places in zip(*values, strict=True)]
         return leaf(values)
 
     return walk(parts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import functools
 import importlib
+import itertools
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,9 +31,9 @@ from windrow.core.text import with_article
 from windrow.engine import execute
 from windrow.engine.defaults import default_options
 from windrow.errors import ArgumentError, ReadError, UnsupportedTransformError
-from windrow.iterator import DatasetIterator
+from windrow.iterator import DatasetIterator, first_elements
 from windrow.transforms import functions, nodes, specs, tables
-from windrow.transforms.nodes import STREAM, Node, StreamLimitNode
+from windrow.transforms.nodes import STREAM, Node
 from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
 
@@ -343,8 +344,8 @@ def _first_elements(node: Node) -> Iterator[Any]:
     while node.is_unseen:
         node = node.parent  # one element needs no workers
     if node.length == STREAM:
-        with DatasetIterator[Any](StreamLimitNode((node,), 1)) as iterator:
-            yield from iterator
+        with first_elements(node, 1) as iterator:
+            yield from itertools.islice(iterator, 1)
         return
     for index in range(min(node.length, specs.FIRST)):
         at = positions(np.array([index], np.int64), node.length)

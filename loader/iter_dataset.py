@@ -357,7 +357,7 @@ class IterDataset(Dataset[T_co]):
 
         In a stream with lanes, a lane that has ended leaves its rows out; with `remainder="pad"` its
         rows are padding in their places, and with `"drop"` the stream ends at the first batch that
-        a lane cannot fill.
+        a lane cannot fill. What follows the batch takes it as an element of a stream of one lane.
 
         Raises:
             ArgumentError: If an argument has the wrong type or contradicts another one.
@@ -379,6 +379,8 @@ class IterDataset(Dataset[T_co]):
     def rebatch(self, batch_size: int, *, drop_remainder: bool = False) -> IterDataset[T_co]:
         """Batches of `batch_size` rows, cut and joined from batches of any sizes.
 
+        After a shard, its rows of each new batch: each process makes all rows of these.
+
         Args:
             batch_size: Rows per batch; the last batch may have fewer.
             drop_remainder: Leave out a shorter last batch.
@@ -395,8 +397,12 @@ class IterDataset(Dataset[T_co]):
             [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
         """
         size = integer(batch_size, "rebatch: batch_size")
-        rows = nodes.UnbatchNode((self._node,))
-        return IterDataset(nodes.BatchNode((rows,), size, drop_remainder))
+        whole, share = nodes.unshared(self._node, "rebatch")
+        node: nodes.Node = nodes.BatchNode((nodes.UnbatchNode((whole,)),), size, drop_remainder)
+        if share is not None:
+            node = nodes.shared(node, share)
+            nodes.tail_of(node).run()  # checks that the shards can end together
+        return IterDataset(node)
 
     def shard(
         self, index: int, count: int, *, agree: Callable[[bool], bool] | None = None
@@ -406,8 +412,10 @@ class IterDataset(Dataset[T_co]):
         An element has the rows `[index * B // count, (index + 1) * B // count)` of the batch that the
         chain would give without `shard`. Nothing is read for others where `count` divides the number
         of lanes (`to_iter_dataset(lanes=...)`) or the batch is made with random access. Else
-        processes that share a lane each run it. After it only `map(..., batched=True)` may follow,
-        which promises independent rows, and `mp_prefetch`.
+        processes that share a lane each run it. What follows gives this process's rows of the batches that
+        it would give without `shard`: `limit`, `repeat`, `cache`, `window_shuffle`, `mp_prefetch`, `rebatch`,
+        `map(..., batched=True)`, which promises independent rows, and `mix`, `zip` and `interleave` of equal
+        shards. Other methods are a PlanError: call them before the batch.
 
         All shards end at the same batch. So a finite stream with a filter needs `repeat()` before the
         batch, or `drop_remainder=True` and `agree`.
@@ -508,10 +516,12 @@ class IterDataset(Dataset[T_co]):
     def limit(self, count: int) -> IterDataset[T_co]:
         """The first `count` elements.
 
-        A batched function before it may be called on more rows.
+        In a stream with lanes these are the first elements of the lanes in turn. A batched function before
+        it may be called on more rows.
 
         Raises:
-            PlanError: If `count` is less than 1.
+            PlanError: If `count` is less than 1, or the stream has lanes that end, and how many elements
+                each of them has is not known before they are read, as after a filter.
         """
         size = integer(count, "limit: count")
         return IterDataset(nodes.StreamLimitNode((self._node,), size))

@@ -30,7 +30,7 @@ from windrow.errors import (
     StateError,
     WorkerError,
 )
-from windrow.state import Identity, check_reach
+from windrow.state import Identity, check_reach, has_lanes
 from windrow.stats.profiler import Profiler
 from windrow.transforms import tables
 from windrow.transforms.arguments import at_least
@@ -38,6 +38,7 @@ from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     Node,
     RowPosition,
+    StreamLimitNode,
     Tail,
     as_node,
     has_own,
@@ -357,10 +358,7 @@ class DatasetIterator(BaseIterator[T_co]):
         """
         if self._is_own:
             return True  # its state is its own
-        lanes = state.get("lanes") if isinstance(state, dict) else None
-        if not isinstance(lanes, list) or len(lanes) != self._tail.lanes:
-            return True  # `set_state` says what is wrong with it
-        return all(lanes[lane] is not None for lane in self._tail.own_lanes)
+        return has_lanes(self._tail, state.get("lanes") if isinstance(state, dict) else None)
 
     def skip(self, count: int) -> int:
         """Leave out the next `count` elements; the stream continues as if they had been given.
@@ -543,6 +541,19 @@ def _restored(
 ) -> DatasetIterator[Any]:
     iterator: DatasetIterator[Any] = DatasetIterator(node, delivery)
     iterator._resume(found)
+    return iterator
+
+
+def first_elements(node: Node, count: int) -> DatasetIterator[Any]:
+    """An iterator over a stream, for its first elements alone.
+
+    It asks no other shard whether there is one.
+    """
+    tail = tail_of(node)
+    if tail.agree is None and (tail.lanes == 1 or tail.batch is not None):
+        node = StreamLimitNode((node,), count)  # no more are read
+    iterator: DatasetIterator[Any] = DatasetIterator(node)
+    iterator._agree = None
     return iterator
 
 

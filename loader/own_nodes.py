@@ -133,6 +133,7 @@ def map_node(dataset: Any, function: Callable[[int], Any]) -> Node:
         ArgumentError: If `__len__` returns no length.
     """
     name, parents = _named(dataset)
+    nodes.check_shards(parents, who=name)
     try:
         length = len(dataset)
     except (TypeError, ValueError, OverflowError) as error:

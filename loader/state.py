@@ -135,14 +135,17 @@ class Identity:
                 f"state has lanes {str(lanes)[:80]}; this chain has {self.tail.lanes}. The state is"
                 " damaged: restore another one."
             )
-        missing = [lane for lane in self.tail.own_lanes if lanes[lane] is None]
+        missing = _missing_lanes(self.tail, lanes)
         if missing:
             raise StateError(
                 f"the state has no position of lanes {_listed(missing)}, which this iterator runs: it"
                 " is the state of one shard; merge the states of all shards of that step with"
                 " windrow.merge_states, and restore the result"
             )
-        found = [None if lane is None else _checked(lane, width) for lane in lanes]
+        found: list[list[Any] | None] = [
+            None if lane is None else _checked(_with_zeros(self.tail, lane), width)
+            for lane in lanes
+        ]
         given = state.get("after", [0] * after)
         (rows,) = _checked([state["rows"]], 1)
         if self.tail.is_indexed and found != [[rows]]:
@@ -159,14 +162,45 @@ class Identity:
         """The counts of bad records by node and lane."""
         bad = state.get("bad", {})
         lists = list(bad.values()) if isinstance(bad, dict) else [None]
+        allowed = sorted(self.tail.lane_counts)
         for counts in lists:
-            if not isinstance(counts, list) or len(counts) != self.tail.lanes:
+            if not isinstance(counts, list) or len(counts) not in allowed:
                 raise StateError(
-                    f"state has bad {str(bad)[:80]}, which must be a dict with {self.tail.lanes} counts"
-                    " of bad records each. It is damaged: restore another one."
+                    f"state has bad {str(bad)[:80]}, which must be a dict with"
+                    f" {' or '.join(map(str, allowed))} counts of bad records each. It is damaged:"
+                    " restore another one."
                 )
-            _checked([0 if count is None else count for count in counts], self.tail.lanes)
+            _checked([0 if count is None else count for count in counts], len(counts))
         return dict(bad)
+
+
+def _missing_lanes(tail: Tail, lanes: Sequence[Any]) -> list[int]:
+    """The lanes that an iterator runs, and a state does not have."""
+    missing = {lane for lane in tail.own_lanes if lanes[lane] is None}
+    for position in lanes if tail.joined else ():
+        for lane, places, is_run in tail.joined:
+            if (
+                is_run
+                and isinstance(position, list)
+                and None in position[places.start : places.stop]
+            ):
+                missing.add(lane)
+    return sorted(missing)
+
+
+def _with_zeros(tail: Tail, position: Any) -> Any:
+    """A position with zeros for lanes that others run, which an earlier batch joins."""
+    if not isinstance(position, list) or None not in position:
+        return position
+    of_lanes = {n for each in tail.joined for n in each.places}
+    return [0 if n is None and k in of_lanes else n for k, n in enumerate(position)]
+
+
+def has_lanes(tail: Tail, lanes: Any) -> bool:
+    """Whether the lanes of a state are all that an iterator runs, or it is damaged."""
+    if not isinstance(lanes, list) or len(lanes) != tail.lanes:
+        return True  # `set_state` says what is wrong with it
+    return not _missing_lanes(tail, lanes)
 
 
 def _parts_of(tail: Tail) -> NamedParts | None:
@@ -220,6 +254,11 @@ def merge_states(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
         merged = _merged(found)
     lanes = merged.get("lanes", [])
     missing = [lane for lane, position in enumerate(lanes) if position is None]
+    if any(position and None in position for position in lanes):
+        raise StateError(
+            f"merge_states: the {len(found)} states have no position of some lanes that a batch joins;"
+            " give the states of all shards of the step"
+        )
     if missing:
         raise StateError(
             f"merge_states: the {len(found)} states have no position of lanes {_listed(missing)} of"
@@ -255,15 +294,26 @@ def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if len(state["lanes"]) != len(lanes):
             raise StateError(f"merge_states: state {number} has another number of lanes")
         for lane, position in enumerate(state["lanes"]):
-            if lanes[lane] is None:
-                lanes[lane] = position
-            elif position is not None and position != lanes[lane]:
+            both = _merged_position(lanes[lane], position)
+            if both is not None or position is None:
+                lanes[lane] = both
+            else:
                 raise StateError(
                     f"merge_states: lane {lane} is at {lanes[lane]} and, in state {number}, at"
                     f" {position}; give the states of one step of one run"
                 )
     bad = _merged_bad([state.get("bad", {}) for state in states])
     return {**first, "lanes": lanes, **({"bad": bad} if bad else {})}
+
+
+def _merged_position(one: Any, other: Any) -> Any:
+    """The integers that one of two positions of a lane has; None if they differ."""
+    if one is None or other is None:
+        return other if one is None else one
+    pairs = list(zip(one, other, strict=False))
+    if len(one) != len(other) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        return None
+    return [b if a is None else a for a, b in pairs]
 
 
 _LaneCounts: TypeAlias = "Sequence[int | None]"
@@ -376,7 +426,7 @@ def check_reach(tail: Tail, found: RowPosition) -> None:
     """
     for lane in found.lanes:
         if lane is not None and not tail.is_indexed:
-            _check_inside(tail.row_node, lane)
+            _check_inside(tail.row_node, [n or 0 for n in lane])
     chains = chains_of(tail.node)
     if tail.is_indexed:
         length = chains[0].parent.length if tail.batch is None else tail.batch.parent.length
@@ -387,6 +437,11 @@ def _check_inside(node: Node, position: Sequence[int]) -> None:
     chain = as_chain(node)
     if chain is not None:
         _check_length(position[0], chain.parent.length)
+        return
+    if node.run_lanes is not None:
+        width = node.parent.width
+        for start in range(0, len(position) - 1, width):
+            _check_inside(node.parent, position[start : start + width])
         return
     *parts, _ = node.split_position(position)
     for parent, part in zip(node.parents, parts, strict=True):

@@ -16,7 +16,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from windrow.engine.bad_rows import BadRow, DroppedRow, Reason
 from windrow.engine.index_walk import start
 from windrow.engine.record_trace import Recorder, Trace, leaves_of, of_leaf, trace
-from windrow.errors import ReadError
+from windrow.errors import ReadError, StateError
 from windrow.stats.stats import Stats
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
@@ -34,6 +34,8 @@ from windrow.transforms.nodes import (
     as_chain,
     places_before,
     random_access_parts,
+    shard_of,
+    share_of,
 )
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.positions import Positions, positions
@@ -53,7 +55,7 @@ Counts = Mapping[str, Sequence["int | None"]]
 """For the number of each `on_bad` node, parents first, the bad records of each lane.
 
 Under the number and "w" these are of the present window, where a share is the limit. Under the number,
-"@" and a share (`Tail.share`) it is the part that this shard counted since states were merged.
+"@" and a share (`share_of`) it is the part that this shard counted since states were merged.
 """
 
 
@@ -170,29 +172,39 @@ class BadRecords:
         self._node, self._tail = node, tail
         self._all = _all_counted(node)
         self._numbers = {each.key: number for number, each in enumerate(self._all)}
-        none = [0] * tail.lanes
+        kinds = {place.key: place for place in _places(node, position)}
+        first = _Place(0, 0, tail.lanes, 0, None)
+        kind_of = [kinds.get(id(each.places), first) for each in self._all]
         self._found = [
             [
                 # Elements of a chain are numbered through all lanes.
-                _BadOfLane(passed or 0, recent or 0, _WINDOW * (tail.lanes if each.is_chain else 1))
+                _BadOfLane(passed or 0, recent or 0, _WINDOW * (kind.lanes if each.is_chain else 1))
                 for passed, recent in zip(
-                    counts.get(f"{number}", none), counts.get(f"{number}w", none), strict=True
+                    _of_lanes(counts, f"{number}", kind.lanes),
+                    _of_lanes(counts, f"{number}w", kind.lanes),
+                    strict=True,
                 )
             ]
-            for number, each in enumerate(self._all)
+            for number, (each, kind) in enumerate(zip(self._all, kind_of, strict=True))
         ]
-        own = [f"{number}@{tail.share}" for number in range(len(self._all))]
+        # The part of each lane's count that this shard makes; None where no other shard makes others.
+        self._own = [
+            None if kind.share is None else f"{number}@{kind.share}"
+            for number, kind in enumerate(kind_of)
+        ]
         # What other shards have counted, and of each lane all that this one has not.
-        self._parts = {key: [*n] for key, n in counts.items() if "@" in key and key not in own}
+        self._parts = {
+            key: [*n] for key, n in counts.items() if "@" in key and key not in self._own
+        }
         self._others = [
             [
                 lane.passed - (count or 0)
-                for lane, count in zip(found, counts.get(key, none), strict=True)
+                for lane, count in zip(found, _of_lanes(counts, str(key), len(found)), strict=True)
             ]
-            for key, found in zip(own, self._found, strict=True)
+            for key, found in zip(self._own, self._found, strict=True)
         ]
         # Rows before these places are counted, or are not counted again.
-        self._counted = self._reached(position)
+        self._counted = {at: stop or 0 for at, stop in self._reached(position).items()}
         self._lock = threading.Lock()
         self._has_new = self._is_over = False
         self._position = position  # where rows were passed last
@@ -201,21 +213,21 @@ class BadRecords:
 
     def counts(self, position: Sequence[int]) -> dict[str, list[int | None]]:
         """The counts at a position of the chain that runs; None for lanes of other processes."""
-        reached, own = self._reached(position), set(self._tail.own_lanes)
+        reached = self._reached(position)
         counts = dict[str, list[int | None]]()
         for number, each in enumerate(self._all):
             total, recent = list[int | None](), list[int | None]()
             for lane, found in enumerate(self._found[number]):
-                stop, counted = (
-                    at[lane].get(id(each.places), 0) for at in (reached, self._counted)
-                )
-                total.append(found.passed + found.before(stop) if lane in own else None)
-                recent.append(found.recent_at(counted, stop) if lane in own else None)
+                place = id(each.places), lane
+                stop, counted = reached.get(place, 0), self._counted.get(place, 0)
+                total.append(None if stop is None else found.passed + found.before(stop))
+                recent.append(None if stop is None else found.recent_at(counted, stop))
             counts[f"{number}"] = total
             pairs = zip(total, self._others[number], strict=True)
             mine = [None if count is None else count - others for count, others in pairs]
-            if self._tail.share is not None and any(mine):
-                counts[f"{number}@{self._tail.share}"] = mine
+            own = self._own[number]
+            if own is not None and any(mine):
+                counts[own] = mine
             if isinstance(each.node.max_bad, float):
                 counts[f"{number}w"] = recent
         return {**counts, **self._parts}
@@ -247,14 +259,14 @@ class BadRecords:
             self._is_over, reached, left = is_over, self._reached(position), 0
             self._position = position
             for number, each in enumerate(self._all):
-                key = id(each.places)
                 for lane, found in enumerate(self._found[number]):
-                    counted, stop = (at[lane].get(key, 0) for at in (self._counted, reached))
+                    place = id(each.places), lane
+                    counted, stop = self._counted.get(place, 0), reached.get(place, 0) or 0
                     count = len(found.rows) if is_over else found.before(stop)
                     self._report(number, lane, found.rows[:count])
                     found.pass_to(counted, max(counted, stop))
                     left += len(found.rows)
-                    self._counted[lane][key] = max(counted, stop)
+                    self._counted[place] = max(counted, stop)
             self._has_new = left > 0
         finally:
             self._lock.release()
@@ -331,7 +343,7 @@ class BadRecords:
         failed: list[tuple[int, Exception]] = []
         with self._lock:
             for number, lane, row in found:
-                if row.element >= self._counted[lane].get(id(self._all[number].places), 0):
+                if row.element >= self._counted.get((id(self._all[number].places), lane), 0):
                     self._found[number][lane].add(row)
             for number in {each[0] for each in found}:
                 failed += self._too_many(number, lanes)
@@ -343,7 +355,7 @@ class BadRecords:
         own, key = self._all[number].node, id(self._all[number].places)
         for lane in lanes if own.max_bad is not None else ():
             found = self._found[number][lane]
-            counted = self._counted[lane].get(key, 0)
+            counted = self._counted.get((key, lane), 0)
             last = found.too_many(own.max_bad, counted)
             if last is None:
                 continue
@@ -352,7 +364,7 @@ class BadRecords:
                 for row in found.first
                 if row <= last
             )
-            of_lane = f" of lane {lane}" if self._tail.lanes > 1 else ""
+            of_lane = f" of lane {lane}" if len(self._found[number]) > 1 else ""
             error = ReadError(
                 f"{own.label}: more than max_bad={own.max_bad} {_what(own.max_bad)}{of_lane} are bad. The"
                 f" first that this run found:{shown}\nCheck the data with windrow verify, or allow more"
@@ -428,16 +440,12 @@ class BadRecords:
             "reason": row.reason.message,
         }
 
-    def _reached(self, position: Sequence[int]) -> list[dict[int, float]]:
-        """For each lane, the next place of each kind of places; infinite after a whole pass."""
-        tail = self._tail
-        if tail.is_indexed:
-            (part,) = random_access_parts(self._node)
-            return [{id(part): position[0]}]
-        return [
-            {} if lane is None else dict(_places(tail.row_node, lane, again=False))
-            for lane in tail.rows_of(position).lanes
-        ]
+    def _reached(self, position: Sequence[int]) -> dict[tuple[int, int], float | None]:
+        """For each kind of places and each lane, the next place; infinite after a whole pass.
+
+        None for lanes of other processes.
+        """
+        return {(each.key, each.lane): each.stop for each in _places(self._node, position)}
 
 
 def _all_counted(node: Node) -> list[_Counted]:
@@ -467,18 +475,72 @@ def _pending(row: DroppedRow) -> _PendingBad:
     return _PendingBad(row.place, row.place, row.reason, True, row.made_of)
 
 
-def _places(node: Node, position: Sequence[int], *, again: bool) -> Iterator[tuple[int, float]]:
+class _Place(NamedTuple):
+    """Where a stream is in a lane, of `lanes`: see `_reached`. `share` is as in `share_of`."""
+
+    key: int
+    lane: int
+    lanes: int
+    stop: float | None
+    share: str | None
+
+
+_START = _Place(0, 0, 1, 0, None)
+
+
+def _places(
+    node: Node,
+    position: Sequence[int],
+    within: _Place = _START,
+    *,
+    again: bool = False,
+) -> Iterator[_Place]:
+    """The places of a stream at a position.
+
+    Args:
+        node: The stream, as it runs.
+        position: The position.
+        within: The lane that it is in.
+        again: Whether it was passed as a whole.
+    """
+
+    def at(key: int, number: float) -> _Place:
+        stop = within.stop if within.stop is None else np.inf if again else number
+        return within._replace(key=key, stop=stop)
+
     chain = as_chain(node)
     if chain is not None:
-        yield id(chain.parent), np.inf if again else position[0]
+        found, shard = at(id(chain.parent), position[0]), shard_of(chain.parent)
+        yield found if shard is None else found._replace(share=shard.shard_names)
         return
-    *parts, own = node.split_position(position)
-    again = again or (node.passes != 1 and any(own))
+    if node.shard_names is not None:
+        within = within._replace(share=share_of(node))
+    if node.run_lanes is not None:
+        (own, lanes), width = node.run_lanes, node.parent.width
+        for lane in range(lanes):
+            part = position[lane * width : (lane + 1) * width]
+            stop = 0 if lane in own else None
+            inside = within._replace(lane=lane, lanes=lanes, stop=stop)
+            yield from _places(node.parent, part, inside, again=again)
+        return
+    *parts, own_integers = node.split_position(position)
+    again = again or (node.passes != 1 and any(own_integers))
     if node.counts_places:
-        yield id(node), np.inf if again else own[0]
+        yield at(id(node), own_integers[0])
     for parent, part in zip(node.parents, parts, strict=True):
         if parent.width:
-            yield from _places(parent, part, again=again)
+            yield from _places(parent, part, within, again=again)
+
+
+def _of_lanes(counts: Counts, key: str, lanes: int) -> Sequence[int | None]:
+    """The counts of each lane; 0 without any."""
+    found = counts.get(key, [0] * lanes)
+    if len(found) != lanes:
+        raise StateError(
+            f"state has {len(found)} counts of bad records, of {lanes} lanes. It is damaged: restore"
+            " another one."
+        )
+    return found
 
 
 # --- which elements a row is part of --------------------------------------------------------------

@@ -131,7 +131,9 @@ def record_columns(node: Node, chains: list[Node], rows: MadeOf) -> RecordColumn
         elements, which = np.unique(element[items], return_inverse=True)
         traced = trace(chains[number], elements, uneven=True)
         counts, starts = traced.counts[which], (np.cumsum(traced.counts) - traced.counts)[which]
-        is_row = own_rows[items] == counts  # unless a function changed the number of rows
+        is_row = (own_rows[items] > 0) & (
+            own_rows[items] == counts
+        )  # unless a function changed the number of rows
         counts, starts = np.where(is_row, 1, counts), starts + np.where(is_row, own_row[items], 0)
         of = np.repeat(np.arange(len(items)), counts)
         inner = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)

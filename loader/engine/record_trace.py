@@ -166,7 +166,13 @@ class Recorder:
     ) -> Trace:
         """Join elements to batches; the rows stay."""
         ends = np.concatenate([[0], np.cumsum(rows.counts)])[np.array(bounds)]
-        return Trace(np.diff(ends), rows.taken)
+        counts, empty = np.diff(ends), node.without_rows_at(at)
+        if not len(empty):
+            return Trace(counts, rows.taken)
+        has_rows = np.ones(len(counts), np.bool_)
+        has_rows[empty] = False
+        kept = np.flatnonzero(np.repeat(has_rows, counts))
+        return Trace(np.where(has_rows, counts, 0), [at_rows(taken, kept) for taken in rows.taken])
 
     def cut(self, node: PieceNode, whole: Trace, which: IntArray, at: Positions) -> Trace:
         """A part of an element is made of its records."""

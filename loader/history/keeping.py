@@ -30,7 +30,7 @@ from windrow.engine.record_trace import leaves_of
 from windrow.errors import PlanError
 from windrow.history.frames import MARK, FrameFile, rows_frame, start_frame
 from windrow.transforms.made_of import MadeOf, end_to_end
-from windrow.transforms.nodes import Node, Tail, described, random_access_parts
+from windrow.transforms.nodes import Node, Tail, described, random_access_parts, shard_of
 
 IntArray = npt.NDArray[np.int64]
 
@@ -184,13 +184,14 @@ class Keeper:
     def _facts(self, elements: _Noted) -> dict[str, Any]:
         """What the file says of a segment."""
         node, batch = elements.running.node, self._tail.batch
+        shard = shard_of(self._tail.node)
         leaves = leaves_of(node).values()
         return {
             "time_s": time.time(),
             "row": elements.first,
             "batch": 1 if batch is None else batch.size,
-            "shards": self._tail.shards,
-            "part": "" if batch is None else batch.taken_part,
+            "shards": 1 if shard is None else shard.shards,
+            "part": "" if shard is None else shard.taken_part,
             "packs": packs(node),
             "fingerprint": self._fingerprint,
             "chain": described(self._tail.node),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -27,11 +28,11 @@ from windrow.inspection.contact_sheet_cells import (
     sheet_of,
 )
 from windrow.inspection.content import content_of, example_of, picture_of
-from windrow.iterator import DatasetIterator
+from windrow.iterator import first_elements
 from windrow.reporting.html import table, text
 from windrow.sources.windows.source import WindowDataSource
 from windrow.sources.zarr.source import ZarrDataSource
-from windrow.transforms.nodes import STREAM, Node, StreamLimitNode, ToStreamNode, as_chain
+from windrow.transforms.nodes import STREAM, Node, ToStreamNode, as_chain
 from windrow.transforms.options import ReadOptions
 
 _MOST_SHEETS: Final = 4
@@ -84,8 +85,8 @@ def sample_of(node: Node, count: int) -> ElementSample:
     options = _IN_READ_BATCHES if many else _ONE_BY_ONE
     stream = _here(node if node.length == STREAM else ToStreamNode((node,), options), options)
     try:
-        with DatasetIterator[Any](StreamLimitNode((stream,), count)) as iterator:
-            for number, element in enumerate(iterator):
+        with first_elements(stream, count) as iterator:
+            for number, element in enumerate(itertools.islice(iterator, count)):
                 rows = _rows(element, count - len(found)) if batched else None
                 here = [element] if rows is None else rows
                 for row, value in enumerate(here):

@@ -67,12 +67,14 @@ def named_chains(draw: st.DrawFn, *, filters: bool) -> IterDataset[Any]:
                 by = draw(st.integers(2, 4))
                 stream = stream.filter(lambda n, by=by: n % by != 0)
             case "map":
-                stream = stream.batch(draw(st.integers(1, 4))).rebatch(1)
+                stream = stream.batch(lanes * draw(st.integers(1, 4))).rebatch(1)
                 stream = stream.map(lambda batch: int(batch[0])).limit(10**6)  # not the last batch
             case "window":
                 stream = stream.window_shuffle(
                     draw(st.integers(1, 5)), seed=draw(st.integers(0, 9))
                 )
+            case "limit" if filters and lanes > 1:
+                pass  # which are the first elements is not known after a filter
             case "repeat":
                 stream = stream.repeat(draw(st.integers(1, 3)))
             case "limit":
@@ -209,7 +211,7 @@ def test_no_function_runs_to_name_the_records_of_rows_of_shards(
 
     def stream(function: Any, *, own: bool) -> IterDataset[Any]:
         part = M.source(np.arange(34)).shuffle(seed=1).map(function).to_iter_dataset(lanes=lanes)
-        inner = part.batch(2, drop_remainder=True, batch_fn=function).map_with_index(
+        inner = part.batch(2 * lanes, drop_remainder=True, batch_fn=function).map_with_index(
             lambda i, n: function(n)
         )
         zipped = IterDataset.zip([inner, inner.window_shuffle(3, seed=1)]).map(function)

@@ -84,10 +84,11 @@ def lane_streams(draw: st.DrawFn) -> IterDataset[Any]:
     stream: Any = parts[0]
     if len(parts) > 1:
         stream = IterDataset.mix(parts, draw(st.sampled_from([None, schedule])), at_end=at_end)
-    for kind in draw(
-        st.lists(st.sampled_from(["window", "limit", "numbered", "columns", "filter"]))
-    ):
+    kinds = draw(st.lists(st.sampled_from(["window", "limit", "numbered", "columns", "filter"])))
+    for place, kind in enumerate(kinds):
         match kind:
+            case "limit" if lanes > 1 and "filter" in kinds[:place]:
+                pass  # which are the first elements is not known
             case "window":
                 stream = stream.window_shuffle(draw(st.integers(1, 4)), seed=3)
             case "limit":
@@ -301,7 +302,7 @@ def test_interleaved_and_regrouped_rows_are_skipped_by_arithmetic(
         parts = [M.source(source).to_iter_dataset(lanes=lanes) for source in sources]
         stream: Any = IterDataset.interleave(parts, cycle_length=cycle)
         if rows and min(lengths) >= lanes:
-            stream = stream.repeat().batch(size).rebatch(rows).limit(20)
+            stream = stream.repeat().batch(lanes * size).rebatch(rows).limit(20)
         return sources, iter(stream)
 
     (_, plain), (sources, skipped) = made(), made()

@@ -21,6 +21,7 @@ from windrow.transforms.nodes.base import (
     WorkerSettings,
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
+from windrow.transforms.nodes.following import check_shards, shard_of
 from windrow.transforms.nodes.idle import RowWatch, most_without_row
 from windrow.transforms.nodes.index import (
     IndexNode,
@@ -33,6 +34,7 @@ from windrow.transforms.nodes.index import (
     sliced,
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
+from windrow.transforms.nodes.limit import StreamLimitNode
 from windrow.transforms.nodes.regroup import (
     BatchNode,
     JoinNode,
@@ -50,12 +52,18 @@ from windrow.transforms.nodes.routing import (
     mix_proportions,
 )
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
-from windrow.transforms.nodes.shard import BatchParts, ShardBatchNode, sharded, shared
+from windrow.transforms.nodes.shard import (
+    BatchParts,
+    ShardBatchNode,
+    sharded,
+    share_of,
+    shared,
+    unshared,
+)
 from windrow.transforms.nodes.streams import (
     MixingNode,
     OptionsNode,
     ProcessNode,
-    StreamLimitNode,
     StreamNode,
     StreamRepeatNode,
     StreamWindowShuffleNode,
@@ -267,6 +275,7 @@ __all__ = [
     "batch_node",
     "chain_of_rows",
     "chains_of",
+    "check_shards",
     "checked_names",
     "checked_sequences",
     "checked_too_long",
@@ -298,13 +307,16 @@ __all__ = [
     "random_access_parts",
     "sample_node",
     "seed_for",
+    "shard_of",
     "sharded",
+    "share_of",
     "shared",
     "sliced",
     "tail_of",
     "token_sizes",
     "topmost_batch",
     "undecided",
+    "unshared",
     "with_own_numbers",
     "written_parents",
 ]

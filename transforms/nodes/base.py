@@ -71,6 +71,7 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.dealing import DealtToLanes, MadeOfBoxes, TakesBad
+from windrow.transforms.nodes.following import FollowsBatch, check_shards, parents_of
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -109,7 +110,7 @@ class RowShare(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node(DealtToLanes, MadeOfBoxes, TakesBad, abc.ABC):
+class Node(DealtToLanes, MadeOfBoxes, FollowsBatch, TakesBad, abc.ABC):
     """A node of a chain. Immutable; `length` is the elements in one epoch, or `STREAM`."""
 
     parents: tuple[Node, ...]
@@ -149,7 +150,9 @@ class Node(DealtToLanes, MadeOfBoxes, TakesBad, abc.ABC):
     """Whether a row is made of several elements one after the other; see `Block.made_of`."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "parents", parents_of(self))
         object.__setattr__(self, "length", self.count())
+        check_shards(self.parents, self)
 
     # --- what it is ------------------------------------------------------------------------------
 
@@ -197,14 +200,6 @@ class Node(DealtToLanes, MadeOfBoxes, TakesBad, abc.ABC):
     def sets_rows(self) -> bool:
         """Whether a batched function before it gets the rows of one element of the node."""
         return self.group_size is not None
-
-    @property
-    def follows_batch(self) -> bool:
-        """Whether an element is made of one element alone, without its index, or is that element.
-
-        The last batch of a chain may have such nodes after it: see `windrow.transforms.nodes.tail`.
-        """
-        return False
 
     @property
     def data_source(self) -> Any | None:
@@ -401,11 +396,6 @@ class Node(DealtToLanes, MadeOfBoxes, TakesBad, abc.ABC):
         if self.length != STREAM:
             return self
         return self.over(tuple(parent.in_lane(lane, lanes) for parent in self.parents))
-
-    @property
-    def run_lanes(self) -> tuple[Sequence[int], int] | None:
-        """The lanes of its parents that it runs, and their number; None where it joins none."""
-        return None
 
     # --- how many --------------------------------------------------------------------------------
 

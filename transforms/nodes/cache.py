@@ -31,6 +31,10 @@ class CacheNode(StreamNode):
     def label(self) -> str:
         return "cache"
 
+    @property
+    def follows_shard(self) -> bool:
+        return True
+
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         kept = inputs.kept()
         if list(position) != origin(self.parent):

@@ -31,7 +31,8 @@ from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.idle import watch_of
 from windrow.transforms.nodes.index import IndexNode
-from windrow.transforms.nodes.streams import StreamNode, as_chain
+from windrow.transforms.nodes.regroup import BatchNode
+from windrow.transforms.nodes.streams import StreamNode, as_batch, as_chain
 from windrow.transforms.nodes.values import EachNode, declared_spec
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import (
@@ -223,6 +224,8 @@ class UnbatchNode(SpreadNode):
         if batch is None or batch.group_size is None:
             return super().elements(once=once)
         found, size = self.parent.elements(once=once), batch.group_size
+        if batch.is_padded:
+            return found.times(size)
         rows = batch.parent.elements(once=once)
         return Amount(min(found.low * size, rows.low), min(found.high * size, rows.high))
 
@@ -262,9 +265,12 @@ class UnbatchNode(SpreadNode):
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved | None:
-        size = None if self._known_batch is None else self._known_batch.group_size
-        if size is None:
+        batch = self._known_batch
+        size = None if batch is None else batch.group_size
+        if batch is None or size is None:
             return None
+        if batch.run_lanes is not None and batch.as_last.fixed_rows is None:
+            return None  # each batch after the end of a lane has fewer rows
         before, given = position[:-1], position[-1]
         whole, rest = divmod(given + count, size)
         # Only the last batch may have fewer rows, and how many is not known here.
@@ -281,11 +287,11 @@ def _has_rows(leaf: Any) -> bool:
     return isinstance(leaf, (list, columns.SizedColumn)) or bool(np.ndim(leaf))
 
 
-def _batch(node: Node) -> Node | None:
+def _batch(node: Node) -> BatchNode | None:
     """The batch that makes the elements of a node, as far as that is known."""
     while node.follows_batch and not node.functions and node.group_size is None:
         node = node.parent
-    return node if node.group_size is not None else None
+    return as_batch(node)
 
 
 # --- with random access --------------------------------------------------------------------------

@@ -19,13 +19,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from windrow.errors import PlanError
 from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import IntArray
-from windrow.transforms.nodes.shard import ShardBatchNode
+from windrow.transforms.nodes.base import IntArray, Node
+from windrow.transforms.nodes.regroup import BatchNode
+from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
 from windrow.transforms.nodes.streams import StreamNode, lane_share, no_row, origin
 from windrow.transforms.row_blocks import (
     Block,
@@ -89,6 +89,10 @@ class LaneRowsNode(StreamNode):
     @property
     def width(self) -> int:
         return self.lanes * self.parent.width + 1
+
+    @property
+    def run_lanes(self) -> tuple[Sequence[int], int]:
+        return range(self.lanes), self.lanes
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         lanes = self.lanes
@@ -178,6 +182,21 @@ class LaneBatchNode(ShardBatchNode):
     counts: tuple[int, int] | None = None
 
     looks_at_values: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        return f"{super().label[:-1]}, of {self.lanes} lanes)"
+
+    @property
+    def written(self) -> str:
+        return self.as_last.written
+
+    @property
+    def as_last(self) -> BatchNode:
+        return another_batch(self, ShardBatchNode if self.shards > 1 else BatchNode)
+
+    def in_lane(self, lane: int, lanes: int) -> Node:
+        return self
 
     @property
     def width(self) -> int:
@@ -273,6 +292,14 @@ class LaneBatchNode(ShardBatchNode):
             rows_of = joined(found) if found else Block(_NONE, marks[:0])
             yield from self._made(rows_of, order, marks, inputs, last, self._places(parts))
             before += turns * rows
+
+    def blocks_without_values(
+        self, position: Sequence[int], inputs: Inputs, unit: int | None
+    ) -> Blocks:
+        if self.batch_fn is None:
+            yield from super().blocks_without_values(position, inputs, unit)
+        else:
+            yield from self.unapplied.blocks(position, inputs, unit)
 
     def _starts(self, at: IntArray) -> dict[int, list[int]]:
         """The position of each of these lanes."""
@@ -489,13 +516,16 @@ class _LastBatch:
             self._batch = made.elements[-1]
 
     def found(self) -> Any:
-        """The last batch; one of the first row of the lane, if the run has made none."""
+        """The last batch; if the run has made none, one of the first row of the first lane that has rows."""
         if self._batch is None:
+            lanes = [self._lane, *(n for n in range(self._node.lanes) if n != self._lane)]
             start = origin(self._node.parent)
-            (lane,) = self._inputs.in_lanes(self._node.lanes, {self._lane: start})
-            feed = Feed(lane.blocks(0, start))
-            if not feed.fill(1):
-                raise feed.error or PlanError(f"{self._node.label}: lane {self._lane} has no rows")
+            for number in lanes:
+                (feed,) = _feeds(self._inputs, self._node.lanes, {number: start})
+                if feed.fill(1):
+                    break
+                if feed.error is not None:
+                    raise feed.error
             made = self._node.gather(joined(feed.take(1)).table, [0, 1])
             self._batch = tables.elements(made)[0]
         return self._batch

@@ -81,6 +81,10 @@ class StreamMixNode(MixingNode):
         return super().count()
 
     @property
+    def follows_shard(self) -> bool:
+        return self.sizes is None  # which are of whole batches
+
+    @property
     def part_names(self) -> tuple[str, ...] | None:
         return self.names
 

@@ -29,6 +29,7 @@ from windrow.transforms.arguments import one_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.caught import NEVER, Catch, is_bad
+from windrow.transforms.nodes.following import check_shards, joined
 from windrow.transforms.nodes.streams import as_chain
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.options import ON_BAD, OnBad, checked_max_bad
@@ -314,6 +315,9 @@ def on_bad_node(
                 "on_bad: a stream has no other element that could come in place of a bad one; write"
                 " on_bad('replace') before to_iter_dataset, or use 'skip'"
             )
+        check_shards((parent,), who=f"on_bad({given!r})")
+        parent = joined(parent)
+        _check_batch_functions(parent)
         token, settings = next(_tokens), (kinds, most, path)
         catching = _catching(parent, settings, token)
         return StreamSkipBadNode((catching,), *settings, parent, token=token)
@@ -325,6 +329,16 @@ def on_bad_node(
     if given == "skip":
         return SkipBadNode((parent,), kinds, most, path)
     return ReplaceBadNode((parent,), kinds, most, path, seed or 0)
+
+
+def _check_batch_functions(node: Node) -> None:
+    """Refuse functions of batches of lanes, which are not left out alone."""
+    for each in node.walk():
+        if each.run_lanes is not None and each.functions:
+            raise PlanError(
+                f"on_bad: {each.written} makes batches of the rows of {each.run_lanes[1]} lanes by a"
+                " function, and one for which it raises cannot be left out; write it as map after batch"
+            )
 
 
 def _checked_errors(errors: Any) -> tuple[type[Exception], ...]:

@@ -25,7 +25,6 @@ from windrow.transforms.nodes.base import STREAM, VAST, Indices, Node, Where
 from windrow.transforms.nodes.leaves import LeafNode
 from windrow.transforms.nodes.streams import StreamNode, lanes_of, origin
 from windrow.transforms.nodes.values import EachNode
-from windrow.transforms.nodes.whole_chain import check_whole_batches
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
 from windrow.transforms.specs import Spec
@@ -101,7 +100,6 @@ class OwnStreamNode(StreamNode):
     hides_parents: ClassVar[bool] = True
 
     def count(self) -> int:
-        check_whole_batches(self)
         if lanes_of(self.parents, self.name) > 1:
             raise PlanError(
                 f"{self.name}: a node of your own runs over one stream, and this one has lanes; leave"

@@ -12,28 +12,35 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
-from windrow.transforms import tables
-from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import Node
-from windrow.transforms.nodes.shard import ShardBatchNode
-from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, Step, joined
-from windrow.transforms.tables import Listed
+from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
+from windrow.transforms.nodes.streams import as_chain
+from windrow.transforms.row_blocks import Blocks, Feed, Inputs, Step, joined
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OwnRowsBatchNode(ShardBatchNode):
-    """Batches of the rows of one shard. Its own integer is the number of the next row of all shards.
+    """Batches of the rows of one shard. If it `counts`, its own integer is the number of the next row.
 
     Its parent gives the rows of the shard; where a batch has none of them, it gives the first row of
     the batch (`Node.of_shard`).
     """
 
-    position_width: ClassVar[int] = 1
+    counts: bool = True
+
+    @property
+    def width(self) -> int:
+        return self.parent.width + self.counts
+
+    @property
+    def as_last(self) -> Node:
+        chain = as_chain(self.parent)
+        rows = self.parent if chain is None else dataclasses.replace(chain, share=None)
+        return another_batch(self, ShardBatchNode, parents=(rows,))
 
     @property
     def stream_step(self) -> Step:
@@ -50,26 +57,20 @@ class OwnRowsBatchNode(ShardBatchNode):
         index, passed = self._rows_of_all.index_after(position[0], count * self.size)
         if self.drop_remainder and passed % self.size:
             index, passed = self._rows_of_all.index_after(position[0], passed - passed % self.size)
-        return Moved([index, position[1] + passed], -(-passed // self.size))
+        return Moved([index, *(n + passed for n in position[1:])], -(-passed // self.size))
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        index, seen = position
+        index, *seen = position
         ((low, high),) = self.slots()  # `of_own_rows` takes neighbours only
         feed = Feed(inputs.blocks(0, [index], high - low))
         while True:
             index, rows = self._rows_of_all.index_after(index, self.size)
             if not rows or (rows < self.size and self.drop_remainder):
                 return
-            seen += rows
+            seen = [n + rows for n in seen]
             own = min(high, rows) - min(low, rows)
             if feed.fill(max(1, own)) < max(1, own) and feed.error is not None:
                 raise feed.error
             made = self.batched(joined(feed.take(max(1, own))), inputs.calling)
-            mark = np.array([[index, seen]])
-            yield dataclasses.replace(made if own else self._without_rows(made), marks=mark)
-
-    def _without_rows(self, made: Block) -> Block:
-        table = Listed([self.emptied(batch) for batch in tables.elements(made.table)])
-        return Block(
-            table, made.marks, MadeOf.of_elements(0, np.zeros(0, np.int64)).grouped([0, 0])
-        )
+            mark = np.array([[index, *seen]])
+            yield dataclasses.replace(made if own else self.without_rows(made), marks=mark)

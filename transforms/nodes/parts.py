@@ -106,6 +106,10 @@ class CutNode(ValueNode):
     def follows_batch(self) -> bool:
         return True
 
+    @property
+    def follows_shard(self) -> bool:
+        return True
+
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return self._narrow_spec(parents[0], ())
 

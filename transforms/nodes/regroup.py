@@ -111,6 +111,10 @@ class ZipNode(JoinNode):
         return sum(known, start=Amount.exactly(0)) if len(known) == len(sizes) else None
 
     @property
+    def follows_shard(self) -> bool:
+        return True
+
+    @property
     def takes_all(self) -> bool:
         return True
 
@@ -196,6 +200,10 @@ class RegroupNode(Node):
     def is_endless(self) -> bool:
         return bool(self.length) and self.parent.is_endless()
 
+    def without_rows_at(self, at: Positions) -> IntArray:
+        """Which of the elements at positions are made of no row, though `to_rows` has one for them."""
+        return np.zeros(0, np.int64)
+
     def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:
         """`gather` for the positions that `to_rows` got, for a node that needs to know them."""
         return self.gather(table, bounds)
@@ -274,11 +282,6 @@ class BatchNode(RegroupNode):
     def shards(self) -> int:
         """Shards that each batch is cut into; the node makes one of them."""
         return 1
-
-    @property
-    def shard_names(self) -> str | None:
-        """Names the shards that the node makes, and their number; None where each batch is whole."""
-        return None
 
     @property
     def agree(self) -> Callable[[bool], bool] | None:
@@ -474,7 +477,7 @@ class BatchNode(RegroupNode):
 def _of_bytes(batch: Any, size_bytes: float) -> Any:
     """A batch of a dry run whose rows, with its mask, have a number of bytes."""
     leaves = columns.leaves_of(batch)
-    mask_bytes = sum(leaf.nbytes for leaf in leaves if not isinstance(leaf, SizedColumn))
+    mask_bytes = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, np.ndarray))
     return columns.map_columns(
         lambda leaf: (
             SizedColumn(len(leaf), (size_bytes - mask_bytes) / max(1, len(leaf)))

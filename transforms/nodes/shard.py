@@ -12,16 +12,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from windrow.errors import ArgumentError, PlanError
-from windrow.transforms import columns
+from windrow.transforms import columns, tables
 from windrow.transforms.amounts import Amount
+from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes.base import STREAM, IntArray, Node, RowShare, Where
+from windrow.transforms.nodes.following import check_agreement, joined, shard_of
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of, topmost_batch
-from windrow.transforms.positions import Positions
-from windrow.transforms.row_blocks import Step
+from windrow.transforms.positions import Positions, positions
+from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step, groups
 from windrow.transforms.tables import Listed, Table
 
 B = TypeVar("B", bound=BatchNode)
+_NO_RECORDS = MadeOf.of_elements(0, np.zeros(0, np.int64)).grouped([0, 0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -157,15 +160,43 @@ class ShardBatchNode(BatchNode):
         counts = np.clip(rows - low, 0, high - low)
         return begins[:, None] + np.where(counts > 0, low, 0), counts
 
+    def rows_at(self, indices: IntArray) -> IntArray | None:
+        found = super().rows_at(indices)
+        if found is None or self.is_padded:
+            return found
+        rows: IntArray = self._spans(positions(indices, self.length))[1].sum(axis=1)
+        return rows
+
+    def without_rows_at(self, at: Positions) -> IntArray:
+        return np.flatnonzero(self._spans(at)[1].sum(axis=1) == 0)
+
     def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:
         made = self.gather(table, bounds)
-        empty = np.flatnonzero(self._spans(at)[1].sum(axis=1) == 0)
+        empty = self.without_rows_at(at)
         if not len(empty) or not isinstance(made, Listed):
             return made
         batches = list(made.elements)
         for number in empty.tolist():
             batches[number] = self.emptied(batches[number])
         return Listed(batches)
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        """The batches of a stream of one lane, whose rows are all made."""
+        for group in groups(inputs.blocks(0, position, self.size), self.size):
+            if len(group) < self.size and self.drop_remainder:
+                return
+            slots = [(low, min(high, len(group))) for low, high in self.slots()]
+            own = np.concatenate([np.arange(low, max(low, high)) for low, high in slots])
+            made = self.batched(
+                group.taken(own if len(own) else np.zeros(1, np.int64)), inputs.calling
+            )
+            mark = group.marks[-1:]
+            yield dataclasses.replace(made if len(own) else self.without_rows(made), marks=mark)
+
+    def without_rows(self, made: Block) -> Block:
+        """A block of one batch, without its rows."""
+        table = Listed([self.emptied(batch) for batch in tables.elements(made.table)])
+        return Block(table, made.marks, _NO_RECORDS)
 
     def emptied(self, batch: Any) -> Any:
         """A batch without rows, or of padding alone, like another batch."""
@@ -284,6 +315,43 @@ def _share_of(node: BatchNode, share: BatchParts) -> Node:
         agree=share.agree,
         is_even=is_even,
     )
+
+
+def share_of(batch: Any) -> str | None:
+    """Names the rows that a process makes, where other shards make others of its lanes.
+
+    Args:
+        batch: A batch with `shard_names`.
+
+    Returns:
+        The names; None where the process makes all rows of the lanes that it runs.
+    """
+    lanes = 1 if batch.length != STREAM else lanes_of(batch.parents, "batch")
+    if lanes % batch.shards == 0:
+        return None
+    own = batch.of_own_rows() if lanes == 1 else chain_of_rows(batch.parent)
+    names: str | None = batch.shard_names
+    return None if batch.length == STREAM and own is None else names
+
+
+def unshared(node: Node, who: str) -> tuple[Node, BatchParts | None]:
+    """The chain with whole batches in place of the rows of a shard, and the shard.
+
+    Raises:
+        PlanError: If shards agree on the end of the chain.
+    """
+    shard = shard_of(node)
+    if shard is None:
+        return node, None
+    check_agreement(shard, who)
+    made: dict[int, Node] = {}
+    for each in node.parents_first():
+        last = as_batch(each.as_last)
+        if last is not None and last.shards > 1:
+            made[id(each)] = joined(another_batch(last, BatchNode))
+        else:
+            made[id(each)] = each.over(tuple(made[id(parent)] for parent in each.parents))
+    return made[id(node)], BatchParts(shard.parts, shard.shards, who=who)
 
 
 def another_batch(node: BatchNode, kind: type[B], **more: Any) -> B:

@@ -13,7 +13,6 @@ Contract of every `blocks`:
 from __future__ import annotations
 
 import abc
-import copy
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -34,7 +33,7 @@ from windrow.transforms.nodes.base import (
     Where,
     WorkerSettings,
 )
-from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode, first_elements
+from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
 from windrow.transforms.nodes.whole_chain import may_be_absent
@@ -363,63 +362,6 @@ class StreamRepeatNode(StreamNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamLimitNode(StreamNode):
-    """The first `size` elements of the stream. Its own integer counts those that were given."""
-
-    size: int
-
-    position_width: ClassVar[int] = 1
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
-
-    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
-        return first_elements(parents[0], self.size)
-
-    def count(self) -> int:
-        at_least(1, self.size, "limit: count")
-        return STREAM
-
-    @property
-    def label(self) -> str:
-        return f"limit({self.size})"
-
-    def elements(self, *, once: bool = True) -> Amount:
-        found = self.parent.elements(once=False)
-        return Amount(min(self.size, found.low), min(self.size, found.high))
-
-    def in_lane(self, lane: int, lanes: int) -> Node:
-        moved = copy.copy(super().in_lane(lane, lanes))
-        object.__setattr__(moved, "size", lane_share(self.size, lane, lanes))
-        return moved
-
-    def never_ends(self) -> bool:
-        return False
-
-    @property
-    def may_end_early(self) -> bool:
-        return True
-
-    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        given, size = position[-1], inputs.share(self.size)
-        if given >= size:
-            return
-        for block in inputs.blocks(0, position[:-1], unit):
-            block = block.sliced(0, min(len(block), size - given))
-            yield block.with_marks(np.arange(given + 1, given + 1 + len(block)))
-            given += len(block)
-            if given == size:
-                return
-
-    def position_after(
-        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
-    ) -> Moved:
-        *before, given = position
-        moved = moves.after(0, before, max(0, min(count, moves.share(self.size) - given)), unit)
-        return Moved([*moved.position, given + moved.passed], moved.passed)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class ProcessNode(UnseenNode):
     """Runs functions of the chain up to here in worker processes, as `options` say."""
 
@@ -502,16 +444,25 @@ def no_row(lane: int, lanes: int, why: str, advice: str = "") -> PlanError:
 
 
 def lanes_of(nodes: Sequence[Node], who: str) -> int:
-    """The number of lanes that streams have, all of them the same; 1 with random access.
+    """The number of lanes that streams have, all of them the same.
+
+    It is 1 with random access, and after a batch that joins lanes.
 
     Raises:
         PlanError: If streams with different numbers of lanes meet.
     """
-    found = {chain.lanes for node in nodes for chain in chains_of(node)}
+    found, waiting = set[int](), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        chain = as_chain(node)
+        if chain is not None or node.run_lanes is not None:
+            found.add(1 if chain is None else chain.lanes)
+        else:
+            waiting += node.parents
     if len(found) > 1:
         raise PlanError(
             f"{who}: streams with {' and '.join(map(str, sorted(found)))} lanes cannot be put"
-            " together; give each to_iter_dataset the same lanes="
+            " together; give each to_iter_dataset the same lanes= (after a batch a stream has one)"
         )
     return found.pop() if found else 1
 
@@ -583,7 +534,7 @@ def undecided(node: Node) -> Node | None:
 def named_mixture(node: Node) -> MixingNode | None:
     """The mixture with named parents that a stream is made of, with no other mixture around it."""
     while node.length == STREAM and len(node.parents) == 1 and not isinstance(node, MixingNode):
-        if node.hides_parents:
+        if node.hides_parents or node.run_lanes is not None:
             return None
         node = node.parent
     return node if isinstance(node, MixingNode) and node.part_names is not None else None

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from windrow.errors import PlanError
 from windrow.transforms.nodes.base import STREAM, IntArray, Node
+from windrow.transforms.nodes.following import joins_lanes, replaced
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
-from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of
+from windrow.transforms.nodes.streams import as_batch, lanes_of
 from windrow.transforms.nodes.whole_chain import fingerprint_of
 
 
@@ -31,19 +32,34 @@ class RowPosition(NamedTuple):
 
     Args:
         rows: Rows that were given, of all lanes and shards.
-        lanes: The position of each lane; None for one that this process does not run.
+        lanes: The position of each lane; None for one that this process does not run, and in a
+            position for the integers of lanes that an earlier batch joined, and others run.
         after: Integers of nodes after the last batch.
         own: States of the user's own nodes, by their numbers from "0" on, parents first; None
             without them.
         bad: For the number of each `on_bad` node, parents first, the bad records of each lane; None
-            without such nodes. With `Tail.share` also which of them this shard counted, and others.
+            without such nodes. Where shards count other rows of a lane also which of them this one counted.
     """
 
     rows: int
-    lanes: list[list[int] | None]
+    lanes: list[list[Any] | None]
     after: list[int]
     own: Mapping[str, Any] | None = None
     bad: Mapping[str, Sequence[int | None]] | None = None
+
+
+class JoinedLane(NamedTuple):
+    """A lane that a batch joins, before other nodes.
+
+    Args:
+        lane: Its number.
+        places: Its integers in the position of the stream after it.
+        is_run: Whether this process runs it.
+    """
+
+    lane: int
+    places: range
+    is_run: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +72,7 @@ class Tail:
         lanes: The number of its lanes.
         is_indexed: Whether all of it has random access: the position is the index of an element.
         after: The number of integers in a position of nodes after the last batch.
+        joined: The lanes that batches before the last one join.
     """
 
     node: Node
@@ -63,6 +80,7 @@ class Tail:
     lanes: int
     is_indexed: bool
     after: int
+    joined: tuple[JoinedLane, ...] = ()
 
     @property
     def shards(self) -> int:
@@ -70,19 +88,10 @@ class Tail:
         return 1 if self.batch is None else self.batch.shards
 
     @property
-    def share(self) -> str | None:
-        """Names the rows of each batch that this process makes, where other shards make others of its lanes.
-
-        None where it makes all rows of the lanes that it runs.
-        """
-        batch = self.batch
-        if batch is None or self.lanes % batch.shards == 0:
-            return None
-        if not self.is_indexed:
-            own = batch.of_own_rows() if self.lanes == 1 else chain_of_rows(batch.parent)
-            if own is None:
-                return None
-        return batch.shard_names
+    def lane_counts(self) -> set[int]:
+        """The numbers of lanes that records may be in."""
+        joined = (each.run_lanes for each in self.node.walk())
+        return {self.lanes, *(found[1] for found in joined if found is not None)}
 
     @property
     def agree(self) -> Callable[[bool], bool] | None:
@@ -94,7 +103,7 @@ class Tail:
         """The lanes that this process runs."""
         if self.is_indexed or self.lanes == 1 or self.batch is None or self.shards == 1:
             return range(self.lanes)
-        return self._joining(self.batch, None).own_lanes()
+        return self.joining(self.batch, None).own_lanes()
 
     @property
     def lane_rows(self) -> list[int] | None:
@@ -121,26 +130,23 @@ class Tail:
         if self.is_indexed:
             if batch is None or not lead:
                 return self.node
-            return _replaced(self.node, batch, another_batch(batch, ShardBatchNode, lead=lead))
+            return replaced(self.node, batch, another_batch(batch, ShardBatchNode, lead=lead))
         if batch is None:
             if self.lanes == 1:
                 return RowsNode((self.node,))
             return LaneRowsNode((self.node,), self.lanes)
         if self.lanes == 1 and self.shards == 1:
-            return _replaced(self.node, batch, batch.over((RowsNode(batch.parents),)))
+            return replaced(self.node, batch, batch.over((RowsNode(batch.parents),)))
         own = batch.of_own_rows() if self.lanes == 1 else None
         if own is not None:
-            from windrow.transforms.nodes.own_rows import OwnRowsBatchNode  # few chains need it
-
-            alone = another_batch(batch, OwnRowsBatchNode, parents=(own,))
-            return _replaced(self.node, batch, alone)
-        return _replaced(self.node, batch, self._joining(batch, self._counts(batch)))
+            return replaced(self.node, batch, _of_own_rows(batch, own, counts=True))
+        return replaced(self.node, batch, self.joining(batch, self.counts(batch)))
 
     def with_batch_of(self, size: int) -> Node:
         """The same chain with a last batch of another size."""
         if self.batch is None:
             return self.node
-        return _replaced(self.node, self.batch, another_batch(self.batch, BatchNode, size=size))
+        return replaced(self.node, self.batch, another_batch(self.batch, BatchNode, size=size))
 
     def explained(self) -> Node:
         """The chain that `explain()` judges: as written, but with the lanes that this process runs.
@@ -154,9 +160,9 @@ class Tail:
             return self.node
         counts = None if self.shards == 1 or batch.parent.never_ends() else self.lane_rows
         ends = None if counts is None else (min(counts), max(counts))
-        return _replaced(self.node, batch, self._joining(batch, ends))
+        return replaced(self.node, batch, self.joining(batch, ends))
 
-    def _joining(self, batch: BatchNode, counts: tuple[int, int] | None) -> LaneBatchNode:
+    def joining(self, batch: BatchNode, counts: tuple[int, int] | None) -> LaneBatchNode:
         if batch.size % self.lanes:
             fits = [n for n in range(1, batch.size + 1) if batch.size % n == 0]
             near = min(fits, key=lambda n: abs(n - self.lanes))
@@ -167,7 +173,7 @@ class Tail:
             )
         return another_batch(batch, LaneBatchNode, lanes=self.lanes, counts=counts)
 
-    def _counts(self, batch: BatchNode) -> tuple[int, int] | None:
+    def counts(self, batch: BatchNode) -> tuple[int, int] | None:
         """The fewest and the most rows of a lane, where shards need them to end together."""
         rows = batch.parent
         ends_by_agreement = self.agree is not None and batch.drop_remainder
@@ -179,11 +185,6 @@ class Tail:
                 f"shard: how many rows the stream before {batch.label} has is not known before it"
                 " is read, so the shards could not end at the same batch; write .repeat() before"
                 " the batch, or batch(..., drop_remainder=True) with to_jax or shard(..., agree=...)"
-            )
-        if not min(counts) and not batch.drop_remainder:
-            raise PlanError(
-                f"shard: lane {counts.index(0)} of {self.lanes} has no element, so a shard would have"
-                " no rows; choose fewer lanes in to_iter_dataset, or drop_remainder=True"
             )
         return min(counts), max(counts)
 
@@ -197,9 +198,12 @@ class Tail:
             rows = own[0] if self.batch is None else _first_row(self.batch, own[0], lead)
             return RowPosition(rows, [[rows]], after)
         width = self._lane_width
-        lanes: list[list[int] | None] = [None] * self.lanes
+        lanes: list[list[Any] | None] = [None] * self.lanes
         for lane in self.own_lanes:
-            lanes[lane] = own[lane * width : (lane + 1) * width]
+            part: list[Any] = list(own[lane * width : (lane + 1) * width])
+            for place in (n for each in self.joined if not each.is_run for n in each.places):
+                part[place] = None
+            lanes[lane] = part
         return RowPosition(own[-1], lanes, after)
 
     def row_counts(self, marks: IntArray, lead: int = 0) -> IntArray:
@@ -231,7 +235,7 @@ class Tail:
             return [whole + 1, *found.after], lead
         width = self._lane_width
         lanes = [[0] * width if lane is None else lane for lane in found.lanes]
-        return [*(n for lane in lanes for n in lane), found.rows, *found.after], 0
+        return [*(n or 0 for lane in lanes for n in lane), found.rows, *found.after], 0
 
     def position_of_version_1(self, position: list[int]) -> RowPosition:
         """What a state of version 1 says: it counted elements after the last batch, or no rows."""
@@ -273,9 +277,27 @@ def tail_of(node: Node) -> Tail:
         after += 0 if has_index else each.position_width
         each = each.parent
     batch = as_batch(each)
+    joined = () if lanes > 1 else tuple(_joined_lanes(node if batch is None else batch.parent, 0))
     if batch is not None:
-        return Tail(node, batch, lanes, has_index, after)
-    return Tail(node, None, lanes, has_index and node.width == 1, 0)
+        return Tail(node, batch, lanes, has_index, after, joined)
+    return Tail(node, None, lanes, has_index and node.width == 1, 0, joined)
+
+
+def _joined_lanes(node: Node, start: int) -> Iterator[JoinedLane]:
+    """The lanes that are joined in a stream whose position begins at the place `start`."""
+    if node.hides_parents:
+        return
+    if node.run_lanes is not None:
+        own, lanes = node.run_lanes
+        width = node.parent.width
+        for lane in range(lanes):
+            first = start + lane * width
+            yield JoinedLane(lane, range(first, first + width), lane in own)
+        return
+    for parent in node.parents:
+        if parent.width:
+            yield from _joined_lanes(parent, start)
+            start += parent.width
 
 
 def _first_row(batch: BatchNode, number: int, lead: int) -> int:
@@ -283,10 +305,28 @@ def _first_row(batch: BatchNode, number: int, lead: int) -> int:
     return min(before, batch.parent.length)
 
 
-def _replaced(node: Node, old: Node, new: Node) -> Node:
-    if node is old:
-        return new
-    moved = node.over(tuple(_replaced(parent, old, new) for parent in node.parents))
-    if moved.length not in (STREAM, new.length):
-        object.__setattr__(moved, "length", new.length)
-    return moved
+@joins_lanes
+def of_one_lane(node: Node) -> Node:
+    """A batch of a stream as a node that others may follow: see `windrow.transforms.nodes.following`.
+
+    Other nodes stay as they are.
+
+    Raises:
+        PlanError: If its rows cannot be taken equally from the lanes, or the shards cannot know where
+            the stream ends.
+    """
+    batch = as_batch(node)
+    if batch is None or batch.length != STREAM or batch.as_last is not batch:
+        return node
+    lanes = lanes_of(batch.parents, batch.label)
+    if lanes > 1:
+        tail = Tail(batch, batch, lanes, False, 0)
+        return tail.joining(batch, tail.counts(batch))
+    own = batch.of_own_rows()
+    return batch if own is None else _of_own_rows(batch, own, counts=False)
+
+
+def _of_own_rows(batch: BatchNode, own: Node, *, counts: bool) -> BatchNode:
+    from windrow.transforms.nodes.own_rows import OwnRowsBatchNode  # few chains need it
+
+    return another_batch(batch, OwnRowsBatchNode, parents=(own,), counts=counts)

@@ -18,7 +18,7 @@ from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.same import SameIndices
-from windrow.transforms.nodes.whole_chain import check_whole_batches, follows_batch
+from windrow.transforms.nodes.whole_chain import follows_batch
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
 from windrow.transforms.row_blocks import BLOCK_ROWS, Step
@@ -104,10 +104,6 @@ class EachNode(ValueNode):
 
     may_be_batched: ClassVar[bool] = False
     """Whether the same method takes a function of columns."""
-
-    def count(self) -> int:
-        check_whole_batches(self, may_be_batched=self.may_be_batched)
-        return super().count()
 
     @abc.abstractmethod
     def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
@@ -265,6 +261,10 @@ class ColumnMapNode(ValueNode):
         return True
 
     @property
+    def follows_shard(self) -> bool:
+        return True
+
+    @property
     def label(self) -> str:
         return "map(batched=True)"
 
@@ -353,10 +353,6 @@ class RandomColumnMapNode(ValueNode):
     seed: int
 
     position_width: ClassVar[int] = 1
-
-    def count(self) -> int:
-        check_whole_batches(self)
-        return super().count()
 
     @property
     def label(self) -> str:

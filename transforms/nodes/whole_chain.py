@@ -12,6 +12,7 @@ from windrow.transforms import random
 from windrow.transforms.arguments import checked_seed
 from windrow.transforms.functions import name_of
 from windrow.transforms.nodes.base import STREAM, Node
+from windrow.transforms.nodes.following import as_written
 
 # Lanes have other elements in each epoch of a shuffle. If one element of an epoch gives a row, a lane
 # that took the elements of 16 epochs has missed it with a probability of e**-16.
@@ -21,18 +22,6 @@ EPOCHS: Final = 16
 def as_node(value: object) -> Node | None:
     """The value, if it is a node."""
     return value if isinstance(value, Node) else None
-
-
-def check_whole_batches(node: Node, *, may_be_batched: bool = False) -> None:
-    """Raise a PlanError if a node gets batches that have the rows of one shard alone."""
-    before = (each for parent in node.parents for each in reversed(parent.parents_first()))
-    sharded = next((each for each in before if getattr(each, "shards", 1) > 1), None)
-    if sharded is not None:
-        way = ", or write it as map(..., batched=True), which promises that rows are independent"
-        raise PlanError(
-            f"{node.written} comes after {sharded.written}, which has only some rows of each batch;"
-            f" move it before batch{way if may_be_batched else ''}"
-        )
 
 
 def seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
@@ -70,7 +59,7 @@ def default_seed(node: Node) -> int | None:
 
 def written_parents(node: Node) -> list[Node]:
     """The parents of a node as the user wrote them: `flat_map` and `rebatch` make two nodes."""
-    found = [each.parents if each.is_half else (each,) for each in node.parents]
+    found = [each.parents if each.is_half else (each,) for each in map(as_written, node.parents)]
     return list(itertools.chain.from_iterable(found))
 
 

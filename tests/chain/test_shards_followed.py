@@ -1,0 +1,457 @@
+"""What follows a shard, and a batch of lanes: the rows of the whole chain's batches, or a PlanError."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windrow
+from tests.chain.test_chain_laws import Counting
+from windrow import DatasetIterator, IterDataset, MapDataset, ReadOptions
+from windrow.errors import PlanError, StateError
+
+M = MapDataset
+SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
+MOST = 12
+Share = tuple[int, int] | None
+Make = Callable[[Share], Any]
+
+
+def not_of_five(number: int) -> bool:
+    return number % 5 != 0
+
+
+def negative(columns: Any) -> Any:
+    """A batched function; batches that differ in rows come as a list."""
+    return [-batch for batch in columns] if isinstance(columns, list) else -columns
+
+
+def of(dataset: Any, share: Share) -> Any:
+    return dataset if share is None else dataset.shard(*share)
+
+
+def lanes_of(count: int) -> Make:
+    def make(share: Share) -> Any:
+        return of(M.range(100).to_iter_dataset(SYNCHRONOUS, lanes=count).batch(24), share)
+
+    return make
+
+
+def filtered(share: Share) -> Any:
+    numbers = M.range(50).shuffle(1).to_iter_dataset(SYNCHRONOUS, lanes=4)
+    return of(numbers.window_shuffle(5, 2).filter(not_of_five).repeat().batch(16), share)
+
+
+def mixed(share: Share) -> Any:
+    parts = [M.range(n, n + 40).to_iter_dataset(SYNCHRONOUS, lanes=2) for n in (0, 100)]
+    return of(IterDataset.mix(parts, [2, 1]).batch(8), share)
+
+
+def random_access(share: Share) -> Any:
+    return of(M.range(43).shuffle(1).batch(8), share).to_iter_dataset(SYNCHRONOUS)
+
+
+def packed(share: Share) -> Any:
+    documents = [np.full(length, length) for length in (3, 6, 2, 5, 4, 7, 1) * 8]
+    rows = M.source(documents).shuffle(0).pack(8, read_options=SYNCHRONOUS).batch(8)
+    return of(rows, share)
+
+
+STREAMS: dict[str, Make] = {
+    "a lane": lanes_of(1),
+    "two lanes": lanes_of(2),
+    "three lanes": lanes_of(3),
+    "eight lanes": lanes_of(8),
+    "filtered": filtered,
+    "mixed": mixed,
+    "random access": random_access,
+    "packed": packed,
+}
+FOLLOWED: dict[str, Callable[[Any], Any]] = {
+    "nothing": lambda s: s,
+    "limit": lambda s: s.limit(3),
+    "repeat": lambda s: s.repeat(3),
+    "cache, repeat": lambda s: s.limit(3).cache().repeat(3),
+    "window_shuffle": lambda s: s.limit(5).window_shuffle(3, seed=4),
+    "seed": lambda s: s.seed(3).limit(4),
+    "mp_prefetch": lambda s: s.limit(3).mp_prefetch(0),
+    "pipe": lambda s: s.pipe(lambda chain: chain.limit(2)),
+    "mix": lambda s: IterDataset.mix([s, s.limit(4)], [2, 1], at_end="drop"),
+    "mix by name": lambda s: IterDataset.mix({"a": s.repeat(), "b": s}, at_end="stop").limit(7),
+    "interleave": lambda s: IterDataset.interleave([s.limit(2), s.limit(3)], 2),
+}
+
+
+def rows_of(element: Any) -> list[Any]:
+    if isinstance(element, dict):
+        return [tuple(map(tuple, row)) for row in zip(*element.values(), strict=True)]
+    found: list[Any] = element.tolist()
+    return found
+
+
+def taken(iterators: list[DatasetIterator[Any]], most: int = MOST) -> list[list[Any]]:
+    """The batches of all shards together."""
+    parts = [[rows_of(batch) for batch in itertools.islice(each, most)] for each in iterators]
+    return [list(itertools.chain.from_iterable(batch)) for batch in zip(*parts, strict=True)]
+
+
+def opened(make: Make, count: int) -> list[DatasetIterator[Any]]:
+    shares = [None] if count == 1 else [(index, count) for index in range(count)]
+    return [iter(make(share)) for share in shares]
+
+
+def merged(iterators: list[DatasetIterator[Any]]) -> dict[str, Any]:
+    return windrow.merge_states([json.loads(json.dumps(each.get_state())) for each in iterators])
+
+
+@pytest.mark.parametrize("follows", FOLLOWED)
+@pytest.mark.parametrize("name", STREAMS)
+def test_shards_together_are_the_whole(name: str, follows: str) -> None:
+    def make(share: Share) -> Any:
+        return FOLLOWED[follows](STREAMS[name](share))
+
+    whole = taken(opened(make, 1))
+    assert whole
+    for count in (2, 4, 8):
+        assert taken(opened(make, count)) == whole
+
+
+@pytest.mark.parametrize("follows", ["limit", "cache, repeat", "window_shuffle", "mix"])
+@pytest.mark.parametrize("name", ["a lane", "three lanes", "filtered", "random access", "packed"])
+def test_a_state_of_shards_resumes_on_any_number(name: str, follows: str) -> None:
+    def make(share: Share) -> Any:
+        return FOLLOWED[follows](STREAMS[name](share))
+
+    whole = taken(opened(make, 1))
+    runs = [opened(make, count) for count in (1, 2, 4)]
+    for step in range(len(whole) + 1):
+        states = [merged(run) for run in runs]
+        assert all(state["rows"] == step for state in states)
+        assert all(state["lanes"] == states[0]["lanes"] for state in states)
+        count = (1, 2, 4, 8)[step % 4]
+        resumed = opened(make, count)
+        for each in resumed:
+            each.set_state(states[step % 3])
+        assert taken(resumed, MOST - step) == whole[step:]
+        for each in itertools.chain.from_iterable(runs):
+            next(each, None)
+
+
+@pytest.mark.parametrize("name", ["a lane", "two lanes", "eight lanes", "mixed", "random access"])
+def test_shards_skip_and_name_their_records(name: str) -> None:
+    def make(share: Share) -> Any:
+        return STREAMS[name](share).limit(3).repeat(2)
+
+    for share in ((0, 4), (3, 4)):
+        stream = make(share)
+        batches = [batch.tolist() for batch in stream]
+        for step in range(len(batches)):
+            iterator = iter(stream)
+            assert iterator.skip(step) == step
+            assert next(iterator).tolist() == batches[step]
+            iterator.seek(step)
+            assert next(iterator).tolist() == batches[step]
+            named = stream.records_of(step)
+            assert iterator.records_of_last() == named
+            if name not in ("mixed", "random access"):
+                assert [record for _, record in named] == batches[step]
+        explanation = stream.explain()
+        assert explanation.length == len(batches)
+        runs = "\n".join(node.runs for node in explanation.nodes)
+        slots = (
+            {0: "rows 0 to", 3: "rows 18 to"} if "lane" in name else {0: "rows 0 to", 3: "rows 6"}
+        )
+        assert slots[share[0]] in runs
+
+
+def test_a_state_of_one_shard_lacks_the_lanes_of_others() -> None:
+    def make(share: Share) -> Any:
+        return lanes_of(4)(share).limit(3)
+
+    first, second = opened(make, 2)
+    assert (next(first).tolist(), next(second).tolist())[0][:2] == [0, 4]
+    state = first.get_state()
+    assert state["lanes"] == [[21, 22, None, None, 24, 1]]
+    assert first.has_lanes_of(state)
+    assert not second.has_lanes_of(state)
+    with pytest.raises(StateError, match="no position of lanes 2, 3"):
+        second.set_state(state)
+    with pytest.raises(StateError, match="some lanes that a batch joins"):
+        windrow.merge_states([state])
+    with pytest.raises(StateError, match="lane 0 is at"):
+        windrow.merge_states([state, {**state, "lanes": [[20, *state["lanes"][0][1:]]]}])
+    assert first.has_lanes_of(merged([first, second]))
+
+
+def test_a_shard_of_random_access_may_be_ordered_and_chosen_by_number() -> None:
+    def made(share: Share) -> list[Any]:
+        batches = of(M.range(40).shuffle(1).batch(8), share)
+        return [
+            batches.shuffle(3),
+            batches.window_shuffle(3, 4),
+            batches[::2],
+            batches.repeat(2),
+            batches.map(negative, batched=True),
+            M.concatenate([batches, batches[:2]]),
+            M.mix([batches, batches], [2, 1]),
+            M.zip([batches, batches[::-1]]),
+        ]
+
+    for number, whole in enumerate(made(None)):
+        parts = [list(made((index, 4))[number]) for index in range(4)]
+        for step, batch in enumerate(whole):
+            own = [part[step] for part in parts]
+            assert np.array_equal(np.concatenate(own, axis=-1), np.asarray(batch))
+
+
+@pytest.mark.parametrize("name", ["a lane", "three lanes", "mixed", "random access"])
+def test_a_shard_is_taken_of_the_batches_of_a_rebatch(name: str) -> None:
+    def make(share: Share) -> Any:
+        return STREAMS[name](share).rebatch(4, drop_remainder=True)
+
+    whole = taken(opened(make, 1))
+    for count in (2, 4):
+        assert taken(opened(make, count)) == whole
+        assert make((1, count)).explain().length == len(whole) or len(whole) == MOST
+    with pytest.raises(PlanError, match=r"rebatch: batch.* has no equal parts for 8 shards"):
+        make((0, 8))
+
+
+REFUSED: dict[str, Callable[[Any], Any]] = {
+    "map": lambda s: s.map(len),
+    "map_with_index": lambda s: s.map_with_index(pow),
+    "random_map": lambda s: s.random_map(pow, seed=1),
+    "random_map of columns": lambda s: s.random_map(pow, seed=1, batched=True),
+    "filter": lambda s: s.filter(len),
+    "batch": lambda s: s.batch(2),
+    "on_bad": lambda s: s.on_bad("skip"),
+}
+REFUSED_OF_STREAMS: dict[str, Callable[[Any], Any]] = {
+    "flat_map": lambda s: s.flat_map(list),
+    "pack": lambda s: s.pack({"x": 8}, num_packing_bins=2),
+    "mix with the whole": lambda s: IterDataset.mix([s, lanes_of(1)(None)]),
+    "mix with another shard": lambda s: IterDataset.mix([s, lanes_of(1)((0, 2))]),
+    "mix by tokens": lambda s: IterDataset.mix([s, s], by="tokens"),
+    "zip with numbers": lambda s: IterDataset.zip([M.range(9).to_iter_dataset(), s]),
+    "interleave": lambda s: IterDataset.interleave([s, lanes_of(1)((2, 4))], 2),
+    "a node of the user": lambda s: OwnStream(s),
+    "another shard": lambda s: s.limit(2).shard(0, 2),
+}
+REFUSED_OF_MAPS: dict[str, Callable[[Any], Any]] = {
+    "flat_map": lambda s: s.flat_map(list, max_fan_out=2),
+    "zip with numbers": lambda s: M.zip([M.range(len(s)), s]),
+    "concatenate with the whole": lambda s: M.concatenate([s, M.range(8).batch(8)]),
+    "replace": lambda s: s.on_bad("replace"),
+    "a node of the user": lambda s: iter(OwnMap(s)),
+}
+
+
+class OwnStream(IterDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(self._parent)
+
+
+class OwnMap(MapDataset[Any]):
+    def __len__(self) -> int:
+        return len(self._parent)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._parent[index]
+
+
+def check_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(PlanError, match=r"batch|shard"):
+        make()
+
+
+@pytest.mark.parametrize("method", [*REFUSED, *REFUSED_OF_STREAMS])
+@pytest.mark.parametrize("name", STREAMS)
+def test_what_needs_whole_batches_of_a_stream_is_refused(name: str, method: str) -> None:
+    stream = STREAMS[name]((1, 4))
+    for chain in (stream, stream.limit(3), stream.map(negative, batched=True)):
+        check_refused(lambda chain=chain: {**REFUSED, **REFUSED_OF_STREAMS}[method](chain))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("method", [*REFUSED, *REFUSED_OF_MAPS])
+def test_what_needs_whole_batches_of_a_dataset_is_refused(method: str) -> None:
+    batches = M.range(40).batch(8).shard(1, 4)
+    for chain in (batches, batches.shuffle(1), M.mix([batches, batches])):
+        check_refused(lambda chain=chain: {**REFUSED, **REFUSED_OF_MAPS}[method](chain))  # type: ignore[misc]
+
+
+def test_what_follows_an_agreement_on_the_end_is_refused() -> None:
+    stream = M.range(40).to_iter_dataset().filter(not_of_five).batch(8, drop_remainder=True)
+    shard = stream.shard(0, 2, agree=bool)
+    assert shard.read_spec().shape == (4,)
+    for method in (lambda: shard.limit(2), lambda: shard.rebatch(4)):
+        with pytest.raises(PlanError, match=r"comes after shard.*agree"):
+            method()
+
+
+# --- a batch of lanes ------------------------------------------------------------------------------
+
+
+def whole_lanes() -> IterDataset[Any]:
+    return M.range(26).to_iter_dataset(SYNCHRONOUS, lanes=2).batch(8)
+
+
+BATCHES = [
+    [0, 2, 4, 6, 1, 3, 5, 7],
+    [8, 10, 12, 14, 9, 11, 13, 15],
+    [16, 18, 20, 22, 17, 19, 21, 23],
+    [24, 25],
+]
+ROWS = list(itertools.chain.from_iterable(BATCHES))
+
+
+@pytest.mark.parametrize(
+    ("follows", "expected"),
+    [
+        (lambda s: s.cache(), BATCHES),
+        (lambda s: s.limit(2), BATCHES[:2]),
+        (lambda s: s.repeat(2), BATCHES * 2),
+        (lambda s: s.on_bad("skip"), BATCHES),
+        (lambda s: s.filter(lambda batch: batch[0] % 16), [BATCHES[1], BATCHES[3]]),
+        (lambda s: s.map_with_index(lambda n, batch: batch + n), [np.add(b, n).tolist() for n, b in enumerate(BATCHES)]),
+        (lambda s: s.random_map(lambda batch, _: batch, seed=1), BATCHES),
+        (lambda s: s.window_shuffle(1, seed=1), BATCHES),
+        (lambda s: s.flat_map(lambda batch: [batch, batch]), [b for b in BATCHES for _ in range(2)]),
+        (lambda s: IterDataset.mix([s]), BATCHES),
+        (lambda s: IterDataset.interleave([s, s], 1), BATCHES * 2),
+        (lambda s: IterDataset.zip([s, s]).map(lambda pair: pair[1]), BATCHES),
+        (lambda s: s.rebatch(13), [ROWS[:13], ROWS[13:]]),
+        (lambda s: s.limit(2).batch(2), [BATCHES[:2]]),
+        (lambda s: OwnStream(s), BATCHES),
+    ],
+)  # fmt: skip
+def test_any_method_takes_the_batches_of_all_lanes(follows: Any, expected: list[Any]) -> None:
+    stream = follows(whole_lanes())
+    assert [batch.tolist() for batch in stream] == expected
+    first = iter(stream)
+    for step in range(len(expected)):
+        second = iter(follows(whole_lanes()))
+        second.set_state(json.loads(json.dumps(first.get_state())))
+        assert [batch.tolist() for batch in second] == expected[step:]
+        next(first)
+    assert stream.explain().length in (len(expected), None)
+    parents = [iter(parent) for parent in stream.parents]
+    assert len(next(parents[0])) in (8, 1, 2)
+
+
+def test_a_rebatch_of_lanes_that_end_apart_skips_rightly() -> None:
+    lanes = M.range(30).to_iter_dataset(lanes=2).filter(lambda n: n % 2 or n < 6)
+    stream = lanes.batch(4).rebatch(5)
+    batches = [batch.tolist() for batch in stream]
+    for step in range(len(batches)):
+        iterator = iter(stream)
+        assert iterator.skip(step) == step
+        assert next(iterator).tolist() == batches[step]
+
+
+def test_lanes_that_do_not_divide_a_batch_are_refused_where_it_is_followed() -> None:
+    with pytest.raises(PlanError, match="9 rows cannot be taken equally from 2 lanes"):
+        M.range(9).to_iter_dataset(lanes=2).batch(9).cache()
+    with pytest.raises(PlanError, match="streams with 1 and 2 lanes"):
+        IterDataset.mix([whole_lanes(), M.range(9).to_iter_dataset(lanes=2)])
+    stream = M.range(8).to_iter_dataset(lanes=2).batch(4, batch_fn=sum)
+    assert list(stream.cache()) == list(stream)
+    with pytest.raises(PlanError, match=r"on_bad: .*2 lanes by a function"):
+        stream.on_bad("skip")
+
+
+def test_bad_records_of_joined_lanes_are_counted_by_lane() -> None:
+    def checked(number: int) -> int:
+        if number % 7 == 3:
+            raise ValueError(number)
+        return number
+
+    def make(share: Share) -> Any:
+        numbers = M.range(60).to_iter_dataset(SYNCHRONOUS, lanes=4).map(checked)
+        return of(numbers.on_bad("skip").repeat().batch(8), share).limit(5)
+
+    for step in range(6):
+        states = []
+        for count in (1, 2, 8):
+            run = opened(make, count)
+            for each in run:
+                each.skip(step)
+            states.append(merged(run))
+        assert states[0]["bad"] == states[1]["bad"]
+        assert {0: [0, 0, 0, 0], 5: [1, 1, 2, 2]}.get(step) in (None, states[0]["bad"]["0"])
+        second = iter(make(None))
+        second.set_state(states[2])
+        assert len(list(second)) == 5 - step
+
+
+# --- limit, and lanes that end -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 5, 8, 9, 11, 12, 20])
+def test_limit_gives_the_first_elements_of_lanes_that_end_apart(count: int) -> None:
+    long = M.range(12).to_iter_dataset(SYNCHRONOUS, lanes=3)
+    parts = [M.range(n).to_iter_dataset(SYNCHRONOUS, lanes=3) for n in (2, 10)]
+    for stream in (long, IterDataset.interleave(parts, 2), long.limit(10)):
+        whole = list(stream)
+        assert list(stream.limit(count)) == whole[:count]
+        assert stream.limit(count).explain().length == len(whole[:count])
+        iterator = iter(stream.limit(count))
+        assert iterator.skip(7) == len(whole[:count][:7])
+        assert list(iterator) == whole[:count][7:]
+
+
+def test_a_limit_of_lanes_of_unknown_lengths_is_refused() -> None:
+    stream = M.range(40).to_iter_dataset(lanes=4).filter(not_of_five)
+    with pytest.raises(PlanError, match=r"limit: how many elements filter.* each of 4 lanes"):
+        stream.limit(7)
+    assert list(stream.limit(40)) == list(stream)  # there are no more
+    assert len(list(stream.repeat().limit(70))) == 70
+    assert len(next(iter(stream.read_spec() and stream.batch(4).limit(2)))) == 4
+    even = M.range(12).to_iter_dataset(lanes=2).filter(lambda n: n % 2 == 0).repeat()
+    with pytest.raises(PlanError, match="lane 1 of 2 has no row"):
+        list(even.limit(8))
+
+
+@pytest.mark.parametrize("remainder", ["keep", "pad", "drop"])
+def test_a_stream_with_fewer_elements_than_lanes_has_shards(remainder: Any) -> None:
+    source = Counting(2)
+    stream = M.source(source).map(float).to_iter_dataset(SYNCHRONOUS, lanes=8)
+    batches = stream.batch(8, remainder=remainder)
+    parts = [list(batches.shard(index, 4)) for index in range(4)]
+    assert {len(part) for part in parts} == {0 if remainder == "drop" else 1}
+    if remainder == "keep":
+        assert [part[0].tolist() for part in parts] == [[0.0, 10.0], [], [], []]
+        assert {part[0].dtype for part in parts} == {np.dtype(np.float64)}
+    if remainder == "pad":
+        assert [part[0][1].tolist() for part in parts] == [[True, True], *[[False] * 2] * 3]
+    assert batches.shard(3, 4).explain().length == len(parts[0])
+    assert [list(M.range(0).to_iter_dataset(lanes=2).batch(2).shard(n, 2)) for n in (0, 1)] == [
+        [],
+        [],
+    ]
+
+
+# --- records of batches without rows ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "size", "count"), [(22, 4, 2), (9, 8, 4), (9, 8, 8)])
+def test_a_batch_without_rows_is_made_of_no_records(length: int, size: int, count: int) -> None:
+    for index in range(count):
+        dataset = M.range(length).batch(size).shard(index, count)
+        for chain in (dataset, dataset.to_iter_dataset().limit(9), M.zip([dataset, dataset])):
+            iterator = iter(chain)
+            for number, batch in enumerate(iterator):
+                own = batch[0].tolist() * 2 if isinstance(batch, tuple) else batch.tolist()
+                assert sorted(r for _, r in iterator.records_of_last()) == sorted(own)
+                assert sorted(r for _, r in chain.records_of(number)) == sorted(own)
+
+
+@pytest.mark.parametrize("options", [{"remainder": "pad"}, {"pad_to": 3}])
+def test_padded_batches_of_batches_are_explained(options: Any) -> None:
+    batches = M.range(8).to_iter_dataset().batch(2)
+    for stream in (batches.batch(2, **options), batches.rebatch(2).batch(2, **options)):
+        assert stream.explain().length in (None, len(list(stream)))

@@ -1,0 +1,163 @@
+"""What may follow a batch: nodes that leave it the last one, and nodes that take its elements.
+
+The last batch of a chain has only nodes after it that make each element of one element (`follows_batch`).
+A node of any other kind takes the batches as the elements of a stream of one lane: `joined` puts the
+node in that makes such batches of the rows of all lanes. A shard has some rows of each batch. Only nodes for
+which that makes no difference may follow it (`follows_shard`).
+
+Invariant: what a node gives of a shard are the rows of the shard of what it gives of whole batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from windrow.errors import PlanError
+
+N = TypeVar("N")
+
+
+class FollowsBatch:
+    """The part of a node that says whether it may follow the last batch, and a shard of it."""
+
+    parents: tuple[Any, ...]
+    keeps_elements: ClassVar[bool]
+
+    @property
+    def follows_batch(self) -> bool:
+        """Whether an element is made of one element alone, without its index, or is that element.
+
+        The last batch of a chain may have such nodes after it: see `windrow.transforms.nodes.tail`.
+        """
+        return False
+
+    @property
+    def follows_shard(self) -> bool:
+        """Whether numbers alone decide which elements come, and a row is made of one row alone."""
+        return self.keeps_elements
+
+    @property
+    def shard_names(self) -> str | None:
+        """Names the shards of each batch that the node makes, and their number; None for whole batches."""
+        return None
+
+    @property
+    def as_last(self) -> Any:
+        """A batch as it is before `joined`; else the node."""
+        return self
+
+    @property
+    def run_lanes(self) -> tuple[Sequence[int], int] | None:
+        """The lanes of its parents that it runs, and their number; None where it joins none."""
+        return None
+
+
+def parents_of(node: Any) -> tuple[Any, ...]:
+    """The parents of a new node, with batches of lanes joined unless the node leaves them the last.
+
+    Raises:
+        PlanError: If lanes cannot be joined.
+    """
+    if node.follows_batch:
+        return tuple(node.parents)
+    return tuple(joined(parent) for parent in node.parents)
+
+
+def check_shards(parents: Sequence[Any], node: Any = None, who: str = "") -> None:
+    """Check that a node may come after its parents' shards.
+
+    Args:
+        parents: Its parents.
+        node: The node; None for one that may not follow a shard.
+        who: The node as its user wrote it, if there is no node.
+
+    Raises:
+        PlanError: If it may not, or its parents have different shards.
+    """
+    found = [shard_of(parent) for parent in parents]
+    shard = next((each for each in found if each is not None), None)
+    if shard is None:
+        return
+    who = who or node.written
+    if node is None or not node.follows_shard:
+        way = "move it before batch"
+        if getattr(node, "may_be_batched", False):
+            way += (
+                ", or write it as map(..., batched=True), which promises that rows are independent"
+            )
+        elif node is not None and node.sets_rows:
+            way = "call shard after it"
+        raise PlanError(
+            f"{who} comes after {shard.written}, which has only some rows of each batch; {way}"
+        )
+    names = {"no shard" if each is None else f"shard {each.shard_names}" for each in found}
+    if len(names) > 1:
+        raise PlanError(
+            f"{who}: its datasets have different rows of their batches: {' and '.join(sorted(names))};"
+            " give each the same shard(index, count), or give none of them one"
+        )
+    if not node.follows_batch:
+        check_agreement(shard, who)
+
+
+def check_agreement(shard: Any, who: str) -> None:
+    """Check that the end of a chain with a shard is known without the other shards.
+
+    Raises:
+        PlanError: If it is not.
+    """
+    if shard.agree is not None:
+        raise PlanError(
+            f"{who} comes after shard(..., agree=...), which decides where the chain ends; leave agree"
+            " out, or move it before batch"
+        )
+
+
+def shard_of(node: Any) -> Any:
+    """The node of some rows of batches, whose elements are, or make, a node's; None for whole ones."""
+    while node.shard_names is None and node.parents:
+        node = node.parents[0]
+    return None if node.shard_names is None else node
+
+
+def joins_lanes(of_one_lane: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Let `joined` call a function for the last node that elements are made by.
+
+    `tail` has it: it knows all kinds of batch, which are nodes themselves.
+    """
+    global _of_one_lane
+    _of_one_lane = of_one_lane
+    return of_one_lane
+
+
+_of_one_lane: Callable[[Any], Any]
+
+
+def joined(node: Any) -> Any:
+    """The stream as one of one lane, if it ends with a batch of lanes."""
+    return _last_changed(node, _of_one_lane)
+
+
+def as_written(node: Any) -> Any:
+    """The stream that `joined` was called with."""
+    return _last_changed(node, lambda last: last.as_last)
+
+
+def _last_changed(node: Any, change: Callable[[Any], Any]) -> Any:
+    last = node
+    while last.follows_batch:
+        last = last.parent
+    return replaced(node, last, change(last))
+
+
+def replaced(node: N, old: Any, new: Any) -> N:
+    """The chain with another node in place of one that its first parents lead to."""
+    if node is old or old is new:
+        return new if node is old else node
+    before: Any = node
+    moved = before.over(tuple(replaced(parent, old, new) for parent in before.parents))
+    if moved.length not in (-1, new.length):
+        object.__setattr__(moved, "length", new.length)
+    found: N = moved
+    return found

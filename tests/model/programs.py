@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -133,9 +132,7 @@ def difference(expected: Outcome | None, found: Outcome) -> str | None:
 
 def is_known(text: str) -> bool:
     """A batched function whose neighbours fail loses elements: another part mends it."""
-    if ".map(bad)" in text and "batched=True" in text:
-        return True
-    return re.search("lanes=[248]", text) is not None and "atch(" in text
+    return ".map(bad)" in text and "batched=True" in text
 
 
 def modelled(text: str) -> Outcome | None:
@@ -281,12 +278,9 @@ def read(dataset: datasets.MapDataset, indices: Sequence[int]) -> Any:
         raise UnsureError("columns of nothing")
     if dataset.gaps or any(value is None for value in values):
         return values
-    try:
-        return columns_of(values)
-    except ElementError:
-        if any(isinstance(value, list) for value in values):
-            raise UnsureError("lists that are columns or trees") from None
-        return values
+    if any(isinstance(value, list) for value in values):
+        raise UnsureError("lists that are columns or trees")
+    return columns_of(values)
 
 
 def ordered(text: str, records: Iterable[Any]) -> list[tuple[int, int]]:

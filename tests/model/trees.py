@@ -24,15 +24,17 @@ def joined(values: Sequence[Any], leaf: Callable[[Sequence[Any]], Any], *, colum
     first = values[0]
     if columns and len({len(value) for value in values if isinstance(value, list)}) > 1:
         raise UnsureError("columns of lists of different lengths")
-    if not is_tree(first):
-        if any(is_tree(value) for value in values):
-            raise ElementError("trees differ")
+    if not any(is_tree(value) for value in values):
         return leaf(values)
-    if any(type(v) is not type(first) or len(v) != len(first) for v in values):
+    keys = list(first) if isinstance(first, dict) else None
+    if any(
+        type(v) is not type(first) or len(v) != len(first) or (keys and list(v) != keys)
+        for v in values
+    ):
+        if columns:  # where trees differ, there is a list of them
+            return list(values)
         raise ElementError("trees differ")
-    if isinstance(first, dict):
-        if any(list(value) != list(first) for value in values):
-            raise ElementError("keys differ")
+    if keys is not None:
         return {k: joined([v[k] for v in values], leaf, columns=columns) for k in first}
     parts = [joined(places, leaf, columns=columns) for places in zip(*values, strict=True)]
     if isinstance(first, tuple):
@@ -153,7 +155,8 @@ def put_together(parts: Sequence[Any], *, lists_are_trees: bool = False) -> Any:
         if isinstance(first, tuple):
             return tuple(walk(places) for places in zip(*values, strict=True))
         if lists_are_trees and isinstance(first, list) and any(is_tree(x) for x in first):
-            return [walk(places) for places in zip(*values, strict=True)]
+            some = [v for v in values if v]  # a batch without rows has no lists
+            return [walk(places) for places in zip(*some, strict=True)]
         return leaf(values)
 
     return walk(parts)

@@ -6,12 +6,11 @@ import collections
 import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-import windrow
 from tests.model import elements, orders
 from tests.model.trees import (
     UnsureError,
@@ -20,11 +19,9 @@ from tests.model.trees import (
     empty_like,
     padded_to,
     part_of,
-    put_together,
-    rows_of,
 )
 from windrow import transforms
-from windrow.errors import ElementError, PlanError, RecordIndexError
+from windrow.errors import ElementError, PlanError
 
 ENDLESS = sys.maxsize
 BAD = elements.BadError
@@ -147,9 +144,7 @@ def choice(shares: Sequence[int], step: int) -> tuple[int, int]:
     raise AssertionError
 
 
-def choices(
-    weights: Any, count: int, lane: int = 0, lanes: int = 1
-) -> Iterator[tuple[int, int]]:
+def choices(weights: Any, count: int, lane: int = 0, lanes: int = 1) -> Iterator[tuple[int, int]]:
     """Of each step of a lane, the dataset and its own number; weights of a schedule begin anew."""
     steps = weights.steps if isinstance(weights, Schedule) else [(0, weights or [1] * count)]
     given, step = [0] * count, lane
@@ -169,7 +164,6 @@ class Schedule:
 
     def __init__(self, steps: Sequence[tuple[int, Sequence[float]]]) -> None:
         self.steps = steps
-
 
 
 def ended(order: Iterator[tuple[int, int]], lengths: Sequence[int]) -> Iterator[tuple[int, int]]:

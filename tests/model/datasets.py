@@ -10,8 +10,6 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 import windrow
 from tests.model import elements, orders
 from tests.model.base import (
@@ -20,6 +18,7 @@ from tests.model.base import (
     Dataset,
     Item,
     Patience,
+    Schedule,
     batching,
     called,
     choice,
@@ -32,8 +31,6 @@ from tests.model.base import (
 from tests.model.streams import IterDataset
 from tests.model.trees import UnsureError
 from windrow.errors import ElementError, PlanError, RecordIndexError
-from tests.model.base import Schedule
-
 
 # --- random access -------------------------------------------------------------------------------
 
@@ -183,13 +180,15 @@ class MapDataset(Dataset):
 
         def at(index: int) -> Item:
             place, k = selection[index]
-            return datasets[place].at(k)
+            return datasets[int(place)].at(k)
 
         return MapDataset(len(selection), at, *datasets, blocks="select", sizes=None)
 
     # Order.
 
-    def _reordered(self, order: Callable[[int], Sequence[int]], length: int, **more: Any) -> Any:
+    def _reordered(
+        self, order: Callable[[int], Sequence[int]], length: int, **more: Any
+    ) -> MapDataset:
         """Places of this dataset's epochs, in the order that a function of the epoch gives."""
 
         def at(index: int) -> Item:
@@ -231,7 +230,7 @@ class MapDataset(Dataset):
             lambda epoch: orders.in_blocks(fixed, epoch, number, window_blocks), n, blocks="shuffle"
         )
         found.dealt = True
-        return found  # type: ignore[no-any-return]
+        return found
 
     def slice(self, part: Any) -> MapDataset:
         n = self.length
@@ -276,9 +275,7 @@ class MapDataset(Dataset):
         found.epochs, found.dealt = self.epochs * (num_epochs or ENDLESS), self.dealt
         return found
 
-    def sample(
-        self, count: int, seed: int | None = None, *, weights: Any = None
-    ) -> MapDataset:
+    def sample(self, count: int, seed: int | None = None, *, weights: Any = None) -> MapDataset:
         number, n = self.seed_for("sample", seed), self.length
         if not n or n == ENDLESS or weights is not None:
             raise UnsureError("sample")

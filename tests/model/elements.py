@@ -154,7 +154,10 @@ def numbers(n: int) -> Records:
 @functools.cache
 def columns(n: int) -> Records:
     """A dict of arrays in memory."""
-    data = {"x": np.arange(n * 2, dtype=np.float32).reshape(n, 2), "y": np.arange(n, dtype=np.int8)}
+    data: dict[str, Any] = {
+        "x": np.arange(n * 2, dtype=np.float32).reshape(n, 2),
+        "y": np.arange(n, dtype=np.int8),
+    }
     return Records(data, [{key: array[i] for key, array in data.items()} for i in range(n)])
 
 
@@ -177,7 +180,9 @@ def stored(n: int) -> Records:
     data = np.arange(n * 2, dtype=np.int32).reshape(n, 2)
     path = FOLDER[0] / f"stored{n}.zarr"
     zarr.create_array(path, data=data, chunks=(3, 2))
-    return Records(windrow.sources.ZarrDataSource(path), list(data), [*range(0, n, 3), n] if n else [0])
+    return Records(
+        windrow.sources.ZarrDataSource(path), list(data), [*range(0, n, 3), n] if n else [0]
+    )
 
 
 @functools.cache
@@ -198,7 +203,12 @@ def packed(n: int) -> Records:
     records = [b"r%d" % i for i in range(n)]
     path = FOLDER[0] / f"packed{n}.array_record"
     written(path, records, "group_size:4")
-    return Records(windrow.sources.ArrayRecordDataSource(path), records, [*range(0, n, 4), n] if n else [0])
+    return Records(
+        windrow.sources.ArrayRecordDataSource(path),
+        records,
+        [*range(0, n, 4), n] if n else [0],
+        ragged=None,
+    )
 
 
 SOURCES = (numbers, columns, words, ragged, stored, stored_ragged, packed)
@@ -212,4 +222,3 @@ def paths_of(folder: Path) -> Iterator[None]:
     FOLDER.clear()
     for source in SOURCES:
         source.cache_clear()
-

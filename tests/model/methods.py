@@ -114,5 +114,5 @@ def filled(text: str, n: int = 4, s: int = 7) -> str:
 def over(template: str, *parts: str) -> str:
     """The text of a dataset of several."""
     for i, part in enumerate(parts):
-        template = template.replace("{%d}" % i, part)
+        template = template.replace(f"{{{i}}}", part)
     return template

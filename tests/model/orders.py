@@ -34,9 +34,7 @@ def sampled(n: int, epoch: int, count: int, seed: int) -> list[int]:
 
 
 @functools.cache
-def in_blocks(
-    blocks: tuple[tuple[int, ...], ...], epoch: int, seed: int, window: int
-) -> list[int]:
+def in_blocks(blocks: tuple[tuple[int, ...], ...], epoch: int, seed: int, window: int) -> list[int]:
     """`block_shuffle` of blocks that have these elements."""
 
     class Board(windrow.sources.ArrayDataSource):

@@ -7,6 +7,7 @@ A program is the text of a dataset, such as `MapDataset.source(numbers(5)).shuff
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import signal
@@ -20,7 +21,7 @@ from tests.model import base, datasets, elements, streams
 from tests.model.trees import UnsureError, columns_of, put_together
 from tests.strategies import same
 from windrow import transforms
-from windrow.errors import ArgumentError, ElementError, PlanError, WindrowError
+from windrow.errors import ArgumentError, PlanError, WindrowError
 
 _NAMES = {
     **{function.__name__: function for function in elements.FUNCTIONS},
@@ -204,8 +205,10 @@ def conforms(spec: Any, value: Any) -> bool:
     if value is None:
         return True
     if isinstance(spec, dict):
-        return isinstance(value, dict) and list(value) == list(spec) and all(
-            conforms(spec[key], value[key]) for key in spec
+        return (
+            isinstance(value, dict)
+            and list(value) == list(spec)
+            and all(conforms(spec[key], value[key]) for key in spec)
         )
     if isinstance(spec, (tuple, list)):
         return (
@@ -306,6 +309,27 @@ def taken(dataset: Any, most: int, start: Callable[[Any], Any]) -> Outcome:
     return outcome(lambda: dataset, elements_of)
 
 
+def restore(state: Any, iterator: Any) -> None:
+    iterator.set_state(state)
+
+
+def restored(state: Any, ahead: int, iterator: Any) -> None:
+    """Restores a state in an iterator that was used before."""
+    for _ in itertools.islice(iterator, ahead):
+        pass
+    iterator.set_state(state)
+    if iterator.get_state() != state:
+        raise AssertionError(f"{iterator.get_state()} after set_state({state})")
+
+
+def skipped(count: int, iterator: Any) -> None:
+    iterator.skip(count)
+
+
+def sought(step: int, iterator: Any) -> None:
+    iterator.seek(step)
+
+
 def resumed(text: str, ahead: int, steps: int = 8) -> str | None:
     """How a fresh iterator with a state, or after `skip` or `seek`, differs from the rest."""
     states: list[Any] = []
@@ -321,20 +345,13 @@ def resumed(text: str, ahead: int, steps: int = 8) -> str | None:
     if not whole.built or not is_documented(whole.error):
         return difference(None, whole)
     for k, state in enumerate(states[: steps + 1]):
-
-        def restored(iterator: Any, state: Any = state) -> None:
-            for _ in itertools.islice(iterator, ahead):
-                pass
-            iterator.set_state(state)
-            if iterator.get_state() != state:
-                raise AssertionError(f"{iterator.get_state()} after set_state({state})")
-
-        starts = {f"set_state({state})": restored}
+        name = f"set_state({state})"
+        starts: dict[str, Callable[[Any], Any]] = {name: functools.partial(restored, state, ahead)}
         if ".map(gone)" not in text:  # what such a map leaves out is not noticed
-            starts[f"skip({k})"] = lambda iterator, k=k: iterator.skip(k)
-            starts[f"seek({k})"] = lambda iterator, k=k: iterator.seek(k)
+            starts[f"skip({k})"] = functools.partial(skipped, k)
+            starts[f"seek({k})"] = functools.partial(sought, k)
         if ahead and whole.error:
-            del starts[f"set_state({state})"]
+            del starts[name]
         for name, start in starts.items():
             rest = taken(product(text), 3, start)
             error = whole.error if k + 3 > len(whole.values) else None
@@ -387,7 +404,11 @@ def resized(text: str, sizes: tuple[int, int], end: str) -> str | None:
     """How a state of batches of one size, restored under another, differs from the rows left."""
     try:
         meant = model(text)
-        stream = meant if isinstance(meant, streams.IterDataset) else meant.to_iter_dataset(allow_nones=True)
+        stream = (
+            meant
+            if isinstance(meant, streams.IterDataset)
+            else meant.to_iter_dataset(allow_nones=True)
+        )
     except (UnsureError, WindrowError):
         return None
     first, second = (f".batch({size}{end})" for size in sizes)
@@ -411,7 +432,7 @@ def resized(text: str, sizes: tuple[int, int], end: str) -> str | None:
             expected = outcome(lambda left=left: eval(f"left{second}", {"left": left}))  # type: ignore[misc]
         except UnsureError:
             return None
-        found = taken(product(text + second), MOST, lambda i, state=state: i.set_state(state))
+        found = taken(product(text + second), MOST, functools.partial(restore, state))
         problem = difference(expected, found)
         if problem or (is_refused(found) and not expected.error):
             return f"after {k} of {first}, {second}: {problem or found}"
@@ -435,11 +456,11 @@ def merged(text: str, steps: int = 2) -> str | None:
             continue
         state = windrow.merge_states(states)
         rest = Outcome(whole.values[steps:])
-        found = taken(product(text), MOST - steps, lambda i, state=state: i.set_state(state))
+        found = taken(product(text), MOST - steps, functools.partial(restore, state))
         if problem := difference(rest, found):
             return f"merged states of {count} shards, in the whole: {problem}"
         parts = [
-            taken(product(text, index, 2), MOST - steps, lambda i, state=state: i.set_state(state))
+            taken(product(text, index, 2), MOST - steps, functools.partial(restore, state))
             for index in range(2)
         ]
         if any(is_refused(part) for part in parts):
@@ -461,7 +482,13 @@ def explained(text: str) -> str | None:
         return f"explain: {type(error).__name__}: {error}"
     said = explanation.length
     # It predicts as if all records were good.
-    if "on_bad" in text or whole.error or said is None or explanation.is_endless or len(whole.values) == MOST:
+    if (
+        "on_bad" in text
+        or whole.error
+        or said is None
+        or explanation.is_endless
+        or len(whole.values) == MOST
+    ):
         return None
     if isinstance(product(text), windrow.MapDataset):
         return None if said == len(product(text)) else f"explain: {said} elements"

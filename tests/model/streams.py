@@ -13,7 +13,6 @@ from tests.model.base import (
     BAD,
     Dataset,
     Item,
-    Schedule,
     batching,
     called,
     choices,
@@ -168,7 +167,9 @@ class IterDataset(Dataset):
                 held = list(itertools.islice(items, size))
                 if not held:
                     return
-                for i in orders.in_stream_window(window * self.lanes + lane, len(held), size, number):
+                for i in orders.in_stream_window(
+                    window * self.lanes + lane, len(held), size, number
+                ):
                     yield held[i]
 
         return self._then(run)
@@ -224,9 +225,7 @@ class IterDataset(Dataset):
         if method != "first_fit" or options.get("shuffle_bins", True):
             raise UnsureError("the product draws the rows")
         return self._then(
-            lambda lane, skip: fitted(
-                self.run(lane, skip), cells["x"], options["num_packing_bins"]
-            )
+            lambda lane, skip: fitted(self.run(lane, skip), cells["x"], options["num_packing_bins"])
         )
 
     # Several streams.
@@ -303,7 +302,7 @@ class IterDataset(Dataset):
     def interleave(datasets: Sequence[IterDataset], cycle_length: int) -> IterDataset:
         def run(lane: int, skip: bool) -> Iterator[Item]:
             waiting = iter([part.run(lane, skip) for part in datasets])
-            places = list(itertools.islice(waiting, cycle_length))
+            places: list[Iterator[Item] | None] = list(itertools.islice(waiting, cycle_length))
             while any(place is not None for place in places):
                 for i, place in enumerate(places):
                     item = None if place is None else next(place, None)

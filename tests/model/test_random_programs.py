@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import hypothesis
 import pytest
@@ -34,7 +32,9 @@ def leaves(draw: st.DrawFn) -> str:
     """A source of any kind and length."""
     name = draw(st.sampled_from(("range", *SOURCES)))
     length = draw(st.integers(0, 20))
-    return f"MapDataset.range({length})" if name == "range" else f"MapDataset.source({name}({length}))"
+    return (
+        f"MapDataset.range({length})" if name == "range" else f"MapDataset.source({name}({length}))"
+    )
 
 
 def is_built(text: str) -> bool:
@@ -155,7 +155,10 @@ def test_shards_put_together_are_the_whole(
 @hypothesis.settings(max_examples=examples(4))
 @hypothesis.given(text=ALL, workers=st.integers(1, 2))
 def test_workers_give_the_same_stream(text: str, workers: int) -> None:
-    agree(text, programs.difference(expected_of(text), outcome(lambda: product(text).mp_prefetch(workers))))
+    agree(
+        text,
+        programs.difference(expected_of(text), outcome(lambda: product(text).mp_prefetch(workers))),
+    )
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

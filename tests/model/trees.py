@@ -27,7 +27,7 @@ def joined(values: Sequence[Any], leaf: Callable[[Sequence[Any]], Any], *, colum
     if not any(is_tree(value) for value in values):
         return leaf(values)
     keys = list(first) if isinstance(first, dict) else None
-    if any(
+    if not is_tree(first) or any(
         type(v) is not type(first) or len(v) != len(first) or (keys and list(v) != keys)
         for v in values
     ):

@@ -272,6 +272,10 @@ class IterDataset(Dataset):
             open_parts, tokens = set(range(len(datasets))), [0] * len(datasets)
             order = choices(weights, len(datasets), lane, lanes)
             shares = weights or [1] * len(datasets)
+            for part in datasets if by == "tokens" else ():
+                some = itertools.islice(part.run(lane, skip), 3)
+                if len({tokens_of(item.value) for item in some}) < 2:
+                    raise UnsureError("streams of one size have an order of their own")
             while open_parts:
                 if by == "tokens":
                     place = min(open_parts, key=lambda i: (tokens[i] / shares[i], i))

@@ -145,6 +145,8 @@ def put_together(parts: Sequence[Any], *, lists_are_trees: bool = False) -> Any:
         return np.concatenate(leaves)
 
     def walk(values: Sequence[Any]) -> Any:
+        if {type(v) for v in values} == {list, np.ndarray}:  # numbers among strings
+            values = [v if isinstance(v, list) else v.tolist() for v in values]
         first = values[0]
         if any(type(v) is not type(first) for v in values):
             raise ElementError("trees differ")

@@ -29,7 +29,7 @@ import numpy as np
 from windrow.core.renamed import explains_misfits
 from windrow.core.text import with_article
 from windrow.engine import execute
-from windrow.engine.defaults import default_options
+from windrow.engine.budgets import default_options
 from windrow.errors import ArgumentError, ReadError, UnsupportedTransformError
 from windrow.iterator import DatasetIterator, first_elements
 from windrow.transforms import functions, nodes, specs, tables

@@ -21,8 +21,40 @@ if TYPE_CHECKING:
     from windrow.history.keeping import Keeper, Keeping
     from windrow.stalls import StallWatch
     from windrow.state import Identity
+    from windrow.transforms.nodes import Node
 
 T_co = TypeVar("T_co", covariant=True)
+B = TypeVar("B", bound="BaseIterator[Any]")
+
+
+class Epochs:
+    """What a dataset shares with its iterators: whether one of them ran to its end.
+
+    Where another one begins at the first element, the dataset warns once if that gives an order again.
+    """
+
+    __slots__ = ("ended", "warned")
+
+    def __init__(self) -> None:
+        """Begin with no epoch."""
+        self.ended = self.warned = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Epochs, ()
+
+    @staticmethod
+    def of(dataset: object, iterator: B) -> B:
+        """The iterator of a dataset, which notes its beginning and its end."""
+        iterator._epochs = dataset.__dict__.setdefault("_epochs", Epochs())
+        return iterator
+
+    def begin(self, node: Node) -> None:
+        """Note that an iterator begins at the first element."""
+        if self.ended and not self.warned:
+            from windrow.epochs import warn_of_one_order
+
+            self.warned = True
+            warn_of_one_order(node)
 
 
 class BaseIterator(Iterator[T_co], Generic[T_co]):
@@ -40,6 +72,7 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     _keeper: Keeper | None = None
     _keeping: Keeping | None = None
     _stall_watch: StallWatch | None = None
+    _epochs: Epochs | None = None  # of the dataset that it was made of
 
     if not TYPE_CHECKING:  # type checkers know the attributes
 
@@ -287,8 +320,8 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
         """The state after the element given last."""
 
     @abc.abstractmethod
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Resume from a state."""
+    def set_state(self, state: dict[str, Any]) -> Self:
+        """Resume from a state; the iterator itself."""
 
     @abc.abstractmethod
     def has_lanes_of(self, state: Any) -> bool:

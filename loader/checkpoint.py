@@ -50,7 +50,7 @@ class Stateful(Protocol):
         """The state, as JSON or as bytes of JSON."""
         ...
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: Any) -> Any:
         """Resume from a state."""
         ...
 

@@ -119,8 +119,8 @@ class ColocatedIterator(Iterator[Any]):
         state: dict[str, Any] = states[0] if len(states) == 1 else merge_states(states)
         return state
 
-    def set_state(self, state: Any) -> None:
-        """Resume from a state, on all hosts: see `DatasetIterator.set_state`.
+    def set_state(self, state: Any) -> ColocatedIterator:
+        """Resume from a state, on all hosts; the iterator itself: see `DatasetIterator.set_state`.
 
         Raises:
             StateError: If the state is invalid, or belongs to another chain or other data.
@@ -129,6 +129,7 @@ class ColocatedIterator(Iterator[Any]):
         text = _padded(json.dumps(state).encode())
         every = np.broadcast_to(text, (len(self._mesh.devices), len(text)))
         JAX.block_until_ready(self._open().set_state(self._each_device(every)))
+        return self
 
     def start_prefetch(self) -> None:
         """Let the hosts start making batches ahead."""

@@ -59,7 +59,8 @@ class ReadError(WindrowError, OSError):
 
     If they are known, `file` is the file, `offset` its byte at which the damage begins, `records` the
     records `[first, stop)` that are lost with it, and `why` a short description of the damage;
-    otherwise they are None.
+    otherwise they are None. `is_unanswered` says that the data are not at fault: a store that did not
+    answer, or chunks that are whole and not supported. Such an error is never a bad record.
     """
 
     file: str | None

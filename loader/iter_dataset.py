@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
 from windrow.base import Dataset, applied, nodes_of, refuse_instances
+from windrow.base_iterator import Epochs
 from windrow.core.renamed import explains_misfits
 from windrow.errors import ArgumentError, PlanError
 from windrow.iterator import DatasetIterator
@@ -592,7 +593,7 @@ class IterDataset(Dataset[T_co]):
         return records_of_stream(self._node, integer(index, "records_of: index"))
 
     def __iter__(self) -> DatasetIterator[T_co]:
-        return DatasetIterator(self._node)
+        return Epochs.of(self, DatasetIterator(self._node))
 
 
 refuse_instances(IterDataset)

@@ -14,7 +14,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -67,8 +67,7 @@ class DatasetIterator(BaseIterator[T_co]):
         >>> next(iterator), next(iterator)
         (8, 6)
         >>> state = iterator.get_state()
-        >>> again = iter(windrow.MapDataset.range(10).shuffle(seed=42))
-        >>> again.set_state(state)
+        >>> again = iter(windrow.MapDataset.range(10).shuffle(seed=42)).set_state(state)
         >>> next(again) == next(iterator)
         True
     """
@@ -165,6 +164,8 @@ class DatasetIterator(BaseIterator[T_co]):
             begin_at_function(error)
             raise
         if handed is None:
+            if self._epochs is not None:
+                self._epochs.ended = True
             self._is_over = self._tail.agree is not None
             self._end_workers()
             self._note_given()
@@ -243,6 +244,8 @@ class DatasetIterator(BaseIterator[T_co]):
         # Another thread may close it at any moment, so attributes are read once.
         blocks = self._blocks
         if blocks is None:
+            if self._epochs is not None and not any(self._position):
+                self._epochs.begin(self._node)
             executors = self._executors
             if executors is None:
                 executors = self._executors = Executors(self._running)
@@ -320,13 +323,16 @@ class DatasetIterator(BaseIterator[T_co]):
             found = own_nodes.taken(self._tail, self._own_states, found)
         self._move(*self._tail.position_of(found), found.bad)
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: dict[str, Any]) -> Self:
         """Resume from a state, as `get_state` gave it or after a round trip through JSON.
 
         Reads no records. Where a chain with random access ends in a batch, and its size has changed
         since, the batches begin at the row of the state and are cut at the end of the chain. A chain
         whose position is one number (random access, map, filter and batch) also takes a state of
         Grain, `{"next_index": n}`.
+
+        Returns:
+            The iterator itself, so that `iter(dataset).set_state(state)` resumes.
 
         Raises:
             StateError: If the state is invalid, or belongs to another chain or other data.
@@ -336,8 +342,13 @@ class DatasetIterator(BaseIterator[T_co]):
         found = self._named().position(state)
         check_reach(self._tail, found)
         self._resume(found)
+        return self
 
-    state_dict, load_state_dict = get_state, set_state  # torchdata's names
+    state_dict = get_state  # torchdata's name
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """`set_state`, under torchdata's name."""
+        self.set_state(state)
 
     def _move(self, position: list[int], lead: int, bad: Counts | None = None) -> None:
         """Continue at a position, with counts of bad records, in the chain of `Tail.run(lead)`."""

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from windrow.base_iterator import Epochs
 from windrow.devices.delivery import Delivery
 from windrow.devices.placement import Placement
 from windrow.devices.plan import device_spec, narrowed_leaves, planned
@@ -81,7 +82,7 @@ class JaxDataset(Iterable[Any]):
     def __iter__(self) -> DatasetIterator[Any]:
         plan = self._plan
         delivery = Delivery(plan.arrays, self._prefetch, self._prefetch_bytes, plan.new_agreement)
-        return DatasetIterator(plan.node, delivery)
+        return Epochs.of(self, DatasetIterator(plan.node, delivery))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Its rows follow from the devices of the process that it comes to.

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.base import Dataset, stream_of
+from windrow.base_iterator import Epochs
 from windrow.core.renamed import explains_misfits
 from windrow.engine import execute
 from windrow.errors import ArgumentError, RecordIndexError
@@ -174,7 +175,7 @@ class RandomAccess(Dataset[T_co]):
         return self.to_iter_dataset().mp_prefetch(options, worker_init_fn, sequential_slice)
 
     def __iter__(self) -> DatasetIterator[T_co]:
-        return iter(self.to_iter_dataset())
+        return Epochs.of(self, iter(self.to_iter_dataset()))
 
 
 class PlannedByLengths(RandomAccess[T_co]):

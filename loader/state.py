@@ -237,8 +237,7 @@ def merge_states(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
         >>> [next(shard).tolist() for shard in shards]
         [[2, 4], [1, 3]]
         >>> state = windrow.merge_states([shard.get_state() for shard in shards])
-        >>> whole = iter(stream.batch(8))
-        >>> whole.set_state(state)
+        >>> whole = iter(stream.batch(8)).set_state(state)
         >>> next(whole).tolist()
         [6, 8, 10, 12, 5, 7, 9, 11]
     """

@@ -39,7 +39,7 @@ async def written(directory: Any, text: str) -> None:
 
 
 async def read_then(
-    directory: Any, suits: Callable[[Any], bool], restore: Callable[[Any], None]
+    directory: Any, suits: Callable[[Any], bool], restore: Callable[[Any], object]
 ) -> None:
     """Read the state that `saved` returns in a thread, and then restore it."""
     restore(await asyncio.to_thread(saved, pathlib.Path(directory), suits))

@@ -17,7 +17,7 @@ import tensorstore as ts
 from windrow.errors import ArgumentError
 from windrow.sources.base import BatchedSource, Source
 from windrow.sources.foreign import ForeignDataSource
-from windrow.sources.memory import ArrayDataSource, SequenceDataSource
+from windrow.sources.memory import ArrayDataSource, SequenceDataSource, refuse_computed
 
 _SEQUENCES = (list, tuple, range, collections.deque, array.array)
 
@@ -27,12 +27,12 @@ def as_source(value: Any) -> Source:
 
     Args:
         value: A source of `windrow.sources`, anything with the same methods, a NumPy array or a
-            dict of them, an open TensorStore or a dict of them, a list or tuple of records, or
-            any object with `len` and `[i]`.
+            dict of them, an open TensorStore or a dict of them, a file, group or dict of datasets of h5py, a
+            list or tuple of records, or any object with `len` and `[i]`.
 
     Raises:
         ArgumentError: If `value` is a path (name the source that reads it), has no length or
-            no `[i]`, or its `fingerprint` is not a string.
+            no `[i]`, is of dask, or its `fingerprint` is not a string.
         SourceError: If arrays have no first axis or differ in length.
     """
     if isinstance(value, BatchedSource):
@@ -53,6 +53,7 @@ def as_source(value: Any) -> Source:
     if isinstance(value, _SEQUENCES):
         # A subclass of tuple or list is still a sequence of records.
         return SequenceDataSource(value)
+    refuse_computed("a source cannot be made of", value)
     return ForeignDataSource(value)
 
 

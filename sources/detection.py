@@ -21,7 +21,7 @@ from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.sources import signatures
 from windrow.sources.dataset_info import INFO
 from windrow.sources.location import Location
-from windrow.sources.remote.paths import parted, refuse_unfinished, what_is_there
+from windrow.sources.remote.paths import parted, refuse_unfinished, what_is_there, zip_url
 from windrow.sources.tfds.folder import (
     ARRAY_RECORD,
     CONFIGS,
@@ -204,6 +204,11 @@ def _of_head(file: Location) -> signatures.Signature:
     found = signatures.of_head(head)
     if found is None:
         began = f"begins with {head[:8]!r}" if head else "is empty"
+        if head.startswith(b"PK") and file.is_local:
+            raise SourceError(
+                f"{file.shown} is a zip file; if it holds a Zarr array or group, give"
+                f" {zip_url(file.path)!r}"
+            )
         raise SourceError(
             f"{file.shown} {began} and is of no format that Windrow reads ({signatures.titles()})"
         )

@@ -1,7 +1,8 @@
-"""Reads data in memory: a range, NumPy arrays, or a sequence of any objects.
+"""Reads data in memory: a range, NumPy arrays, or a sequence of any objects. Also rows of open arrays.
 
 Invariant: the caller owns the result of `read`. Arrays are copied and containers rebuilt, so that
-changing a result never changes the data or a later result.
+changing a result never changes the data or a later result. An array that lies elsewhere, such as a dataset
+of h5py, is never read as a whole.
 """
 
 from __future__ import annotations
@@ -27,13 +28,17 @@ from windrow.sources.base import (
 from windrow.sources.mapped import MappedArray, mapped
 
 AnyArray = npt.NDArray[Any]
-ArrayTree: TypeAlias = Union[AnyArray, "dict[str, ArrayTree]"]
+ArrayTree: TypeAlias = Union[
+    AnyArray, "dict[str, ArrayTree]"
+]  # or open arrays, such as h5py.Dataset
 
 _PLAIN: Final = frozenset(
     {bytes, str, int, float, complex, bool, type(None)}
     | {np.dtype(code).type for code in "?bhilqBHILQefdgFDG"}
 )
 _INT64_SAFE: Final = 2**62
+# Their arrays are in memory, and some have an `[i]` that is not row i.
+_HELD_LIBRARIES: Final = ("pandas", "polars", "pyarrow")
 
 
 class RangeDataSource(BatchedSource):
@@ -92,15 +97,16 @@ class RangeDataSource(BatchedSource):
 
 
 class ArrayDataSource(BatchedSource):
-    """Rows of a NumPy array, or of a tree of dicts of arrays with one length."""
+    """Rows of an array of NumPy or an open array of h5py, or of a tree of dicts of them with one length."""
 
     def __init__(self, arrays: Any) -> None:
         """Takes an array, or a (nested) dict of arrays whose first axes have one length.
 
-        The arrays are not copied here: do not change them while they are read.
+        The arrays are not copied here: do not change them while they are read. Rows of a dataset of h5py, or
+        of another array that is not in memory, are read from it when they are asked for.
 
         Raises:
-            ArgumentError: If a leaf is not an array, or a key is not a string.
+            ArgumentError: If a leaf is not an array, or is one of dask, or a key is not a string.
             SourceError: If an array has no first axis, or the lengths differ.
 
         Example:
@@ -112,20 +118,25 @@ class ArrayDataSource(BatchedSource):
         leaves = _leaves(self._arrays, "")
         if not leaves:
             raise SourceError("ArrayDataSource: the dict holds no arrays; give it at least one")
-        lengths = {name: len(array) for name, array in leaves}
+        lengths = {name: int(array.shape[0]) for name, array in leaves}
         if len(set(lengths.values())) > 1:
             shown = "\n".join(f"  {name}: {length:,}" for name, length in lengths.items())
             raise SourceError(
                 f"ArrayDataSource: the arrays differ in length\n{shown}\n"
                 "The first axis counts records: cut the arrays to one length."
             )
-        self._length = len(leaves[0][1])
+        self._length = int(leaves[0][1].shape[0])
 
     def __len__(self) -> int:
         return self._length
 
     def __repr__(self) -> str:
         return f"ArrayDataSource({_layout(self._arrays)})"
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all arrays are of NumPy, mapped files too."""
+        return all(isinstance(array, np.ndarray) for _, array in _leaves(self._arrays, ""))
 
     def read(self, indices: IntArray) -> Columns:
         """Rows at `indices`: per array, a C-order array with a leading axis of records.
@@ -141,12 +152,14 @@ class ArrayDataSource(BatchedSource):
 
     def fingerprint_of_first(self, records: int) -> str:
         """As `sources.base.KnowsEarlier`."""
-        return f"arrays({_layout(_first_rows(self._arrays, records))})"
+        return f"arrays({_layout(self._arrays, records)})"
 
     @property
     def spec(self) -> Any:
         """Shape and dtype of a row of each array; None if a row may be any object."""
-        objects = any(a.dtype.kind == "O" and a.ndim == 1 for _, a in _leaves(self._arrays, ""))
+        objects = any(
+            a.dtype.kind == "O" and len(a.shape) == 1 for _, a in _leaves(self._arrays, "")
+        )
         return None if objects else _row_specs(self._arrays)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -267,14 +280,44 @@ def _checked_tree(value: Any, name: str) -> ArrayTree:
             f"ArrayDataSource: {shown} {with_article(type(value).__name__)}; it must be a NumPy array: use"
             " np.asarray(...)"
         )
+    refuse_computed(f"ArrayDataSource: {shown}", value)
     # asarray also turns np.memmap into a plain array, whose rows are not memmaps.
-    array: AnyArray = np.asarray(value)
-    if array.ndim == 0:
+    array: AnyArray = value if _lies_elsewhere(value) else np.asarray(value)
+    if not array.shape:
         raise SourceError(
             f"ArrayDataSource: {shown} an array of shape (), which has no first axis to count"
             " records; use array[None] for one record"
         )
     return array
+
+
+def refuse_computed(shown: str, value: Any) -> None:
+    """Refuse what dask computes: each read would compute it again.
+
+    Args:
+        shown: Begins the message, such as 'MapDataset.source: got'.
+        value: Any object.
+
+    Raises:
+        ArgumentError: If `value` is an array, a table or a bag of dask.
+    """
+    graph = getattr(value, "__dask_graph__", None)
+    if isinstance(value, type) or not callable(graph) or graph() is None:
+        return
+    raise ArgumentError(
+        f"{shown} {with_article(type(value).__name__)} of dask, which computes its rows again each time they are read."
+        " Write it once, with its .to_zarr('x.zarr'), and give windrow.sources.ZarrDataSource('x.zarr');"
+        " or give the source that it was made from, and its computation as a map"
+    )
+
+
+def _lies_elsewhere(value: Any) -> bool:
+    """Whether an array-like has rows that can be read one by one, and is not known to be in memory."""
+    if isinstance(value, np.ndarray | np.generic) or getattr(value, "__dlpack__", None) is not None:
+        return False
+    if type(value).__module__.partition(".")[0] in _HELD_LIBRARIES:
+        return False
+    return all(getattr(value, name, None) is not None for name in ("shape", "dtype", "__getitem__"))
 
 
 def _packed(tree: ArrayTree) -> Any:
@@ -300,26 +343,32 @@ def _leaves(tree: ArrayTree, name: str) -> list[tuple[str, AnyArray]]:
     return [(name, tree)]
 
 
-def _layout(tree: ArrayTree) -> str:
+def _layout(tree: ArrayTree, records: int | None = None) -> str:
+    """Names, dtypes and shapes; `records` are all rows for None."""
     parts = []
     for name, array in _leaves(tree, ""):
-        layout = f"{array.dtype} {list(array.shape)}"
+        rows = array.shape[0] if records is None else min(records, array.shape[0])
+        layout = f"{array.dtype} {[rows, *array.shape[1:]]}"
         parts.append(f"{name}: {layout}" if name else layout)
     return "; ".join(parts)
-
-
-def _first_rows(tree: ArrayTree, rows: int) -> ArrayTree:
-    if isinstance(tree, dict):
-        return {name: _first_rows(item, rows) for name, item in tree.items()}
-    return tree[:rows]
 
 
 def _row_specs(tree: ArrayTree) -> Any:
     if isinstance(tree, dict):
         return {name: _row_specs(item) for name, item in tree.items()}
-    if tree.ndim == 1 and tree.dtype.kind in "SUT":
+    if len(tree.shape) == 1 and tree.dtype.kind in "SUT":
         return bytes if tree.dtype.kind == "S" else str
     return ArraySpec(tree.shape[1:], tree.dtype)
+
+
+def _unmasked(rows: Any) -> Any:
+    """The rows, if no value is masked."""
+    if np.ma.is_masked(rows):
+        raise ArgumentError(
+            "ArrayDataSource: read a masked array, whose mask would be lost; turn masks off where the file is"
+            " opened (netCDF4: dataset.set_auto_mask(False)), and mask the values in a map"
+        )
+    return rows
 
 
 def _rows(tree: ArrayTree, wanted: IntArray) -> Columns:
@@ -328,7 +377,11 @@ def _rows(tree: ArrayTree, wanted: IntArray) -> Columns:
     run = run_of(wanted)
     rows: AnyArray = buffer_pool.empty((len(wanted), *tree.shape[1:]), tree.dtype)
     if run is not None:
-        rows[...] = tree[run]
+        rows[...] = _unmasked(tree[run])
+    elif not isinstance(tree, np.ndarray):
+        # A list of indices, where the library takes one, must rise in h5py, and is slower there than this.
+        for at, index in enumerate(wanted.tolist()):
+            rows[at] = _unmasked(tree[index])
     else:
         np.take(tree, wanted, axis=0, out=rows, mode="clip")
     if tree.dtype.kind not in "OSUT":

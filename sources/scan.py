@@ -11,7 +11,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol, final, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
 
@@ -38,6 +38,16 @@ class Checks(abc.ABC):
         self.chunk_bytes = math.prod(chunk_shape) * itemsize
         """Bytes of a whole chunk in memory."""
         self._itemsize = itemsize
+
+    @property
+    def misplaced(self) -> str:
+        """What is wrong with the places of chunks that are found all the same; '' if nothing is."""
+        return ""
+
+    @property
+    def knows_stored(self) -> bool:
+        """Whether `is_stored` has an answer."""
+        return True
 
     @property
     @abc.abstractmethod
@@ -92,6 +102,12 @@ class Checks(abc.ABC):
             number, at = divmod(number, count)
             found.append(at)
         return tuple(found[::-1])
+
+    @final
+    def coords_of(self, cell: Sequence[Any]) -> tuple[Any, ...]:
+        """Coordinates of the chunk that holds a cell, or the first axes of both; of arrays of cells too."""
+        axes = zip(cell, self._shift, self._chunk, strict=False)
+        return tuple((at + shift) // size for at, shift, size in axes)
 
     @final
     def bounds(self, number: int) -> tuple[Cells, Cells]:

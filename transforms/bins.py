@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ElementError
+from windrow.transforms import columns
 
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
@@ -110,15 +111,45 @@ def values_of(
     return [f.taken(element, who) if f.inside else element[f.name] for f in features]
 
 
-def new_cells(feature: PackedFeature, value: Any, rows: int | None) -> AnyArray:
-    """Cells of rows, or of one row, for values such as `value`, filled with the padding."""
-    is_int = isinstance(value, int) and not isinstance(value, bool)
-    like = np.asarray(value, np.int64 if is_int else None)
+def new_cells(feature: PackedFeature, value: Any, rows: int | None, who: str) -> AnyArray:
+    """Cells of rows, or of one row, for values such as `value`, filled with the padding.
+
+    Raises:
+        ElementError: If the padding is not a value of their dtype.
+    """
+    like = _array_of(value)
     shape = (feature.cells, *like.shape[1:])
     shape = shape if rows is None else (rows, *shape)
     if feature.padding is None:
         return np.zeros(shape, like.dtype)
+    if not columns.holds(like.dtype, feature.padding):
+        raise ElementError(
+            f"{who}: padding_struct has {feature.padding!r} for {feature.written!r}, which is not a value of"
+            f" its dtype {like.dtype}; choose another, or convert the values in a map before"
+        )
     return np.full(shape, feature.padding, like.dtype)
+
+
+def _array_of(value: Any) -> AnyArray:
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    return np.asarray(value, np.int64 if is_int else None)
+
+
+def _dtype_for(
+    feature: PackedFeature, cells: AnyArray, values: AnyArray, who: str
+) -> np.dtype[Any]:
+    """The dtype that holds the cells of a row and the values that come into them.
+
+    Raises:
+        ElementError: If no dtype does, or the shapes after the first axis differ.
+    """
+    shown = f"{who}: values of {feature.written!r}"
+    if values.ndim and values.shape[1:] != cells.shape[1:]:
+        raise ElementError(
+            f"{shown} have items of shape {cells.shape[1:]} and {values.shape[1:]}, and may differ in their first"
+            " axis only; make them alike in a map before"
+        )
+    return columns.common_dtype([cells.dtype, values.dtype], shown)
 
 
 class OpenRows:
@@ -148,7 +179,7 @@ class OpenRows:
         """
         self._features, self._best, self._most, self._who = features, best, most, who
         values = values_of(element, features, who)
-        self._values = [new_cells(f, v, rows) for f, v in zip(features, values, strict=True)]
+        self._values = [new_cells(f, v, rows, who) for f, v in zip(features, values, strict=True)]
         self._segments = [np.zeros((rows, f.cells), np.int32) for f in features]
         self._positions = [np.zeros((rows, f.cells), np.int32) for f in features]
         self._counts = np.zeros(rows, np.int32)
@@ -204,13 +235,23 @@ class OpenRows:
             zip(self._features, values, sizes, strict=True)
         ):
             start = int(self._free[at, row])
-            self._values[at][row, start : start + size] = value
+            if size:
+                self._cells_for(at, value)[row, start : start + size] = value
             self._segments[at][row, start : start + size] = self._counts[row]
             self._positions[at][row, start : start + size] = self._counting[:size]
             self._free[at, row] = -(-(start + size) // feature.alignment) * feature.alignment
         for key, rows in self._collected.items():
             if key in element:
                 rows[row].append(element[key])
+
+    def _cells_for(self, at: int, value: Any) -> AnyArray:
+        """The cells of feature `at`, of a dtype that holds a value too."""
+        feature, given = self._features[at], _array_of(value)
+        if not self._free[at].any():  # what came before was empty, and may be of any dtype
+            self._values[at] = new_cells(feature, value, len(self._counts), self._who)
+        dtype = _dtype_for(feature, self._values[at][0], given, self._who)
+        self._values[at] = self._values[at].astype(dtype, copy=False)
+        return self._values[at]
 
     @property
     def cells(self) -> int:
@@ -286,6 +327,7 @@ def packed_row(
     features: Sequence[PackedFeature],
     parts: Sequence[Sequence[Any]],
     first_token: Mapping[str, Any],
+    who: str,
 ) -> dict[str, AnyArray]:
     """One row of the values of several elements, end to end.
 
@@ -293,18 +335,33 @@ def packed_row(
         features: What is packed.
         parts: For each element the value of each feature, which fit into the row together.
         first_token: The token that replaces the first one of each element, by feature.
+        who: Names the packer in errors.
+
+    Raises:
+        ElementError: If values do not fit into one array, or do not hold the token.
     """
     row: dict[str, AnyArray] = {}
     for at, feature in enumerate(features):
-        values = new_cells(feature, parts[0][at], None)
+        given = [part[at] for part in parts if length_of(part[at])] or [parts[0][at]]
+        values = new_cells(feature, given[0], None, who)
+        for value in given[1:]:
+            dtype = _dtype_for(feature, values, _array_of(value), who)
+            values = values.astype(dtype, copy=False)
+        token = first_token.get(feature.name)
+        if token is not None and not columns.holds(values.dtype, token):
+            raise ElementError(
+                f"{who}: bos_token_id={token} is not a value of dtype {values.dtype}, which"
+                f" {feature.name!r} has; convert the values in a map before"
+            )
         segments, positions = (np.zeros(feature.cells, np.int32) for _ in range(2))
         end = 0
         for number, part in enumerate(parts, 1):
             size = length_of(part[at])
             start, end = end, end + size
-            values[start:end] = part[at]
-            if feature.name in first_token and start < feature.cells:
-                values[start] = first_token[feature.name]
+            if size:
+                values[start:end] = part[at]
+            if token is not None and start < feature.cells:
+                values[start] = token
             segments[start:end] = number
             positions[start:end] = np.arange(size)
         row[feature.name] = values

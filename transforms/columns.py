@@ -3,7 +3,8 @@
 A column is an array with a leading axis of rows where all rows agree in shape and dtype, else a
 list with one entry per row, or a `RaggedColumn`, which means the same as the list of its rows. bytes
 and str are always lists: NumPy's fixed-width strings drop
-trailing NULs. Trees are dict (in insertion order), list, tuple and NamedTuple; all else is a leaf.
+trailing NULs. Trees are dict (in insertion order), list, tuple and NamedTuple; all else is a leaf. In batches
+objects that JAX knows as trees are trees too (`transforms.pytrees`); elsewhere they are leaves.
 
 Inside columns a plain list is a column of rows, so a list that is a container of the element's tree
 is a `ListColumns` there. Invariant: `split(columns_of(elements), len(elements))` equals `elements`.
@@ -15,7 +16,7 @@ import contextlib
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -24,12 +25,13 @@ import numpy.typing as npt
 from windrow.core.text import counted
 from windrow.errors import ElementError
 from windrow.sources.ragged_column import RaggedColumn
+from windrow.transforms import pytrees
+from windrow.transforms.pytrees import Pytree
 
 IntArray = npt.NDArray[np.int64]
 Tree = Any
 Column = Any  # an array, a list or a RaggedColumn
 
-_OPAQUE_BYTES = 64
 # Rows up to this size are joined faster as bytes than by NumPy.
 _SMALL_BYTES = 64 << 10
 _NUMBERS = (bool, int, float, complex)
@@ -82,6 +84,8 @@ def rebuilt(tree: Tree, children: Sequence[Any]) -> Tree:
         return dict(zip(tree, children, strict=True))
     if is_named_tuple(tree):
         return type(tree)(*children)
+    if isinstance(tree, Pytree):
+        return tree.like(children)
     return ListColumns(children) if isinstance(tree, list) else tuple(children)
 
 
@@ -155,6 +159,8 @@ def columns_in(batch: Any) -> Tree:
 
     A list is a column, unless it holds arrays or containers.
     """
+    if isinstance(batch, pytrees.Unstacked):
+        return batch.rows
     if isinstance(batch, dict):
         return {key: columns_in(child) for key, child in batch.items()}
     if isinstance(batch, tuple):
@@ -164,7 +170,30 @@ def columns_in(batch: Any) -> Tree:
         for child in batch
     ):
         return ListColumns([columns_in(child) for child in batch])
-    return batch
+    tree = None if isinstance(batch, list) else pytrees.opened(batch)
+    return batch if tree is None else tree.like([columns_in(child) for child in tree])
+
+
+def holds_pytrees(tree: Tree) -> bool:
+    """Whether columns have a container that JAX alone knows as a tree."""
+    if isinstance(tree, Pytree):
+        return True
+    return any(map(holds_pytrees, children_of(tree) or ()))
+
+
+def with_pytrees(tree: Tree) -> Tree:
+    """Columns, with a list for each leaf where objects are trees that JAX knows.
+
+    Raises:
+        ElementError: If the trees differ.
+    """
+
+    def opened(column: Column) -> Any:
+        if not isinstance(column, list) or not column or _pytrees(column) is None:
+            return column
+        return _gathered(column, list, strict=True)
+
+    return map_columns(opened, tree)
 
 
 def as_array(value: Any) -> npt.NDArray[Any] | None:
@@ -189,15 +218,33 @@ def _gathered(
             ]
             return rebuilt(first, children)
     elif not strict or not any(issubclass(kind, (dict, list, tuple)) for kind in kinds):
-        return leaf(values)
+        trees = _pytrees(values) if strict else None
+        if trees is None:
+            return leaf(values)
+        if all(tree.kind == trees[0].kind for tree in trees):
+            children = [
+                _gathered(list(rows), leaf, strict=True) for rows in zip(*trees, strict=True)
+            ]
+            return trees[0].like(children)
     if strict:
         raise ElementError(_differ(values))
     return list(values)
 
 
+def _pytrees(values: list[Any]) -> list[Pytree] | None:
+    """The values as trees that JAX knows; None if JAX does not know some of them."""
+    first = pytrees.opened(values[0])
+    if first is None:
+        return None
+    trees = [first, *map(pytrees.opened, values[1:])]
+    found = [tree for tree in trees if tree is not None]
+    return found if len(found) == len(values) else None
+
+
 def _differ(values: list[Any]) -> str:
     shapes = [spec(v) for v in values]
-    other = next(i for i, shape in enumerate(shapes) if _outline(values[i]) != _outline(values[0]))
+    outlines = [_outline(value) for value in values]
+    other = next((i for i, each in enumerate(outlines) if each != outlines[0]), 1)
     return (
         "batch: elements differ in structure\n"
         f"  element 0: {shapes[0]}\n"
@@ -211,7 +258,8 @@ def _outline(value: Any) -> Any:
         return frozenset((k, _outline(v)) for k, v in value.items())
     if isinstance(value, (list, tuple)):
         return (type(value), tuple(_outline(v) for v in value))
-    return "*"
+    tree = pytrees.opened(value)
+    return "*" if tree is None else (str(tree.kind), tuple(_outline(v) for v in tree))
 
 
 def spec(value: Any) -> str:
@@ -223,7 +271,11 @@ def spec(value: Any) -> str:
         return f"[{inside}]" if isinstance(value, list) else f"({inside})"
     if isinstance(value, (np.ndarray, np.generic)):
         return f"{value.dtype}{list(value.shape)}"
-    return type(value).__name__
+    tree = pytrees.opened(value)
+    if tree is None:
+        return type(value).__name__
+    inside = ", ".join(f"{key}={spec(v)}" for key, v in zip(tree.keys, tree, strict=True))
+    return f"{type(value).__name__}({inside})"
 
 
 def column_of(rows: list[Any]) -> Column:
@@ -306,7 +358,9 @@ def _batch_column(column: Column) -> Column:
             return rows
         column = list(column)
     if not all(isinstance(r, (np.ndarray, np.generic, *_NUMBERS)) for r in column):
-        return column
+        if _pytrees(column) is None:
+            return pytrees.unstacked(column)
+        return _gathered(column, _stacked, strict=True)
     shapes = [np.shape(r) for r in column]
     if any(shape != shapes[0] for shape in shapes):
         other = next(i for i, shape in enumerate(shapes) if shape != shapes[0])
@@ -315,8 +369,46 @@ def _batch_column(column: Column) -> Column:
             f" {shapes[other]}; arrays in a batch must agree in shape: pad them in a map before"
             " the batch, or pass batch_fn"
         )
+    common_dtype((np.asarray(r).dtype for r in column), "batch: elements")
     stacked = np.stack(column)
     return column if stacked.dtype.hasobject else stacked
+
+
+def common_dtype(dtypes: Iterable[np.dtype[Any]], what: str) -> np.dtype[Any]:
+    """The dtype that NumPy gives arrays of several dtypes in one array.
+
+    Args:
+        dtypes: The dtypes.
+        what: Has them, for the message.
+
+    Raises:
+        ElementError: If they have no dtype together, or numbers would become strings, or integers alone would become
+            floating-point numbers, which lose digits above 2**53.
+    """
+    kinds = sorted(set(dtypes), key=str)
+    if len(kinds) == 1:
+        return kinds[0]
+    given = {kind.kind for kind in kinds}
+    try:
+        found = np.result_type(*kinds)
+    except TypeError:
+        found = None
+    is_rounded = found is not None and found.kind == "f" and given <= set("biu")
+    if found is None or is_rounded or (found.kind not in "biufcO" and given != {found.kind}):
+        rounded = f"would become {found}, which rounds integers above 2**53"
+        raise ElementError(
+            f"{what} of {' and '.join(map(str, kinds))} {rounded if is_rounded else 'have no dtype together'};"
+            " convert them to one dtype in a map before"
+        )
+    return found
+
+
+def holds(dtype: np.dtype[Any], value: Any) -> bool:
+    """Whether an array of `dtype` keeps the number `value` as it is."""
+    try:
+        return bool(np.full((), value, dtype) == value) or value != value
+    except (OverflowError, TypeError, ValueError):
+        return False
 
 
 # --- columns to elements -------------------------------------------------------------------------
@@ -329,7 +421,11 @@ def split(tree: Tree, rows: int) -> list[Any]:
         return tree.tolist() if isinstance(tree, PythonInts) else list(tree)
     parts = [split(child, rows) for child in children]
     if not parts:
-        return [[] if isinstance(tree, list) else rebuilt(tree, ()) for _ in range(rows)]
+        return [
+            [] if isinstance(tree, list) else element_of(rebuilt(tree, ())) for _ in range(rows)
+        ]
+    if isinstance(tree, Pytree):
+        return [tree.like(values).made() for values in zip(*parts, strict=True)]
     if isinstance(tree, dict):
         keys = list(tree)
         return [dict(zip(keys, values, strict=True)) for values in zip(*parts, strict=True)]
@@ -347,6 +443,8 @@ def element_of(tree: Tree) -> Tree:
         return {key: element_of(child) for key, child in tree.items()}
     if isinstance(tree, tuple):
         children = [element_of(child) for child in tree]
+        if isinstance(tree, Pytree):
+            return tree.like(children).made()
         return type(tree)(*children) if is_named_tuple(tree) else tuple(children)
     return np.asarray(tree) if isinstance(tree, np.ndarray) else tree
 
@@ -354,6 +452,18 @@ def element_of(tree: Tree) -> Tree:
 def batch_from(tree: Tree, start: int, stop: int) -> Tree:
     """Return rows `[start, stop)` of columns as one batch; arrays are views."""
     return element_of(map_columns(lambda c: _batch_column(c[start:stop]), tree))
+
+
+def restacked(element: Tree) -> Tree:
+    """An element that a worker has made, with batches of what JAX knows as trees in this process."""
+    if isinstance(element, pytrees.Unstacked):
+        return element_of(_batch_column([restacked(row) for row in element.rows]))
+    if isinstance(element, dict):
+        return {key: restacked(child) for key, child in element.items()}
+    if isinstance(element, (list, tuple)):
+        children = [restacked(child) for child in element]
+        return children if isinstance(element, list) else rebuilt(element, children)
+    return element
 
 
 # --- columns to columns --------------------------------------------------------------------------
@@ -485,17 +595,3 @@ def _without_strings(column: npt.NDArray[Any]) -> Column:
     if column.ndim == 1 and column.dtype.kind in "SUTO":
         return column.tolist()
     return list(column) if column.dtype.hasobject else column
-
-
-def nbytes(tree: Tree) -> int:
-    """Approximate bytes of the arrays and strings in an element or in columns; other objects count 64."""
-    if isinstance(tree, dict):
-        return sum(nbytes(child) for child in tree.values())
-    if isinstance(tree, (list, tuple)):
-        # Long lists are columns or batches of similar rows: a sample suffices.
-        some = tree[:8]
-        return sum(nbytes(child) for child in some) * len(tree) // max(1, len(some))
-    if isinstance(tree, (bytes, str, bytearray)):
-        return len(tree)
-    size = getattr(tree, "nbytes", None)  # of NumPy's arrays, of JAX's, of memoryview
-    return size if isinstance(size, int) else _OPAQUE_BYTES

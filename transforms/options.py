@@ -54,8 +54,8 @@ class ReadOptions:
             `MapDataset.on_bad` just before the stream. It is part of the chain, unlike the others.
         max_bad: The most of them, or their share, as for `MapDataset.on_bad`.
 
-    Arrays, strings and bytes count with their size. Any other object counts as 64 bytes, whatever it
-    holds: if elements are large objects of your own, choose a small `prefetch_buffer_size`.
+    Arrays, strings and bytes count with their size, also in fields of objects. If elements are large
+    objects that hide what they hold, choose a small `prefetch_buffer_size`.
 
     Raises:
         ArgumentError: If one is not an integer.

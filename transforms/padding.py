@@ -24,6 +24,7 @@ from windrow.sources.ragged_column import RaggedColumn
 from windrow.transforms import columns, specs, tables
 from windrow.transforms.arguments import at_least
 from windrow.transforms.columns import Column, SizedColumn, Tree
+from windrow.transforms.pytrees import Unstacked
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Table
 
@@ -173,12 +174,16 @@ class BatchPadding:
         rows = [row if isinstance(row, np.ndarray) else columns.as_array(row) for row in column]
         arrays = [row for row in rows if row is not None and row.ndim]
         if not rows or len(arrays) < len(rows):
-            return columns.stacked(column)
+            found = columns.stacked(column)
+            if isinstance(found, Unstacked):
+                found.refuse()
+            return found
         self._check(np.array([len(row) for row in arrays]), length, path)
         kinds = {(row.dtype, row.shape[1:]) for row in arrays}
         if len({shape for _, shape in kinds}) > 1:
             return columns.stacked(column)  # which names the shapes that differ
-        like = np.zeros((0, *arrays[0].shape[1:]), np.result_type(*(dtype for dtype, _ in kinds)))
+        dtype = columns.common_dtype((each for each, _ in kinds), f"batch: {_named(path)}")
+        like = np.zeros((0, *arrays[0].shape[1:]), dtype)
         out = self._blank(len(arrays), length, like, path)
         for row, values in enumerate(arrays):
             out[row, : len(values)] = values
@@ -199,12 +204,7 @@ class BatchPadding:
     ) -> npt.NDArray[Any]:
         """Rows of padding, `(rows, length, ...)`, for rows like `like`, `(items, ...)`."""
         shape = (rows, length, *like.shape[1:])
-        try:
-            blank = np.full((), self.value, like.dtype)
-            fits = bool(blank == self.value) or self.value != self.value
-        except (OverflowError, TypeError, ValueError):
-            fits = False
-        if not fits:
+        if not columns.holds(like.dtype, self.value):
             raise ElementError(
                 f"batch: pad_value={self.value!r} is not a value of dtype {like.dtype}, which"
                 f" {_named(path)} has; choose another, or convert it in a map before the batch"

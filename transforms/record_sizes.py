@@ -1,12 +1,15 @@
-"""Record sizes: bytes of records and elements, as far as specs and layouts state them.
+"""Record sizes: bytes of records and elements, as far as specs and layouts state them, and of elements in memory.
 
-Invariant: nothing is read.
+Invariant: nothing is read, and a size costs little: of what is long or nested, a part is examined.
 """
 
 from __future__ import annotations
 
+import collections
+import itertools
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from windrow.sources.base import ArraySpec
@@ -15,7 +18,6 @@ from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart
 from windrow.sources.memory import RangeDataSource
 from windrow.sources.part_sizes import bytes_per_record, decoded_per_record
 from windrow.transforms.amounts import Amount
-from windrow.transforms.columns import nbytes
 from windrow.transforms.specs import Spec
 
 MADE: Final = 16
@@ -23,6 +25,13 @@ MADE: Final = 16
 
 # The same for bytes that are handed over as they are stored.
 _RAW: Final = 2
+
+_LEAST: Final = 64
+"""Bytes of an object, at least."""
+
+# Long lists are columns or batches of similar rows: a sample suffices.
+_SAMPLE: Final = 8
+_MOST_DEPTH: Final = 3
 
 
 def spec_bytes(spec: Spec) -> int | None:
@@ -66,3 +75,43 @@ def record_bytes(source: Any) -> Amount | None:
             )
             found += Amount(mean / factor, mean * factor)
     return found
+
+
+# --- in memory ---------------------------------------------------------------------------------
+
+
+def nbytes(tree: Any, depth: int = 0) -> int:
+    """Approximate bytes of an element or of columns: of arrays and strings, also in the fields of objects.
+
+    Args:
+        tree: An element or columns.
+        depth: How many objects it is in.
+    """
+    if isinstance(tree, dict):
+        return _sampled(tree.values(), depth) if depth else sum(map(nbytes, tree.values()))
+    if isinstance(tree, (list, tuple)):
+        return _sampled(tree, depth)
+    if isinstance(tree, (bytes, str, bytearray)):
+        return len(tree)
+    size = getattr(tree, "nbytes", None)  # of NumPy's arrays, of JAX's, of memoryview
+    if isinstance(size, int):
+        return size
+    return _LEAST if depth > _MOST_DEPTH else max(_LEAST, _of_object(tree, depth + 1))
+
+
+def _sampled(values: Collection[Any], depth: int) -> int:
+    some = list(itertools.islice(values, _SAMPLE))
+    return sum(nbytes(each, depth) for each in some) * len(values) // max(1, len(some))
+
+
+def _of_object(value: Any, depth: int) -> int:
+    if isinstance(value, (type, int, float, complex)):
+        return 0
+    fields = dict(getattr(value, "__dict__", ()))
+    for kind in type(value).__mro__:
+        slots = getattr(kind, "__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            fields[name] = getattr(value, name, None)
+    inside = value if isinstance(value, (set, frozenset, collections.deque)) else ()
+    held = sum(nbytes(each, depth) for each in fields.values()) + _sampled(inside, depth)
+    return sys.getsizeof(value, 0) + held

@@ -17,6 +17,7 @@ import numpy as np
 
 from windrow.errors import ArgumentError, PlanError
 from windrow.sources.base import ArraySpec
+from windrow.transforms import pytrees
 from windrow.transforms.columns import is_named_tuple
 
 Spec: TypeAlias = Any  # a tree; see the module's header
@@ -180,7 +181,10 @@ def mapped(function: Callable[[Any], Any], spec: Spec) -> Spec:
 def _children(tree: Any) -> list[Any] | None:
     if isinstance(tree, Mapping):
         return list(tree.values())
-    return list(tree) if isinstance(tree, (list, tuple)) else None
+    if isinstance(tree, (list, tuple)):
+        return list(tree)
+    opened = None if isinstance(tree, ArraySpec) else pytrees.opened(tree)
+    return None if opened is None else list(opened)
 
 
 def _rebuilt(tree: Any, children: Sequence[Any]) -> Any:
@@ -188,4 +192,7 @@ def _rebuilt(tree: Any, children: Sequence[Any]) -> Any:
         return dict(zip(tree, children, strict=True))
     if is_named_tuple(tree):
         return type(tree)(*children)
+    opened = pytrees.opened(tree)
+    if opened is not None:
+        return opened.like(children).made()
     return list(children) if isinstance(tree, list) else tuple(children)

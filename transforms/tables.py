@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from windrow.core.text import counted
 from windrow.errors import ElementError
-from windrow.transforms import columns
+from windrow.transforms import columns, record_sizes
 from windrow.transforms.columns import Tree
 from windrow.transforms.functions import call_without_stop
 
@@ -173,9 +173,9 @@ def nbytes(table: Table) -> int:
     """Approximate bytes of the table."""
     match table:
         case Listed(values):
-            return columns.nbytes(values)
+            return record_sizes.nbytes(values)
         case Columnar(tree):
-            return columns.nbytes(columns.leaves_of(tree))
+            return record_sizes.nbytes(columns.leaves_of(tree))
         case Segments(tables):
             return sum(nbytes(part) for part in tables)
 
@@ -320,7 +320,7 @@ def batch_columns(table: Columnar | Listed) -> Tree:
         ElementError: If the trees of elements differ, or one is absent.
     """
     if isinstance(table, Columnar) and table.present is None:
-        return table.tree
+        return columns.with_pytrees(table.tree)
     values = elements(table)
     _check_present(values)
     return columns.listed(values)

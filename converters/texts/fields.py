@@ -129,8 +129,8 @@ class JsonDecoder:
         if self.exact and not found.keys() <= self.features.keys():
             name = min(found.keys() - self.features.keys())
             raise _wrong(
-                f"field {name!r:.80} is not in the first records; name the fields to take by names=,"
-                " or describe them by features="
+                f"field {name!r:.80} is not in the first records; name the fields to take by names="
+                " (--name), or describe them by features= (--features)"
             )
         row: dict[str, Any] = {}
         for name, feature in self.features.items():
@@ -313,8 +313,8 @@ def _inferred(values: Sequence[Any]) -> Feature | None:
 def _no_array(name: str, value: Any) -> ConversionError:
     return ConversionError(
         f"field {name!r} is {_kind(value)}, and no array can be made of it and of the others: arrays"
-        " hold strings, or numbers, or lists of numbers; leave it out by names=, or describe it by"
-        " features="
+        " hold strings, or numbers, or lists of numbers; leave it out by names= (--name), or"
+        " describe it by features= (--features)"
     )
 
 

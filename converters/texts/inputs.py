@@ -29,7 +29,7 @@ from windrow.errors import ArgumentError
 from windrow.sources.signatures import JSON_LINES, PARQUET
 from windrow.sources.tf_example.features import Feature
 
-_HINT: Final = "leave it out by names="
+_HINT: Final = "leave it out by names= (--name)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -220,7 +220,7 @@ def feature_of(shown: str, name: str, kind: Any) -> Feature:
         return Feature(dtype, shape, raw=dtype in RAW)
     raise SourceError(
         f"{shown}: field {name!r} is of type {kind}; arrays hold strings, numbers, booleans and lists"
-        " of numbers: name the fields to take by names="
+        " of numbers: name the fields to take by names= (--name)"
     )
 
 

@@ -257,7 +257,7 @@ class TfdsArrays:
             if name in found:
                 raise ArgumentError(
                     f"{owners[name]} and {owner} would both be the array {name!r:.80}; leave a"
-                    " feature out by names=, or rename it and build the dataset again"
+                    " feature out by names= (--name), or rename it and build the dataset again"
                 )
             found[name], owners[name] = feature, owner
         return found

@@ -156,7 +156,7 @@ class Wanted:
         arrays = TfdsArrays(folder.features_of(self.names), self.images)
         if not arrays.features:
             raise SourceError(f"{_WHAT}: {folder.shown} has no features to make arrays of")
-        check_names(arrays.features, hint="leave it out by names=")
+        check_names(arrays.features, hint="leave it out by names= (--name)")
         if self.images and any(leaf.kind == IMAGE for leaf in arrays.tfds.leaves):
             check_images()
         return arrays

@@ -25,6 +25,8 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from windrow.converters.zarr.coordinates import Labelled
+from windrow.converters.zarr.strings import TEXT
 from windrow.core.optional_imports import optional
 from windrow.core.process import cores
 from windrow.core.redaction import shown_url
@@ -64,6 +66,7 @@ class InputFacts:
         dims: Names of the axes, None for one without; () if they are not stored.
         attributes: As they are stored, fit for JSON.
         fill_value: As in the metadata of Zarr v3; None for an array without one.
+        any_length: The data type of strings of any length, of `strings`; '' for other values.
     """
 
     name: str
@@ -75,6 +78,20 @@ class InputFacts:
     dims: tuple[str | None, ...] = ()
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fill_value: Any = None
+    # Identities of inputs are made of the representation.
+    any_length: str = dataclasses.field(default="", repr=False)
+
+    @property
+    def is_string(self) -> bool:
+        """Whether values are strings."""
+        return self.dtype.kind in "USO"
+
+    @property
+    def type_name(self) -> str:
+        """The dtype as layouts have it."""
+        if self.any_length:
+            return self.any_length
+        return self.dtype.str if self.is_string else self.dtype.name
 
     @property
     def chunk_bytes(self) -> int:
@@ -201,7 +218,14 @@ def unfit(values: AnyArray, cast: AnyArray) -> npt.NDArray[np.bool_]:
 # Arrays of a file that xarray opens.
 
 
+# The way out, in messages about an array that is not converted.
+OTHERS: Final = "choose the others: arrays=[...] (--array)"
 SUFFIXES: Final = (".nc", ".nc3", ".nc4", ".cdf", ".h5", ".hdf5", ".grib", ".grib2", ".grb")
+# Values as they are stored, but characters along an axis of their own as strings.
+_AS_STORED: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(("mask_and_scale", "decode_times", "decode_timedelta", "decode_coords"), False),
+    "concat_characters": True,
+}
 # The bytes of a variable that are read together if a file has no chunks.
 _UNCHUNKED_BYTES: Final = 1 << 20
 
@@ -245,7 +269,7 @@ class XarrayFile:
                 )
             try:
                 self._opened = xarray.open_dataset(
-                    self._file(), engine=self._engine, decode_cf=False, cache=False, chunks=None
+                    self._file(), engine=self._engine, cache=False, chunks=None, **_AS_STORED
                 )
             except MissingExtraError:
                 raise
@@ -282,7 +306,7 @@ class XarrayVariable(InputArray):
                 for box in boxes:
                     axes = zip(box.first, box.out.shape, strict=True)
                     cut = tuple(slice(first, first + size) for first, size in axes)
-                    box.out[...] = np.asarray(variable[cut].values).view(self.facts.dtype)
+                    box.out[...] = _as_stored(np.asarray(variable[cut].values), self.facts)
         except ReadError as error:
             done.set_exception(error)
         except Exception as error:  # of whatever library reads the file
@@ -294,14 +318,27 @@ class XarrayVariable(InputArray):
         return done
 
 
+def _as_stored(values: AnyArray, facts: InputFacts) -> AnyArray:
+    """Values as `facts` describe them; strings may be narrower, or other objects."""
+    if not facts.is_string:
+        return values.view(facts.dtype)
+    found = values.astype(facts.dtype)
+    if facts.dtype.kind != "O" and not np.array_equal(found, values):
+        raise ValueError(f"its strings are longer than {facts.dtype}, as it says")
+    return found
+
+
 def find_variables(
     file: XarrayFile, names: Iterable[str] | None
-) -> tuple[list[InputArray], dict[str, Any]]:
+) -> tuple[list[InputArray], dict[str, Any], dict[str, Labelled]]:
     """The variables of `file`, coordinates too, and the attributes of the whole.
 
     Args:
         file: The file.
         names: The variables wanted; None for all.
+
+    Returns:
+        The variables, the attributes, and what labels which: all variables as `labels_of` takes them.
 
     Raises:
         ArgumentError: If a name is not there, or xarray has no such engine.
@@ -324,17 +361,28 @@ def find_variables(
                 )
         facts = [_facts(file, name, dataset.variables[name]) for name in wanted]
         attributes = plain_attributes(dataset.attrs)
-    return [XarrayVariable(found, file) for found in facts], attributes
+        labelled = {
+            str(name): Labelled(tuple(map(str, one.dims)), one.ndim, one.attrs)
+            for name, one in dataset.variables.items()
+        }
+    return [XarrayVariable(found, file) for found in facts], attributes, labelled
 
 
 def _facts(file: XarrayFile, name: str, variable: Any) -> InputFacts:
-    dtype = variable.dtype.newbyteorder("=")
-    if dtype.name not in DTYPES:
+    dtype, any_length = variable.dtype.newbyteorder("="), ""
+    if dtype.kind in "OT":
+        of = {variable.encoding.get("dtype"), (dtype.metadata or {}).get("vlen")}
+        text = dtype.kind == "T" or of & {str, bytes} or "_Encoding" in variable.encoding
+        any_length = TEXT if text else ""
+        dtype = np.dtype(object)
+    if dtype.name not in DTYPES and dtype.kind not in "SU" and not any_length:
         raise SourceError(
-            f"variable {name!r} in {shown_url(file.url)} is of dtype {variable.dtype}, which has no"
-            " place in a Zarr array of numbers; choose the others: arrays=[...]"
+            f"variable {name!r} in {shown_url(file.url)} is of dtype {variable.dtype}, which Zarr"
+            f" arrays of numbers and strings do not have; {OTHERS}"
         )
-    shape = tuple(map(int, variable.shape))
+    if dtype.kind in "SU" and not dtype.itemsize:
+        dtype = np.dtype(f"{dtype.kind}1")  # of empty strings alone
+    shape, attributes = tuple(map(int, variable.shape)), plain_attributes(variable.attrs)
     chunk = variable.encoding.get("chunksizes")
     if not chunk or len(chunk) != len(shape):
         chunk = _unchunked(shape, dtype.itemsize)
@@ -346,7 +394,8 @@ def _facts(file: XarrayFile, name: str, variable: Any) -> InputFacts:
         chunk_shape=tuple(max(1, int(size)) for size in chunk),
         shift=(0,) * len(shape),
         dims=tuple(map(str, variable.dims)),
-        attributes=plain_attributes(variable.attrs),
+        attributes=of_strings(attributes) if dtype.kind in "SUO" else attributes,
+        any_length=any_length,
     )
 
 
@@ -376,6 +425,22 @@ def without_two_nans(attributes: dict[str, Any]) -> dict[str, Any]:
     if attributes.get("missing_value") == "NaN" and "_FillValue" in attributes:
         return {key: value for key, value in attributes.items() if key != "missing_value"}
     return attributes
+
+
+def of_strings(attributes: Mapping[str, Any], missing: Any = None) -> dict[str, Any]:
+    """Return the attributes of strings, with the string that marks missing values as `missing_value`.
+
+    xarray cannot open a store of Zarr v3 in which strings have a `_FillValue`.
+
+    Args:
+        attributes: The attributes, as JSON values.
+        missing: The fill value of Zarr v2, which serves as `_FillValue`; None for Zarr v3.
+    """
+    found = dict(attributes)
+    missing = found.pop("_FillValue", missing)
+    if isinstance(missing, str):
+        found.setdefault("missing_value", missing)
+    return found
 
 
 def fill_attribute(value: Any) -> Any:

@@ -9,6 +9,7 @@ holds a value is stored, even if all are fill values, so that a missing chunk me
 
 from __future__ import annotations
 
+import base64
 import collections
 import dataclasses
 import itertools
@@ -21,6 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.converters.zarr.chunk_codecs import Step, encoder, steps_of, with_checksum, zstd
+from windrow.converters.zarr.strings import (
+    bytes_codec,
+    data_type,
+    encoded,
+    is_string,
+    string_dtype,
+)
 from windrow.core.process import cores
 from windrow.core.threads import shared_pool
 from windrow.errors import ArgumentError, ConversionError
@@ -51,7 +59,7 @@ class ArrayLayout:
     Args:
         name: Its name in the group; nested names are joined by `/`, and an array without a group is
             ''.
-        dtype: One of `DTYPES`.
+        dtype: One of `DTYPES`, or of `strings`.
         shape: The shape of the array; () for a scalar.
         chunk_shape: The cells that are compressed as one: the inner chunk of an array with shards.
         shard_shape: The cells that are stored as one file, whole chunks; None if each chunk is one.
@@ -76,7 +84,7 @@ class ArrayLayout:
 
     def __post_init__(self) -> None:
         what = f"array {self.name!r}"
-        if self.dtype not in DTYPES:
+        if self.dtype not in DTYPES and not is_string(self.dtype):
             raise ArgumentError(f"{what}: dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         rank = len(self.shape)
         if len(self.chunk_shape) != rank or any(size < 1 for size in self.chunk_shape):
@@ -113,7 +121,7 @@ class ArrayLayout:
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype in this machine's byte order."""
-        return numpy_dtype(self.dtype)
+        return string_dtype(self.dtype) if is_string(self.dtype) else numpy_dtype(self.dtype)
 
     @property
     def row_bytes(self) -> int:
@@ -148,7 +156,8 @@ class ArrayLayout:
 
     def metadata(self) -> dict[str, Any]:
         """Return the array's `zarr.json`."""
-        codecs: list[Any] = [_LITTLE, *self.codecs]
+        text = is_string(self.dtype)
+        codecs: list[Any] = [bytes_codec(self.dtype) if text else _LITTLE, *self.codecs]
         if self.shard_shape is not None:
             inner = {
                 "chunk_shape": list(self.chunk_shape),
@@ -162,7 +171,7 @@ class ArrayLayout:
             "zarr_format": 3,
             "node_type": "array",
             "shape": list(self.shape),
-            "data_type": self.dtype,
+            "data_type": data_type(self.dtype) if text else self.dtype,
             "chunk_grid": {
                 "name": "regular",
                 "configuration": {"chunk_shape": list(self.file_shape)},
@@ -195,12 +204,18 @@ class ArrayLayout:
         """The fill value, as in the metadata of Zarr v3."""
         if self.fill_value is not None:
             return self.fill_value
+        if is_string(self.dtype):
+            return ""
         return stored_fill(np.zeros((), self.numpy_dtype)[()])
 
 
 def stored_fill(value: Any) -> Any:
     """A NumPy scalar as a fill value in the metadata of Zarr v3, bit for bit."""
     dtype = value.dtype
+    if dtype.kind == "U":
+        return str(value)
+    if dtype.kind == "S":
+        return base64.standard_b64encode(bytes(value)).decode()
     if dtype.kind == "c":
         return [stored_fill(value.real), stored_fill(value.imag)]
     if dtype.kind in "biu":
@@ -363,10 +378,10 @@ def _check_block(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) ->
         )
 
 
-def _cuts(shape: Cells, size: Cells) -> Iterator[tuple[Cells, tuple[slice, ...]]]:
+def _cuts(shape: Cells, size: Cells) -> Iterator[tuple[Cells, tuple[Any, ...]]]:
     """Yield coordinates and place of each part of `size` of an array of `shape`, in C order."""
     if not shape:
-        yield (), ()
+        yield (), (...,)  # which makes an array, also of an object
         return
     # NumPy ends a slice at the end of the axis.
     grid = [range(-(-n // c)) for n, c in zip(shape, size, strict=True)]
@@ -481,7 +496,10 @@ def _encoded(parts: list[AnyArray], layout: ArrayLayout, steps: Sequence[Step]) 
             fill = fill_scalar(layout.fill_json, part.dtype)
             whole = np.full(layout.chunk_shape, fill, part.dtype)
             whole[tuple(slice(0, n) for n in part.shape)] = part
-        found.append(np.ascontiguousarray(whole).reshape(-1).view(np.uint8))
+        if whole.dtype.kind == "O":
+            found.append(encoded(whole, layout.name))
+        else:
+            found.append(np.ascontiguousarray(whole).reshape(-1).view(np.uint8))
     for step in steps:
         found = step(found)
     return found if steps else [values.tobytes() for values in found]
@@ -489,6 +507,10 @@ def _encoded(parts: list[AnyArray], layout: ArrayLayout, steps: Sequence[Step]) 
 
 def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     """The NumPy scalar of a fill value in the metadata of Zarr v3."""
+    if dtype.kind == "S":
+        return np.array(base64.standard_b64decode(value), dtype)[()]
+    if dtype.kind in "UO":
+        return np.array(value, dtype)[()]
     if isinstance(value, list):
         part = np.dtype(f"f{dtype.itemsize // 2}")
         return np.array([fill_scalar(v, part) for v in value], part).view(dtype)[0]

@@ -15,7 +15,8 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Unpack
 
@@ -88,8 +89,9 @@ def zarr_to_zarr(
 ) -> Conversion:
     """Write the arrays of a Zarr store, or of a file that xarray opens, in chunks for training.
 
-    Names of axes, attributes, coordinates and scalars are kept, and every value bit for bit. A run
-    that was stopped resumes when it is called again with the same arguments.
+    Names of axes, attributes, coordinates and scalars are kept, and every value bit for bit. Times
+    become integers with the attributes of the CF conventions. A run that was stopped resumes when it
+    is called again with the same arguments.
 
     By default, rows of 4 KiB and more are a chunk each, smaller ones share a chunk of 4 KiB or more,
     and shards hold the rows that make about 128 MiB of all arrays together. The largest array sets
@@ -101,7 +103,8 @@ def zarr_to_zarr(
         output: A folder or URL, new, empty, or of an earlier run. It becomes a Zarr v3 group with
             consolidated metadata, or one array if the source is one.
         arrays: Names of arrays, or of groups of them; or a dict from new names to names of arrays.
-            None for all of them.
+            None for all of them. What labels these arrays comes with them: coordinates, their bounds
+            and grid mappings. Other settings are for such labels only if they name them.
         record_axis: Number or name of the axis that counts records, which becomes the first one; a
             dict for some arrays by their new names. None for the first.
         chunks: Records per chunk, or its size along every axis of the result: for all arrays that hold
@@ -125,7 +128,7 @@ def zarr_to_zarr(
     Raises:
         NotFoundError: If there is nothing at `source`.
         ArgumentError: If the settings do not fit the arrays, or one that is named is not there.
-        SourceError: If an array is not of numbers.
+        SourceError: If an array is neither of numbers, times nor strings.
         ReadError: If a chunk of the source is damaged; the message names it.
         ConversionError: If `memory_bytes` are too few, a value does not fit its dtype, or `output`
             cannot be written or holds another conversion.
@@ -148,18 +151,27 @@ def zarr_to_zarr(
     chosen = list(arrays.values()) if isinstance(arrays, Mapping) else arrays
     names = array_names(chosen, arrays, "or a dict from new names to names, ")
     find = functools.partial(
-        find_arrays, source, names=names, engine=engine, storage_options=storage_options
+        find_arrays,
+        source,
+        names=names,
+        engine=engine,
+        storage_options=storage_options,
+        labels=True,
     )
     inputs = find()
     settings = Settings(record_axis, chunks, shards, codecs, dtype, select or {})
     named = _renamed(inputs.arrays, arrays)
+    labels = _labels(named, inputs)
+    named |= labels
     _check_new_names(named)
-    found, records = converted(named, settings, apart=_ragged(inputs))
+    found, records = converted(named, settings, apart=_ragged(inputs), labels=labels)
     plans, at_once = _planned(found, memory_bytes)
     jobs = tuple(_RechunkedArray(*pair, cast) for pair in zip(found, plans, strict=True))
     stored = dict(arrays) if isinstance(arrays, Mapping) else names
     along = dimensions_in(named, settings)
-    more = {"dimensions": along} if along else {}
+    more: dict[str, Any] = {"dimensions": along} if along else {}
+    if labels:
+        more["coordinates"] = list(labels)
     plan = ConversionPlan(
         _FORMAT,
         (inputs.id,),
@@ -201,15 +213,46 @@ def _renamed(
         if not new or {"", ".", ".."} & set(new.split("/")):
             raise ArgumentError(f"arrays: {new!r} cannot be the name of an array in a group")
         renamed[new] = found[old.strip("/")]
-    for new in renamed:
-        above = {"/".join(new.split("/")[:k]) for k in range(1, new.count("/") + 1)}
-        if above & set(renamed):
-            raise ArgumentError(f"arrays: {new!r} would lie in an array of the same dict")
     return renamed
 
 
-def _check_new_names(names: Iterable[str]) -> None:
+def _labels(named: Mapping[str, InputArray], inputs: ArrayInputs) -> dict[str, InputArray]:
+    """The labels of arrays that were chosen, such as coordinates, by their names in the output.
+
+    A label stays where it is, unless its array is moved to where readers do not find it there.
+    Then it lies next to the array. An array that was given the name of a label takes its place.
+    """
+    for label, why in inputs.left_out.items():
+        warnings.warn(
+            f"the output is without coordinate {label!r}: {why}", UserWarning, stacklevel=5
+        )
+    found: dict[str, InputArray] = {}
+    for new, array in named.items():
+        group = new.rpartition("/")[0]
+        for label in inputs.labels.get(array.facts.name, ()):
+            if label not in inputs.label_arrays:
+                continue
+            around, _, last = label.rpartition("/")
+            place = label
+            if around and not f"{group}/".startswith(f"{around}/"):
+                place = f"{group}/{last}" if group else last
+            if place in named:
+                continue
+            other = found.setdefault(place, inputs.label_arrays[label])
+            if other.facts.name != label:
+                raise ArgumentError(
+                    f"arrays: {other.facts.name!r} and {label!r}, coordinates of arrays that were"
+                    f" chosen, would both become {place!r}; give the arrays names in different"
+                    " groups: arrays={GROUP/NEW: NAME, ...}"
+                )
+    return found
+
+
+def _check_new_names(names: Collection[str]) -> None:
     for name in names:
+        above = {"/".join(name.split("/")[:k]) for k in range(1, name.count("/") + 1)}
+        if above & set(names):
+            raise ArgumentError(f"arrays: {name!r} would lie in an array of the output")
         if name and (not is_own_name(name) or METADATA in name.split("/")):
             raise ArgumentError(
                 f"arrays: {name!r:.200} cannot be the name of an array in the output; give it"

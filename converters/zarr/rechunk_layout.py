@@ -24,12 +24,15 @@ from windrow.converters.zarr.layout import (
     training_rows,
 )
 from windrow.converters.zarr.rechunk_plan import Grids
+from windrow.converters.zarr.strings import ASSUMED_BYTES
 from windrow.core.text import listing
 from windrow.errors import ArgumentError
 from windrow.sources.tf_example.features import DTYPES, numpy_dtype
 
 # Arrays that hold no records are stored in files of about this size.
 _FILE_BYTES: Final = 128 << 20
+# Up to this many strings of any length are one chunk.
+_WHOLE_STRINGS: Final = 1 << 16
 
 Axis = int | str | None
 Sizes = int | Sequence[int] | None
@@ -83,6 +86,7 @@ class Converted:
     def grids(self) -> Grids:
         """The array as it lies in the source and in the target."""
         facts, layout = self.source.facts, self.layout
+        objects = layout.numpy_dtype.kind == "O"
         moved = [
             (facts.chunk_shape[k], (self.start[k] + facts.shift[k]) % facts.chunk_shape[k])
             for k in self.axes
@@ -92,10 +96,11 @@ class Converted:
             tuple(chunk for chunk, _ in moved),
             tuple(shift for _, shift in moved),
             layout.file_shape,
-            facts.dtype.itemsize,
-            layout.numpy_dtype.itemsize,
+            ASSUMED_BYTES if objects else facts.dtype.itemsize,
+            ASSUMED_BYTES if objects else layout.numpy_dtype.itemsize,
             encoding_bytes(layout.chunk_bytes),
             layout.index_bytes,
+            objects,
         )
 
 
@@ -110,6 +115,7 @@ class _SelectedArray:
     shape: Cells
     dims: tuple[str | None, ...]
     dtype: np.dtype[Any]
+    is_label: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -122,17 +128,23 @@ class _SelectedArray:
 
 
 def converted(
-    arrays: Mapping[str, InputArray], settings: Settings, *, apart: Collection[str] = ()
+    arrays: Mapping[str, InputArray],
+    settings: Settings,
+    *,
+    apart: Collection[str] = (),
+    labels: Collection[str] = (),
 ) -> tuple[list[Converted], int]:
     """Return the layouts of `arrays` in the target, by their new names, and the number of records.
 
     Arrays whose names in the source are in `apart` hold no records, unless there are no others.
+    Those whose new names are in `labels` come along with the others: settings that do not name them
+    are not for them, and the layout of the others does not depend on them.
 
     Raises:
         ArgumentError: If the settings name an array or axis that is not there, or do not fit.
     """
     _check_names(arrays, settings)
-    taken = [_taken(name, array, settings) for name, array in arrays.items()]
+    taken = [_taken(name, array, settings, name in labels) for name, array in arrays.items()]
     settings = dataclasses.replace(
         settings,
         chunks=_by_array("chunks", taken, settings.chunks),
@@ -141,8 +153,13 @@ def converted(
     lead = _lead(taken, settings, apart)
     members = [item for item in taken if lead is not None and _shares_records(item, lead)]
     records = 0 if lead is None else lead.shape[0]
-    rows, shard_rows = training_rows([item.row_bytes for item in members], records)
-    chunk_rows = {item.name: size for item, size in zip(members, rows, strict=True)}
+    of_rows = [item for item in members if item.dtype.kind != "O"]
+    rows, _ = training_rows([item.row_bytes for item in of_rows], records)
+    chunk_rows = {item.name: size for item, size in zip(of_rows, rows, strict=True)}
+    _, shard_rows = training_rows(
+        [item.row_bytes for item in of_rows if not item.is_label], records
+    )
+    members = [item for item in members if not item.is_label]
     sized = {item.name for item in members if item is lead or not item.is_coordinate}
     _check_ranks([item for item in members if item.name in sized], settings)
     if isinstance(settings.dtype, str) and not any(_wanted_kind(item, settings) for item in taken):
@@ -237,7 +254,8 @@ def _by_array(what: str, taken: Sequence[_SelectedArray], value: Any) -> Any:
             raise ArgumentError(
                 f"{what}: {size!r} is not a size of dimension {name!r}; name a number of at least 1"
             )
-        for item in [item for item in having if not item.is_coordinate] or having:
+        meant = [item for item in having if not (item.is_coordinate or item.is_label)]
+        for item in meant or having:
             along.setdefault(item.name, {})[name] = size
     return along | named
 
@@ -260,7 +278,9 @@ def _axes(ranks: Collection[int]) -> str:
     return f"{found or 'no'} {'axis' if found == '1' else 'axes'}"
 
 
-def _taken(name: str, array: InputArray, settings: Settings) -> _SelectedArray:
+def _taken(
+    name: str, array: InputArray, settings: Settings, is_label: bool = False
+) -> _SelectedArray:
     facts = array.facts
     rank = len(facts.shape)
     first = _axis(name, facts, _of(settings.record_axis, name, None), settings)
@@ -277,7 +297,10 @@ def _taken(name: str, array: InputArray, settings: Settings) -> _SelectedArray:
         tuple(span.start for span in spans),
         tuple(len(spans[k]) for k in axes),
         tuple(dims[k] for k in axes),
-        _dtype(name, facts, settings),
+        facts.dtype
+        if is_label and name not in _by_name(settings.dtype)
+        else _dtype(name, facts, settings),
+        is_label,
     )
 
 
@@ -322,6 +345,10 @@ def _dtype(name: str, facts: InputFacts, settings: Settings) -> np.dtype[Any]:
         return facts.dtype
     if not isinstance(wanted, str) or wanted not in DTYPES:
         raise ArgumentError(f"dtype {wanted!r} is not one of {', '.join(DTYPES)}")
+    if facts.is_string:
+        if isinstance(settings.dtype, Mapping):
+            raise ArgumentError(f"dtype: array {name!r} holds strings, which are not cast")
+        return facts.dtype
     found = numpy_dtype(wanted)
     # One dtype for all casts arrays of its kind only: floats do not silently become integers.
     if not isinstance(settings.dtype, Mapping) and _kind(found) != _kind(facts.dtype):
@@ -337,6 +364,7 @@ def _wanted_kind(item: _SelectedArray, settings: Settings) -> bool:
 
 def _kind(dtype: np.dtype[Any]) -> str:
     kinds = {"b": "bool", "i": "integer", "u": "integer", "c": "complex"}
+    kinds |= dict.fromkeys("USO", "string")
     return kinds.get(dtype.kind, "float")
 
 
@@ -344,7 +372,7 @@ def _lead(
     taken: Sequence[_SelectedArray], settings: Settings, apart: Collection[str]
 ) -> _SelectedArray | None:
     """Return the array whose first axis counts the records; of several, the one with most bytes."""
-    ranked = [item for item in taken if item.shape]
+    ranked = [item for item in taken if item.shape and not item.is_label]
     ranked = [item for item in ranked if item.source.facts.name not in apart] or ranked
     if isinstance(settings.record_axis, str):
         ranked = [item for item in ranked if item.dims[0] == settings.record_axis] or ranked
@@ -371,8 +399,8 @@ def _sizes(
     asked_chunk = _asked("chunks", item, settings.chunks, usual)
     chunk = usual if asked_chunk is None else asked_chunk
     # By the rule, in whole rows and whole chunks.
-    shard: Cells = ()
-    if chunk:
+    shard: Cells = chunk
+    if chunk and item.dtype.kind != "O":
         rows = max(1, shard_rows // chunk[0]) * chunk[0]
         shard = (rows, *(-(-n // c) * c for n, c in zip(row, chunk[1:], strict=True)))
     asked_shard = _asked("shards", item, settings.shards, shard)
@@ -433,6 +461,9 @@ def _like_source(item: _SelectedArray) -> tuple[Cells, Cells | None]:
     chunk = tuple(
         max(1, min(facts.chunk_shape[k], n)) for k, n in zip(item.axes, item.shape, strict=True)
     )
+    if item.dtype.kind == "O":
+        few = math.prod(item.shape) <= _WHOLE_STRINGS
+        return tuple(max(1, n) for n in item.shape) if few else chunk, None
     shard = list(chunk)
     for axis in reversed(range(len(chunk))):
         beside = math.prod(shard) // shard[axis] * item.dtype.itemsize
@@ -445,14 +476,15 @@ def _layout(
     item: _SelectedArray, sizes: tuple[Cells, Cells | None], settings: Settings
 ) -> ArrayLayout:
     facts = item.source.facts
-    codecs = codecs_of(_of(settings.codecs, item.name, "zstd:1"), itemsize=item.dtype.itemsize)
+    itemsize = {"U": 4, "S": 1, "O": 1}.get(item.dtype.kind, item.dtype.itemsize)
+    codecs = codecs_of(_of(settings.codecs, item.name, "zstd:1"), itemsize=itemsize)
     fill = facts.fill_value
     if fill is not None and item.dtype != facts.dtype:
         with np.errstate(all="ignore"):
             fill = stored_fill(fill_scalar(fill, facts.dtype).astype(item.dtype))
     return ArrayLayout(
         name=item.name,
-        dtype=item.dtype.name,
+        dtype=facts.type_name if facts.is_string else item.dtype.name,
         shape=item.shape,
         chunk_shape=sizes[0],
         shard_shape=sizes[1],
@@ -466,3 +498,8 @@ def _layout(
 def _of(value: Any, name: str, default: Any) -> Any:
     """Return the setting of one array, from a dict by name or from one setting for all."""
     return value.get(name, default) if isinstance(value, Mapping) else value
+
+
+def _by_name(value: Any) -> Mapping[str, Any]:
+    """The settings of single arrays."""
+    return value if isinstance(value, Mapping) else {}

@@ -64,6 +64,7 @@ class Grids:
         itemsize: Bytes of a value in the target, and in blocks.
         encoding_bytes: Memory for one chunk of the target while it is encoded.
         index_bytes: Memory for the index of the chunks of a file.
+        objects: Whether values are objects, which files between two passes do not hold.
     """
 
     shape: Cells
@@ -74,6 +75,7 @@ class Grids:
     itemsize: int
     encoding_bytes: int
     index_bytes: int = 0
+    objects: bool = False
 
     @property
     def chunk_bytes(self) -> int:
@@ -97,7 +99,7 @@ class Grids:
         encoding = self.encoding_bytes + self.index_bytes
         one = self.file_bytes + max(self.decoding_bytes, encoding)
         two = max(chunk + self.decoding_bytes, self.file_bytes + encoding)
-        return min(one, two) + _TURNS_BYTES
+        return (one if self.objects else min(one, two)) + _TURNS_BYTES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ def _plans(grids: Grids, room_bytes: int, at_once: int) -> Iterator[RechunkPlan]
     axes = [_multiples(n, s, s) | _parts(n, s) for n, _, s in _axes(grids)]
     between = _cheapest(grids, axes, room[0])
     block = _least(grids.file_shape, grids.shape)
-    if between is None or _bytes(grids, block) > room[1]:
+    if between is None or grids.objects or _bytes(grids, block) > room[1]:
         return
     between, block = _with_few_pieces(grids, between, block, room)
     used = max(_bytes(grids, between) + decoding, _bytes(grids, block) + encoding)

@@ -11,6 +11,7 @@ import functools
 import itertools
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Unpack
 
@@ -39,7 +40,7 @@ from windrow.converters.records.reshard import (
     MOST_FILES,
     MOST_MEMORY_BYTES,
 )
-from windrow.converters.zarr.array_inputs import AnyArray, InputArray
+from windrow.converters.zarr.array_inputs import OTHERS, AnyArray, InputArray
 from windrow.converters.zarr.example_encode import encode_examples
 from windrow.converters.zarr.zarr_inputs import ArrayInputs, array_names, find_arrays
 from windrow.core.process import cores
@@ -88,8 +89,8 @@ def zarr_to_array_record(
             such as NetCDF; its values are taken as they are stored.
         output: A folder or URL, new, empty, or of an earlier run.
         arrays: Names of arrays, of groups of them or of ragged features. None for all whose first
-            axis counts records, with their labels (such as times). Labels of other axes, and
-            scalars, are left out. Ragged features are one field each, named like their group; an
+            axis counts records, with their labels (such as times). Labels of other axes, scalars,
+            and labels that are strings, are left out. Ragged features are one field each, named like their group; an
             array without a group is called "value".
         files: Number of files; by default, each has about 256 MB of values.
         records_per_file: Records of each file but the last, instead of `files`.
@@ -265,7 +266,12 @@ def _fields(inputs: ArrayInputs, *, chosen: bool) -> tuple[RecordField, ...]:
         if not facts.shape:
             raise SourceError(
                 f"{facts.where}: array {name!r} has shape (), and the first axis counts records;"
-                " leave it out: arrays=[...]"
+                " leave it out: arrays=[...] (--array)"
+            )
+        if facts.is_string:
+            raise SourceError(
+                f"{facts.where}: array {name!r} holds strings, which are not converted to records;"
+                f" {OTHERS}"
             )
         feature = Feature(facts.dtype.name, facts.shape[1:], raw=True)
         fields.append(RecordField(name or ALONE, feature, array))
@@ -275,7 +281,7 @@ def _fields(inputs: ArrayInputs, *, chosen: bool) -> tuple[RecordField, ...]:
         shown = "\n".join(f"  {field.name}: {field.records:,}" for field in fields)
         raise SourceError(
             f"{inputs.id.name}: the arrays differ in length\n{shown}\n"
-            "The first axis counts records: choose arrays of one length by arrays=[...]."
+            "The first axis counts records: choose arrays of one length: arrays=[...] (--array)."
         )
     return tuple(sorted(fields, key=lambda field: field.name))
 
@@ -318,6 +324,14 @@ def _of_records(
         and len(array.facts.shape) == 1
         and (array.facts.shape[0], (array.facts.dims or (None,))[0]) in axes
     }
+    for name in [name for name, array in labels.items() if array.facts.is_string]:
+        del labels[name]
+        warnings.warn(
+            f"the records are without coordinate {name!r}: it holds strings, which are not converted"
+            " to records",
+            UserWarning,
+            stacklevel=5,
+        )
     return {**data, **labels}
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -23,6 +25,7 @@ from fsspec.core import url_to_fs
 from windrow.converters.job.inputs import files_below, find_inputs, version_of
 from windrow.converters.job.manifest import InputId
 from windrow.converters.zarr.array_inputs import (
+    OTHERS,
     SUFFIXES,
     AnyArray,
     InputArray,
@@ -30,22 +33,34 @@ from windrow.converters.zarr.array_inputs import (
     XarrayFile,
     fill_attribute,
     find_variables,
+    of_strings,
     plain,
     without_two_nans,
 )
+from windrow.converters.zarr.coordinates import Labelled, labels_of
 from windrow.converters.zarr.layout import stored_fill
+from windrow.converters.zarr.strings import of_metadata
 from windrow.core.optional_imports import optional
 from windrow.core.redaction import Redaction, shown_url
 from windrow.core.threads import shared_pool
-from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
+from windrow.errors import (
+    ArgumentError,
+    ConversionError,
+    MissingExtraError,
+    NotFoundError,
+    ReadError,
+    SourceError,
+)
 from windrow.sources.chunks import Box, BoxReader
 from windrow.sources.remote.paths import is_remote, local_path
 from windrow.sources.tf_example.features import DTYPES
+from windrow.sources.zarr.consolidated import warn_of_differences
 from windrow.sources.zarr.find import find_all
-from windrow.sources.zarr.metadata import of_any_length
+from windrow.sources.zarr.metadata import RefusedError, check, of_any_length, why_python
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of
+from windrow.sources.zarr.open_array import OpenArray
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import OpenArray, open_arrays
+from windrow.sources.zarr.tree import open_arrays
 
 # File systems that list all files below a folder, with sizes, in few requests.
 _LISTED: Final = ("file", "local", "memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
@@ -71,12 +86,18 @@ class ArrayInputs:
         attributes: The attributes of the group.
         group_attributes: The attributes of the groups in it, by name.
         id: The identity of the source; it changes when the source is written anew.
+        labels: For each of some arrays, the names of the arrays that label it.
+        label_arrays: The labels that are not in `arrays`, by name.
+        left_out: For each label that cannot be converted, the reason.
     """
 
     arrays: Mapping[str, InputArray]
     attributes: Mapping[str, Any]
     group_attributes: Mapping[str, Mapping[str, Any]]
     id: InputId
+    labels: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    label_arrays: Mapping[str, InputArray] = dataclasses.field(default_factory=dict)
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def find_arrays(
@@ -86,6 +107,7 @@ def find_arrays(
     engine: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     what: str = "zarr_to_zarr",
+    labels: bool = False,
 ) -> ArrayInputs:
     """Find the arrays at `source`; only metadata is read.
 
@@ -95,11 +117,12 @@ def find_arrays(
         engine: The engine of xarray, which then opens the source, whatever it is called.
         storage_options: As in fsspec.
         what: The conversion that asks, for messages.
+        labels: Whether to find the labels of the arrays in `names` too.
 
     Raises:
         NotFoundError: If there is nothing.
         ArgumentError: If a name is not there.
-        SourceError: If an array is not of numbers.
+        SourceError: If an array is neither of numbers nor of strings.
         ReadError: If metadata cannot be read.
         ConversionError: If the conversion that writes the source has not finished.
     """
@@ -111,19 +134,71 @@ def find_arrays(
                 f"{shown_url(url)}: these are {len(others) + 1} files; convert one at a time"
             )
         file = XarrayFile(found.url, engine=engine, storage_options=storage_options)
-        variables, attributes = find_variables(file, names)
-        return ArrayInputs({item.facts.name: item for item in variables}, attributes, {}, found.id)
+        variables, attributes, there = find_variables(file, names)
+        arrays: dict[str, InputArray] = {item.facts.name: item for item in variables}
+        inputs = ArrayInputs(arrays, attributes, {}, found.id)
+        if names is None or not labels:
+            return inputs
+        return _with_labels(what, inputs, there, lambda name: find_variables(file, [name])[0][0])
     access = Access(what, storage_options)
     tree = find_all(what, url, names, access)
-    chosen = [item for item in arrays_of(tree) if names is None or _named(item.name, names)]
     _refuse_unknown(tree, names, what)
-    for item in chosen:
-        if of_any_length(item.metadata or {}):
-            raise _no_numbers(item, "strings or objects of any length")
-    arrays = {item.name: _zarr_array(item) for item in chosen}
+    if names is not None and labels:
+        tree = _with_more(tree, names, url, access)
+    items = {item.name: item for item in arrays_of(tree)}
+    chosen = [item for item in items.values() if names is None or _named(item.name, names)]
+    own: list[tuple[Found, Sequence[int] | None]] = []
+    arrays = {item.name: _zarr_array(item, own) for item in chosen}
     groups = dict(_groups(tree))
-    facts = [repr((a.facts, dict(a.facts.attributes))) for a in arrays.values()]
-    return ArrayInputs(arrays, groups.pop("", {}), groups, _identity(url, storage_options, facts))
+    inputs = ArrayInputs(arrays, groups.pop("", {}), groups, InputId("", 0, ""))
+    if names is not None and labels:
+        there = _labelled(tree)
+        inputs = _with_labels(what, inputs, there, lambda name: _zarr_array(items[name], own))
+    warn_of_differences(own)
+    every = [*inputs.arrays.values(), *inputs.label_arrays.values()]
+    facts = [repr((a.facts, dict(a.facts.attributes))) for a in every]
+    return dataclasses.replace(inputs, id=_identity(url, storage_options, facts))
+
+
+def _with_labels(
+    what: str,
+    inputs: ArrayInputs,
+    there: Mapping[str, Labelled],
+    opened: Callable[[str], InputArray],
+) -> ArrayInputs:
+    """Return `inputs` with the labels of their arrays; those that cannot be converted are left out."""
+    groups = {"": inputs.attributes, **inputs.group_attributes}
+    labels = {name: labels_of(name, there, groups)[0] for name in inputs.arrays}
+    arrays: dict[str, InputArray] = {}
+    left_out = {}
+    for name in dict.fromkeys(itertools.chain.from_iterable(labels.values())):
+        if name not in inputs.arrays:
+            try:
+                arrays[name] = opened(name)
+            except (SourceError, NotFoundError, MissingExtraError) as error:
+                left_out[name] = str(error).removesuffix(f"; {OTHERS}").removeprefix(f"{what}: ")
+    return dataclasses.replace(inputs, labels=labels, label_arrays=arrays, left_out=left_out)
+
+
+def _labelled(tree: FoundTree) -> dict[str, Labelled]:
+    return {
+        item.name: Labelled(item.dims, len(item.dims or item.shape or ()), item.attributes)
+        for item in arrays_of(tree)
+    }
+
+
+def _with_more(tree: FoundTree, names: Sequence[str], url: str, access: Access) -> FoundTree:
+    """Return a tree with the labels of the arrays in `names`, where a group cannot be listed too."""
+    known = list(names)
+    while is_remote(url) and not all(item.listing for item in arrays_of(tree)):
+        there, groups = _labelled(tree), dict(_groups(tree))
+        absent = [labels_of(name, there, groups)[1] for name in there if _named(name, names)]
+        more = set(itertools.chain.from_iterable(absent)) - set(known)
+        if not more:
+            break
+        known += sorted(more)
+        tree = find_all(access.what, url, known, access)
+    return tree
 
 
 def array_names(chosen: Any, given: object, or_else: str = "") -> list[str] | None:
@@ -162,8 +237,7 @@ def _refuse_unknown(tree: FoundTree, names: Sequence[str] | None, what: str) -> 
 
 def _no_numbers(found: Found, what: str) -> SourceError:
     return SourceError(
-        f"{found.what}: {found.named} in {found.where} holds {what}, which is not converted; choose the"
-        " others: arrays=[...]"
+        f"{found.what}: {found.named} in {found.where} holds {what}, which is not converted; {OTHERS}"
     )
 
 
@@ -179,36 +253,62 @@ def _groups(tree: FoundTree, name: str = "") -> Iterator[tuple[str, dict[str, An
 # --- arrays of Zarr ------------------------------------------------------------------------------
 
 
-def _zarr_array(found: Found) -> InputArray:
+def _zarr_array(found: Found, own: list[tuple[Found, Sequence[int] | None]]) -> InputArray:
+    """An array as an input; `own` gets the shape in its own metadata."""
+    metadata = found.metadata or {}
+    any_length = of_metadata(metadata) or ""
+    if of_any_length(metadata) and not any_length:
+        raise _no_numbers(found, "objects that are not strings")
     if found.shape == ():
-        return _Scalar(_scalar_facts(found), found)
+        return _Scalar(_scalar_facts(found, any_length), found)
     (opened,) = open_arrays(found.what, (found,))
+    own.append((found, opened.own_shape))
     return _ZarrArray(_facts(found, opened), found)
 
 
 def _facts(found: Found, opened: OpenArray) -> InputFacts:
     _, chunk_shape, shift = opened.box_reader()
-    times = opened.dtype.kind in "mM"
-    dtype = np.dtype(np.int64) if times else opened.dtype
-    if dtype.name not in DTYPES:
-        raise _no_numbers(found, f"values of dtype {opened.dtype}")
-    attributes = _attributes(found, opened.missing_value)
+    any_length = of_metadata(found.metadata or {}) or ""
+    more = _typed(found, opened.dtype, opened.fill_value, opened.missing_value, any_length)
     return InputFacts(
         name=found.name,
         where=found.where,
-        dtype=dtype,
         shape=opened.shape,
         chunk_shape=chunk_shape,
         shift=shift,
         dims=found.dims,
-        attributes={**_times(found, opened.dtype), **attributes} if times else attributes,
-        fill_value=None if times else stored_fill(_fill_of(opened)),
+        **more,
     )
 
 
-def _fill_of(opened: OpenArray) -> Any:
-    fill = opened.fill_value
-    return np.zeros((), opened.dtype)[()] if fill is None else np.asarray(fill, opened.dtype)[()]
+def _typed(
+    found: Found, dtype: np.dtype[Any], fill: Any, missing_value: Any, any_length: str
+) -> dict[str, Any]:
+    """The facts of an array that its dtype decides: dtype, attributes and fill value.
+
+    Raises:
+        SourceError: If its values are neither numbers, times nor strings.
+    """
+    if dtype.kind in "mM":
+        attributes = {**_times(found, dtype), **_attributes(found, missing_value)}
+        return {"dtype": np.dtype(np.int64), "attributes": attributes}
+    if any_length:
+        attributes = of_strings(_attributes(found, None), missing_value or None)
+        return {"dtype": np.dtype(object), "attributes": attributes, "any_length": any_length}
+    if dtype.kind in "SU":
+        attributes = of_strings(
+            _attributes(found, None), missing_value if dtype.kind == "U" else None
+        )
+    elif dtype.name in DTYPES:
+        attributes = _attributes(found, missing_value)
+    else:
+        raise _no_numbers(found, f"values of dtype {dtype}")
+    fill_value = stored_fill(_fill_of(fill, dtype))
+    return {"dtype": dtype, "attributes": attributes, "fill_value": fill_value}
+
+
+def _fill_of(fill: Any, dtype: np.dtype[Any]) -> Any:
+    return np.zeros((), dtype)[()] if fill is None else np.asarray(fill, dtype)[()]
 
 
 def _attributes(found: Found, missing_value: Any) -> dict[str, Any]:
@@ -228,7 +328,8 @@ def _times(found: Found, dtype: np.dtype[Any]) -> dict[str, Any]:
             f" conventions; write it with a unit of {', '.join(_UNITS)}"
         )
     if dtype.kind == "m":
-        return {"units": _UNITS[unit]}
+        # Without it, readers take lengths of time for numbers.
+        return {"units": _UNITS[unit], "dtype": f"timedelta64[{unit}]"}
     return {"units": f"{_UNITS[unit]} since 1970-01-01", "calendar": "proleptic_gregorian"}
 
 
@@ -288,6 +389,8 @@ class _Scalar(InputArray):
         done: Future[None] = Future()
         try:
             value, _ = _scalar(self._found)
+            if value.dtype.kind in "mM":
+                value = value.view(np.int64)
             for box in boxes:
                 box.out[...] = value
         except ReadError as error:
@@ -300,35 +403,43 @@ class _Scalar(InputArray):
 def _scalar(found: Found) -> tuple[AnyArray, Any]:
     """The value, of shape (), and the fill value."""
     try:
-        if found.spec is not None:
+        if found.spec is not None and not why_python(found.metadata or {}):
             store = ts.open(found.spec, open=True, read=True).result()
             return np.asarray(store.read().result()), store.fill_value
-        access = found.access
-        if access is None or found.url is None:
+        place = found.folder or found.url
+        if place is None:
             raise ValueError("only TensorStore reads its format, and it does not open such URLs")
-        zarr = optional("zarr", f"{found.what}: one value in a store of fsspec", "zarr")
-        array = zarr.open_array(found.url, mode="r", storage_options=access.storage_options or None)
-        return np.asarray(array[...]), array.fill_value
+        check(found.metadata or {})  # before zarr-python sees them
+        zarr = optional("zarr", f"{found.what}: one value that zarr-python reads", "zarr")
+        options = found.access and found.access.storage_options
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they address the writers of such arrays
+            array = zarr.open_array(place, mode="r", storage_options=options or None)
+            value = np.asarray(array[...])
+        return value.astype(object) if value.dtype.kind == "T" else value, array.fill_value
+    except RefusedError as error:
+        raise _no_numbers(found, str(error)) from error
     except (ValueError, RuntimeError, OSError) as error:
         why = str(error) if found.access is None else found.access.reason(error)
         raise ReadError(f"{found.named} in {found.where} cannot be read: {why}") from error
 
 
-def _scalar_facts(found: Found) -> InputFacts:
+def _scalar_facts(found: Found, any_length: str) -> InputFacts:
     value, fill = _scalar(found)
-    dtype = value.dtype.newbyteorder("=")
-    if dtype.name not in DTYPES:
-        raise _no_numbers(found, f"a value of dtype {value.dtype}")
-    missing = fill if (found.metadata or {}).get("zarr_format") == 2 else None
+    metadata = found.metadata or {}
+    missing = fill if metadata.get("zarr_format") == 2 else None
+    if value.dtype.kind in "mM" and missing is not None:
+        missing = metadata.get("fill_value")  # the number, not the time
+    more = _typed(found, value.dtype.newbyteorder("="), fill, missing, any_length)
+    if fill is None:
+        more["fill_value"] = None
     return InputFacts(
         name=found.name,
         where=found.where,
-        dtype=dtype,
         shape=(),
         chunk_shape=(),
         shift=(),
-        attributes=_attributes(found, missing),
-        fill_value=None if fill is None else stored_fill(np.asarray(fill, dtype)[()]),
+        **more,
     )
 
 

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -244,8 +245,12 @@ def command(
     raw = click.get_current_context().meta[_RAW]
     run: Any = {name: settings.pop(name) for name in RunOptions.__annotations__ if name in settings}
     options = run["output_options"] = dict(run["output_options"] or storage_options) or None
+    with warnings.catch_warnings(record=True) as notes:
+        planned = _plan_conversion(sources, source, target, storage_options, settings)
+    for note in notes:
+        click.echo(f"windrow convert: {note.message}", err=True)
     conversion = dataclasses.replace(
-        _plan_conversion(sources, source, target, storage_options, settings),
+        planned,
         command=shlex.join(["windrow", "convert", *_resume_arguments(raw)]),
     )
     if dry_run:

@@ -27,7 +27,7 @@ from windrow.cli.main import BAD_DATA, examples, shared_options, show
     type=click.Choice(["fill", "error"]),
     default="fill",
     show_default=True,
-    help="How to treat chunks of Zarr that are not stored: as the fill value, or as bad.",
+    help="How to treat chunks of arrays that are not stored: as the fill value, or as bad.",
 )
 @click.option(
     "--files-only",

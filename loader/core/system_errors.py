@@ -1,7 +1,7 @@
-"""Errors of the operating system that say nothing of stored data.
+"""Errors that say nothing of damage to stored data.
 
-They are of this process or its machine, or of a file system that does not answer. A bad sector (EIO) is not
-among them: it is of the data.
+They are of this process or its machine, of a file system that does not answer, or of a library that lacks
+what the data need. A bad sector (EIO) is not among them: it is of the data.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _ASKED: Final = re.compile(r"\bmore memory than there is: ([\d,]+) bytes")
 _STATUS: Final = re.compile(
     r"\b(?:UNAVAILABLE|UNAUTHENTICATED|PERMISSION_DENIED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED): "
 )
+# How they say that they cannot read what is whole. Damaged chunks give other "unsupported" messages of codecs.
+_UNSUPPORTED: Final = re.compile(r"\bUNIMPLEMENTED: |\bvarlength chunks not supported")
 
 
 def is_of_machine(error: BaseException) -> bool:
@@ -54,6 +56,18 @@ def says_unanswered(why: str) -> bool:
     if found is not None:
         return int(found[1]) in _UNANSWERED
     return _NO_MEMORY.search(why) is not None or _STATUS.search(why) is not None
+
+
+def is_unsupported(error: BaseException) -> bool:
+    """Whether an error, or what caused it, says that the data are whole and cannot be read here."""
+    if isinstance(error, NotImplementedError) or _UNSUPPORTED.search(str(error)) is not None:
+        return True
+    return error.__cause__ is not None and is_unsupported(error.__cause__)
+
+
+def says_unsupported(why: str) -> bool:
+    """The same of the message of TensorStore."""
+    return _UNSUPPORTED.search(why) is not None
 
 
 def lacks_memory(why: str) -> bool:

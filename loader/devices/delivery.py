@@ -26,7 +26,7 @@ from windrow.devices.arrays import GlobalArrays
 from windrow.engine.context import RunContext
 from windrow.engine.prefetch_thread import Inline, PrefetchThread, ReadyBlock, ReadyQueue
 from windrow.engine.record_names import records_of_row
-from windrow.transforms import columns, tables
+from windrow.transforms import record_sizes, tables
 from windrow.transforms.nodes import Node
 from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Listed
@@ -143,7 +143,7 @@ class _Batches:
         made, self._made = self._made, None
         self._given += 1
         block = self._marks.sliced(self._given - 1, self._given)
-        return batch, block, columns.nbytes(batch), made
+        return batch, block, record_sizes.nbytes(batch), made
 
 
 class DeviceInline:

@@ -1,6 +1,7 @@
 """Trees of leaves with paths: specs, batches and shardings walked side by side.
 
-A path is a tuple of keys of dicts, names of fields, or positions in lists and tuples.
+A path is a tuple of keys of dicts, names of fields, or positions in lists and tuples. Objects that JAX knows as
+trees are containers too.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from windrow.transforms import pytrees
 from windrow.transforms.columns import ListColumns, is_named_tuple, rebuilt
+from windrow.transforms.pytrees import Pytree
 
 Path: TypeAlias = "tuple[str | int, ...]"
 
@@ -25,9 +28,10 @@ def items(tree: Any, *, is_spec: bool) -> list[tuple[str | int, Any]] | None:
         return list(tree.items())
     if is_named_tuple(tree):
         return list(zip(type(tree)._fields, tree, strict=True))  # type: ignore[attr-defined]
-    if isinstance(tree, (tuple, list if is_spec else ListColumns)):
+    if isinstance(tree, (tuple, list if is_spec else ListColumns)) and not isinstance(tree, Pytree):
         return list(enumerate(tree))
-    return None
+    opened = tree if isinstance(tree, Pytree) else pytrees.opened(tree)
+    return None if opened is None else list(zip(opened.keys, opened, strict=True))
 
 
 def leaves(tree: Any, *, is_spec: bool, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -48,6 +52,9 @@ def mapped(
     if found is None:
         return function(path, tree)
     children = [mapped(function, child, is_spec=is_spec, path=(*path, key)) for key, child in found]
+    opened = tree if isinstance(tree, Pytree) else pytrees.opened(tree)
+    if opened is not None:
+        return opened.like(children).made()
     made = rebuilt(tree, children)
     return list(made) if isinstance(made, list) else made
 

@@ -16,6 +16,7 @@ from windrow.sources.boxes import BoxPart
 from windrow.sources.chunks import ArrayPart, BoxScatterReader, LaidOutSource, Part, ScatterReader
 from windrow.sources.part_sizes import bytes_per_record, largest_bytes
 from windrow.sources.remote.options import is_remote_source
+from windrow.transforms.nodes import Node
 from windrow.transforms.options import MIB, ReadOptions
 
 IntArray = npt.NDArray[np.int64]
@@ -210,3 +211,8 @@ def index_bytes_of(part: Part) -> int:
     if isinstance(part, BoxPart):
         return _BOX_BYTES + _AXIS_BYTES * len(part.shape)
     return _INDEX_BYTES
+
+
+def default_options(node: Node) -> ReadOptions:
+    """The read options of a chain that gives none: no threads for a chain that reads nothing."""
+    return ReadOptions() if node.sources() else ReadOptions(num_threads=0)

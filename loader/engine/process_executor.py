@@ -6,9 +6,11 @@ The contract is the one of `windrow.engine.executors`.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -21,13 +23,13 @@ from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem, stage
 from windrow.engine.thread_map import NO_THREADS
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.profiler import OTHER, WORKERS, ActivityClock, doing
-from windrow.transforms import columns
+from windrow.transforms import columns, pytrees, record_sizes
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import Node, WorkerSettings
 from windrow.transforms.nodes.split import Halves, halved
 from windrow.transforms.options import MultiprocessingOptions, ReadOptions
 from windrow.transforms.row_blocks import Block
-from windrow.transforms.tables import Columnar, Listed, Table
+from windrow.transforms.tables import Columnar, Listed, Table, elements
 from windrow.workers.by_value import pickled_by_value
 from windrow.workers.messages import UNSENT_RESULT, Failure, MessageBuffer, failure_of
 from windrow.workers.pool import WorkerPool
@@ -79,7 +81,7 @@ class ProcessExecutor:
                 self._halves.append(halves)
         options: MultiprocessingOptions = settings.options
         self._options = dataclasses.replace(options, num_workers=options.most_workers)
-        handler = _Handler(tuple(parts))
+        handler = _Handler(tuple(parts), "jax" in sys.modules)
         make = workers or WorkerPool
         try:
             self.workers = make(handler, self._options, settings.init) if parts else None
@@ -277,13 +279,15 @@ class StagePart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Handler:
-    """Does the work items of a worker."""
+    """Does the work items of a worker; `has_trees` says whether the process that takes results may know trees of JAX."""
 
     parts: tuple[StagePart, ...]
+    has_trees: bool
 
     def __call__(self, task: StageTask, buffer: MessageBuffer) -> _Reply:
         part, maker, began_s = self.parts[task.stage], ActivityClock(), time.perf_counter()
-        with maker.working():
+        noting = pytrees.noting_unstacked() if self.has_trees else contextlib.nullcontext()
+        with maker.working(), noting as unknown:
             result = task.result(part.steps, part.upper, NO_THREADS)
             failure = None if result.error is None else failure_of(result.error)
             table, small = _packed(result.block.table, buffer)
@@ -302,6 +306,7 @@ class _Handler:
             result.arrived,
             result.bad,
             result.dropped,
+            bool(unknown),
         )
 
 
@@ -321,12 +326,15 @@ class _Reply:
     arrived: tuple[tuple[int, int], ...]
     bad: tuple[BadRow, ...]
     dropped: tuple[DroppedRow, ...]
+    has_unstacked: bool
 
     def result(self) -> Result:
         error = None if self.failure is None else self.failure.raised()
         if error is not None and not isinstance(error, Exception):
             raise error  # SystemExit and the like end the stream where they are
         table = _unpacked(self.stacked, len(self.marks)) if self.table is None else self.table
+        if self.has_unstacked:
+            table = Listed([columns.restacked(each) for each in elements(table)])
         return Result(
             Block(table, self.marks, self.made_of),
             error,
@@ -344,7 +352,7 @@ def _packed(table: Table, buffer: MessageBuffer) -> tuple[Table | None, Any]:
     """The table, or its elements as columns if they are small, which takes fewer messages."""
     if not isinstance(table, Listed) or table.rows < 2:
         return table, None
-    if columns.nbytes(table.elements[0]) > _SMALL_ROW_BYTES:
+    if record_sizes.nbytes(table.elements[0]) > _SMALL_ROW_BYTES:
         return table, None
     return None, stacked(table.elements, buffer)
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from windrow.engine.defaults import default_options
+from windrow.engine.budgets import default_options
 from windrow.explain.across import SharedStream, across, advice_on_lanes
 from windrow.explain.advice import advice_on
 from windrow.explain.explanation import Advice, Explanation, NodeLine

@@ -92,7 +92,9 @@ class _NodePlace:
 
     def reading(self, source: Any) -> str:
         """How a source is read."""
-        if isinstance(source, (ArrayDataSource, RangeDataSource, SequenceDataSource)):
+        if isinstance(source, (RangeDataSource, SequenceDataSource)):
+            return "copied from memory"
+        if isinstance(source, ArrayDataSource) and source.is_in_memory:
             return "copied from memory"
         if _is_read_one_by_one(source):
             return f"record by record, {self.of_each}"

@@ -146,6 +146,8 @@ def _check_of(location: Location) -> FolderCheck | None:
     """Return the check of a folder that a conversion wrote; None for anything else."""
     if location.is_local:
         folder = os.path.isdir(location.path)
+    elif "|" in location.path:  # only TensorStore opens it, such as a zip file
+        folder = False
     else:
         folder = not (signatures.of_name(location.name) or is_glob(location) or is_range(location))
     if not folder:

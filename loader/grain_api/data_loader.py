@@ -21,7 +21,7 @@ from windrow.grain_api.loader_state import elements_before, in_place
 from windrow.grain_api.operations import BatchOperation
 from windrow.grain_api.records import Record, RecordMetadata
 from windrow.grain_api.samplers import IndexSampler, Sampler, SequentialSampler, length_of
-from windrow.grain_api.sharding import NoSharding, ShardOptions
+from windrow.grain_api.sharding import NoSharding, ShardOptions, elements_of_shard
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
 from windrow.map_dataset import MapDataset
@@ -42,8 +42,9 @@ _KINDS = ("Map", "Filter", "FlatMap", "Batch", *_RANDOM)
 class DataLoader:
     """Elements of a source in the order of a sampler, after some transforms.
 
-    Signature, elements and order are Grain's. Where the number of elements is not a multiple of the
-    number of shards, the last ones are left out, so that all shards have equally many.
+    Signature, elements and order are Grain's. Where the number of records is not a multiple of the
+    number of shards, the first shards have one record more; with `drop_remainder=True` of `ShardOptions`
+    the last records are left out, so that all shards have equally many.
 
     Args:
         data_source: A source: see `MapDataset.source`.
@@ -174,8 +175,8 @@ class DataLoaderIterator(Iterator[Any]):
         """The state after the element given last: JSON, as UTF-8."""
         return json.dumps(self._iterator.get_state()).encode()
 
-    def set_state(self, state: bytes) -> None:
-        """Resume from a state of Windrow, or of Grain's loader over the same records.
+    def set_state(self, state: bytes) -> Self:
+        """Resume from a state of Windrow, or of Grain's loader over the same records; the iterator itself.
 
         The number of workers may differ. A state of Grain's loader with several workers names a step
         of this loader only where they have taken consecutive records.
@@ -195,6 +196,7 @@ class DataLoaderIterator(Iterator[Any]):
         if set(found) == {"position"}:
             found = in_place(self._iterator, found["position"])
         self._iterator.set_state(found)
+        return self
 
     def start_prefetch(self) -> None:
         """Start making elements ahead now, not at the first `next`."""
@@ -288,7 +290,8 @@ def _shard(sampler: Any) -> ShardOptions:
     # Grain's samplers keep it there, and samplers of users that follow them.
     try:
         found = sampler._shard_options
-        return ShardOptions(found.shard_index, found.shard_count)
+        drop_remainder = getattr(found, "drop_remainder", False)
+        return ShardOptions(found.shard_index, found.shard_count, drop_remainder)
     except AttributeError:
         raise PlanError(
             f"DataLoader: the sampler {sampler!r} has no shard options; give shard_options=, such as"
@@ -311,7 +314,7 @@ class _SampledKeys:
 
     def __init__(self, sampler: Any, shard: ShardOptions) -> None:
         self._sampler, self._shard = sampler, shard
-        self._length = length_of(sampler) // shard.shard_count
+        self._length = elements_of_shard(length_of(sampler), shard)
         # As Grain: a sampler is known by how it prints itself.
         self.fingerprint = f"{sampler!r}, {shard.shard_index} of {shard.shard_count}"
 

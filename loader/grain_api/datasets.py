@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from windrow.core.text import with_article
 from windrow.errors import ArgumentError
@@ -324,9 +324,10 @@ class _Forwarding(DatasetIterator[Any]):
         """The other's state."""
         return self._iterator.get_state()
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: Any) -> Self:
         """Move the other to a state."""
         self._iterator.set_state(state)
+        return self
 
 
 def multithread_prefetch(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 from windrow import state_files
 from windrow.core.text import with_article
@@ -47,8 +47,7 @@ class ElasticIterator(Iterator[Any]):
         >>> first = ElasticIterator(numbers, 8, ShardOptions(1, 2))
         >>> next(first).tolist()
         [1, 3, 5, 7]
-        >>> again = ElasticIterator(numbers, 8, ShardOptions(3, 4))
-        >>> again.set_state(first.get_state())
+        >>> again = ElasticIterator(numbers, 8, ShardOptions(3, 4)).set_state(first.get_state())
         >>> next(again).tolist()
         [11, 15]
     """
@@ -121,8 +120,8 @@ class ElasticIterator(Iterator[Any]):
         """The state after the step made last: JSON, the same on all processes."""
         return {"global_next_index": self._next, "fingerprint": self._fingerprint}
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Resume from a state of any process, or of Grain's class.
+    def set_state(self, state: dict[str, Any]) -> Self:
+        """Resume from a state of any process, or of Grain's class; the iterator itself.
 
         Raises:
             StateError: If it is invalid, or of another dataset.
@@ -142,6 +141,7 @@ class ElasticIterator(Iterator[Any]):
             )
         self.close()
         self._next, self._iterator = found, None
+        return self
 
     async def save(self, directory: Any) -> state_files.Pending:
         """Write the state as an Orbax checkpointable: see `DatasetIterator.save`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -88,8 +88,9 @@ class _Iterator(DatasetIterator[Any]):
     def get_state(self) -> Any:
         return _plain(self._theirs.get_state())
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: Any) -> Self:
         self._theirs.set_state(state)
+        return self
 
     def close(self) -> None:
         self._theirs.close()

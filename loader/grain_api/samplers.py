@@ -13,7 +13,7 @@ import numpy as np
 
 from windrow.errors import PlanError, RecordIndexError
 from windrow.grain_api.records import RecordMetadata
-from windrow.grain_api.sharding import NoSharding, ShardOptions, even_split
+from windrow.grain_api.sharding import NoSharding, ShardOptions, elements_of_shard, even_split
 from windrow.map_dataset import MapDataset
 from windrow.transforms.arguments import at_least, checked_seed
 
@@ -84,7 +84,7 @@ class SequentialSampler:
         """The elements that a shard gets of a dataset; None if the dataset has too few records."""
         if len(dataset) < self._max_index:
             return None
-        count = self._max_index // shard.shard_count
+        count = elements_of_shard(self._max_index, shard)
         return dataset[: self._max_index][shard.shard_index :: shard.shard_count][:count]
 
 
@@ -129,10 +129,11 @@ class IndexSampler:
         self._shard_options, self._shuffle = shard_options, bool(shuffle)
         self._num_epochs = num_epochs
         self._max_index = None if num_epochs is None else num_epochs * num_records
+        start, stop = even_split(num_records, shard_options)
+        # The first shards have more records, in each epoch anew: their last elements have larger numbers.
+        self._last = None if num_epochs is None else (stop - start) * num_epochs
         if num_epochs is not None and shard_options.drop_remainder:
-            start, stop = even_split(num_records, shard_options)
-            equal = (stop - start) * shard_options.shard_count * num_epochs
-            self._max_index = min(num_epochs * num_records, equal)
+            self._max_index = (stop - start) * shard_options.shard_count * num_epochs
         self._keys = self._in_order(MapDataset.range(num_records))
 
     def __len__(self) -> int:
@@ -146,8 +147,9 @@ class IndexSampler:
         )
 
     def __getitem__(self, index: int) -> RecordMetadata:
-        check_index(index, len(self), "IndexSampler")
-        key = self._keys[index // self._shard_options.shard_count]
+        count = self._shard_options.shard_count
+        check_index(index, max(len(self), (self._last or 0) * count), "IndexSampler")
+        key = self._keys[index // count]
         return RecordMetadata(index, key, self.generator(index))
 
     def generator(self, index: int) -> np.random.Generator | None:
@@ -175,7 +177,7 @@ class IndexSampler:
             )
         if self._max_index is None:
             return part.repeat()
-        return part.repeat()[: self._max_index // count]
+        return part.repeat()[: self._max_index // count if shard.drop_remainder else self._last]
 
 
 def check_index(index: int, stop: int, who: str) -> None:

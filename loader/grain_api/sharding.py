@@ -61,6 +61,13 @@ class ShardByJaxProcess(ShardOptions):
         super().__init__(index, count, drop_remainder)
 
 
+def elements_of_shard(elements: int, options: ShardOptions) -> int:
+    """The number of elements that a shard gets of those that are dealt out to all shards in turn."""
+    if options.drop_remainder:
+        return elements // options.shard_count
+    return len(range(options.shard_index, elements, options.shard_count))
+
+
 def even_split(records: int, options: ShardOptions) -> tuple[int, int]:
     """The records `[start, stop)` of a shard, which lie one after the other."""
     each, more = divmod(records, options.shard_count)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from windrow.base import Dataset
 from windrow.core.optional_imports import optional
 from windrow.core.text import with_article
-from windrow.errors import ArgumentError, PlanError, RecordIndexError
+from windrow.errors import ArgumentError, ElementError, PlanError, RecordIndexError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
 from windrow.sources.base import ArraySpec
@@ -87,7 +87,7 @@ def batch_and_pad(values: Sequence[Any], *, batch_size: int, pad_value: Any = 0)
 
     Raises:
         PlanError: If there are no elements, or too many.
-        ElementError: If elements do not fit together.
+        ElementError: If elements do not fit together, or `pad_value` is not a value of their dtype.
 
     Example:
         >>> import windrow
@@ -103,10 +103,16 @@ def batch_and_pad(values: Sequence[Any], *, batch_size: int, pad_value: Any = 0)
 
     def padded(column: Any) -> Any:
         rows = np.stack(column) if isinstance(column, list) else np.asarray(column)
+        if more and rows.dtype.kind in "biufc" and not columns.holds(rows.dtype, pad_value):
+            raise ElementError(
+                f"batch_and_pad: pad_value={pad_value!r} is not a value of dtype {rows.dtype}, which elements"
+                " have; choose another, or convert them in a map before"
+            )
         pad = np.full((more, *rows.shape[1:]), pad_value, rows.dtype)
         return np.concatenate([rows, pad]) if more else rows
 
-    return columns.map_columns(padded, columns.batch_of(list(values)))
+    batch = columns.columns_in(columns.batch_of(list(values)))
+    return columns.element_of(columns.map_columns(padded, batch))
 
 
 class RngPool:

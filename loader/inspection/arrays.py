@@ -20,9 +20,12 @@ from windrow.inspection.facts import ArrayFacts, Inspection
 from windrow.sources import signatures
 from windrow.sources.detection import Contents
 from windrow.sources.location import Location
+from windrow.sources.zarr.consolidated import warn_of_differences
 from windrow.sources.zarr.find import find_all, open_each
 from windrow.sources.zarr.metadata import sizes_of
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of, choose
+from windrow.sources.zarr.placement import refuse_misplaced
+from windrow.sources.zarr.precomputed import PrecomputedChunks
 from windrow.sources.zarr.stores import Access
 
 _METADATA: Final = signatures.ZARR.metadata_files.union(
@@ -45,6 +48,7 @@ def inspect_contents(contents: Contents, sizes: bool | None) -> Inspection:
         sizes: Whether to count their stored bytes, as for `windrow.inspect`.
 
     Raises:
+        SourceError: If files lie in a local array, and no chunk where its metadata say.
         WindrowError: As `find_arrays` raises it.
     """
     tree = find_arrays(contents.location)
@@ -102,10 +106,12 @@ def inspect_arrays(place: Location, tree: FoundTree, sizes: Mapping[str, int] | 
     """
     found = list(arrays_of(tree))
     data = _data(tree)
+    warn_of_differences((item, None) for item in found)
     unread = [item for item in found if item.metadata is None]
     opened = iter(open_each(unread, refuse=True))
     arrays = []
     for item in found:
+        refuse_misplaced(item)
         held = _held_bytes(item) if sizes is None else sizes.get(item.name)
         facts = _of_store(item, next(opened)) if item.metadata is None else _of_zarr(item)
         arrays.append(dataclasses.replace(facts, holds_records=item in data, stored_bytes=held))
@@ -220,6 +226,8 @@ def _of_zarr(found: Found) -> ArrayFacts:
 
 def _of_store(found: Found, store: Any) -> ArrayFacts:
     """Return the facts of an array that TensorStore has opened."""
+    if found.is_precomputed and found.access is None:
+        PrecomputedChunks(found, store).ending()
     layout = store.chunk_layout
     chunks, shards = tuple(layout.read_chunk.shape), tuple(layout.write_chunk.shape)
     codec = store.codec.to_json()

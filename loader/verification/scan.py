@@ -346,6 +346,8 @@ class _ChunkScan(Scan):
             return found
         for file in files:
             found.refuse(NO_CHUNK, ReadError(_STRAY, file=file))
+        if self._refuse_missing and self._checks.misplaced:
+            found.refuse(NO_CHUNK, ReadError(self._checks.misplaced))
         return found
 
     def _cell_bytes(self, chunks: list[int]) -> int:

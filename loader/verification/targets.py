@@ -25,7 +25,8 @@ from windrow.sources.detection import Contents
 from windrow.sources.location import Location
 from windrow.sources.tfds.splits import AddedSplits
 from windrow.sources.zarr.metadata import of_any_length
-from windrow.sources.zarr.names import Found, arrays_of
+from windrow.sources.zarr.names import Found, arrays_of, records_in
+from windrow.sources.zarr.ragged import RaggedDataSource
 from windrow.sources.zarr.source import ZarrDataSource
 from windrow.verification.scan import Damage, Scan, ScanResult, ScanTask
 
@@ -48,6 +49,7 @@ class ScanTargets:
         scans: Scans of files that no source reads.
         bad: Files and arrays that could not be opened, and why.
         left_out: Arrays that are not read, and why.
+        rows: Records of arrays that hold records, by name; coordinates and offsets of rows hold none.
     """
 
     stored_as: str
@@ -55,14 +57,17 @@ class ScanTargets:
     scans: list[Scan] = dataclasses.field(default_factory=list)
     bad: list[BadFile] = dataclasses.field(default_factory=list)
     left_out: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    rows: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def records(self) -> int | None:
-        """Records of all files, or rows of the arrays; None if only `scans` count them."""
-        lengths = [len(source) for source in self.sources]
+        """Records of all files, or of the arrays; None if only `scans` count them."""
         if self.scans:
             return None
-        return max(lengths, default=0) if self.stored_as == "zarr" else sum(lengths)
+        if self.stored_as != "zarr":
+            return sum(map(len, self.sources))
+        names = (part.name for source in self.sources for part in source.parts)
+        return max((self.rows.get(name, 0) for name in names), default=0)
 
 
 def scan_array_record(contents: Contents) -> ScanTargets:
@@ -113,7 +118,15 @@ def scan_arrays_at(location: Location, names: Sequence[str] = ()) -> ScanTargets
     """
     targets = ScanTargets("zarr")
     by_length: dict[int | None, list[str]] = {}
-    for array in arrays_of(find_arrays(location, names)):
+    tree = find_arrays(location, names)
+    arrays, groups = records_in(tree)
+    targets.rows = {**arrays, **groups}
+    rows = {group: _rows_at(location, group) for group, count in groups.items() if count}
+    ragged = {group: source for group, source in rows.items() if source is not None}
+    targets.sources += ragged.values()
+    for array in arrays_of(tree):
+        if array.name.rpartition("/")[0] in ragged:
+            continue
         if (reason := _reason_left_out(array)) is not None:
             targets.left_out.append((array.name, reason))
         else:
@@ -129,6 +142,15 @@ def scan_arrays_at(location: Location, names: Sequence[str] = ()) -> ScanTargets
         targets.sources += sources
         targets.bad += bad
     return targets
+
+
+def _rows_at(location: Location, group: str) -> LaidOutSource | None:
+    """Open a group of rows that differ in length; None if that fails, and its arrays are read one by one."""
+    only, options = [group] if group else None, location.storage_options
+    try:
+        return RaggedDataSource(location.path, names=only, storage_options=options)
+    except UNOPENED:
+        return None
 
 
 def scan_files(files: Sequence[Location]) -> ScanTargets:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from typing import Any, Final
@@ -119,8 +120,8 @@ class FileSystems:
         import fsspec
 
         protocol = part.partition("://")[0] if "://" in part else part
-        if "://" not in part and "::" not in url:
-            protocol = "file"
+        if "://" not in part and ("::" not in url or not re.fullmatch("[a-z]+", part)):
+            protocol = "file"  # to fsspec a single word in a chain is a protocol, all else a path
         what = f"{self._what}: reading {shown_url(url)}"
         error: WindrowError
         try:

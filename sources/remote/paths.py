@@ -22,11 +22,20 @@ UNFINISHED_MARKER: Final = "_WINDROW_UNFINISHED"
 # The name that tfds gives to a folder until it is complete.
 _BUILT_BY_TFDS: Final = r"incomplete\.[A-Z0-9]{6}_"
 _LONGEST_COMMAND: Final = 2000
+# Protocols that may stand before the path of a local archive, as in `zip::/data/a.zip`.
+_ARCHIVES: Final = ("zip", "tar", "libarchive")
 
 
 def is_remote(text: str) -> bool:
     """Whether `text` is a URL other than `file://`, which is a local path."""
-    return "://" in text and not text.startswith("file://")
+    if "://" in text:
+        return not text.startswith("file://")
+    return text.partition("::")[0] in _ARCHIVES and "::" in text
+
+
+def zip_url(path: str) -> str:
+    """The URL of the content of a zip file of this machine."""
+    return f"file://{urllib.parse.quote(path)}|zip:"
 
 
 def parted(path: str) -> tuple[str, str]:
@@ -38,7 +47,9 @@ def parted(path: str) -> tuple[str, str]:
     if not is_remote(path):
         return path, ""
     parts = path.split("::")
-    named = next(at for at, part in enumerate(parts) if "://" in part)
+    named = next((at for at, part in enumerate(parts) if "://" in part), None)
+    if named is None:  # such as zip::/data/a.zip
+        named, parts[0] = 0, f"{parts[0]}://"
     head = "::".join(parts[: named + 1])
     rest = "".join("::" + part for part in parts[named + 1 :])
     if _is_web(parts[named]):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from windrow.errors import ArgumentError
 from windrow.sources.windows.fields import Field
 from windrow.sources.windows.origins import Dim
-from windrow.sources.zarr.tree import OpenArray
+from windrow.sources.zarr.open_array import OpenArray
 
 _WHAT: Final = "WindowDataSource"
 

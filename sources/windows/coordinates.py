@@ -27,8 +27,14 @@ from windrow.sources.windows.selection import Coordinate
 from windrow.sources.zarr.find import found_array
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
-from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
-from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.metadata import (
+    attributes_of,
+    axis_names,
+    is_v3,
+    of_any_length,
+    why_python,
+)
+from windrow.sources.zarr.names import Consolidated, Found
 from windrow.sources.zarr.opened import OpenedFolder
 from windrow.sources.zarr.stores import (
     Access,
@@ -59,6 +65,8 @@ class _StoredCoordinate:
     meta: Mapping[str, Any]
     modern: bool
     attributes: Mapping[str, Any]
+    consolidated: Consolidated | None = None
+    path: str = ""
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -189,7 +197,7 @@ def _extra(found: Found) -> dict[str, _StoredCoordinate]:
     folder = _folder(found)
     above = None if folder is None else folder.parent()
     if above is not None:
-        lists.append(_group_attributes(above[0]).get("coordinates"))
+        lists.append(_group_attributes(found, above[0]).get("coordinates"))
     listed = dict.fromkeys(name for text in lists if isinstance(text, str) for name in text.split())
     names = [name for name in listed if name not in found.dims]
     looks = [functools.partial(_in_groups, found, name) for name in names]
@@ -228,15 +236,29 @@ def _in_groups(found: Found, name: str) -> _StoredCoordinate | None:
     """The array `name` in the group of an array, or in a group above it."""
     if not name or "/" in name or "\0" in name or name in (".", ".."):
         return None
-    for group in _groups(_folder(found)):
+    listed, path = found.consolidated, found.path
+    while listed is not None and path:
+        path = path.rpartition("/")[0]
+        at = f"{path}/{name}" if path else name
+        meta, zattrs = listed.nodes.get(at, ({}, None))
+        if "shape" in meta:
+            own = attributes_of(meta, zattrs)
+            folder = listed.folder.child(at)
+            return _StoredCoordinate(folder, name, meta, is_v3(meta), own, listed, at)
+    for group in _groups(_folder(found), None if listed is None else listed.folder):
         stored = _stored(group.child(name), name)
         if stored is not None:
             return stored
     return None
 
 
-def _groups(folder: Folder | None) -> Iterator[Folder]:
+def _groups(folder: Folder | None, listed: Folder | None = None) -> Iterator[Folder]:
+    """The groups around an array; `listed` is the one whose consolidated metadata describe it."""
     above = None if folder is None else folder.parent()
+    if listed is not None:
+        above = listed.parent()
+        if above is None or not _is_group(above[0]):
+            return
     for _ in range(_DEEPEST):
         if above is None:
             return
@@ -254,7 +276,11 @@ def _is_group(folder: Folder) -> bool:
     return any(look.read(key) is not None for key in (".zgroup", ".zmetadata"))
 
 
-def _group_attributes(folder: Folder) -> Mapping[str, Any]:
+def _group_attributes(found: Found, folder: Folder) -> Mapping[str, Any]:
+    """The attributes of the group of an array, which is `folder`."""
+    if (listed := found.consolidated) is not None:
+        group = found.path.rpartition("/")[0]
+        return attributes_of(*listed.nodes.get(group, ({}, None))) if group else listed.attributes
     look = MetadataLookup(folder)
     meta = look.metadata("zarr.json")
     attributes = look.attributes() if meta is None else meta.get("attributes")
@@ -298,7 +324,14 @@ def _read(stored: _StoredCoordinate, dim: str) -> Coordinate:
 
 def _values(stored: _StoredCoordinate) -> AnyArray:
     """Reads the values as they are stored."""
-    array = found_array(stored.folder, "", stored.meta, stored.attributes)
+    array = found_array(
+        stored.folder,
+        "",
+        stored.meta,
+        stored.attributes,
+        consolidated=stored.consolidated,
+        path=stored.path,
+    )
     if of_any_length(stored.meta):
         python = open_python(array, why_python(stored.meta))
         return PythonReader(python).read(np.arange(python.shape[0], dtype=np.int64))

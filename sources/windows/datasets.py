@@ -19,7 +19,7 @@ from windrow.sources.chunks import AnyArray
 from windrow.sources.windows.cf import described
 from windrow.sources.windows.plan import WindowPlan
 from windrow.sources.windows.window_coordinates import WindowCoordinate, axis_name
-from windrow.sources.zarr.tree import OpenArray
+from windrow.sources.zarr.open_array import OpenArray
 
 if TYPE_CHECKING:
     import xarray

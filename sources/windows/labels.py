@@ -34,6 +34,7 @@ NS: Final = {
     "h": 3600 * 10**9,
     "D": 24 * 3600 * 10**9,
 }
+DATE_PARTS: Final = ("year", "month", "day", "hour", "minute", "second", "microsecond")
 _TIME: Final = re.compile(
     r"(?P<year>\d{4})(?:-?(?P<month>\d{2})-?(?P<day>\d{2})|-(?P<only>\d{1,2})"
     r"|-(?P<month1>\d{1,2})-(?P<day1>\d{1,2}))?"
@@ -150,10 +151,7 @@ def _of_time(label: Any, dtype: np.dtype[Any], what: str) -> Interval:
         return Interval(-(-first // size), -(-after // size) - 1, Fraction(first, size))
     if isinstance(label, datetime.datetime):
         if label.tzinfo is not None:
-            raise SourceError(
-                f"{what}: the label {label!r} has a time zone, and the coordinate has none; give"
-                " the time in UTC, without a zone"
-            )
+            raise _zoned(label, what)
         label = np.datetime64(label)
     elif isinstance(label, datetime.date):
         label = np.datetime64(label)
@@ -187,9 +185,44 @@ def _parsed(text: str, what: str) -> np.datetime64:
                 return np.datetime64(written)
         except ValueError:
             pass
-    raise SourceError(
+    raise _not_a_time(text, what)
+
+
+def _not_a_time(text: str, what: str) -> SourceError:
+    return SourceError(
         f"{what}: the label {text!r} is not a time; give it as 2019, 2019-03, 2019-03-01 or"
         " 2019-03-01T12:30:00, without a zone"
+    )
+
+
+def date_in(label: Any, what: str) -> dict[str, int]:
+    """The parts of a date that a label names, from its year on; its calendar may be any.
+
+    Raises:
+        SourceError: If the label is not a time, or has a zone.
+    """
+    if isinstance(label, np.datetime64):
+        if np.isnat(label):
+            raise SourceError(f"{what}: the label is NaT, which no value equals; give a time")
+        label = label.astype("M8[us]").item()
+    if isinstance(label, datetime.date):
+        if getattr(label, "tzinfo", None) is not None:
+            raise _zoned(label, what)
+        return {name: getattr(label, name) for name in DATE_PARTS if hasattr(label, name)}
+    found = _TIME.fullmatch(label.strip()) if isinstance(label, str) else None
+    if found is None:
+        raise _not_a_time(str(label), what)
+    part = found.groupdict()
+    part["month"] = part["month"] or part["month1"] or part["only"]
+    part["day"] = part["day"] or part["day1"]
+    part["microsecond"] = part["fraction"] and part["fraction"][:6].ljust(6, "0")
+    return {name: int(part[name]) for name in DATE_PARTS if part[name]}
+
+
+def _zoned(label: Any, what: str) -> SourceError:
+    return SourceError(
+        f"{what}: the label {label!r} has a time zone, and the coordinate has none; give"
+        " the time in UTC, without a zone"
     )
 
 

@@ -74,8 +74,8 @@ class LevelChooser:
         """Whether levels are meant without a resolution, where arrays of these names would not do."""
         named = [f.array if isinstance(f, Field) else f for f in _values(self.fields)]
         images = [each for each in pyramids.values() if each.levels[0].metadata is not None]
-        several = {each.name for each in images if len(each.levels) > 1}
-        if "" in several and not any(named):
+        whole = {each.name for each in images}
+        if "" in whole and not any(named):
             return True  # an OME-Zarr image, and the user names no level
         # A scale of a precomputed volume is not an array by itself.
         scales = {
@@ -88,9 +88,8 @@ class LevelChooser:
         if scales & names:
             return True
         if not isinstance(self.fields, Mapping):
-            return self._has_extents and bool(several)
-        groups = several | {each.name for each in images if each.name}
-        return self._has_extents and bool(groups & names)
+            return self._has_extents and bool(whole)
+        return self._has_extents and bool(whole & names)
 
     def _without_fields(self, tree: FoundTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
         if "" in pyramids:

@@ -20,7 +20,7 @@ from windrow.sources.padding import Padding
 from windrow.sources.windows.fields import TakenField
 from windrow.sources.windows.origins import Home
 from windrow.sources.windows.plan import WindowPlan
-from windrow.sources.zarr.tree import OpenArray
+from windrow.sources.zarr.open_array import OpenArray
 
 # One call gathers many windows up to this number of bytes; a larger one is worth its own call.
 _LARGE_BYTES: Final = 64 * 2**10

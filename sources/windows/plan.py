@@ -46,8 +46,8 @@ from windrow.sources.windows.stores import check_labels, coordinate_along
 from windrow.sources.windows.times import Offsets, Times, times_along, with_times
 from windrow.sources.windows.world import World, limits, tolerances
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.open_array import OpenArray
 from windrow.sources.zarr.spacing import Extent, Spacing, extent
-from windrow.sources.zarr.tree import OpenArray
 
 _WHAT: Final = "WindowDataSource"
 _PADS: Final = ("constant", "edge", "reflect", "symmetric", "wrap")

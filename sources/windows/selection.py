@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import IntArray
+from windrow.sources.windows.calendars import interval_among, is_date
 from windrow.sources.windows.fields import integer
 from windrow.sources.windows.labels import (
     Interval,
@@ -60,6 +61,29 @@ class Coordinate:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def is_of_times(self) -> bool:
+        """Whether it holds times, which may be numbers of a calendar that NumPy has not."""
+        return self.values.dtype.kind == "M" or self._counts_times
+
+    @property
+    def _counts_times(self) -> bool:
+        return " since " in self.unit and self.values.dtype.kind in "iuf"
+
+    def interval(self, label: Any) -> Interval:
+        """The interval that a label stands for among the values.
+
+        Raises:
+            ArgumentError, SourceError, MissingExtraError: As `interval_of` and
+                `calendars.interval_among` raise them.
+        """
+        what = f"coordinate {self.name!r}"
+        if self._counts_times and is_date(label):
+            calendar = str(self.attributes.get("calendar", "standard"))
+            dtype, held = self.values.dtype, self.range
+            return interval_among(label, dtype, self.unit, calendar, what, held)
+        return interval_of(label, self.values.dtype, what)
 
     @functools.cached_property
     def _keys(self) -> AnyArray:
@@ -129,8 +153,7 @@ def range_of(coordinate: Coordinate, wanted: slice) -> slice:
             f"{what}: a slice of labels has no step, got {wanted!r}; give the ends only"
         )
     ends = [
-        None if end is None else interval_of(end, coordinate.values.dtype, what)
-        for end in (wanted.start, wanted.stop)
+        None if end is None else coordinate.interval(end) for end in (wanted.start, wanted.stop)
     ]
     count = len(coordinate)
     if ends == [None, None]:
@@ -169,7 +192,7 @@ def position_of(coordinate: Coordinate, label: Any, *, method: str | None = None
     what = f"coordinate {coordinate.name!r}"
     if method not in (None, "nearest"):
         raise ArgumentError(f'{what}: method must be None or "nearest", got {method!r}')
-    interval = interval_of(label, coordinate.values.dtype, what)
+    interval = coordinate.interval(label)
     if method is not None:
         return _nearest(coordinate, label, interval)
     low, high = coordinate._places(interval)
@@ -229,7 +252,7 @@ def _only(coordinate: Coordinate, label: Any, low: int, high: int) -> int:
     if high - low > 1:
         way = (
             f"give slice({label!r}, {label!r}) for all of them, or one of them in full"
-            if isinstance(label, str) and coordinate.values.dtype.kind == "M"
+            if isinstance(label, str) and coordinate.is_of_times
             else "select by position"
         )
         raise SourceError(
@@ -363,7 +386,7 @@ def _is_list(label: Any) -> bool:
 
 
 def _by_label(label: Any, coordinate: Coordinate, *, moves: bool, method: str | None) -> Picked:
-    if isinstance(label, str) and coordinate.values.dtype.kind == "M" and coordinate.direction:
+    if isinstance(label, str) and coordinate.is_of_times and coordinate.direction:
         # A string may cover many times, such as all of a month.
         covered = range_of(coordinate, slice(label, label))
         if moves or covered.stop - covered.start > 1:

@@ -34,10 +34,12 @@ from windrow.sources.windows.plan import WindowRequest, planned
 from windrow.sources.windows.window_coordinates import window_coordinates
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.missing import Missing
 from windrow.sources.zarr.objects import standing_for
+from windrow.sources.zarr.open_array import LIBRARY, OpenArray
 from windrow.sources.zarr.over_tree import OverTree
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray
+from windrow.sources.zarr.tree import ArrayTree
 
 if TYPE_CHECKING:
     import xarray
@@ -93,6 +95,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         direct: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
+        missing: Missing = "fill",
     ) -> None:
         """Opens the arrays; reads metadata and coordinates, but no values.
 
@@ -155,6 +158,7 @@ class WindowDataSource(OverTree, LaidOutSource):
             direct: As for `ZarrDataSource`.
             storage_options: As for `ZarrDataSource`.
             remote: As for `ZarrDataSource`.
+            missing: As for `ZarrDataSource`.
 
         Raises:
             ArgumentError: If an argument is of a wrong kind, or names an unknown dimension or array.
@@ -175,7 +179,7 @@ class WindowDataSource(OverTree, LaidOutSource):
             resolution, fields, (sizes, strides, start, stop, {"centers": centers_unit})
         )
         self._tree = ArrayTree(
-            _WHAT, arrays, direct=direct, names=names, access=access, choose=levels
+            _WHAT, arrays, direct=direct, names=names, access=access, choose=levels, missing=missing
         )
         request = WindowRequest(
             sizes=sizes,

@@ -16,7 +16,7 @@ from windrow.sources.windows.coordinates import AnyArray, Coordinates
 from windrow.sources.windows.origins import Dim
 from windrow.sources.windows.selection import Coordinate, shown_label
 from windrow.sources.zarr.held import HeldArray
-from windrow.sources.zarr.tree import OpenArray
+from windrow.sources.zarr.open_array import OpenArray
 
 _WHAT: Final = "WindowDataSource"
 # One store may hold the same latitudes as float32, and another one as float64. Without a step, the share

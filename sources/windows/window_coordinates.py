@@ -22,7 +22,7 @@ from windrow.sources.windows.origins import Dim, Origins
 from windrow.sources.windows.plan import WindowPlan
 from windrow.sources.windows.selection import Coordinate
 from windrow.sources.windows.stores import coordinate_along
-from windrow.sources.zarr.tree import OpenArray
+from windrow.sources.zarr.open_array import OpenArray
 
 _WHAT: Final = "WindowDataSource"
 _NONE: Final[Mapping[str, Any]] = {}

@@ -26,9 +26,9 @@ from windrow.sources.windows.fields import TakenField
 from windrow.sources.windows.origins import Dim, OriginAxis, Run, left_over, named
 from windrow.sources.windows.selection import Coordinate, Picked
 from windrow.sources.windows.times import times_along
+from windrow.sources.zarr.open_array import OpenArray
 from windrow.sources.zarr.spacing import SLACK, Extent, Spacing, extent, length_or_angle
 from windrow.sources.zarr.store_array import StoreArray
-from windrow.sources.zarr.tree import OpenArray
 
 _WHAT: Final = "WindowDataSource"
 # Names of degrees where a coordinate has no unit, as xarray writes it.

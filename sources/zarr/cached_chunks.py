@@ -32,8 +32,8 @@ from windrow.sources.zarr.local.presence import metadata_in
 if TYPE_CHECKING:
     from windrow.sources.remote.cache_segments import SegmentFile
     from windrow.sources.remote.remote_file import RemoteFile
-    from windrow.sources.zarr.python_store import RangeObjects
     from windrow.sources.zarr.remote import FetchedPresence
+    from windrow.sources.zarr.stored_objects import RangeObjects
 
 _ENTRY_BYTES: Final = 16
 _CHECKSUM_BYTES: Final = 4

@@ -17,6 +17,7 @@ from windrow.sources.base import IntArray
 from windrow.sources.chunks import Part
 from windrow.sources.remote.coming_reads import NEVER, ComingRanges
 from windrow.sources.zarr.cached_readers import CachedReads
+from windrow.sources.zarr.missing import reader_inside
 from windrow.sources.zarr.zarr_python import PythonReader
 
 # About as many chunks of records are looked up at a time: a window may lie in many.
@@ -97,7 +98,7 @@ class _KnownPart:
 
 
 def _reader(part: Part) -> Any:
-    return getattr(part, "reader", None)
+    return reader_inside(getattr(part, "reader", None))
 
 
 def _is_known(part: Part) -> bool:

@@ -6,9 +6,9 @@ consolidated metadata describe, its own metadata are not read.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ import tensorstore as ts
 
 from windrow.core.redaction import shown_url
 from windrow.core.text import with_article
-from windrow.errors import ArgumentError, NotFoundError, SourceError
+from windrow.errors import ArgumentError, SourceError
 from windrow.sources.remote.paths import (
     UNFINISHED_MARKER,
     is_remote,
@@ -28,21 +28,31 @@ from windrow.sources.remote.paths import (
     refuse_unfinished,
     unfinished,
 )
+from windrow.sources.zarr.consolidated import capped, consolidated_in
 from windrow.sources.zarr.error_text import bare
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.metadata import (
     attributes_of,
     axis_names,
-    consolidated_nodes,
     dims_of,
     is_sharded,
     is_v3,
     sizes_of,
 )
-from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, noted_rows
+from windrow.sources.zarr.names import (
+    Consolidated,
+    Found,
+    FoundGroup,
+    FoundTree,
+    ShownGroup,
+    as_shown,
+    noted_rows,
+)
 from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
 from windrow.sources.zarr.pyramids import dataset_paths
+from windrow.sources.zarr.refused import gone, refuse_absurd, unread
 from windrow.sources.zarr.stores import (
     Access,
     Folder,
@@ -53,10 +63,8 @@ from windrow.sources.zarr.stores import (
 )
 from windrow.sources.zarr.urls import is_remote_spec
 
-_READ_DTYPES: Final = "bool, int4 to int64, uint8 to uint64, all floats, bfloat16 and complex"
 _NOT_NUMBERS: Final = ("char", "byte", "string", "ustring", "json")
 _STRING_DTYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
-_MOST_BYTES: Final = 2**31
 _MOST_GROUPS: Final = 16
 _NOT_VALUES: Final = ("attributes", "consolidated_metadata")
 _PRECOMPUTED_AXES: Final = ("x", "y", "z", "channel")
@@ -90,6 +98,7 @@ def noted_in_parent(access: Access, value: Any) -> str | None:
 
     The rows are a group of values and offsets, and the note is an attribute of the group around it.
     """
+    value = value.place if isinstance(value, ShownGroup) else value
     if not isinstance(value, str | os.PathLike):
         return None
     text, what = os.fspath(value), access.what
@@ -112,14 +121,20 @@ def noted_in_parent(access: Access, value: Any) -> str | None:
     return None
 
 
-def _find(access: Access, value: Any, name: str, known: tuple[str, ...]) -> FoundTree:
+def _find(
+    access: Access, value: Any, name: str, known: tuple[str, ...], *, own: bool = False
+) -> FoundTree:
+    """As `find_all`, under `name`; with `own` the arrays' own metadata count."""
     what = access.what
+    if isinstance(value, ShownGroup):
+        found = _find(access, value.place, name, known, own=value.shapes is None)
+        return as_shown(found, value) if value.shapes else found
     if isinstance(value, np.ndarray):
         value = HeldArray(value)
     if isinstance(value, HeldArray):
         return value.found(what, name)
     if isinstance(value, OpenedStore):
-        return _find_node(OpenedFolder(what, value, access, known), name)
+        return _find_node(OpenedFolder(what, value, access, known), name, own=own)
     if isinstance(value, ts.TensorStore):
         return Found(what, name, _place_of(value), value, access=access)
     if isinstance(value, ts.Spec):
@@ -131,7 +146,7 @@ def _find(access: Access, value: Any, name: str, known: tuple[str, ...]) -> Foun
             return Found(what, name, "the spec given", dict(value), access=access)
         return _find_each(access, value, name, known)
     if isinstance(value, str | os.PathLike):
-        return _find_path(access, os.fspath(value), name, known)
+        return _find_path(access, os.fspath(value), name, known, own=own)
     raise ArgumentError(
         f"{what}: {f'{name!r} is' if name else 'got'} {with_article(type(value).__name__)}; give a path or URL"
         " of a Zarr array or group, an open array or group of zarr-python, xarray or TensorStore, an array"
@@ -159,6 +174,7 @@ def _find_each(
 
 def _waits(value: Any) -> bool:
     """Whether finding `value` may wait for a network."""
+    value = value.place if isinstance(value, ShownGroup) else value
     return isinstance(value, str) and (is_remote(value) or "://" in value)
 
 
@@ -166,23 +182,25 @@ def _joined(name: str, path: str) -> str:
     return f"{name}/{path}" if name else path
 
 
-def _find_path(access: Access, text: str | bytes, name: str, known: tuple[str, ...]) -> FoundTree:
+def _find_path(
+    access: Access, text: str | bytes, name: str, known: tuple[str, ...], *, own: bool
+) -> FoundTree:
     what = access.what
     if isinstance(text, str) and (is_remote(text) or ("|" in text and "://" in text)):
         if "|" in text and (route := access.route(text)).is_array:
             return Found(what, name, access.hide(text), dict(route.spec or {}), access=access)
-        return _find_remote(store_folder(what, text, access, known), name)
+        return _find_remote(store_folder(what, text, access, known), name, own=own)
     path = local_path(text, what=what)  # type: ignore[arg-type]  # bytes are refused there
     refuse_left_by_tfds(path, what=what)
     # The marker lies in the folder that a conversion writes, which may be the array's parent.
     for folder in (path, os.path.dirname(path)):
         refuse_unfinished(folder, what=what)
-    return _find_node(LocalFolder(what, path), name)
+    return _find_node(LocalFolder(what, path), name, own=own)
 
 
-def _find_remote(folder: Folder, name: str) -> FoundTree:
+def _find_remote(folder: Folder, name: str, *, own: bool) -> FoundTree:
     """As `_find_node`, and check that no conversion is writing the folder or its parent."""
-    found = _try_node(folder, name)
+    found = _try_node(folder, name, own=own and folder.listed() is not None)
     parent = folder.parent()
     folders = [folder] if parent is None else [folder, parent[0]]
     side_by_side([functools.partial(_refuse_unfinished, one) for one in folders], wait=True)
@@ -195,8 +213,8 @@ def _refuse_unfinished(folder: Folder) -> None:
         raise unfinished(folder.where.rstrip("/"), what=folder.what, marker=marker)
 
 
-def _find_node(folder: Folder, name: str) -> FoundTree:
-    return _node_or_scale(folder, name, _try_node(folder, name))
+def _find_node(folder: Folder, name: str, *, own: bool = False) -> FoundTree:
+    return _node_or_scale(folder, name, _try_node(folder, name, own=own))
 
 
 def _node_or_scale(folder: Folder, name: str, found: FoundTree | None) -> FoundTree:
@@ -206,8 +224,11 @@ def _node_or_scale(folder: Folder, name: str, found: FoundTree | None) -> FoundT
     return found
 
 
-def _try_node(folder: Folder, name: str, depth: int = 0) -> FoundTree | None:
-    """The arrays of a node; None if `folder` is not a node. `depth` counts the groups around it."""
+def _try_node(folder: Folder, name: str, depth: int = 0, *, own: bool = False) -> FoundTree | None:
+    """The arrays of a node; None if `folder` is not a node. `depth` counts the groups around it.
+
+    With `own` it is listed, though it may have consolidated metadata.
+    """
     files = MetadataLookup(folder)
     if (meta := files.metadata("zarr.json")) is not None:
         kind = meta.get("node_type")
@@ -218,19 +239,16 @@ def _try_node(folder: Folder, name: str, depth: int = 0) -> FoundTree | None:
                 f"{folder.what}: zarr.json in {folder.where} has node_type {kind!r}; it must be"
                 " 'array' or 'group'"
             )
-        attributes = attributes_of(meta, None)
-        listed = meta.get("consolidated_metadata")
-        nodes = listed.get("metadata") if isinstance(listed, dict) else None
-        if isinstance(nodes, dict):
-            return _consolidated(folder, name, consolidated_nodes(nodes, 3), attributes)
-        return _group(folder, name, attributes, depth)
+        listed = consolidated_in(folder, meta)
+        if listed is not None and not own:
+            return _consolidated(listed, name)
+        return _group(folder, name, attributes_of(meta, None), depth)
     if (meta := files.metadata(".zarray")) is not None:
         return found_array(folder, name, meta, files.attributes())
     if (meta := files.metadata(".zmetadata")) is not None:
-        nodes = meta.get("metadata")
-        if isinstance(nodes, dict):
-            attributes = attributes_of({}, nodes.get(".zattrs"))
-            return _consolidated(folder, name, consolidated_nodes(nodes, 2), attributes)
+        listed = consolidated_in(folder, meta)
+        if listed is not None and not own:
+            return _consolidated(listed, name)
     if meta is not None or files.read(".zgroup") is not None:
         return _group(folder, name, attributes_of({}, files.attributes()), depth)
     if (meta := files.metadata("attributes.json")) is not None:
@@ -249,9 +267,13 @@ def found_array(
     meta: Mapping[str, Any],
     zattrs: Mapping[str, Any] | None = None,
     *,
-    listing: str = "",
+    consolidated: Consolidated | None = None,
+    path: str = "",
 ) -> Found:
-    """An array of Zarr, by its metadata; `zattrs` are the attributes of v2."""
+    """An array of Zarr, by its metadata; `zattrs` are the attributes of v2.
+
+    With `consolidated` metadata these are its metadata at `path`.
+    """
     attributes = attributes_of(meta, zattrs)
     return Found(
         what=folder.what,
@@ -263,7 +285,9 @@ def found_array(
         attributes=attributes,
         shape=sizes_of(meta.get("shape")),
         metadata={key: item for key, item in meta.items() if key not in _NOT_VALUES},
-        listing=listing,
+        listing="" if consolidated is None else consolidated.shown,
+        consolidated=consolidated,
+        path=path,
         access=folder.access,
         url=folder.url,
         opened=folder.opened,
@@ -347,13 +371,9 @@ def _scale_of_parent(folder: Folder, name: str) -> Found | None:
     return None
 
 
-def _consolidated(
-    folder: Folder,
-    name: str,
-    nodes: Mapping[str, tuple[Mapping[str, Any], Any]],
-    attributes: Mapping[str, Any],
-) -> FoundTree:
+def _consolidated(listed: Consolidated, name: str) -> FoundTree:
     """A group whose own metadata describe all nodes in it."""
+    folder, nodes = listed.folder, listed.nodes
     items: dict[str, FoundTree] = {}
     groups: dict[str, dict[str, FoundTree]] = {"": items}
 
@@ -371,9 +391,14 @@ def _consolidated(
         if "shape" in meta and not {"", ".", ".."} & set(path.split("/")):
             parent, _, last = path.rpartition("/")
             inside(parent)[last] = found_array(
-                folder.child(path), _joined(name, path), meta, zattrs, listing=folder.where
+                folder.child(path),
+                _joined(name, path),
+                meta,
+                zattrs,
+                consolidated=listed,
+                path=path,
             )
-    return _filled(folder, name, FoundGroup(items, attributes))
+    return _filled(folder, name, FoundGroup(items, listed.attributes))
 
 
 def _group(
@@ -385,10 +410,8 @@ def _group(
             f"{folder.what}: {folder.where} lies in more than {_MOST_GROUPS} nested groups; if"
             " a link leads back to an enclosing group, remove it, or give a dict of the arrays"
         )
-    children = folder.listed()
-    if children is None:
-        children = dataset_paths(attributes) or None
-    if children is None:
+    children, levels = folder.listed(), dataset_paths(attributes)
+    if children is None and not levels:
         raise SourceError(
             f"{folder.what}: the group {folder.where} has no consolidated metadata, and"
             " listing a remote store could take very long; consolidate it"
@@ -402,14 +425,27 @@ def _group(
             found = _group(child, inner, {}, depth + 1, bare=True)
         return found
 
+    children = levels if children is None else children
     calls = [functools.partial(inside, path) for path in children]
     nodes = side_by_side(calls, wait=folder.access is not None)
-    items = {
-        path: found
-        for path, found in zip(children, nodes, strict=True)
-        if isinstance(found, Found) or (isinstance(found, FoundGroup) and found.items)
-    }
+    items: dict[str, FoundTree] = {}
+    for path, found in zip(children, nodes, strict=True):
+        if isinstance(found, Found) or (isinstance(found, FoundGroup) and found.items):
+            _put(items, path.split("/"), found)
     return _filled(folder, name, FoundGroup(items, attributes))
+
+
+def _put(items: dict[str, FoundTree], steps: Sequence[str], found: FoundTree) -> None:
+    """Put what was found below a group into its groups."""
+    first, *rest = steps
+    if not rest:
+        items[first] = found
+        return
+    group = items.setdefault(first, FoundGroup({}))
+    if isinstance(group, FoundGroup):
+        inner = dict(group.items)
+        _put(inner, rest, found)
+        items[first] = FoundGroup(inner, group.attributes)
 
 
 def _filled(folder: Folder, name: str, group: FoundGroup) -> FoundGroup:
@@ -422,48 +458,6 @@ def _filled(folder: Folder, name: str, group: FoundGroup) -> FoundGroup:
             )
         raise SourceError(f"{folder.what}: the group {folder.where} holds no arrays")
     return group
-
-
-def unread(found: Found, why: str) -> SourceError:
-    """The error for an array that cannot be read, with the reason `why`."""
-    return SourceError(
-        f"{found.what}: {found.named} in {found.where} is not read: {why}. Arrays of"
-        f" {_READ_DTYPES} are. In a group, choose the arrays to read: names=['image', ...]"
-    )
-
-
-def refuse_absurd(
-    found: Found,
-    shape: Sequence[int],
-    chunk: Sequence[int | None],
-    itemsize: int,
-    shard: Sequence[int | None],
-) -> None:
-    """Refuse sizes that no storage has, before memory is allocated.
-
-    Args:
-        found: The array.
-        shape: Its shape.
-        chunk: Shape of the cells that are decoded together; None along axes where it is unknown.
-        itemsize: Bytes of a value.
-        shard: Shape of what one stored object holds.
-
-    Raises:
-        SourceError: If a chunk or the index of a shard has more than 2 GiB, or the whole 2**62.
-    """
-    of_chunk = math.prod(size or 1 for size in chunk) * itemsize
-    chunks = math.prod(-(-(s or 1) // (c or 1)) for s, c in zip(shard, chunk, strict=True))
-    for what, size, most in (
-        ("a chunk has {:,} bytes", of_chunk, _MOST_BYTES),
-        ("the index of a shard has {:,} bytes", 16 * chunks if chunks > 1 else 0, _MOST_BYTES),
-        ("it has {:,} bytes", math.prod(max(1, size) for size in shape) * itemsize, 2**62),
-    ):
-        if size > most:
-            raise SourceError(
-                f"{found.what}: {found.named} in {found.where} says that {what.format(size)}, and"
-                f" at most {most:,} are read. If that is right, write it in smaller chunks;"
-                " otherwise its metadata are damaged"
-            )
 
 
 @bare
@@ -490,23 +484,31 @@ def open_each(found: list[Found], *, refuse: bool = False) -> list[Any]:
         try:
             stores.append(_opened(item, future))
         except SourceError as error:
+            bare_n5 = item.without_attributes()
+            if bare_n5 is not None:
+                with contextlib.suppress(SourceError):
+                    stores.append(_opened(item, _open(bare_n5, assumed=True)))
+                    continue
             if refuse:
                 raise
             stores.append(error)
     return stores
 
 
-def _open(item: Found) -> Any:
-    """The open store, or a future of it."""
+def _open(item: Found, assumed: bool | None = None) -> Any:
+    """The open store, or a future of it; `assumed` says that the spec has the metadata."""
     if isinstance(item.spec, ts.TensorStore):
         return item.spec
     if isinstance(item.spec, HeldArray):
         return item.spec.open(item)
     access = item.access
     if access is None:
-        return ts.open(item.spec, open=True, read=True)
+        return ts.open(item.spec, open=True, read=True, assume_metadata=assumed)
     return access.in_flight.start(
-        lambda: ts.open(item.spec, open=True, read=True, context=access.context), where=item.where
+        lambda: ts.open(
+            item.spec, open=True, read=True, context=access.context, assume_metadata=assumed
+        ),
+        where=item.where,
     )
 
 
@@ -554,22 +556,13 @@ def _opened(item: Found, future: Any) -> Any:
         raise SourceError(
             f"{item.what}: {named} was opened for writing only; open it with read=True"
         )
+    if item.listing:
+        store = capped(item, store, spec_of(store).get("metadata", {}))
     layout, unknown = store.chunk_layout, (None,) * store.rank
     chunk = tuple(layout.read_chunk.shape or unknown)
     shard = tuple(layout.write_chunk.shape or unknown)
     refuse_absurd(item, store.shape, chunk, store.dtype.numpy_dtype.itemsize, shard)
     return store
-
-
-def gone(found: Found, why: str) -> NotFoundError:
-    """The error for an array that is no longer where it was found."""
-    if found.listing:
-        return NotFoundError(
-            f"{found.what}: there is no array at {found.where}, though the consolidated metadata"
-            f" of {found.listing} list it: {why}. Consolidate again (zarr.consolidate_metadata), or"
-            " choose other arrays by names=[...]"
-        )
-    return NotFoundError(f"{found.what}: there is no array at {found.where}: {why}")
 
 
 def _place_of(store: Any) -> str:

@@ -9,11 +9,13 @@ or evaluates anything, or makes Python objects other than strings and bytes.
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 
 from windrow.sources.zarr.local.codecs import COMPRESSORS
@@ -23,6 +25,19 @@ _OF_TENSORSTORE: Final = {
     2: ("blosc", "bz2", "zlib", "gzip", "zstd"),
     3: ("bytes", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "crc32c"),
 }
+# Dtypes that TensorStore reads and zarr-python lacks.
+_SMALL: Final = (
+    *(
+        "bfloat16",
+        "int2",
+        "int4",
+        "float4_e2m1fn",
+        "float8_e3m4",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+    ),
+    *("float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+)
 # Without pickle, and without json2 and msgpack2, which make any objects.
 _NUMCODECS: Final = {
     *("adler32", "astype", "base64", "bitround", "blosc", "bz2", "categorize", "crc32", "crc32c"),
@@ -99,6 +114,22 @@ def dims_of(meta: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[str
     shape = sizes_of(meta.get("shape"))
     names = meta.get("dimension_names") if is_v3(meta) else attributes.get("_ARRAY_DIMENSIONS")
     return axis_names(names, -1 if shape is None else len(shape))
+
+
+def keys_of(meta: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The beginning of the keys of chunks, and what stands between coordinates; None if unknown."""
+    if version_of(meta) == 2:
+        prefix, separator = "", meta.get("dimension_separator", ".")
+    else:
+        encoding = meta.get("chunk_key_encoding")
+        name = encoding.get("name") if isinstance(encoding, dict) else encoding
+        settings = encoding.get("configuration") if isinstance(encoding, dict) else None
+        default = "/" if name == "default" else "."
+        separator = (settings if isinstance(settings, dict) else {}).get("separator", default)
+        prefix = f"c{separator}" if name == "default" else ""
+        if name not in ("default", "v2"):
+            return None
+    return (prefix, separator) if separator in ("/", ".") else None
 
 
 def is_sharded(meta: Mapping[str, Any]) -> bool:
@@ -182,6 +213,32 @@ def _codecs_v3(chain: Any, depth: int) -> Iterator[tuple[str, Any, Mapping[str, 
         if name == "sharding_indexed":
             for inner in ("codecs", "index_codecs"):
                 yield from _codecs_v3(settings.get(inner), depth + 1)
+
+
+def stand_in(meta: Any) -> tuple[np.dtype[Any] | None, Any]:
+    """The dtype of an array that zarr-python lacks, with metadata of integers of its size in its place.
+
+    Without such a dtype, None and the metadata as they are.
+    """
+    key = "data_type" if isinstance(meta, dict) and is_v3(meta) else "dtype"
+    name = meta.get(key) if isinstance(meta, dict) else None
+    if name not in _SMALL:
+        return None, meta
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    bits = np.dtype(f"<u{dtype.itemsize}")
+    as_bits = bits.str if key == "dtype" else bits.name
+    return dtype, {**meta, key: as_bits, "fill_value": _bits(meta.get("fill_value"), dtype, bits)}
+
+
+def _bits(fill: Any, dtype: np.dtype[Any], bits: np.dtype[Any]) -> Any:
+    """A fill value of `dtype` as an integer of its size; what is not understood is left as it is."""
+    if isinstance(fill, str) and re.fullmatch(r"0x[0-9a-fA-F]{1,16}", fill):
+        return int(fill, 16)
+    if isinstance(fill, str) and fill.endswith("="):  # as TensorStore writes what JSON lacks
+        return int.from_bytes(base64.b64decode(fill), "little")
+    if not isinstance(fill, int | float) and fill not in ("NaN", "Infinity", "-Infinity"):
+        return fill
+    return int(np.array(float(fill)).astype(dtype).view(bits))
 
 
 def check(meta: Mapping[str, Any]) -> None:

@@ -14,14 +14,17 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, Union
 
+import tensorstore as ts
+
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.error_text import reason
 from windrow.sources.zarr.opened import OpenedStore
 from windrow.sources.zarr.spacing import Spacing
-from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.stores import Access, Folder
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
+_N5_KEYS: Final = ("dimensions", "blockSize", "dataType", "compression")
 # An attribute of a group: the keys of its object name the inner groups whose arrays are the values
 # and offsets of rows that differ in length. Such arrays do not hold one record per row.
 RAGGED: Final = "windrow_ragged"
@@ -34,6 +37,45 @@ OFFSETS: Final = "offsets"
 # many values make a block.
 BLOCKS: Final = "blocks"
 BLOCK_VALUES: Final = "windrow_block_values"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Consolidated:
+    """The consolidated metadata of a group.
+
+    Args:
+        folder: The group.
+        nodes: Metadata of each node in it, by path, with the attributes of v2 (None for v3).
+        attributes: The attributes of the group.
+    """
+
+    folder: Folder
+    nodes: Mapping[str, tuple[Mapping[str, Any], Any]]
+    attributes: Mapping[str, Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Metadata of a large group are many megabytes, and copies of a source need none of them.
+        return type(None), ()
+
+    @property
+    def shown(self) -> str:
+        """The metadata, for messages."""
+        return f"the consolidated metadata of {self.folder.where}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShownGroup:
+    """A group as an open object shows it.
+
+    Args:
+        place: Its path or URL, or its node in an open store.
+        shown: The object, for messages.
+        shapes: The shapes of arrays that it shows, by path; None if the arrays' own metadata count.
+    """
+
+    place: str | OpenedStore
+    shown: str
+    shapes: Mapping[str, tuple[int, ...]] | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -52,12 +94,16 @@ class Found:
         attributes: As they are stored.
         shape: From the metadata; None if none were read. The array may have grown since.
         metadata: The Zarr metadata of the array as they were read, without attributes; else None.
-        listing: The group whose consolidated metadata describe the array; '' if its own do.
+        listing: What describes the array, for people, such as the consolidated metadata of a group; ''
+            if its own metadata do.
+        consolidated: These metadata, in this process; else None.
+        path: Path of the array in their group.
         access: How a remote array is reached; None for an array on a local disk.
         url: The URL for fsspec; None if it is unknown.
         spacing: Where cells lie along each axis of a level of a pyramid; () elsewhere.
         scales: The metadata of all scales, if it is the first scale of a precomputed volume.
         opened: Its node in an open store of zarr-python that has neither path nor URL; else None.
+        refuse_missing: Whether reading a chunk that is not stored is an error.
     """
 
     what: str
@@ -70,11 +116,41 @@ class Found:
     shape: tuple[int, ...] | None = None
     metadata: Mapping[str, Any] | None = None
     listing: str = ""
+    consolidated: Consolidated | None = dataclasses.field(default=None, repr=False)
+    path: str = ""
     access: Access | None = None
     url: str | None = dataclasses.field(default=None, repr=False)
     spacing: tuple[Spacing | None, ...] = ()
     scales: tuple[Mapping[str, Any], ...] = ()
     opened: OpenedStore | None = None
+    refuse_missing: bool = False
+
+    @property
+    def is_n5(self) -> bool:
+        """Whether it was found as an array of N5, whose attributes lie among its metadata."""
+        return "blockSize" in self.attributes and self.driver == "n5"
+
+    def without_attributes(self) -> Found | None:
+        """An array of N5, to be opened by its own metadata alone; None for any other array.
+
+        TensorStore refuses an array for attributes of users that it cannot parse: NaN, or units for some axes.
+        """
+        known = set(_N5_KEYS) <= set(self.attributes)  # TensorStore guesses what is absent
+        if not self.is_n5 or not known or not isinstance(self.spec, dict):
+            return None
+        metadata = {key: self.attributes[key] for key in _N5_KEYS}
+        return dataclasses.replace(self, spec={**self.spec, "metadata": metadata})
+
+    @property
+    def is_precomputed(self) -> bool:
+        """Whether it was found as a scale of a precomputed volume."""
+        return "chunk_sizes" in self.attributes and self.driver == "neuroglancer_precomputed"
+
+    @property
+    def driver(self) -> str:
+        """TensorStore's driver of it; '' if it was not found as a spec."""
+        spec = self.spec.to_json() if isinstance(self.spec, ts.Spec) else self.spec
+        return str(spec.get("driver", "")) if isinstance(spec, dict) else ""
 
     @property
     def named(self) -> str:
@@ -111,6 +187,33 @@ def arrays_of(tree: FoundTree | ChosenTree) -> Iterator[Found]:
     items: Mapping[str, Any] = tree.items if isinstance(tree, FoundGroup) else tree
     for item in items.values():
         yield from arrays_of(item)
+
+
+def refusing(tree: FoundTree) -> FoundTree:
+    """The tree, whose arrays refuse chunks that are not stored."""
+    if isinstance(tree, Found):
+        return dataclasses.replace(tree, refuse_missing=True)
+    if isinstance(tree, FoundGroup):
+        items = {name: refusing(item) for name, item in tree.items.items()}
+        return dataclasses.replace(tree, items=items)
+    return {name: refusing(item) for name, item in tree.items()}
+
+
+def as_shown(tree: FoundTree, group: ShownGroup, path: str = "") -> FoundTree:
+    """A tree whose arrays have the shapes that an open object shows."""
+    if not isinstance(tree, Found):
+        items = {
+            name: as_shown(item, group, f"{path}/{name}" if path else name)
+            for name, item in _items(tree).items()
+        }
+        return FoundGroup(items, tree.attributes) if isinstance(tree, FoundGroup) else items
+    shape = (group.shapes or {}).get(path, tree.shape)
+    if shape == tree.shape:
+        return tree
+    metadata = None if tree.metadata is None else {**tree.metadata, "shape": list(shape or ())}
+    return dataclasses.replace(
+        tree, shape=shape, metadata=metadata, listing=group.shown, consolidated=None
+    )
 
 
 def choose(
@@ -179,6 +282,19 @@ def choose_rows(
             " ZarrDataSource"
         )
     return chosen, groups
+
+
+def records_in(tree: FoundTree) -> tuple[dict[str, int], dict[str, int]]:
+    """Records of what holds some: of data arrays by name, and of groups of rows that differ in length."""
+    paths = {path for path, _ in _row_groups(tree)}
+    data, arrays, groups = set(arrays_of(_data_of(tree))), dict[str, int](), dict[str, int]()
+    for item in arrays_of(tree):
+        group, _, last = item.name.rpartition("/")
+        if group in paths and last == OFFSETS:
+            groups[group] = max(0, item.shape[0] - 1) if item.shape else 0
+        elif group not in paths and item in data and item.shape:
+            arrays[item.name] = item.shape[0]
+    return arrays, groups
 
 
 def _row_groups(tree: FoundTree, path: str = "") -> Iterator[tuple[str, str | None]]:

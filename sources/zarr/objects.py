@@ -4,8 +4,8 @@ An object of a local folder or a URL stands for that path, so that the same read
 it has the fingerprint and the states of the path. An object of xarray stands for the arrays of its store
 only if it shows what the store holds: not sliced, renamed, transposed or computed.
 
-Invariants: neither library is imported unless the caller has. An object that has changed is refused,
-never read as if it had not.
+Invariants: neither library is imported unless the caller has. An array that has changed is refused. A
+group and a dataset have the rows that they show, whatever was appended since.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import numpy as np
 
 from windrow.core.text import listing, with_article
 from windrow.errors import ArgumentError
-from windrow.sources.remote.paths import joined
+from windrow.sources.remote.paths import joined, zip_url
 from windrow.sources.zarr.held import HeldArray
+from windrow.sources.zarr.names import ShownGroup
 from windrow.sources.zarr.opened import opened_store
 
 # Settings of the event loop in which zarr-python uses a file system.
@@ -34,7 +35,7 @@ class Standing:
     """What an object stands for.
 
     Args:
-        arrays: A path or URL, a `HeldArray`, an `OpenedStore`, or a dict of these.
+        arrays: A path or URL, a `HeldArray`, an `OpenedStore`, a `ShownGroup`, or a dict of these.
         names: The arrays of a group that the object has; None for all of them.
         storage_options: The settings of the object's own file system; None for a local one.
     """
@@ -139,7 +140,10 @@ def _standing(what: str, value: Any, name: str, decode: bool) -> Standing:
 def _of_zarr(what: str, value: Any) -> Standing:
     storage = sys.modules["zarr.storage"]
     if isinstance(value, _classes("zarr.abc.store", "Store")):
-        value = sys.modules["zarr"].open(store=value, mode="r")
+        try:
+            value = sys.modules["zarr"].open(store=value, mode="r")
+        except ValueError:  # such as a dtype that zarr-python lacks
+            return _place(what, f"zarr.{type(value).__name__}", _innermost(value), "")
     shown, store, path = f"zarr.{type(value).__name__}", _innermost(value.store), value.path
     is_array = isinstance(value, _classes("zarr", "Array"))
     if isinstance(store, storage.MemoryStore):
@@ -150,11 +154,21 @@ def _of_zarr(what: str, value: Any) -> Standing:
                 f"{what}: the zarr.Group lies in memory and has groups in it; give a dict of its"
                 " arrays, such as {'image': group['train/image']}"
             )
+        for _, array in value.arrays():
+            _refuse_stale(what, array)
         return Standing({name: _held_zarr(array) for name, array in sorted(value.arrays())})
     standing = _place(what, shown, store, path)
     if is_array:
         _refuse_stale(what, value)
-    return standing
+        return standing
+    listed = value.metadata.consolidated_metadata
+    shapes = None if listed is None else _shapes(listed.flattened_metadata)
+    group = ShownGroup(standing.arrays, f"the open {shown}", shapes)
+    return dataclasses.replace(standing, arrays=group)
+
+
+def _shapes(nodes: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {path: tuple(node.shape) for path, node in nodes.items() if hasattr(node, "shape")}
 
 
 def _innermost(store: Any) -> Any:
@@ -168,7 +182,7 @@ def _place(what: str, shown: str, store: Any, path: str) -> Standing:
         return Standing(os.path.abspath(os.path.join(os.fspath(store.root), *path.split("/"))))
     if isinstance(store, storage.ZipStore):
         inner = f"{path}/" if path else ""
-        return Standing(f"file://{os.path.abspath(os.fspath(store.path))}|zip:{inner}")
+        return Standing(zip_url(os.path.abspath(os.fspath(store.path))) + inner)
     if isinstance(store, storage.FsspecStore):
         return _of_fsspec(what, shown, store, path)
     return Standing(opened_store(what, store, path))
@@ -180,7 +194,8 @@ def _refuse_stale(what: str, array: Any) -> None:
     if now.shape != array.shape or now.dtype != array.dtype:
         raise ArgumentError(
             f"{what}: the zarr.Array was opened with shape {list(array.shape)} of {array.dtype}, and"
-            f" its store now holds {list(now.shape)} of {now.dtype}; open it again"
+            f" its store now holds {list(now.shape)} of {now.dtype}; open it again, or consolidate its"
+            " group again (zarr.consolidate_metadata) if it was opened by old consolidated metadata"
         )
 
 
@@ -247,7 +262,8 @@ def _of_dataset(what: str, dataset: Any, name: str, decode: bool) -> Standing:
             None,
             group.storage_options,
         )
-    return dataclasses.replace(group, names=tuple(stored))
+    shown = ShownGroup(group.arrays, "the open xarray.Dataset", _shapes(stored))
+    return dataclasses.replace(group, arrays=shown, names=tuple(stored))
 
 
 def _as_stored(what: str, sibling: Any, loaded: Mapping[str, Any], decode: bool) -> dict[str, Any]:

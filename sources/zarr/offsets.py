@@ -28,7 +28,7 @@ from windrow.sources.chunks import ArrayPart, Span
 from windrow.sources.zarr.names import BLOCK_VALUES
 
 if TYPE_CHECKING:
-    from windrow.sources.zarr.tree import OpenArray
+    from windrow.sources.zarr.open_array import OpenArray
 
 # A block of records is some chunks: the rows that begin in a chunk and end in the next one need both.
 _BLOCK_BYTES: Final = 1 << 20

@@ -17,8 +17,9 @@ from windrow.sources.boxes import BoxField, BoxPart, Cut
 from windrow.sources.cells import Box
 from windrow.sources.chunks import ArrayPart, Blocks, LaidOutSource
 from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.open_array import LIBRARY, OpenArray
 from windrow.sources.zarr.over_tree import OverTree
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray
+from windrow.sources.zarr.tree import ArrayTree
 
 _WHAT: Final = "ZarrDataSource"
 

@@ -118,7 +118,8 @@ def dataset_paths(attributes: Mapping[str, Any]) -> list[str]:
     datasets = (_multiscales(attributes) or {}).get("datasets")
     listed = datasets if isinstance(datasets, list) else []
     paths = [item.get("path") for item in listed if isinstance(item, Mapping)]
-    return [path for path in paths if isinstance(path, str)]
+    # A path that leads out of the group is not one of its levels.
+    return [p for p in paths if isinstance(p, str) and not {"", ".", ".."} & set(p.split("/"))]
 
 
 # --- precomputed ---------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def _of_scales(found: Found, name: str) -> Pyramid:
             spec=_at_scale(found.spec, number),
             attributes=scale,
             shape=None if size is None else (*size, *channels),
-            spacing=_of_scale(scale),
+            spacing=of_scale(scale),
             scales=(),
         )
         levels.append(level)
@@ -152,7 +153,8 @@ def _at_scale(spec: Any, number: int) -> Any:
     return found
 
 
-def _of_scale(scale: Mapping[str, Any]) -> tuple[Spacing | None, ...]:
+def of_scale(scale: Mapping[str, Any]) -> tuple[Spacing | None, ...]:
+    """The spacing of a scale of a precomputed volume, by axis; () if its metadata have none."""
     steps, origin = _numbers(scale.get("resolution"), 3), _numbers(scale.get("voxel_offset"), 3)
     if steps is None or min(steps) <= 0:
         return ()

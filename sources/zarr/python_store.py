@@ -1,35 +1,26 @@
-"""The objects of one array, by key, and the store of zarr-python over them. For reading only.
+"""The store of zarr-python over the objects of one array. For reading only.
 
-The objects lie in a local folder, in a key-value store of TensorStore, or at a URL that fsspec
-reads. The module needs zarr-python, so it is imported only for arrays that need it.
+The module needs zarr-python, so it is imported only for arrays that need it.
 
 Invariants: zarr-python gets the very metadata that were checked, from memory. Nothing is written or
-listed. Every read waits, no longer than its limits allow, and returns None for an object that is
-not there.
+listed.
 """
 
 from __future__ import annotations
 
-import abc
 import asyncio
-import collections
-import os
+import math
 import struct
-import threading
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Final
 
-import tensorstore as ts
+import numpy as np
 
 from windrow.core.daemon_threads import DaemonThreads
-from windrow.errors import NotFoundError, ReadError, SourceError, missing_extra
-from windrow.sources.remote.paths import joined
-from windrow.sources.remote.remote_file import ByteRange, RemoteFile
+from windrow.errors import missing_extra
+from windrow.sources.chunks import AnyArray
 from windrow.sources.zarr.local.codecs import ChunkDamageError
-from windrow.sources.zarr.names import Found
-from windrow.sources.zarr.opened import OpenedStore
-from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.urls import has_file_system
+from windrow.sources.zarr.stored_objects import StoredObjects, is_metadata
 
 try:
     import zarr
@@ -44,230 +35,8 @@ try:
 except ImportError as error:
     raise missing_extra("windrow.sources.zarr.python_store", "zarr") from error
 
-if TYPE_CHECKING:
-    from windrow.sources.remote.fetcher import Fetcher
-
 # The entry in a shard's index for a chunk that is not stored.
 _NOT_STORED: Final = b"\xff" * 16
-# Limits of the remembered shards: their number, and the bytes of their indices.
-_MOST_FILES: Final = 1 << 16
-_MOST_BYTES: Final = 32 << 20
-_LOCKS: Final = 256
-
-
-# --- objects -------------------------------------------------------------------------------------
-
-
-class StoredObjects(abc.ABC):
-    """The objects of one array, by key."""
-
-    @abc.abstractmethod
-    def whole(self, key: str) -> bytes | None:
-        """A whole object."""
-
-    @abc.abstractmethod
-    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
-        """The bytes `[start, stop)` of an object, or fewer if it is shorter; None is its end.
-
-        A negative `start` counts from the end.
-        """
-
-    def tail(self, key: str, size_bytes: int) -> bytes | None:
-        """The last `size_bytes` of an object, or all of a shorter one."""
-        return self.part(key, -size_bytes, None)
-
-    def file(self, key: str) -> str | None:
-        """The local file of an object; None if it is remote."""
-        return None
-
-
-class FolderObjects(StoredObjects):
-    """Files of a local folder."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def whole(self, key: str) -> bytes | None:
-        return self.part(key, 0, None)
-
-    def file(self, key: str) -> str:
-        return os.path.join(self._folder, *key.split("/"))
-
-    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
-        try:
-            with open(self.file(key), "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                begin, end, _ = slice(start, stop).indices(size)
-                file.seek(begin)
-                return file.read(max(0, end - begin))
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-
-
-class KvStoreObjects(StoredObjects):
-    """Objects of a key-value store of TensorStore, which Python can only read whole."""
-
-    def __init__(self, access: Access, store: ts.KvStore) -> None:
-        self._access, self._store = access, store
-
-    def whole(self, key: str) -> bytes | None:
-        return self._access.read(self._store, key)
-
-    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
-        data = self.whole(key)
-        return None if data is None else data[start:stop]
-
-
-class RangeObjects(StoredObjects):
-    """Objects at a URL, by byte ranges of fsspec. Thread-safe.
-
-    The end of a shard is read once. Later ranges must have the same version, so that a shard that
-    is written again is an error and never a mixture. With a cache on disk this holds for every object
-    but metadata: the store is asked for its version once.
-    """
-
-    def __init__(self, access: Access, url: str) -> None:
-        self._access, self._url = access, url
-        self._lock = threading.Lock()
-        self._by_key = tuple(threading.Lock() for _ in range(_LOCKS))
-        self._files: collections.OrderedDict[str, RemoteFile] = collections.OrderedDict()
-        self._ends: collections.OrderedDict[str, bytes] = collections.OrderedDict()
-        self._bytes = 0  # of the ends
-
-    def whole(self, key: str) -> bytes | None:
-        fetcher, url = self._access.fetcher, joined(self._url, key)
-        # Metadata are read again to find out whether they have changed.
-        if not fetcher.has_cache or _is_metadata(key):
-            return fetcher.read_small(url)
-        file = self._files.get(key)
-        if file is not None:
-            return fetcher.read_kept(ByteRange(file, 0, file.size_bytes))
-        found = fetcher.read_whole(url)
-        if found is None:
-            return None
-        self._remember(key, found[0], b"")
-        return found[1]
-
-    @property
-    def fetcher(self) -> Fetcher:
-        """Reads the ranges."""
-        return self._access.fetcher
-
-    def known(self, key: str) -> RemoteFile | None:
-        """An object whose version is known already."""
-        return self._files.get(key)
-
-    def known_in(self, urls: Container[str]) -> list[tuple[str, RemoteFile, bytes]]:
-        """Objects with these URLs whose versions are known: their keys, and the ends that are known."""
-        with self._lock:
-            ends = self._ends
-            return [
-                (key, file, ends.get(key, b""))
-                for key, file in self._files.items()
-                if file.url in urls
-            ]
-
-    def known_tail(self, key: str, size_bytes: int) -> bytes | None:
-        """As `tail`, if that is known already; else None."""
-        with self._lock:
-            file, end = self._files.get(key), self._ends.get(key)
-            if file is None or end is None or len(end) < min(size_bytes, file.size_bytes):
-                return None
-            self._ends.move_to_end(key)
-            return end[len(end) - min(size_bytes, len(end)) :]
-
-    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
-        file = self._files.get(key)
-        if file is None:
-            if self.tail(key, 1) is None:
-                return None
-            file = self._files[key]
-        end = file.size_bytes if stop is None else min(stop, file.size_bytes)
-        wanted = ByteRange(file, min(start, end), end)
-        return self._access.fetcher.read_kept(wanted)
-
-    def tail(self, key: str, size_bytes: int) -> bytes | None:
-        # Many chunks of a shard are read at once, and only one of these reads fetches its end.
-        with self._by_key[hash(key) % len(self._by_key)]:
-            return self._tail(key, size_bytes)
-
-    def _tail(self, key: str, size_bytes: int) -> bytes | None:
-        known = self.known_tail(key, size_bytes)
-        if known is not None:
-            return known
-        try:
-            (tail,) = self._access.fetcher.tails([joined(self._url, key)], size_bytes)
-        except NotFoundError:
-            return None
-        self._remember(key, tail.file, tail.data)
-        return tail.data
-
-    def _remember(self, key: str, file: RemoteFile, end: bytes) -> None:
-        with self._lock:
-            known = self._files.setdefault(key, file)
-            if known != file:
-                raise ReadError(
-                    f"{self._access.what}: {file.shown} has changed since it was first read: it was"
-                    f" {known.version or 'without a version'} and is {file.version or 'without one'}"
-                    ". Make the source again",
-                    is_unanswered=True,
-                )
-            self._bytes += len(end) - len(self._ends.pop(key, b""))
-            self._ends[key] = end
-            while self._bytes > _MOST_BYTES and len(self._ends) > 1:
-                self._bytes -= len(self._ends.popitem(last=False)[1])
-            while len(self._files) > _MOST_FILES:
-                self._files.popitem(last=False)
-
-
-class OpenedObjects(StoredObjects):
-    """Objects of an open store of zarr-python."""
-
-    def __init__(self, access: Access, opened: OpenedStore) -> None:
-        self._limit_s, self._opened = access.options.longest_s, opened
-
-    def whole(self, key: str) -> bytes | None:
-        return self._opened.get(key, self._limit_s)
-
-    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
-        wanted: ByteRequest = OffsetByteRequest(start)
-        if start < 0:
-            wanted = SuffixByteRequest(-start)
-        elif stop is not None:
-            wanted = RangeByteRequest(start, stop)
-        return self._opened.get(key, self._limit_s, wanted)
-
-
-def objects_of(found: Found) -> StoredObjects:
-    """The objects of an array that was found.
-
-    Raises:
-        SourceError: If its store cannot be opened.
-    """
-    if found.folder is not None:
-        return FolderObjects(found.folder)
-    access = found.access
-    if access is None:
-        raise TypeError("an array outside of a local folder needs an access")
-    if found.opened is not None:
-        return OpenedObjects(access, found.opened)
-    if found.url is not None and (found.spec is None or has_file_system(found.url)):
-        return RangeObjects(access, found.url)
-    kvstore = found.spec["kvstore"] if isinstance(found.spec, dict) else found.spec.kvstore
-    try:
-        return KvStoreObjects(access, access.opened(kvstore))
-    except (ValueError, RuntimeError, OSError) as error:
-        raise SourceError(
-            f"{found.what}: {found.where} cannot be read: {access.reason(error)}"
-        ) from None
-
-
-def has_cache(objects: StoredObjects) -> TypeGuard[RangeObjects]:
-    """Whether what is fetched is kept in a cache on disk."""
-    return isinstance(objects, RangeObjects) and objects.fetcher.has_cache
-
-
-# --- the store -----------------------------------------------------------------------------------
 
 
 class CheckedStore(Store):
@@ -333,7 +102,7 @@ class CheckedStore(Store):
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         """The value at `key`, or a part of it; None if the object is absent."""
-        if key in self._metadata or _is_metadata(key):
+        if key in self._metadata or is_metadata(key):
             data = self._metadata.get(key)
         else:
             data = await self._threads.call(self._read_measured, key, byte_range)
@@ -381,7 +150,7 @@ class CheckedStore(Store):
 
     async def exists(self, key: str) -> bool:
         """Whether there is a value at `key`."""
-        if key in self._metadata or _is_metadata(key):
+        if key in self._metadata or is_metadata(key):
             return key in self._metadata
         return await self._threads.call(self._objects.tail, key, 1) is not None
 
@@ -418,10 +187,47 @@ class CheckedStore(Store):
                 yield key
 
 
+class ZarrCells:
+    """An array of zarr-python, and the store that it lies in."""
+
+    refuse_missing = False
+
+    def __init__(self, array: Any, stands_for: np.dtype[Any] | None = None) -> None:
+        """`stands_for` is the dtype of cells that zarr-python takes for integers of their size."""
+        self._array, self._stands_for = array, stands_for
+        self.shape = tuple(map(int, array.shape))
+        shard = array.shards or array.chunks
+        self.object_rows = int(shard[0])
+        self._per_shard = tuple(int(s) // int(c) for s, c in zip(shard, array.chunks, strict=True))
+
+    def __getitem__(self, place: tuple[slice, ...]) -> AnyArray:
+        """The cells of a box. Waits; codecs may raise anything."""
+        cells: AnyArray = np.asarray(self._array[place])
+        return cells if self._stands_for is None else cells.view(self._stands_for)
+
+    def holds(self, chunk: tuple[int, ...]) -> bool:
+        """Whether a chunk is stored, by its coordinates. Waits; raises as `CheckedStore.holds`."""
+        return bool(self._array.store.holds(*self._place(chunk)))
+
+    def file(self, chunk: tuple[int, ...]) -> str | None:
+        """The local file of the object that a chunk belongs in; None if it is remote."""
+        file: str | None = self._array.store.file(self._place(chunk)[0])
+        return file
+
+    def _place(self, chunk: tuple[int, ...]) -> tuple[str, int]:
+        """Key of the object that holds a chunk, and the number of the chunk in it."""
+        key, inside = [], 0
+        for at, count in zip(chunk, self._per_shard, strict=True):
+            key.append(at // count)
+            inside = inside * count + at % count
+        return self._array.metadata.encode_chunk_key(tuple(key)), inside
+
+    @property
+    def per_shard(self) -> int:
+        """Chunks of one stored object."""
+        return math.prod(self._per_shard)
+
+
 def open_array(store: CheckedStore, version: int) -> Any:
     """The `zarr.Array` in a store, for reading."""
     return zarr.open_array(store=store, mode="r", zarr_format=2 if version == 2 else 3)
-
-
-def _is_metadata(key: str) -> bool:
-    return key.rpartition("/")[2] in ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")

@@ -26,12 +26,14 @@ from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.find import noted_in_parent
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.local.metadata import held_records
+from windrow.sources.zarr.missing import Missing
 from windrow.sources.zarr.names import BLOCKS, OFFSETS, TOKENIZER, VALUES, choose_rows
 from windrow.sources.zarr.objects import standing_for
 from windrow.sources.zarr.offsets import Offsets, block_edges
+from windrow.sources.zarr.open_array import LIBRARY, OpenArray
 from windrow.sources.zarr.over_tree import OverTree
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray
+from windrow.sources.zarr.tree import ArrayTree
 
 _WHAT: Final = "RaggedDataSource"
 _SHOWN_FIELDS: Final = 4
@@ -145,6 +147,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
         direct: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
+        missing: Missing = "fill",
     ) -> None:
         """Open the arrays; only metadata is read.
 
@@ -161,6 +164,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
             direct: As for `ZarrDataSource`.
             storage_options: As for `ZarrDataSource`.
             remote: As for `ZarrDataSource`.
+            missing: As for `ZarrDataSource`.
 
         Raises:
             ArgumentError: If an argument is of the wrong type, or `text` is neither of the two.
@@ -199,6 +203,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
             access=access,
             choose=choose,
             known=_with_pairs(names),
+            missing=missing,
         )
         if "" in noted:
             noted[""] = noted_in_parent(access, arrays)

@@ -18,12 +18,14 @@ from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
 from windrow.sources.chunks import ArrayPart, LaidOutSource
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.missing import Missing
 from windrow.sources.zarr.objects import standing_for
+from windrow.sources.zarr.open_array import LIBRARY
 from windrow.sources.zarr.over_tree import OverTree
 from windrow.sources.zarr.store_array import StoreArray
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import read_rows
-from windrow.sources.zarr.tree import LIBRARY, ArrayTree
+from windrow.sources.zarr.tree import ArrayTree
 
 if TYPE_CHECKING:
     from windrow.sources.cells import Boxes
@@ -47,6 +49,7 @@ class ZarrDataSource(OverTree, LaidOutSource):
         names: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
+        missing: Missing = "fill",
     ) -> None:
         """Open the arrays; only metadata is read.
 
@@ -68,14 +71,18 @@ class ZarrDataSource(OverTree, LaidOutSource):
                 reads http, https, s3 and gs if it has a setting for each option; otherwise
                 zarr-python reads the URL, over byte ranges of any file system of fsspec.
             remote: Limits of reading over a network.
+            missing: What a chunk is that is not stored: 'fill' reads it as the fill value, 'error' is a
+                ReadError that names it, which `on_bad` takes for a bad record.
 
         Raises:
             ArgumentError: If `arrays` does not name an array, `direct` is not True, False or None,
-                or `names` is not a list of names.
+                or `names` is not a list of names, or
+                `missing` is neither 'fill' nor 'error'.
             NotFoundError: If there is nothing at the path or URL.
             SourceError: If metadata is unreadable, one of `names` is not there, a dtype is not
                 supported, an array has no first axis, lengths differ, or an array cannot be decoded
-                with `direct=True`.
+                with `direct=True`; if files lie in a local array, and no chunk where its metadata
+                say; or if nothing shows which chunks are stored, with `missing="error"`.
             ConversionError: If the conversion that writes the folder has not finished.
             ReadError: If this process was forked from a process that had used TensorStore.
 
@@ -90,7 +97,9 @@ class ZarrDataSource(OverTree, LaidOutSource):
         """
         arrays, names, storage_options = standing_for(_WHAT, arrays, names, storage_options)
         access = Access(_WHAT, storage_options, remote)
-        self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names, access=access)
+        self._tree = ArrayTree(
+            _WHAT, arrays, direct=direct, names=names, access=access, missing=missing
+        )
         parts = [array.part for array in self._tree.open()]
         if len({part.rows for part in parts}) > 1:
             shown = "\n".join(f"  {part.name}: {part.rows:,}" for part in parts)
@@ -205,9 +214,9 @@ class ZarrDataSource(OverTree, LaidOutSource):
         wanted = checked_indices(indices, self._length, _WHAT)
         opened = self._tree.open()
         # TensorStore reads all of its arrays at once: each may wait for a network.
-        by_store = [isinstance(array.backend, StoreArray) for array in opened]
-        stores = [a.backend for a in opened if isinstance(a.backend, StoreArray)]
-        others = [a for a in opened if not isinstance(a.backend, StoreArray)]
+        by_store = [isinstance(a.backend, StoreArray) and not a.refuses for a in opened]
+        stores = [a.backend for a in opened if isinstance(a.backend, StoreArray) and not a.refuses]
+        others = [a for a, is_store in zip(opened, by_store, strict=True) if not is_store]
         reads: list[Callable[[], Any]] = [partial(read_rows, stores, wanted)]
         reads += [partial(array.part.read, wanted) for array in others]
         from_stores, *from_others = side_by_side(reads, wait=self.is_remote_source)

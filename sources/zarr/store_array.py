@@ -28,7 +28,8 @@ _UNKNOWN_BYTES: Final = 2**20
 class StoreArray:
     """An array that TensorStore reads; `chunk_rows` is 0 if its chunks are unknown.
 
-    `offset_of` gives the byte of its file at which the chunk of a row begins, where that is known.
+    `offset_of` gives the byte of its file at which the chunk of a row begins, where that is known. `holds`
+    says whether the chunk at some coordinates is stored, where TensorStore does not.
     """
 
     store: Any = dataclasses.field(repr=False)  # its spec may hold credentials
@@ -43,6 +44,7 @@ class StoreArray:
     presence: PresenceCheck | None
     remote: RemoteArray | None = None  # set if reads wait for a network
     offset_of: Callable[[int], int | None] | None = None
+    holds: Callable[[tuple[int, ...]], bool] | None = None
 
     @property
     def origin(self) -> int:

@@ -18,6 +18,7 @@ import json
 import math
 import os
 import threading
+import zipfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -30,13 +31,14 @@ from windrow.core.text import listing, with_article
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.remote.options import as_remote_options
 from windrow.sources.remote.outages import Outages
-from windrow.sources.remote.paths import LOCAL, joined, what_is_there
+from windrow.sources.remote.paths import LOCAL, joined, what_is_there, zip_url
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.signatures import other_reader, read_by
 from windrow.sources.zarr.error_text import bare, is_about_profile, is_refused, reason
 from windrow.sources.zarr.in_flight import InFlightLimiter
 from windrow.sources.zarr.urls import (
     UrlRoute,
+    as_chain,
     headers_of,
     is_remote_spec,
     lists_cheaply,
@@ -413,6 +415,11 @@ class LocalFolder(Folder):
             there = what_is_there(self.where, reads=read_by("ZarrDataSource"))
             return NotFoundError(f"{self.what}: {self.where} does not exist; {there}")
         if not os.path.isdir(self.where):
+            if zipfile.is_zipfile(self.where):
+                return NotFoundError(
+                    f"{self.what}: {self.where} is a zip file; if it holds a Zarr array or group, give"
+                    f" {zip_url(self.where)!r}"
+                )
             return NotFoundError(
                 f"{self.what}: {self.where} is a file, not the folder of a Zarr array or group;"
                 " give the folder that holds zarr.json or .zarray"
@@ -575,4 +582,16 @@ def store_folder(
     where = access.hide(value if url is None else _folder_url(url))
     if not where.endswith(("/", ":")):
         where += "/"
+    chain = as_chain(value)
+    if chain is not None and not access.storage_options and _has_names_twice(store, access):
+        return RemoteFolder(what, access.hide(_folder_url(chain)), chain, access, known)
     return StoreFolder(what, where, store, access, known, spec, url)
+
+
+def _has_names_twice(store: ts.KvStore, access: Access) -> bool:
+    """Whether TensorStore refuses a zip file for that; to others the last file of a name counts."""
+    try:
+        access.read(store, "zarr.json")
+    except (ValueError, RuntimeError, OSError) as error:
+        return "Duplicate filename" in str(error)
+    return False

@@ -113,6 +113,8 @@ class StoreChecks(Checks):
         cells = self._array.cells(begin, end)
         try:
             self._array.begin(cells, (begin[0], end[0])).result()
+            if self._array.holds is not None:
+                return sum(not self.is_stored(number) for number in range(first, stop)), 0
             if not self._knows_stored:
                 return 0, stop - first
             statistics = self._statistics(cells, query_fully_stored=True)
@@ -136,7 +138,17 @@ class StoreChecks(Checks):
                 return True  # it holds other values, so it is stored
         return self.is_stored(number)
 
+    @property
+    def knows_stored(self) -> bool:
+        whole = self._array.knows_chunks and self._array.holds is None
+        return self._array.holds is not None or (whole and self._knows_stored)
+
     def is_stored(self, number: int) -> bool | None:
+        if self._array.holds is not None:
+            try:
+                return self._array.holds(self.coords(number))
+            except (ValueError, RuntimeError, OSError) as error:
+                raise self._refused(number, error) from error
         if not self._knows_stored:
             return None
         try:

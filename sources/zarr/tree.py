@@ -11,51 +11,58 @@ import dataclasses
 import hashlib
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, Union
 
-import numpy as np
 import tensorstore as ts
 
 from windrow.core.process import refuse_forked
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, MissingExtraError, SourceError
-from windrow.sources.base import Columns, IntArray
-from windrow.sources.boxes import BoxField, BoxPart
-from windrow.sources.chunks import ArrayPart, BoxReader, Part, RowReader
-from windrow.sources.padding import Padding
+from windrow.sources.base import Columns
+from windrow.sources.chunks import ArrayPart, Part, RowReader
 from windrow.sources.remote.coming_reads import ComingReads
 from windrow.sources.remote.options import useless_options
 from windrow.sources.remote.request_counts import RemoteStats
-from windrow.sources.zarr.box_readers import box_reader, python_reader
+from windrow.sources.zarr.box_readers import python_reader
+from windrow.sources.zarr.chunkwise import has_unequal_chunks, open_compressed, open_unequal
+from windrow.sources.zarr.consolidated import agreed_shape, warn_of_differences
 from windrow.sources.zarr.error_text import bare, reason
-from windrow.sources.zarr.find import find_all, open_each, unread
+from windrow.sources.zarr.find import find_all, open_each
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
 from windrow.sources.zarr.local.native_chunks import native_chunks
 from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
-from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, choose
+from windrow.sources.zarr.missing import (
+    Missing,
+    refuses_missing,
+)
+from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, choose, refusing
+from windrow.sources.zarr.open_array import LIBRARY, OpenArray
+from windrow.sources.zarr.placement import refuse_misplaced
 from windrow.sources.zarr.plain import (
     PlainStoreReader,
     is_read_by_row,
-    plain_box_reader,
     row_reader,
 )
-from windrow.sources.zarr.plain_store import PlainStore, box_chunk
+from windrow.sources.zarr.plain_store import PlainStore
+from windrow.sources.zarr.precomputed import PrecomputedChunks
+from windrow.sources.zarr.pyramids import of_scale
+from windrow.sources.zarr.refused import unread
 from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.store_array import StoreArray, store_array
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreReader
 from windrow.sources.zarr.urls import is_remote_spec
+from windrow.sources.zarr.zarr_python import LIBRARY as BY_PYTHON
 from windrow.sources.zarr.zarr_python import (
     PythonArray,
     open_python,
     why_by_python,
 )
 
-LIBRARY: Final = "TensorStore"
 _SHOWN_CHARACTERS: Final = 200
 _SHOWN_ARRAYS: Final = 4
 
@@ -63,125 +70,6 @@ _Numbers: TypeAlias = Union[int, "dict[str, _Numbers]"]  # the tree; each leaf i
 Chooser: TypeAlias = Callable[
     [str, FoundTree, Sequence[str] | None], tuple[ChosenTree, tuple[Found, ...]]
 ]
-Backend: TypeAlias = PlainStore | StoreArray | PythonArray
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class OpenArray:
-    """An open array.
-
-    Args:
-        found: How it was found, with its name in the source.
-        part: Its rows.
-        chunk: Shape of its chunks; None along an axis where it is unknown.
-        backend: The native core decodes a `PlainStore`, TensorStore reads a `StoreArray`, and
-            zarr-python a `PythonArray`.
-        why: The reason why it is not decoded directly; '' if that needs no explanation.
-    """
-
-    found: Found
-    part: ArrayPart
-    chunk: tuple[int | None, ...]
-    backend: Backend
-    why: str = ""
-
-    @property
-    def name(self) -> str:
-        """Name in the source; nested names are joined by `/`, a single array's name is ''."""
-        return self.found.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the whole array."""
-        return (self.part.rows, *self.part.row_shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """As delivered."""
-        return self.part.dtype
-
-    @property
-    def dims(self) -> tuple[str | None, ...]:
-        """Names of the axes, None for one without; two may have one name."""
-        return self.found.dims or (None,) * len(self.shape)
-
-    @property
-    def attributes(self) -> Mapping[str, Any]:
-        """As they are stored; empty if they are unknown."""
-        return self.found.attributes
-
-    @property
-    def is_remote_source(self) -> bool:
-        """Whether it is read over a network."""
-        return not isinstance(self.backend, PlainStore) and self.backend.is_remote_source
-
-    @property
-    def fill_value(self) -> Any:
-        """The value of cells that are not stored; None if it is unknown."""
-        backend = self.backend
-        return backend.plain.fill if isinstance(backend, PlainStore) else backend.fill_value
-
-    @property
-    def missing_value(self) -> Any:
-        """The fill value of an array of Zarr v2, which marks missing values for xarray."""
-        backend, metadata = self.backend, self.found.metadata
-        if isinstance(self.found.spec, HeldArray):
-            return None
-        if isinstance(backend, PlainStore):
-            metadata = backend.plain.presence.metadata
-        if metadata is not None:
-            return metadata.get("fill_value") if metadata.get("zarr_format") == 2 else None
-        if isinstance(backend, StoreArray) and spec_of(backend.store).get("driver") == "zarr":
-            return backend.fill_value
-        return None
-
-    @property
-    def facts(self) -> str:
-        """The facts that a state keeps about the array."""
-        return self.facts_of_first(self.part.rows)
-
-    def facts_of_first(self, rows: int) -> str:
-        """The facts when the array had only its first rows."""
-        shape = [self.shape[0] - (self.part.rows - rows), *self.shape[1:]]
-        text = f"{self.dtype} {shape} chunks {list(self.chunk)}"
-        return f"{self.name}: {text}" if self.name else text
-
-    def box_part(
-        self,
-        origins: Callable[[IntArray], IntArray],
-        fields: tuple[BoxField, ...],
-        padding: Padding | None = None,
-    ) -> BoxPart:
-        """The array as records that are boxes of it; see `BoxPart`."""
-        reader, chunk_shape, shift = self.box_reader()
-        return BoxPart(
-            name=self.name,
-            shape=self.shape,
-            dtype=self.dtype,
-            chunk_shape=chunk_shape,
-            reader=reader,
-            origins=origins,
-            fields=fields,
-            padding=padding,
-            shift=shift,
-        )
-
-    def box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
-        """As `box_readers.box_reader`."""
-        backend = self.backend
-        if isinstance(backend, PlainStore):
-            return plain_box_reader(backend), box_chunk(backend.plain), (0,) * len(self.shape)
-        return box_reader(backend, self.chunk)
-
-    @property
-    def way(self) -> str:
-        """How it is read, for people."""
-        if isinstance(self.part.reader, PlainStoreReader):
-            return f"read by {LIBRARY} (without the native core)"
-        if isinstance(self.backend, PlainStore):
-            return "decoded directly"
-        way = self.backend.way if isinstance(self.backend, PythonArray) else f"read by {LIBRARY}"
-        return way + (f" ({self.why})" if self.why else "")
 
 
 class ArrayTree:
@@ -197,6 +85,7 @@ class ArrayTree:
         access: Access | None = None,
         choose: Chooser = choose,
         known: Sequence[str] | None = None,
+        missing: Missing = "fill",
     ) -> None:
         """Open the arrays; only metadata is read.
 
@@ -208,6 +97,7 @@ class ArrayTree:
             access: How URLs are reached.
             choose: Picks the arrays that give records, as `names.choose` does.
             known: Names to look for in groups that cannot be listed; by default `names`.
+            missing: As for `ZarrDataSource`.
 
         Raises:
             ArgumentError, NotFoundError, SourceError, ConversionError, ReadError: As
@@ -219,7 +109,10 @@ class ArrayTree:
         self._what, self._direct = what, direct
         self._access = Access(what) if access is None else access
         self._found: list[Found] = []
+        refuses = refuses_missing(what, missing)
         tree = find_all(what, arrays, names if known is None else known, self._access)
+        if refuses:
+            tree = refusing(tree)
         if self._access.storage_options and not self._access.reached:
             raise useless_options(what, self._access.storage_options)
         chosen, self.left_out = choose(what, tree, names)
@@ -230,6 +123,7 @@ class ArrayTree:
         self._chose = names is not None
         self._numbers = _numbered(chosen, self._found)
         opened = _open_records(what, self._found, direct)
+        warn_of_differences((one.found, one.own_shape) for one in opened if one.found.listing)
         self._facts = tuple(array.facts for array in opened)
         self._opened: tuple[OpenArray, ...] | None = opened
         self._stores: dict[str, ts.TensorStore] | None = None
@@ -280,10 +174,11 @@ class ArrayTree:
             if self._stores is None:
                 for array in opened:
                     if isinstance(array.backend, PythonArray):
+                        own = array.backend.library == BY_PYTHON
+                        way = "open it with zarr.open_array" if own else "read it by the source"
                         raise SourceError(
-                            f"{self._what}: {array.found.named} in {array.found.where} is read by"
-                            f" zarr-python ({array.why}), and TensorStore cannot open it; open it"
-                            " with zarr.open_array"
+                            f"{self._what}: {array.found.named} in {array.found.where} is"
+                            f" {array.way}, and TensorStore cannot open it; {way}"
                         )
                 plain = [a.found for a in opened if not isinstance(a.backend, StoreArray)]
                 stores = iter(open_each(plain, refuse=True))
@@ -371,26 +266,33 @@ def open_arrays(
         NotFoundError, SourceError: As `ZarrDataSource` raises them.
     """
     plain = [_plain_or_reason(what, item, direct) for item in found]
+    unequal = {item for item in found if has_unequal_chunks(item)}
     python = {
         item: why
         for item, array in zip(found, plain, strict=True)
-        if isinstance(array, str) and (why := why_by_python(item))
+        if isinstance(array, str) and item not in unequal and (why := why_by_python(item))
     }
     left = [
         item
         for item, array in zip(found, plain, strict=True)
-        if item not in python and (isinstance(array, str) or native_chunks(array) is None)
+        if item not in python
+        and item not in unequal
+        and (isinstance(array, str) or native_chunks(array) is None)
     ]
     stores = iter(_with_remotes(left, open_each(left)))
     opened = []
     for item, array in zip(found, plain, strict=True):
-        if not isinstance(array, str) and item not in left:
+        if item in unequal:
+            opened.append(_python_array(item, open_unequal(item)))
+        elif not isinstance(array, str) and item not in left:
             opened.append(_open_directly(item, PlainStore(array, partial(_opened, item))))
         elif item in python:
             opened.append(_open_by_python(item, python[item], by_core=direct is not False))
         else:
             opened.append(_open_by_store(item, *next(stores), array))
-    return tuple(opened)
+    for item in found:
+        refuse_misplaced(item)
+    return tuple(array.without_missing() if array.refuses else array for array in opened)
 
 
 def _opened(found: Found) -> Any:
@@ -458,7 +360,7 @@ def _pickled_spec(what: str, found: Found, array: StoreArray) -> Any:
 
 def _is_pickled_as_found(found: Found) -> bool:
     """Whether the spec with which an array was found opens it again in another process."""
-    if isinstance(found.spec, HeldArray):
+    if isinstance(found.spec, HeldArray) or found.is_n5 or found.is_precomputed:
         return True
     return found.access is not None and isinstance(found.spec, dict) and is_remote_spec(found.spec)
 
@@ -469,6 +371,9 @@ def _plain_or_reason(what: str, found: Found, direct: bool | None) -> PlainArray
         return "direct=False"
     if found.folder is not None:
         plain = plain_array(found.folder, found.name)
+        if isinstance(plain, PlainArray):
+            shape = agreed_shape(found, plain.presence.metadata)
+            plain = plain if shape is None else dataclasses.replace(plain, shape=shape)
     else:
         plain = "only arrays given by the path of a local folder can be"
     if direct and isinstance(plain, str):
@@ -488,10 +393,13 @@ def _open_directly(found: Found, store: PlainStore) -> OpenArray:
 
 
 def _open_by_python(found: Found, why: str, *, by_core: bool = True) -> OpenArray:
-    python = open_python(found, why, by_core=by_core)
+    return _python_array(found, open_python(found, why, by_core=by_core))
+
+
+def _python_array(found: Found, python: PythonArray) -> OpenArray:
     part = _part(found, python, python.chunk_shape[0], python_reader(python))
     fitting = _with_fitting_dims(found, python.shape)
-    return OpenArray(fitting, part, python.chunk_shape, python, why)
+    return OpenArray(fitting, part, python.chunk_shape, python, python.why)
 
 
 def _part(
@@ -529,6 +437,12 @@ def _open_by_store(
     if isinstance(why, PlainArray):
         return _open_directly(found, PlainStore(why, lambda: store))
     array = store_array(store, found.name, found.where, remote)
+    if found.is_precomputed:
+        chunks = PrecomputedChunks(found, store)
+        if ending := chunks.ending():
+            found = dataclasses.replace(found, spacing=found.spacing or of_scale(found.attributes))
+            return _python_array(found, open_compressed(found, store, chunks, ending))
+        array = dataclasses.replace(array, holds=chunks.holds if chunks.knows_stored else None)
     part = _part(found, array, array.read_rows, StoreReader(array), shift=array.shift)
     chunk = tuple(store.chunk_layout.read_chunk.shape or (None,) * store.rank)
     return OpenArray(_described(found, store), part, chunk, array, why)
@@ -542,7 +456,8 @@ def _described(found: Found, store: Any) -> Found:
     if found.shape is None and not attributes:
         stored = spec_of(store).get("metadata", {}).get("attributes")
         attributes = stored if isinstance(stored, dict) else attributes
-    return dataclasses.replace(found, dims=labels or dims, attributes=attributes)
+    names = (dims or labels) if found.listing else (labels or dims)
+    return dataclasses.replace(found, dims=names, attributes=attributes)
 
 
 def _ways(opened: tuple[OpenArray, ...]) -> str:

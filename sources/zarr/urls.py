@@ -126,6 +126,16 @@ def route_of(
     return UrlRoute(_with_settings(spec, settings), is_array)
 
 
+def as_chain(url: str) -> str | None:
+    """A URL such as `file:///a.zip|zip:inner/` as a chain of fsspec; None for another one."""
+    base, _, adapter = url.partition("|")
+    if not adapter.startswith("zip:") or "|" in adapter:
+        return None
+    inner = urllib.parse.unquote(adapter.removeprefix("zip:")).strip("/")
+    # A local path of fsspec is not quoted.
+    return f"zip://{inner}::{urllib.parse.unquote(base) if base.startswith('file:') else base}"
+
+
 def with_slash(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The spec of a key-value store whose path ends with a slash, as a folder."""
     path = spec.get("path", "")
@@ -162,7 +172,7 @@ def parent_url(url: str) -> tuple[str, str] | None:
 
 def lists_cheaply(url: str) -> bool:
     """Whether fsspec lists the folders at `url` with few requests to a network."""
-    return url.partition("://")[0] in (
+    return url.partition("::")[0].partition("://")[0] in (
         *("memory", "zip", "tar", "libarchive", "file", "local", "reference"),
     )
 

@@ -1,7 +1,7 @@
 """Arrays that zarr-python reads, since TensorStore lacks a filter, codec or dtype of theirs.
 
 Safety: metadata decide which code runs on stored data, so they are checked before zarr-python sees
-them, and zarr-python gets the very bytes that were checked. Codecs and dtypes must be on lists of
+them, and zarr-python gets the very metadata that were checked. Codecs and dtypes must be on lists of
 known ones, and none of these unpickles or evaluates anything. No Python objects are made, except
 strings and bytes of any length.
 
@@ -20,20 +20,20 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
 from windrow.core.cancellation import current_scope, stopped
-from windrow.core.system_errors import is_unanswered, refused_bytes
+from windrow.core.system_errors import is_unanswered, is_unsupported, refused_bytes
 from windrow.core.threads import then
 from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, Span, groups_read
 from windrow.sources.remote.faults import as_fault
 from windrow.sources.scan import Checks
+from windrow.sources.zarr.consolidated import agreed_shape
 from windrow.sources.zarr.error_text import bare, reason
-from windrow.sources.zarr.find import gone, refuse_absurd, unread
 from windrow.sources.zarr.local.codecs import ChunkDamageError, refuse_larger
 from windrow.sources.zarr.local.metadata import damaged, held_records
 from windrow.sources.zarr.local.presence import PresenceCheck, presence_of_file
@@ -44,20 +44,59 @@ from windrow.sources.zarr.metadata import (
     compressor_of,
     index_of_shards,
     most_chunk_bytes,
+    stand_in,
     version_of,
     why_python,
 )
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.refused import gone, refuse_absurd, unread
 from windrow.sources.zarr.remote import FetchedPresence, filled, unreachable
+from windrow.sources.zarr.stored_objects import StoredObjects, has_cache, objects_of
 from windrow.sources.zarr.stores import Access
 
 if TYPE_CHECKING:
     from windrow.sources.zarr.cached_chunks import CachedChunks
-    from windrow.sources.zarr.python_store import CheckedStore, StoredObjects
 
 Cells = tuple[int, ...]
 
+LIBRARY: Final = "zarr-python"
 _KEYS: Final = {2: ".zarray", 3: "zarr.json"}
+
+
+class CellArray(Protocol):
+    """Gives the cells of an array, by chunks that it knows."""
+
+    @property
+    def shape(self) -> Cells:
+        """The shape in its own metadata."""
+        ...
+
+    @property
+    def object_rows(self) -> int:
+        """Rows of one stored object, which is a shard or a chunk."""
+        ...
+
+    @property
+    def refuse_missing(self) -> bool:
+        """Whether chunks that are not stored cannot be read."""
+        ...
+
+    def __getitem__(self, place: tuple[slice, ...]) -> AnyArray:
+        """The cells of a box. Waits; may raise anything."""
+        ...
+
+    def holds(self, chunk: Cells) -> bool:
+        """Whether a chunk is stored, by its coordinates. Waits.
+
+        Raises:
+            ChunkDamageError: If what holds it is damaged.
+            OSError, RuntimeError, ValueError: If it cannot be read.
+        """
+        ...
+
+    def file(self, chunk: Cells) -> str | None:
+        """The local file that a chunk belongs in; None without one."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +104,7 @@ class PythonArray:
     """An array that zarr-python reads.
 
     Args:
-        array: The `zarr.Array`.
+        array: Gives its cells.
         name: Name of the array in the source, for messages.
         where: Its place, for messages.
         why: The reason why TensorStore does not read it.
@@ -78,9 +117,11 @@ class PythonArray:
         presence: Checks whether the array is still there; None if nothing can.
         access: How it is reached, if it is remote.
         cached: Its chunks, if there is a cache on disk and the native core decodes them from there.
+        library: What reads it, for messages.
+        misplaced: As for `Checks.misplaced`.
     """
 
-    array: Any
+    array: CellArray
     name: str
     where: str
     why: str
@@ -92,6 +133,8 @@ class PythonArray:
     presence: PresenceCheck | FetchedPresence | None
     access: Access | None = None
     cached: CachedChunks | None = None
+    library: str = LIBRARY
+    misplaced: str = ""
 
     @property
     def variable(self) -> bool:
@@ -104,20 +147,19 @@ class PythonArray:
         return self.access is not None
 
     @property
+    def refuses_missing(self) -> bool:
+        """Whether its cells can be read only where all their chunks are stored."""
+        return self.array.refuse_missing
+
+    @property
     def way(self) -> str:
         """How it is read, for people."""
-        return "read by zarr-python" if self.cached is None else "decoded directly"
+        return f"read by {self.library}" if self.cached is None else "decoded directly"
 
     @property
     def fill_value(self) -> Any:
         """The value of cells that are not stored; None for strings of any length."""
         return np.frombuffer(self.fill_bytes, self.dtype)[0] if self.fill_bytes else None
-
-    @property
-    def store(self) -> CheckedStore:
-        """The store that holds it."""
-        store: CheckedStore = self.array.store
-        return store
 
     def fill(self, first: Sequence[int], out: AnyArray, file: str | None = None) -> None:
         """Fill `out` with the cells that begin at `first`. Waits.
@@ -198,19 +240,24 @@ class PythonArray:
             why = self.access.reason(error)
             if isinstance(error, WindrowError | TimeoutError):
                 return unreachable(self.name, self.where, held, why, records)
-        if not isinstance(error, ChunkDamageError):
-            why = f"zarr-python says {type(error).__name__}: {why}"
+        if not isinstance(error, ChunkDamageError) and self.library == LIBRARY:
+            why = f"{LIBRARY} says {type(error).__name__}: {why}"
         fault = as_fault(error) if isinstance(error, Exception) else None
         unanswered = is_unanswered(error) or (
             fault is not None and (fault.is_outage or fault.cause == "denied")
         )
         if refused_bytes(error) > self._allowed_bytes(count):  # a size in the chunk is damaged
             unanswered = False
-        return damaged(self.name, self.where, held, why, file=file, unanswered=unanswered)
+        return damaged(
+            *(self.name, self.where, held, why),
+            file=file,
+            unanswered=unanswered,
+            unsupported=is_unsupported(error),
+        )
 
     def _allowed_bytes(self, count: int) -> int:
         """The most bytes of an array in memory that reading `count` rows may need."""
-        rows = max(count, *(each[0] for each in (self.array.shards, self.chunk_shape) if each))
+        rows = max(count, self.array.object_rows, self.chunk_shape[0])
         cells = rows * math.prod(map(max, self.shape[1:], self.chunk_shape[1:]))
         return max(self.most_bytes, cells * max(8, self.dtype.itemsize))
 
@@ -319,13 +366,15 @@ class PythonChecks(Checks):
         shape, itemsize = array.shape, array.dtype.itemsize
         super().__init__(shape, array.chunk_shape, (0,) * len(shape), itemsize)
         self._array = array
-        shard = array.array.shards or array.chunk_shape
-        self._per_shard = tuple(s // c for s, c in zip(shard, array.chunk_shape, strict=True))
         self._across = math.prod(self.grid[1:])
 
     @property
     def waits(self) -> bool:
         return True
+
+    @property
+    def misplaced(self) -> str:
+        return self._array.misplaced
 
     def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
         if self._across != 1:
@@ -348,14 +397,14 @@ class PythonChecks(Checks):
     def is_stored(self, number: int) -> bool:
         array = self._array
         try:
-            return array.store.holds(*self._place(number))
+            return array.array.holds(self.coords(number))
         except (ChunkDamageError, OSError, RuntimeError, ValueError) as error:
             held = held_records(*(bounds[0] for bounds in self.bounds(number)))
             file = self.file(number)
             raise damaged(array.name, array.where, held, reason(error), file=file) from error
 
     def file(self, number: int) -> str | None:
-        return self._array.store.file(self._place(number)[0])
+        return self._array.array.file(self.coords(number))
 
     def orphans(self) -> list[str]:
         return []
@@ -367,14 +416,6 @@ class PythonChecks(Checks):
         fill = np.frombuffer(self._array.fill_bytes, np.uint8)
         cells = np.ascontiguousarray(block).reshape(-1).view(np.uint8).reshape(-1, len(fill))
         return bool((cells != fill).any()) or self.is_stored(number)
-
-    def _place(self, number: int) -> tuple[str, int]:
-        """Key of the object that holds a chunk, and the number of the chunk in it."""
-        key, inside = [], 0
-        for at, count in zip(self.coords(number), self._per_shard, strict=True):
-            key.append(at // count)
-            inside = inside * count + at % count
-        return self._array.array.metadata.encode_chunk_key(tuple(key)), inside
 
 
 def why_by_python(found: Found) -> str:
@@ -412,12 +453,7 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
         SourceError: If it cannot be opened, or has an unsupported codec or dtype.
     """
     try:
-        from windrow.sources.zarr.python_store import (
-            CheckedStore,
-            has_cache,
-            objects_of,
-            open_array,
-        )
+        from windrow.sources.zarr.python_store import CheckedStore, ZarrCells, open_array
     except ImportError as error:
         # An array that would be refused with the extra, too, does not need it.
         _checked(found, dict(found.metadata or {}))
@@ -430,24 +466,27 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
         meta = json.loads(raw)
     except ValueError as error:
         raise unread(found, str(error)) from error
-    packed, most = _checked(found, meta)
+    stands_for, given = stand_in(meta)
+    packed, most = _checked(found, given)
+    agreed = agreed_shape(found, meta)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they address the writers of such arrays
             measure = None if packed is None else partial(refuse_larger, packed, most=most)
-            store = CheckedStore(objects, {key: raw}, measure)
-            array = open_array(store, version_of(meta))
+            checked = raw if stands_for is None else json.dumps(given).encode()
+            store = CheckedStore(objects, {key: checked}, measure)
+            array = open_array(store, version_of(given))
+            cells = ZarrCells(array, stands_for)
             if array.shards is not None:
-                per_shard = math.prod(
-                    s // c for s, c in zip(array.shards, array.chunks, strict=True)
-                )
-                store.sharded(per_shard, **index_of_shards(meta))
+                store.sharded(cells.per_shard, **index_of_shards(given))
         shape, chunk = tuple(map(int, array.shape)), tuple(map(int, array.chunks))
         dtype = np.dtype(object) if array.dtype.kind in "OT" else array.dtype.newbyteorder("=")
-        fill = _fill_bytes(array.fill_value, dtype)
+        fill, dtype = _fill_bytes(array.fill_value, dtype), stands_for or dtype
     except Exception as error:  # zarr-python may raise anything for such metadata
         said, cause = found.reason(error)
-        raise unread(found, f"{why}; zarr-python says {said}") from cause
+        raise unread(found, f"{why}; {LIBRARY} says {said}") from cause
+    if agreed is not None:
+        shape = agreed
     presence: PresenceCheck | FetchedPresence | None = None
     if found.folder is not None and fill:
         presence = dataclasses.replace(presence_of_file(os.path.join(found.folder, key)), fill=fill)
@@ -458,9 +497,10 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
         from windrow.sources.zarr.cached_chunks import cached_chunks
 
         expected = {"shape": shape, "chunk_shape": chunk, "dtype": dtype, "fill": fill}
-        cached = cached_chunks(raw, objects, presence, expected)
+        counts = raw if agreed is None else json.dumps({**meta, "shape": agreed}).encode()
+        cached = cached_chunks(counts, objects, presence, expected)
     return PythonArray(
-        *(array, found.name, found.where, why, shape, dtype, chunk, fill, most),
+        *(cells, found.name, found.where, why, shape, dtype, chunk, fill, most),
         presence,
         found.access,
         cached,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import windrow
 from tests import strategies as make
 from windrow.errors import ElementError
-from windrow.transforms import columns
+from windrow.transforms import columns, record_sizes
 
 M = windrow.MapDataset
 
@@ -493,7 +493,7 @@ def test_a_batch_that_nobody_took_apart_is_not_copied() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_bytes_of_elements(value: Any, expected: int) -> None:
-    assert columns.nbytes(value) == expected
+    assert record_sizes.nbytes(value) == expected
 
 
 # --- forms ---------------------------------------------------------------------------------------

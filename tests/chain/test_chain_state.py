@@ -342,3 +342,39 @@ def test_states_are_taken_as_text_and_as_bytes() -> None:
     for form in (text, text.encode()):
         iterator.set_state(form)  # type: ignore[arg-type]  # what checkpoints hand over
         assert list(iterator) == rest
+
+
+def _elastic() -> Any:
+    shard = windrow.sharding.ShardOptions(0, 2)
+    return windrow.experimental.ElasticIterator(M.range(10), 4, shard)
+
+
+def _jax() -> Any:
+    jax = pytest.importorskip("jax")
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return iter(M.source(np.arange(8, dtype=np.int32)).batch(2).to_jax(device))
+
+
+ITERATORS: dict[str, Callable[[], Any]] = {
+    "random access": lambda: iter(M.range(8).shuffle(seed=1)),
+    "stream": lambda: iter(M.range(8).to_iter_dataset().batch(2)),
+    "global arrays": _jax,
+    "DataLoader": lambda: iter(windrow.load(range(8), num_epochs=1, batch_size=2)),
+    "ElasticIterator": _elastic,
+    "thread": lambda: windrow.experimental.ThreadPrefetchDatasetIterator(
+        iter(M.range(8)), prefetch_buffer_size=1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_set_state_returns_the_iterator(name: str) -> None:
+    first = ITERATORS[name]()
+    next(first)
+    state = first.get_state()
+    wanted = np.asarray(next(first)).tolist()
+    resumed = ITERATORS[name]().set_state(state)
+    assert np.asarray(next(resumed)).tolist() == wanted
+    if hasattr(first, "load_state_dict"):  # of torchdata, which returns nothing
+        assert first.load_state_dict(state) is None
+        assert np.asarray(next(first)).tolist() == wanted

@@ -240,7 +240,7 @@ class Arrays(NoState):
     def get_state(self) -> Any:
         return {"rows": np.arange(3)}
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: Any) -> Any:
         raise AssertionError
 
 
@@ -248,7 +248,7 @@ class Whole(NoState):
     def get_state(self) -> Any:
         return self._parent.get_state()
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: Any) -> Any:
         self._parent.set_state(state)
 
 
@@ -281,7 +281,7 @@ class Plain:
     def get_state(self) -> Any:
         return self._parent.get_state()
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: Any) -> Any:
         self._parent.set_state(state)
 
 
@@ -310,7 +310,7 @@ class Failing(NoState):
     def get_state(self) -> Any:
         return self._parent.get_state()
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: Any) -> Any:
         self._parent.set_state(state)
 
 

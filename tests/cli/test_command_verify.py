@@ -98,6 +98,25 @@ def test_every_array_of_a_group_is_read(run: Run, arrays: Path) -> None:
     assert found["decoded_bytes"] == 4 * (RECORDS * 16 + RECORDS + 137)
 
 
+def test_rows_of_different_lengths_and_coordinates_are_counted_as_records(
+    run: Run, tmp_path: Path
+) -> None:
+    group = zarr.create_group(tmp_path / "a")
+    rows = group.create_group("tokens")
+    rows.create_array("values", data=np.arange(100, dtype="u2"), chunks=(10,))
+    rows.create_array("offsets", data=np.array([0, 5, 40, 90, 100]))
+    code, found = report(run, tmp_path / "a")
+    assert (code, found["records"], found["chunks"]) == (0, 4, 11)
+    (tmp_path / "a" / "tokens" / "values" / "c" / "3").write_bytes(b"cut")
+    code, found = report(run, tmp_path / "a")
+    (bad,) = found["bad"]
+    assert (code, bad["array"], bad["first_record"], bad["stop_record"]) == (1, "tokens", 1, 2)
+    grid = zarr.create_group(tmp_path / "b")
+    grid.create_array("t", shape=(3, 50), dtype="f4", dimension_names=["time", "lat"])
+    grid.create_array("lat", data=np.arange(50.0), dimension_names=["lat"])
+    assert report(run, tmp_path / "b")[1]["records"] == 3
+
+
 def test_arrays_that_are_not_read_are_named(run: Run, tmp_path: Path) -> None:
     group = zarr.create_group(str(tmp_path))
     group.create_array("rows", shape=(3,), dtype="int32")[...] = [1, 2, 3]

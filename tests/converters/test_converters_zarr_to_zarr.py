@@ -40,7 +40,6 @@ from windrow.errors import (
     ConversionError,
     NotFoundError,
     ReadError,
-    SourceError,
 )
 from windrow.sources import ZarrDataSource
 from windrow.sources.tf_example import features
@@ -309,7 +308,8 @@ def test_some_arrays_by_new_names(tmp_path: Path) -> None:
     zarr_to_zarr(
         tmp_path / "source", tmp_path / "out", arrays={"t2m": "temperature"}, progress=False
     )
-    assert sorted(os.listdir(tmp_path / "out")) == ["t2m", MANIFEST_NAME, "zarr.json"]
+    names = ["t2m", "time", MANIFEST_NAME, "y", "zarr.json"]
+    assert sorted(os.listdir(tmp_path / "out")) == names
     assert np.array_equal(values_in(tmp_path / "out", "t2m"), wanted["temperature"])
     zarr_to_zarr(tmp_path / "source", tmp_path / "two", arrays=["deep", "time"], progress=False)
     assert sorted(os.listdir(tmp_path / "two")) == ["deep", "time", MANIFEST_NAME, "zarr.json"]
@@ -797,17 +797,6 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         zarr_to_zarr(tmp_path / "nowhere", tmp_path / "out")
     with pytest.raises(ArgumentError, match="no array 'tempe'; there are deep/columns, height"):
         zarr_to_zarr(tmp_path / "source", tmp_path / "out", arrays=["tempe"])
-
-
-def test_texts_are_refused_by_name(tmp_path: Path) -> None:
-    make_group(tmp_path / "source")
-    group: Any = zarr.open_group(str(tmp_path / "source"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        group.create_array("names", shape=(2,), dtype="str")[...] = np.array(["a", "b"])
-    with pytest.raises(SourceError, match=r"array 'names' .* choose the others: arrays="):
-        zarr_to_zarr(tmp_path / "source", tmp_path / "out")
-    zarr_to_zarr(tmp_path / "source", tmp_path / "out", arrays=["temperature"], progress=False)
 
 
 def test_an_unfinished_folder_names_the_command_that_goes_on(tmp_path: Path) -> None:

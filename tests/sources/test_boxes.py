@@ -27,8 +27,9 @@ from windrow.sources import BoxField, BoxPart, Columns, Cut, IntArray, LaidOutSo
 from windrow.sources.chunks import Box
 from windrow.sources.padding import Mode
 from windrow.sources.zarr.box_readers import StoreBoxReader
+from windrow.sources.zarr.open_array import OpenArray
 from windrow.sources.zarr.store_array import StoreArray
-from windrow.sources.zarr.tree import ArrayTree, OpenArray
+from windrow.sources.zarr.tree import ArrayTree
 from windrow.transforms.nodes import ToStreamNode
 
 AnyArray = npt.NDArray[Any]

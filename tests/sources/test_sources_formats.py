@@ -21,9 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from zarr.codecs import TransposeCodec
 
+import windrow
+from tests.range_server import RangeServer
 from windrow import MapDataset
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError, WindrowError
-from windrow.sources import ZarrDataSource
+from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.zarr.tree import ArrayTree
 
 AnyArray = npt.NDArray[Any]
@@ -177,6 +179,43 @@ def test_n5(tmp_path: Path) -> None:
     (tmp_path / "a" / "2" / "0").write_bytes(b"\x00\x00\x00\x02")
     with pytest.raises(ReadError, match="records 20 to 29"):
         ZarrDataSource(tmp_path / "a")[25]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"contrast": math.nan}, {"units": ["nm"], "resolution": [4.0]}, {"axes": ["y", "y", "x"]}],
+)
+def test_attributes_of_users_do_not_matter_to_n5(tmp_path: Path, attributes: Any) -> None:
+    stored(tmp_path / "a", "n5")
+    file = tmp_path / "a" / "attributes.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **attributes}))
+    source = ZarrDataSource(tmp_path / "a")
+    agrees(source, VALUES)
+    agrees(pickle.loads(pickle.dumps(source)), VALUES)
+    assert windrow.inspect(tmp_path / "a").records == len(VALUES)
+    file.write_text(file.read_text().replace("compression", "compressionType"))
+    with pytest.raises(SourceError, match=r"attributes\.json"):
+        ZarrDataSource(tmp_path / "a")  # what TensorStore would guess is not read
+
+
+@pytest.mark.parametrize("way", ["", "http"])
+def test_n5_blocks_of_varying_length_are_not_bad_records(tmp_path: Path, way: str) -> None:
+    stored(tmp_path / "a", "n5")
+    for file in (tmp_path / "a").glob("*/*"):
+        if file.is_file():
+            raw = file.read_bytes()
+            file.write_bytes(b"\0\1" + raw[2:])  # its mode
+    with RangeServer(tmp_path) as server:
+        source = ZarrDataSource(f"{server.address}/a" if way else tmp_path / "a")
+        said = r"varlength .* not supported\. They are not damaged"
+        with pytest.raises(ReadError, match=said) as caught:
+            source.read(np.arange(2))
+        assert caught.value.is_unanswered
+        with pytest.raises(ReadError, match=said):
+            list(MapDataset.source(source).on_bad("skip").to_iter_dataset())
+        windows = WindowDataSource(source.arrays[""], {0: 2})
+        with pytest.raises(ReadError, match=said):
+            list(MapDataset.source(windows).on_bad("skip").to_iter_dataset())
 
 
 def test_groups_of_n5(tmp_path: Path) -> None:
@@ -427,6 +466,8 @@ def test_an_array_of_very_many_chunks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("direct", [None, False])
 def test_rows_of_absurd_size(tmp_path: Path, direct: bool | None) -> None:
     path = liar(tmp_path / "a", 2, {"shape": [64, HUGE], "chunks": [16, 2**10]})
+    for file in path.glob("[0-9]"):
+        file.rename(path / f"{file.name}.0")
     with pytest.raises(SourceError, match=r"a row of the array .* has 8,796,093,022,208 bytes"):
         ZarrDataSource(path, direct=direct)
 

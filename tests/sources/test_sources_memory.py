@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windrow import MapDataset
 from windrow.errors import ArgumentError, NotFoundError, ReadError, RecordIndexError, SourceError
 from windrow.sources import (
     ArrayDataSource,
@@ -331,6 +332,71 @@ def test_other_memmaps_pickle_with_their_data(tmp_path: Path) -> None:
     gone = np.load(tmp_path / "a.npy", mmap_mode="r")
     (tmp_path / "a.npy").unlink()
     assert pickle.loads(pickle.dumps(ArrayDataSource(gone)))[3] == 3
+
+
+class OnDisk:
+    """An array that notes which rows are read; to read it as a whole is an error."""
+
+    dtype = np.dtype(np.int32)
+    shape = (20, 3)
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def __getitem__(self, rows: Any) -> Any:
+        self.asked.append(rows)
+        return np.arange(60, dtype=np.int32).reshape(20, 3)[rows]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise AssertionError("read as a whole")
+
+
+def test_arrays_that_lie_elsewhere_are_read_row_by_row() -> None:
+    array: Any = OnDisk()
+    source = as_source({"in": {"x": array}, "y": np.arange(20)})
+    dataset: Any = MapDataset.source(source)
+    assert (array.asked, dataset.element_spec["in"]["x"].shape) == ([], (3,))
+    assert dataset[7]["in"]["x"].tolist() == [21, 22, 23]
+    batch: Any = source.read(np.array([5, 2, 5]))
+    assert batch["in"]["x"].tolist() == [[15, 16, 17], [6, 7, 8], [15, 16, 17]]
+    assert array.asked == [slice(7, 8), 5, 2, 5]
+    whole = {"in": {"x": np.zeros((20, 3), np.int32)}, "y": np.arange(20)}
+    assert source.fingerprint == ArrayDataSource(whole).fingerprint
+
+
+def test_masked_rows_are_refused_and_others_are_read() -> None:
+    class Masked(OnDisk):
+        def __getitem__(self, rows: Any) -> Any:
+            return np.ma.masked_equal(super().__getitem__(rows), 30)
+
+    source = ArrayDataSource({"x": Masked()})
+    assert source[3]["x"].tolist() == [9, 10, 11]
+    for wanted in ([10], [3, 10]):
+        with pytest.raises(ArgumentError, match=r"mask would be lost; turn masks off"):
+            source.read(np.array(wanted))
+
+
+def test_files_groups_and_dicts_of_h5py_are_read_lazily(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h5py: Any = pytest.importorskip("h5py")
+    rows = np.arange(40).reshape(10, 4).tolist()
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = rows
+        file["in/name"] = [f"n{i}" for i in range(10)]
+    with h5py.File(tmp_path / "a.h5") as file:
+        monkeypatch.setattr(h5py.Dataset, "__array__", lambda *_, **__: pytest.fail("whole"))
+        for given in (file, {"x": file["x"], "in": file["in"]}, dict(file)):
+            found = list(MapDataset.source(given).shuffle(seed=1))
+            assert sorted(element["x"].tolist() for element in found) == rows
+            assert all(e["in"]["name"] == b"n%d" % (e["x"][0] // 4) for e in found)
+
+
+@pytest.mark.parametrize("wrapped", [lambda x: x, lambda x: {"x": x}, lambda x: {"in": {"x": x}}])
+def test_arrays_of_dask_are_refused(wrapped: Any) -> None:
+    array: Any = pytest.importorskip("dask.array").ones((10, 4), chunks=2)
+    with pytest.raises(ArgumentError, match=r"of dask.* \.to_zarr\('x\.zarr'\).* made from"):
+        MapDataset.source(wrapped(array))
 
 
 def test_the_file_of_a_memmap_gone_or_changed(tmp_path: Path) -> None:

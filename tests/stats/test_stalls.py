@@ -215,7 +215,7 @@ class _Own(windrow.DatasetIterator[int]):
     def get_state(self) -> dict[str, Any]:
         return {}
 
-    def set_state(self, state: dict[str, Any]) -> None: ...
+    def set_state(self, state: dict[str, Any]) -> Any: ...
 
 
 def test_iterators_of_users_have_neither() -> None:

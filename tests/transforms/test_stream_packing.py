@@ -270,3 +270,65 @@ def test_an_element_that_lacks_a_part_of_a_dict() -> None:
     packed = stream.pack({"x": {"z": 4}}, num_packing_bins=2, meta_features=("x",))
     with pytest.raises(ElementError, match="an element lacks 'x/z'; map it to a dict that has it"):
         list(packed)
+
+
+FIT = {"num_packing_bins": 2, "shuffle_bins": False}
+METHODS = pytest.mark.parametrize("method", ["first_fit", "best_fit", "concat_then_split"])
+
+
+def packed(method: str, elements: list[Any], struct: dict[str, int], **options: Any) -> Any:
+    """The first row of elements that fit into one."""
+    more = {} if method == "concat_then_split" else FIT
+    stream = windrow.MapDataset.source(elements).to_iter_dataset()
+    return next(iter(stream.pack(struct, method, **more, **options)))  # type: ignore[arg-type]
+
+
+@METHODS
+@pytest.mark.parametrize(
+    "given",
+    [
+        [np.array([1, 2, 3], np.uint16), np.array([70_000, 128_001], np.uint32)],
+        [np.array([70_000], np.uint32), np.array([1], np.uint16)],
+        [np.arange(3, dtype=np.int32), np.array([2**40])],
+        [np.ones(3, int), np.array([0.5, 0.25])],
+        [np.zeros(0), np.array([2**60 + 1])],  # what is empty has no dtype
+        [[], [2**60 + 1], [3]],
+        [["a"], ["abc"]],
+    ],
+)
+def test_values_of_several_dtypes_keep_their_values(method: str, given: list[Any]) -> None:
+    row = packed(method, [{"x": each} for each in given], {"x": 8})["x"]
+    assert row.tolist()[: sum(map(len, given))] == [item for each in given for item in each]
+
+
+@METHODS
+def test_values_of_a_meta_feature_keep_their_values(method: str) -> None:
+    elements = [{"x": np.arange(2), "w": w} for w in (np.int32(1), np.float32(0.5))]
+    row = packed(method, elements, {"x": 8, "w": 4}, meta_features=["w"])
+    assert row["w"].tolist() == [1, 0.5, 0, 0]
+
+
+@METHODS
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([np.arange(2), np.arange(2, dtype=np.uint64)], "int64 and uint64 would become float64"),
+        ([[1], ["abc"]], "have no dtype together"),
+        ([np.zeros((2, 1)), np.zeros((2, 3))], r"items of shape \(1,\) and \(3,\)"),
+    ],
+)
+def test_values_that_would_be_changed_are_refused(
+    method: str, given: list[Any], message: str
+) -> None:
+    with pytest.raises(ElementError, match=rf"pack: values of 'x' .*{message}.* in a map before"):
+        packed(method, [{"x": each} for each in given], {"x": 8})
+
+
+@pytest.mark.parametrize("padding", [-1, 0.5, 70_000])
+def test_a_padding_that_the_dtype_does_not_hold_is_refused(padding: Any) -> None:
+    elements = [{"x": np.arange(3, dtype=np.uint16)}]
+    with pytest.raises(ElementError, match=r"not a value of its dtype uint16"):
+        packed("first_fit", elements, {"x": 8}, padding_struct={"x": padding})
+    token = {"bos_token_id": 70_000, "bos_features": ["x"]}
+    with pytest.raises(ElementError, match=r"bos_token_id=70000 is not a value of dtype uint16"):
+        packed("concat_then_split", elements, {"x": 8}, **token)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from windrow.errors import PlanError
+from windrow.errors import ElementError, PlanError
 from windrow.sources.base import ArraySpec
 from windrow.transforms import columns, packed_values
 from windrow.transforms.arguments import at_least
@@ -177,6 +177,11 @@ class BucketNode(PlannedNode):
                 out[name] = columns.batch_from(column, start, stop)
                 continue
             sequences = joined[name]
+            if not columns.holds(sequences.values.dtype, self.pad_value):
+                raise ElementError(
+                    f"bucket: pad_value={self.pad_value!r} is not a value of dtype {sequences.values.dtype},"
+                    f" which {name!r} has; choose another, or convert it in a map before"
+                )
             lengths = np.minimum(sequences.lengths[start:stop], boundary)
             places = np.arange(stop - start) * boundary
             runs = Runs(sequences.bounds[start:stop], places, lengths, (stop - start, boundary))

@@ -243,7 +243,10 @@ class UnbatchNode(SpreadNode):
                     " rows; rebatch takes batches, and batch takes single elements"
                 )
             count = rows[0] or 0
-            yield Columnar(tree, count), np.array([count])
+            whole = Columnar(tree, count)
+            # Columns of a chain have no containers that JAX alone knows.
+            some = columns.holds_pytrees(tree)
+            yield Listed(tables.elements(whole)) if some else whole, np.array([count])
 
     def made_of(self, rows: MadeOf, counts: IntArray) -> MadeOf:
         return rows.ungrouped(counts)

@@ -308,7 +308,7 @@ class _Coming:
                     break
                 self._left = CutSequence(values, (0,) * len(values))
                 if not self._node.splits_whole_rows and self._is_whole(values):
-                    whole.append(bins.packed_row(self._features, [values], self._tokens))
+                    whole.append(bins.packed_row(self._features, [values], self._tokens, "pack"))
                     whole_members.append([self._number])
                     self._left = None
                     continue
@@ -316,7 +316,7 @@ class _Coming:
             members += [self._number] * (len(parts) - len(members))
             if not fits:
                 break
-        rows = [bins.packed_row(self._features, parts, self._tokens)] if parts else []
+        rows = [bins.packed_row(self._features, parts, self._tokens, "pack")] if parts else []
         return rows + whole, ([members] if parts else []) + whole_members
 
     def _is_whole(self, values: Sequence[Any]) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import ml_dtypes
 import numpy as np
 
-from windrow.core.system_errors import says_unanswered
+from windrow.core.system_errors import says_unanswered, says_unsupported
 from windrow.errors import ReadError
 from windrow.sources.zarr.local.codecs import PLAIN_CODECS, Codec
 from windrow.sources.zarr.local.presence import PresenceCheck, presence_of_file
@@ -175,6 +175,7 @@ def damaged(
     offset: int | None = None,
     records: tuple[int, int] | None = None,
     unanswered: bool = False,
+    unsupported: bool = False,
 ) -> ReadError:
     """The error for a chunk that cannot be read.
 
@@ -187,23 +188,29 @@ def damaged(
         offset: The byte of the file at which the chunk begins.
         records: The rows `[first, stop)` in the chunk.
         unanswered: Whether the reason is known not to be the data; `why` may say it too.
+        unsupported: Whether the chunk is known to be whole; `why` may say it too.
     """
     named = f"array {name!r}" if name else "the array"
+    unsupported = unsupported or says_unsupported(why)
     unanswered = unanswered or says_unanswered(why)
+    ending = _UNSUPPORTED if unsupported else _UNANSWERED if unanswered else _DAMAGED
     return ReadError(
-        f"{named} in {where}: the chunk that holds {held} cannot be read: {why}."
-        f" {_UNANSWERED if unanswered else _DAMAGED}",
+        f"{named} in {where}: the chunk that holds {held} cannot be read: {why}. {ending}",
         file=file,
         offset=offset,
         records=records,
         why=why.removeprefix(file or "").lstrip(",: "),
-        is_unanswered=unanswered,
+        is_unanswered=unanswered or unsupported,
     )
 
 
 _DAMAGED: Final = (
     "If the file is damaged, copy it again or write these records again; a chain leaves them out by"
     ' .on_bad("skip")'
+)
+_UNSUPPORTED: Final = (
+    "Chunks of this kind are not supported. They are not damaged, so that on_bad does not leave them out:"
+    " write the array again without them"
 )
 _UNANSWERED: Final = "The reason is the machine or its file system, and not the data"
 

@@ -379,7 +379,7 @@ def test_fields_that_become_no_array(value: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"a": 1, "b": {value}}}\n')
     with pytest.raises(
-        ConversionError, match=r"record 0 at byte 0: field 'b' is .*names=, or desc"
+        ConversionError, match=r"record 0 at byte 0: field 'b' is .*names= \(--name\), or desc"
     ):
         convert(path, tmp_path / "out")
     assert convert(path, tmp_path / "out", names=["a"]).records == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ import tensorstore as ts
 import xarray
 import zarr
 
+from tests.range_server import RangeServer
 from tests.volumes import ome, precomputed, scale, space, translation
 from windrow.errors import ArgumentError, SourceError
-from windrow.sources import Field, WindowDataSource
+from windrow.sources import Field, WindowDataSource, ZarrDataSource
 
 AnyArray = npt.NDArray[Any]
 FINE = np.arange(40 * 40).reshape(40, 40).astype("u2")
@@ -106,7 +108,42 @@ def test_a_size_in_the_world_opens_the_finest_level(image: Path, tmp_path: Path)
     one = ome(tmp_path / "one", {"0": (FINE, [scale(2, 2)])}, space("y", "x"))
     in_world, in_cells = (WindowDataSource(one, {"x": size}) for size in ("4um", 2))
     assert in_world.fingerprint == in_cells.fingerprint
-    assert np.array_equal(in_world[1]["0"], FINE[:, 2:4])
+    assert np.array_equal(in_world[1], FINE[:, 2:4])
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+@pytest.mark.parametrize(
+    "places", [{"x": 4, "y": 2}, {"x": "8um", "y": "4um"}], ids=["cells", "um"]
+)
+def test_an_image_of_one_level_is_as_one_of_two(
+    tmp_path: Path, version: str, places: dict[str, Any]
+) -> None:
+    found = []
+    one = {"s0": (FINE, [scale(2, 2)])}
+    for levels in (one, {**one, "s1": (COARSE, [scale(4, 4)])}):
+        path = ome(tmp_path / str(len(levels)), levels, space("y", "x"), version)
+        if version == "0.5":  # the axes of OME-Zarr are the only ones
+            meta = json.loads((path / "s0" / "zarr.json").read_text())
+            (path / "s0" / "zarr.json").write_text(json.dumps({**meta, "dimension_names": None}))
+        found.append(WindowDataSource(path, places, coordinates=["x"])[1])
+        assert np.array_equal(WindowDataSource(path, places)[1], FINE[:2, 4:8])
+    np.testing.assert_equal(found[0], found[1])
+    assert np.array_equal(found[0]["s0"], FINE[:2, 4:8])
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_levels_with_nested_paths_that_are_not_listed(tmp_path: Path, version: str) -> None:
+    levels = {
+        "scale0/image": (FINE, [scale(2, 2)]),
+        "scale1/image": (FINE[::2, ::2], [scale(4, 4)]),
+    }
+    path = ome(tmp_path / "image", levels, space("y", "x"), version)
+    with RangeServer(tmp_path) as server:
+        for where in (path, server.url("image")):
+            source = WindowDataSource(where, {"x": 4, "y": 4}, resolution={"x": "4um"})
+            assert np.array_equal(source[1], FINE[::2, ::2][:4, 4:8])
+            both = ZarrDataSource(where, names=["scale1/image"])
+            assert np.array_equal(both[3]["scale1"]["image"], FINE[6, ::2])
 
 
 def test_levels_by_name(image: Path, two: dict[str, Path], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,16 @@ import numpy.typing as npt
 import pandas  # type: ignore[import-untyped]
 import pytest
 import xarray
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow import MapDataset
-from windrow.errors import ArgumentError, SourceError
+from windrow.errors import ArgumentError, MissingExtraError, SourceError
 from windrow.sources import Field, WindowDataSource
+from windrow.sources.windows.coordinates import Coordinates
+from windrow.sources.windows.selection import position_of
+from windrow.sources.zarr.tree import ArrayTree
 
 AnyArray = npt.NDArray[Any]
 HOUR = np.timedelta64(1, "h")
@@ -238,3 +243,83 @@ def test_matching_is_what_a_search_by_hand_finds(direct: bool, data: st.DataObje
             for row, own in zip(batch["x"], batch["y"], strict=True)
         ]
     assert sorted(rows) == sorted([hour * 10 for hour in row] for row in wanted)
+
+
+# --- dates of calendars that NumPy has not -------------------------------------------------------
+
+CALENDARS = pytest.mark.parametrize(
+    ("calendar", "days", "leap"),
+    [("noleap", 28, False), ("360_day", 30, True), ("all_leap", 29, True), ("julian", 28, False)],
+)
+
+
+def of_calendar(folder: Path, units: str, calendar: str, values: AnyArray) -> Path:
+    group = zarr.create_group(folder)
+    group.create_array(
+        "x", data=np.arange(len(values)), chunks=(len(values),), dimension_names=("time",)
+    )
+    group.create_array(
+        "time",
+        data=values,
+        chunks=(len(values),),
+        dimension_names=("time",),
+        attributes={"units": units, "calendar": calendar},
+    )
+    return folder
+
+
+def chosen_days(path: Path, label: Any, **more: Any) -> list[int]:
+    windows = WindowDataSource(path, {"time": 1}, select={"time": label}, **more)
+    return [int(row[0]) for row in windows.read(np.arange(len(windows)))["x"]]
+
+
+@CALENDARS
+@pytest.mark.parametrize("dtype", ["i4", "f8"])
+def test_dates_of_other_calendars(
+    tmp_path: Path, calendar: str, days: int, leap: bool, dtype: str
+) -> None:
+    cftime = pytest.importorskip("cftime")
+    hours = np.arange(0, 24 * 90, 6)
+    path = of_calendar(tmp_path / "h", "hours since 1850-01-01", calendar, hours.astype(dtype))
+    january = 30 if calendar == "360_day" else 31
+    first, stop = 4 * january, 4 * (january + days)
+    assert chosen_days(path, "1850-02") == list(range(first, stop))
+    assert chosen_days(path, slice("1850-02-28T12", "1850-03-01"))[-1] == stop + 3
+    assert chosen_days(path, slice("1850-01-02T06", datetime.datetime(1850, 1, 2, 12))) == [5, 6]
+    assert chosen_days(path, slice(np.datetime64("1850-02-01"), "1850-02-01")) == [
+        *range(first, first + 4)
+    ]
+    own = cftime.datetime(1850, 1, 3, 5, calendar=calendar)
+    assert chosen_days(path, slice(None, own))[-1] == 8
+    labels = Coordinates().of(ArrayTree("s", path, names=["x"]).open()[0].found, "time")
+    assert labels is not None
+    assert position_of(labels, own, method="nearest") == 9
+    if leap:
+        assert len(chosen_days(path, "1850-02-29")) == 4
+    else:
+        with pytest.raises(ArgumentError, match=rf"calendar {calendar!r}, and cftime cannot count"):
+            chosen_days(path, "1850-02-29")
+    with pytest.raises(ArgumentError, match="it is a date of the calendar"):
+        chosen_days(path, slice(cftime.datetime(1850, 1, 2, calendar="proleptic_gregorian"), None))
+
+
+def test_dates_without_cftime_show_units_and_calendar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cftime", None)
+    path = of_calendar(tmp_path / "d", "days since 1850-01-01", "noleap", np.arange(24))
+    for label in (slice("1850-01-05", "1850-01-10"), datetime.date(1850, 1, 5)):
+        with pytest.raises(
+            MissingExtraError,
+            match=r"'time' holds numbers in 'days since 1850-01-01' of the calendar 'noleap', .*"
+            r"pip install cftime; or give numbers in these units: it goes from 0 to 23",
+        ):
+            chosen_days(path, label)
+    assert chosen_days(path, slice(4, 9)) == [4, 5, 6, 7, 8, 9]
+
+
+def test_months_have_no_fixed_length(tmp_path: Path) -> None:
+    path = of_calendar(tmp_path / "m", "months since 2000-01-01", "standard", np.arange(24))
+    with pytest.raises(ArgumentError, match=r"'months since 2000-01-01' .* without a fixed length"):
+        chosen_days(path, slice("2000-03", "2000-05"))
+    assert chosen_days(path, slice(2, 4)) == [2, 3, 4]

@@ -24,7 +24,8 @@ import zarr
 from tests.zarr_layouts import DIRECTLY
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError, WindrowError
 from windrow.sources import WindowDataSource, ZarrDataSource
-from windrow.sources.zarr.tree import ArrayTree, OpenArray, open_arrays
+from windrow.sources.zarr.open_array import OpenArray
+from windrow.sources.zarr.tree import ArrayTree, open_arrays
 
 AnyArray = npt.NDArray[Any]
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])

@@ -30,7 +30,7 @@ from tests.far_arrays import (
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer, cut, s3_error, status
 from windrow import MapDataset, verify
-from windrow.errors import ReadError, SourceError, WindrowError
+from windrow.errors import NotFoundError, ReadError, SourceError, WindrowError
 from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
 
 ODD = ["with space", "per%20cent", "hash#x", "plus+é", "q?x"]
@@ -225,8 +225,10 @@ def test_a_coordinate_that_is_refused_is_no_cell(labelled: Path) -> None:
     with RangeServer(objects(labelled)) as server:
         for key in [key for key in objects(labelled) if key.startswith("w/lat/")]:
             server.remove(key)
-        source = WindowDataSource(server.url("w"), {"time": 3}, select={"lat": slice(1, 3)})
-        assert source[0]["t"].shape == (3, 3, 2, 6)  # there are none: cells
+        source = WindowDataSource(server.url("w/t"), {"time": 3}, select={"lat": slice(1, 3)})
+        assert source[0].shape == (3, 3, 2, 6)  # the array knows of none: cells
+        with pytest.raises(NotFoundError, match="w/lat/, though the consolidated metadata"):
+            WindowDataSource(server.url("w"), {"time": 3}, select={"lat": slice(1, 3)})
     with RangeServer(objects(labelled)) as server:
         probe = WindowDataSource(server.url("w"), {"time": 3})
         before = server.counts().requests

@@ -1,0 +1,38 @@
+"""Warns of a loop over epochs that gives the same order in each of them.
+
+A dataset gives the same stream each time it is iterated. A chain that shuffles has new orders in later epochs,
+and these come with `repeat`.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from windrow.transforms.nodes import Node
+
+# Labels begin with the names of methods, and never change.
+_ORDERS: Final = {"shuffle", "block_shuffle", "window_shuffle", "sample"}
+
+
+def warn_of_one_order(node: Node) -> None:
+    """Warn that a chain begins again, if it shuffles and does not repeat."""
+    methods = {each.label.partition("(")[0] for each in node.walk()}
+    if "repeat" in methods or not methods & _ORDERS:
+        return
+    warnings.warn(
+        "this dataset was iterated to its end before, and now gives the same order again: its shuffle has one order"
+        " for each epoch, and the chain has one epoch. Write .repeat(epochs) after the shuffle and iterate once, or"
+        " .repeat() for ever",
+        stacklevel=_depth(),
+    )
+
+
+def _depth() -> int:
+    """The `stacklevel` of the first line outside the package, for the function that calls this."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "windrow":
+        depth, frame = depth + 1, frame.f_back
+    return depth

@@ -1,0 +1,102 @@
+"""Where the chunks of a local array must lie by its metadata, compared with the files that lie there.
+
+A chunk that is not found reads as the fill value. So an array none of whose chunks lie where its metadata
+say, though files lie there that look like chunks, is refused when it is opened.
+
+Invariants: files are listed, and never opened. A folder is listed no further than to its first chunk. An
+array without any files is whole: all its cells are the fill value.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from windrow.core.text import listing
+from windrow.errors import SourceError
+from windrow.sources.zarr.metadata import keys_of
+from windrow.sources.zarr.names import Found
+
+_NUMBER: Final = r"0|[1-9]\d*"
+_LIKE_A_CHUNK: Final = r"(c[./]?)?\d.*"
+# Entries that are examined; a chunk is nearly always the first.
+_MOST_ENTRIES: Final = 10_000
+_SHOWN: Final = 3
+
+
+def refuse_misplaced(found: Found) -> None:
+    """Check that some chunk of a local array of Zarr or N5 lies where its metadata say, if files lie there.
+
+    Raises:
+        SourceError: If none does.
+    """
+    folder, keys = found.folder, keys_of(found.metadata or {})
+    if found.is_n5 and found.access is None and isinstance(found.spec, dict):
+        folder, keys = found.spec["kvstore"]["path"].rstrip("/"), ("", "/")
+    if folder is None or keys is None or not found.shape:
+        return
+    prefix, separator = keys
+    levels = [re.escape(prefix) + r"\.".join([f"({_NUMBER})"] * len(found.shape))]
+    top = folder
+    if separator == "/":
+        top, levels = os.path.join(folder, prefix), [_NUMBER] * len(found.shape)
+    try:
+        if _has_chunk(top, levels):
+            return
+        others = sorted(_like_chunks(folder))
+    except OSError:
+        return  # reading the chunks will say why
+    if others:
+        key = prefix + separator.join("0" for _ in found.shape)
+        raise SourceError(
+            f"{found.what}: no chunk of {found.named} in {found.where} lies where its metadata say, such"
+            f" as {key}, though the folder holds {listing(others, _SHOWN)}, so that all cells would read as the"
+            " fill value. If the metadata are wrong, correct the separator of chunk keys; else rename the"
+            " files, or decompress them (gunzip)"
+        )
+
+
+def _has_chunk(folder: str, levels: list[str]) -> bool:
+    """Whether a file lies in a folder under the names of all levels; also if there are very many files."""
+    left = _MOST_ENTRIES
+
+    def inside(folder: str, level: int) -> bool:
+        nonlocal left
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                left -= 1
+                if left < 0:
+                    return True
+                if not re.fullmatch(levels[level], entry.name):
+                    continue
+                if level + 1 == len(levels):
+                    if not entry.is_dir():
+                        return True
+                elif entry.is_dir() and inside(entry.path, level + 1):
+                    return True
+        return False
+
+    return os.path.isdir(folder) and inside(folder, 0)
+
+
+def _like_chunks(folder: str) -> Iterator[str]:
+    """Files that look like chunks: one of each entry of the folder, by its path there."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name != "c" and not re.fullmatch(_LIKE_A_CHUNK, entry.name):
+                continue
+            if not entry.is_dir():
+                if _is_whole(entry.name):
+                    yield entry.name
+                continue
+            for path, _, files in os.walk(entry.path):
+                if whole := [name for name in files if _is_whole(name)]:
+                    yield os.path.relpath(os.path.join(path, min(whole)), folder)
+                    break
+
+
+def _is_whole(name: str) -> bool:
+    """Whether a file is not one that a writer makes before it has a chunk."""
+    return not name.startswith(".") and not name.endswith((".__lock", ".partial", ".tmp"))

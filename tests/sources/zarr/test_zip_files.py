@@ -1,0 +1,87 @@
+"""Zarr in zip files: names twice, chains of fsspec that end in a local path, and the path of the file."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from tests.array_record_bytes import written
+from windrow import inspect
+from windrow.cli.main import main
+from windrow.errors import NotFoundError
+from windrow.sources import ArrayRecordDataSource, WindowDataSource, ZarrDataSource
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Consolidated metadata", "ignore:.*V3 specification", "ignore:Duplicate name"
+)
+DATA = xr.Dataset({"x": (("time", "k"), np.arange(12.0).reshape(6, 2))})
+
+
+@pytest.fixture
+def twice(tmp_path: Path) -> Path:
+    """A zip file whose metadata xarray wrote twice; the name of its folder means something in a URL."""
+    folder = tmp_path / "a b%20#c"
+    folder.mkdir()
+    with zarr.storage.ZipStore(folder / "a.zip", mode="w") as store:
+        DATA.to_zarr(store)
+        DATA.isel(time=slice(None, None, -1)).to_zarr(store, group="in ner")
+    return folder / "a.zip"
+
+
+def test_the_last_of_two_files_of_a_name_counts(twice: Path) -> None:
+    url = twice.as_uri() + "|zip:"
+    store = zarr.storage.ZipStore(twice)
+    for arrays in (
+        url,
+        f"zip:///::file://{twice}",
+        zarr.open_group(store, mode="r"),
+        xr.open_zarr(store),
+    ):
+        source = ZarrDataSource(arrays)
+        assert pickle.loads(pickle.dumps(source))[5]["x"].tolist() == [10.0, 11.0]
+        assert WindowDataSource(arrays, {"time": 2})[2]["x"].tolist() == [[8.0, 9.0], [10.0, 11.0]]
+    assert ZarrDataSource(url + "in%20ner/")[5]["x"].tolist() == [0.0, 1.0]
+    assert ZarrDataSource(zarr.open_group(store, path="in ner", mode="r"))[5]["x"][1] == 1.0
+    assert inspect(url).records == 6
+    assert main(["verify", url]) == 0
+
+
+@pytest.mark.parametrize(
+    "chain",
+    ["zip://::{}/a.zip", "zip::{}/a.zip", "zip:///::{}/a.zip", "zip://::a.zip", "zip::a.zip"],
+)
+def test_chains_that_end_in_a_local_path(
+    tmp_path: Path, chain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zarr.storage.ZipStore(tmp_path / "a.zip", mode="w") as store:
+        zarr.create_array(store, name="in/x", data=np.arange(6), chunks=(2,))
+    monkeypatch.chdir(tmp_path)
+    url = chain.format(tmp_path)
+    source = ZarrDataSource(url, names=["in/x"])
+    assert pickle.loads(pickle.dumps(source))[5] == {"in": {"x": 5}}
+    assert inspect(url).records == 6
+
+
+def test_records_in_a_zip_file_by_its_path(tmp_path: Path) -> None:
+    written(tmp_path / "a.array_record", [b"one", b"two"], "group_size:1")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
+        packed.write(tmp_path / "a.array_record", "a.array_record")
+    for chain in ("zip://a.array_record::", "zip://*.array_record::"):
+        assert ArrayRecordDataSource(f"{chain}{tmp_path}/all.zip")[1] == b"two"
+
+
+def test_the_path_of_a_zip_file_names_its_url(
+    twice: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(NotFoundError, match=r"is a zip file; .* give 'file:") as no:
+        ZarrDataSource(twice)
+    url = str(no.value).split("'")[-2]
+    assert ZarrDataSource(url)[5]["x"].tolist() == [10.0, 11.0]
+    assert main(["inspect", str(twice)]) == 1
+    assert url in capsys.readouterr().err

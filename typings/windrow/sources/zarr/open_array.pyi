@@ -1,0 +1,1 @@
+from sources.zarr.open_array import *

@@ -1,0 +1,1 @@
+from transforms.pytrees import *

@@ -120,7 +120,7 @@ class MapDataset(Dataset):
                 blocks = d.blocks
                 break
             blocks += [[i + start for i in block] for block in d.blocks]
-        sizes = all(d.sizes for d in datasets) and None
+        sizes = False if any(d.sizes is False for d in datasets) else None
         return MapDataset(bounds[-1], at, *datasets, blocks=blocks, sizes=sizes)
 
     @staticmethod

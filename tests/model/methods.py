@@ -105,6 +105,24 @@ OF_LENGTHS: Final = frozenset(
     }
 )
 
+# Variants of other methods: a usual run has them first in a chain, and not second.
+ALIKE: Final = frozenset(
+    {
+        "batch drop",
+        "map declared",
+        "map total",
+        "mix named",
+        "mp_prefetch",
+        "pack truncate",
+        "pipe",
+        "random_map derived",
+        "rebatch drop",
+        "repeat same",
+        "shuffle derived",
+        "slice back",
+    }
+)
+
 
 def filled(text: str, n: int = 4, s: int = 7) -> str:
     """The text with its numbers."""

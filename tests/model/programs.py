@@ -429,7 +429,7 @@ def resized(text: str, sizes: tuple[int, int], end: str) -> str | None:
             stream,
         )
         try:
-            expected = outcome(lambda left=left: eval(f"left{second}", {"left": left}))  # type: ignore[misc]
+            expected = outcome(functools.partial(eval, f"left{second}", {"left": left}))
         except UnsureError:
             return None
         found = taken(product(text + second), MOST, functools.partial(restore, state))

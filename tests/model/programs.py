@@ -423,11 +423,11 @@ def resized(text: str, sizes: tuple[int, int], end: str) -> str | None:
     outcome(lambda: product(text + first), noted)
     for k, state in enumerate(states, 1):
         each = k * sizes[0] // stream.lanes
-        left = streams.IterDataset(
-            stream.lanes,
-            lambda lane, skip, each=each: itertools.islice(stream.run(lane, skip), each, None),
-            stream,
-        )
+
+        def rest(lane: int, skip: bool, each: int = each) -> Iterator[base.Item]:
+            return itertools.islice(stream.run(lane, skip), each, None)
+
+        left = streams.IterDataset(stream.lanes, rest, stream)
         try:
             expected = outcome(functools.partial(eval, f"left{second}", {"left": left}))
         except UnsureError:

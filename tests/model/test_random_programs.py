@@ -144,8 +144,8 @@ def test_shards_put_together_are_the_whole(
     text: str, size: int, end: str, more: st.DataObject
 ) -> None:
     text += f".batch({size}{end})"
-    hypothesis.assume(is_built(text))
     text += ".shard(index, count)"
+    hypothesis.assume(is_built(text))
     stream = ".batch" in text and hasattr(product(text), "rebatch")
     text = more.draw(grown(text, stream=stream, most=2), label="program")
     agree(text, programs.checked(text))

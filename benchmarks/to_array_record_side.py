@@ -34,7 +34,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from windrow.converters import read_records, tfrecord_to_array_record, write_records
 from windrow.converters.records.batch_writer import BatchWriter, options_of
-from windrow.core.process import cores
+from windrow.core.machine import usable_cores
 
 RECORDS = 200_000
 RECORD_BYTES = 3_072
@@ -87,7 +87,7 @@ def encoder_alone(paths: list[str], output: pathlib.Path) -> float:
             os.fsync(file.fileno())
 
     start_s = time.perf_counter()
-    with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(usable_cores()) as pool:
         list(pool.map(write, range(len(paths))))
     return time.perf_counter() - start_s
 
@@ -110,7 +110,7 @@ def bare_synced(paths: list[str], output: pathlib.Path) -> None:
 def bare_by_threads(paths: list[str], output: pathlib.Path) -> None:
     """The loop, a thread per file, on as many threads as ours works on."""
     output.mkdir()
-    with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(usable_cores()) as pool:
         list(pool.map(lambda path: _copy(path, output), paths))
 
 

@@ -31,7 +31,7 @@ from windrow.core.text import with_article
 from windrow.engine import execute
 from windrow.engine.budgets import default_options
 from windrow.errors import ArgumentError, ReadError, UnsupportedTransformError
-from windrow.iterator import DatasetIterator, first_elements
+from windrow.iterator import DatasetIterator
 from windrow.transforms import functions, nodes, specs, tables
 from windrow.transforms.nodes import STREAM, Node
 from windrow.transforms.options import ReadOptions, as_read_options
@@ -344,12 +344,25 @@ def _first_elements(node: Node) -> Iterator[Any]:
     while node.is_unseen:
         node = node.parent  # one element needs no workers
     if node.length == STREAM:
-        with first_elements(node, 1) as iterator:
+        with first_iterator(node, 1) as iterator:
             yield from itertools.islice(iterator, 1)
         return
     for index in range(min(node.length, specs.FIRST)):
         at = positions(np.array([index], np.int64), node.length)
         yield tables.elements(execute.start(node, at, [0, 1], execute.Reader())())[0]
+
+
+def first_iterator(node: Node, count: int) -> DatasetIterator[Any]:
+    """An iterator over a stream, for its first elements alone.
+
+    It asks no other shard whether there is one.
+    """
+    tail = nodes.tail_of(node)
+    if tail.agree is None and (tail.lanes == 1 or tail.batch is not None):
+        node = nodes.StreamLimitNode((node,), count)  # no more are read
+    iterator: DatasetIterator[Any] = DatasetIterator(node)
+    iterator._agree = None
+    return iterator
 
 
 def stream_of(node: Node, read_options: Any) -> tuple[Node, ReadOptions]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from windrow.history.keeping import Keeper, Keeping
     from windrow.stalls import StallWatch
     from windrow.state import Identity
-    from windrow.transforms.nodes import Node
+    from windrow.transforms.nodes import Node, Tail
 
 T_co = TypeVar("T_co", covariant=True)
 B = TypeVar("B", bound="BaseIterator[Any]")
@@ -66,6 +66,12 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     _bad: Bad
     _left: list[Any]
     _in_block: int
+    _tail: Tail
+    _running: Node
+    _lead: int
+    _position: list[int]
+    _marks: Any
+    _made_of: Any
     _closed: bool
     _listener: _Listener | None = None
     _notifying = False
@@ -95,7 +101,11 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
 
     def _reached(self) -> list[int]:
         """The position after the element given last."""
-        raise NotImplementedError
+        marks, given = self._marks, self._given
+        if marks is None or not given:
+            return self._position
+        found: list[int] = marks[given - 1].tolist()
+        return found
 
     def _check_is_chain(self, who: str) -> None:
         if self._is_own:
@@ -120,9 +130,9 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     def _stall_text(self, waited_s: float) -> str:
         """What everything does while the loop waits."""
 
-    @abc.abstractmethod
-    def _note_block(self) -> None:
-        """Note in the history the block that is being given."""
+    def _note_block(self, marks: Any, made_of: Any, given: int = 0) -> None:
+        if self._keeper is not None and marks is not None:
+            self._keeper.block(self._running, self._lead, self._position, marks, made_of, given)
 
     def __iter__(self) -> Self:
         return self
@@ -298,7 +308,7 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
         self._keep_position()
         with self._meter.lock:
             self._keeper = keeper
-            self._note_block()
+            self._note_block(self._marks, self._made_of, self._given)
         self._keeping = Keeping(self, keeper)
 
     def _note_given(self) -> None:
@@ -323,9 +333,17 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     def set_state(self, state: dict[str, Any]) -> Self:
         """Resume from a state; the iterator itself."""
 
-    @abc.abstractmethod
     def has_lanes_of(self, state: Any) -> bool:
-        """Whether a state holds all lanes that this iterator runs."""
+        """Whether a state holds all lanes that this iterator runs, so that it needs no other.
+
+        A state of one shard of a stream with lanes holds its own lanes only: see
+        `windrow.merge_states`.
+        """
+        if self._is_own:
+            return True  # its state is its own
+        from windrow.state import has_lanes  # few processes ask
+
+        return has_lanes(self._tail, state.get("lanes") if isinstance(state, dict) else None)
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -23,14 +23,14 @@ from windrow.base_iterator import BaseIterator
 from windrow.engine import streams
 from windrow.engine.context import Bad, RunContext, bad_records
 from windrow.engine.executors import Executors
-from windrow.engine.prefetch_thread import Inline, PrefetchThread
+from windrow.engine.prefetch_thread import CLOSING_S, MOVING_S, Inline, PrefetchThread
 from windrow.errors import (
     ClosedError,
     RecordIndexError,
     StateError,
     WorkerError,
 )
-from windrow.state import Identity, check_reach, has_lanes
+from windrow.state import Identity, check_reach
 from windrow.stats.profiler import Profiler
 from windrow.transforms import tables
 from windrow.transforms.arguments import at_least
@@ -38,7 +38,6 @@ from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     Node,
     RowPosition,
-    StreamLimitNode,
     Tail,
     as_node,
     has_own,
@@ -100,6 +99,9 @@ class DatasetIterator(BaseIterator[T_co]):
         self._agree = None if delivery is not None else self._tail.agree
         self._is_over = False  # for all shards
         self._blocks: Inline | PrefetchThread | Delivered | None = None
+        self._is_taking = (
+            False  # stays set where an interrupt loses a block: all is made again then
+        )
         self._executors: Executors | None = None
         self._end_executors: weakref.finalize[..., Any] | None = None
         self._left: list[Any] = []  # what is to be given of the block, the next one last
@@ -153,6 +155,8 @@ class DatasetIterator(BaseIterator[T_co]):
     def _next_block(self) -> None:
         blocks, meter = self._started(), self._meter
         self._keep_position()
+        self._left, self._marks, self._in_block = [], None, 0
+        self._is_taking = True
         meter.asked(is_ready=blocks.is_ready)
         try:
             handed = next(blocks, None)
@@ -160,10 +164,12 @@ class DatasetIterator(BaseIterator[T_co]):
             from windrow.core.tracebacks import begin_at_function  # for errors alone
 
             meter.stopped(is_over=False)
-            self._drop()  # the next call tries the same step again
+            # The next call tries this step again.
+            self._drop(MOVING_S if isinstance(error, Exception) else CLOSING_S)
             begin_at_function(error)
             raise
         if handed is None:
+            self._is_taking = False
             if self._epochs is not None:
                 self._epochs.ended = True
             self._is_over = self._tail.agree is not None
@@ -178,10 +184,12 @@ class DatasetIterator(BaseIterator[T_co]):
         elements = list(tables.elements(block.table))
         elements.reverse()
         with meter.lock:  # or another thread could see half of it in `stats`
-            self._left, self._marks, self._in_block = elements, block.marks, len(elements)
-            self._made_of = block.made_of
-            self._note_block()
+            self._note_block(block.marks, block.made_of)
             meter.took(len(elements), size_bytes, made)
+            # In one statement, which no interrupt divides.
+            self._left, self._marks, self._in_block, self._made_of, self._is_taking = (
+                elements, block.marks, len(elements), block.made_of, False
+            )  # fmt: skip
 
     def _stall_text(self, waited_s: float) -> str:
         from windrow.stalls import described
@@ -192,12 +200,6 @@ class DatasetIterator(BaseIterator[T_co]):
             *(waited_s, self._meter, workers),
             lambda frame: frame.f_code is code and frame.f_locals.get("self") is self,
         )
-
-    def _note_block(self) -> None:
-        if self._keeper is not None and self._marks is not None:
-            self._keeper.block(
-                self._running, self._lead, self._position, self._marks, self._made_of, self._given
-            )
 
     def _keep_position(self) -> None:
         if self._marks is not None and self._given:
@@ -213,17 +215,36 @@ class DatasetIterator(BaseIterator[T_co]):
                 at = self._tail.rows_of(self._position, self._lead)
                 own_nodes.forget(self._tail, self._own_states, at)
 
-    def _drop(self) -> None:
+    def _drop(self, wait_s: float = MOVING_S) -> None:
         """Throw away what was made ahead; the position stays."""
         self._keep_position()
-        blocks, self._blocks = self._blocks, None
+        self._is_taking = True  # an interrupt leaves the rest to the next call
         with self._meter.lock:
             self._meter.dropped(len(self._left))
             self._left, self._marks, self._in_block = [], None, 0
-        if blocks is not None:
-            blocks.stop()
-        if self._executors is not None and not self._owner:
-            self._executors.forget()
+        blocks, is_apart = self._blocks, False
+        try:
+            if blocks is None or blocks.stop(wait_s):
+                if self._executors is not None and not self._owner:
+                    self._executors.forget()
+                is_apart = True
+        finally:
+            if not is_apart:
+                self._share_nothing()
+        self._blocks, self._is_taking = None, False
+
+    def _share_nothing(self) -> None:
+        """Continue as a restored iterator does, since a run that was dropped may still be at work."""
+        self._end_workers()
+        found = self._found()
+        self._own_states = self._own_states.emptied()
+        if self._has_own:
+            from windrow import own_nodes
+
+            found = own_nodes.taken(self._tail, self._own_states, found)
+        kept = self._last, self._is_over
+        self._go_to(*self._tail.position_of(found), found.bad)
+        self._last, self._is_over = kept
 
     def _end_workers(self) -> None:
         end = self._end_executors
@@ -241,12 +262,22 @@ class DatasetIterator(BaseIterator[T_co]):
                 " multiprocessing.get_context('spawn'), or"
                 " torch.utils.data.DataLoader(..., multiprocessing_context='spawn')"
             )
+        if self._is_taking:
+            self._drop()
         # Another thread may close it at any moment, so attributes are read once.
         blocks = self._blocks
         if blocks is None:
             if self._epochs is not None and not any(self._position):
                 self._epochs.begin(self._node)
-            executors = self._executors
+            self._is_taking = True
+            blocks = self._begun()
+            self._is_taking = False
+        return blocks
+
+    def _begun(self) -> Inline | PrefetchThread | Delivered:
+        """Begin a run at the position."""
+        executors = self._executors
+        try:
             if executors is None:
                 executors = self._executors = Executors(self._running)
                 # Not when their last reference goes: the thread has one as long as it works.
@@ -258,17 +289,21 @@ class DatasetIterator(BaseIterator[T_co]):
             made = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
             if run.ahead:
                 _with_threads.add(self)
-            blocks = self._blocks = made
+            blocks: Inline | PrefetchThread | Delivered = made
+            self._blocks = made
             if self._delivery is not None:
                 rows_of = functools.partial(_rows_at, self._tail, self._lead)
                 blocks = self._blocks = self._delivery.started(
                     made, run, self._running, rows_of, self._position
                 )
-            if self._closed:  # what had begun meanwhile may not have been found
-                blocks.stop()
-                executors.kill()
-                self._end_workers()
-                self._check_open()
+        except BaseException:
+            self._share_nothing()  # with a thread that may have begun
+            raise
+        if self._closed:  # what had begun meanwhile may not have been found
+            blocks.stop(CLOSING_S)
+            executors.kill()
+            self._end_workers()
+            self._check_open()
         return blocks
 
     def _begin_anew(self) -> None:
@@ -302,10 +337,6 @@ class DatasetIterator(BaseIterator[T_co]):
         if self._keeper is not None:
             self._keeper.flush()  # a step of a checkpoint is in the history
         return self._named().state(self._found())
-
-    def _reached(self) -> list[int]:
-        marks, given = self._marks, self._given
-        return self._position if marks is None or not given else marks[given - 1].tolist()
 
     def _found(self) -> RowPosition:
         found = self._tail.rows_of(self._position, self._lead)
@@ -353,23 +384,20 @@ class DatasetIterator(BaseIterator[T_co]):
     def _move(self, position: list[int], lead: int, bad: Counts | None = None) -> None:
         """Continue at a position, with counts of bad records, in the chain of `Tail.run(lead)`."""
         self._drop()
-        if lead != self._lead:
-            self._end_workers()  # they have the nodes of the chain that ran
-            self._lead, self._running = lead, self._tail.run(lead)
-        self._position, self._last, self._is_over = position, None, False
-        self._bad = bad_records(self._running, self._tail, position, bad)
+        self._go_to(position, lead, bad)
         if self._delivery is not None:
             self._delivery.moved()
 
-    def has_lanes_of(self, state: Any) -> bool:
-        """Whether a state holds all lanes that this iterator runs, so that it needs no other.
-
-        A state of one shard of a stream with lanes holds its own lanes only: see
-        `windrow.merge_states`.
-        """
-        if self._is_own:
-            return True  # its state is its own
-        return has_lanes(self._tail, state.get("lanes") if isinstance(state, dict) else None)
+    def _go_to(self, position: list[int], lead: int, bad: Counts | None) -> None:
+        running = self._running
+        if lead != self._lead:
+            self._end_workers()  # they have the nodes of the chain that ran
+            running = self._tail.run(lead)
+        counted = bad_records(running, self._tail, position, bad)
+        # One statement, as in `_next_block`.
+        self._lead, self._running, self._position, self._bad, self._last, self._is_over = (
+            lead, running, position, counted, None, False
+        )  # fmt: skip
 
     def skip(self, count: int) -> int:
         """Leave out the next `count` elements; the stream continues as if they had been given.
@@ -499,7 +527,7 @@ class DatasetIterator(BaseIterator[T_co]):
         if not self._closed:
             self._bad.passed(self._position, is_last=True)
         self._closed = True
-        self._drop()
+        self._drop(CLOSING_S)
         self._end_workers()
         self._end_history()
         self._end_stall_watch()
@@ -552,19 +580,6 @@ def _restored(
 ) -> DatasetIterator[Any]:
     iterator: DatasetIterator[Any] = DatasetIterator(node, delivery)
     iterator._resume(found)
-    return iterator
-
-
-def first_elements(node: Node, count: int) -> DatasetIterator[Any]:
-    """An iterator over a stream, for its first elements alone.
-
-    It asks no other shard whether there is one.
-    """
-    tail = tail_of(node)
-    if tail.agree is None and (tail.lanes == 1 or tail.batch is not None):
-        node = StreamLimitNode((node,), count)  # no more are read
-    iterator: DatasetIterator[Any] = DatasetIterator(node)
-    iterator._agree = None
     return iterator
 
 

@@ -16,7 +16,6 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 
 from windrow.core.machine import usable_cores
-from windrow.core.process import cores
 from windrow.errors import ArgumentError, PlanError
 from windrow.transforms.arguments import at_least, integer, one_of
 
@@ -256,7 +255,7 @@ def as_multiprocessing_options(options: Any) -> MultiprocessingOptions:
         PlanError: If a number is out of range.
     """
     if options is None:
-        return MultiprocessingOptions(cores())
+        return MultiprocessingOptions(usable_cores())
     if isinstance(options, str) and options == "auto":
         return MultiprocessingOptions("auto")
     if isinstance(options, MultiprocessingOptions):

@@ -171,6 +171,10 @@ class OwnStates:
         self._oldest = self._next = 1
         self._keeps_all = keeps_all
 
+    def emptied(self) -> OwnStates:
+        """Return states of the same kind, without any of these."""
+        return OwnStates(keeps_all=self._keeps_all)
+
     def add(self, count: int, text: str, run: collections.deque[int]) -> int:
         """Keep a state of a run of a node, and return its number; arguments are as for `Kept`."""
         number, self._next = self._next, self._next + 1

@@ -8,7 +8,6 @@ report lists wrong files; a folder that cannot be checked is an error.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import os
@@ -26,7 +25,8 @@ from windrow.converters.job.inputs import files_below
 from windrow.converters.job.manifest import MANIFEST_NAME, Manifest, OutputFile
 from windrow.converters.job.stages import check_integer
 from windrow.converters.job.targets import WORK, RemoteTarget, Target, target_of
-from windrow.core.process import cores
+from windrow.core.daemon_threads import DaemonPool
+from windrow.core.machine import usable_cores
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.core.text import bad_lines
 from windrow.errors import NotFoundError, ReadError, SourceError
@@ -168,11 +168,11 @@ def check(
             f"{WHAT}: {target_of(folder, storage_options).shown(MANIFEST_NAME)}: no such file; no"
             " conversion was finished in that folder. windrow.verify reads what any folder holds"
         )
-    count = threads or (cores() if found.is_local else _REMOTE_THREADS)
+    count = threads or (usable_cores() if found.is_local else _REMOTE_THREADS)
     bad: list[BadFile] = []
     with (
         ProgressMeter("check", found.total_bytes, progress) as meter,
-        concurrent.futures.ThreadPoolExecutor(count, "windrow-check") as pool,
+        DaemonPool(count, "windrow-check") as pool,
     ):
         try:
             for file, error in zip(found.files, pool.map(found.file, found.files), strict=True):

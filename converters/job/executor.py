@@ -17,7 +17,7 @@ from typing import Any, Final
 from windrow.converters.job.folder import OutputFolder
 from windrow.converters.job.stages import Conversion, ConversionStage, Report
 from windrow.core.daemon_threads import DaemonPool
-from windrow.core.process import cores
+from windrow.core.machine import usable_cores
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.errors import ArgumentError, ConversionError, WorkerError
 from windrow.transforms.options import MultiprocessingOptions
@@ -98,7 +98,7 @@ def _done_by_threads(
             raise
 
     # Daemons, so that a second Ctrl-C need not wait for work that does not report.
-    pool = DaemonPool(min(stage.at_once or cores(), len(items)), "windrow-convert")
+    pool = DaemonPool(min(stage.at_once or usable_cores(), len(items)), "windrow-convert")
     answers = [pool.submit(work, item) for item in items]
     try:
         wait(answers, return_when=FIRST_EXCEPTION)

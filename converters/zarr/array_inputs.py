@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from windrow.converters.zarr.coordinates import Labelled
 from windrow.converters.zarr.strings import TEXT
+from windrow.core.machine import usable_cores
 from windrow.core.optional_imports import optional
-from windrow.core.process import cores
 from windrow.core.redaction import shown_url
 from windrow.errors import (
     ArgumentError,
@@ -138,7 +138,7 @@ class InputArray(abc.ABC):
             return
         turns = self._turns(first, out)
         flying: collections.deque[tuple[Future[None], list[Box], list[Box]]] = collections.deque()
-        most = max(1, min(decoders, 2 * cores(), _IN_FLIGHT_BYTES // _TURN_BYTES))
+        most = max(1, min(decoders, 2 * usable_cores(), _IN_FLIGHT_BYTES // _TURN_BYTES))
         try:
             for boxes in turns:
                 if len(flying) == most:

@@ -29,8 +29,8 @@ from windrow.converters.zarr.strings import (
     is_string,
     string_dtype,
 )
-from windrow.core.process import cores
-from windrow.core.threads import shared_pool
+from windrow.core.daemon_threads import shared_pool
+from windrow.core.machine import usable_cores
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.tf_example.features import DTYPES, numpy_dtype
 
@@ -423,7 +423,7 @@ def _chunks(
         (some, pool.submit(_encoded, [block[cut] for _, cut in some], layout, steps))
         for some in turns
     )
-    most = max(1, min(2 * cores(), ahead_bytes // encoding_bytes(layout.chunk_bytes)))
+    most = max(1, min(2 * usable_cores(), ahead_bytes // encoding_bytes(layout.chunk_bytes)))
     for some, job in _ahead(jobs, most):
         yield from zip((at for at, _ in some), job.result(), strict=True)
 
@@ -467,7 +467,7 @@ def encode_rows(layout: ArrayLayout, rows: AnyArray) -> Iterator[tuple[list[int]
     # Never on the main thread, as in `_chunks`.
     pool = shared_pool()
     jobs = (pool.submit(_encoded_rows, cut, size, steps) for cut in cuts)
-    for job in _ahead(jobs, 2 * cores()):
+    for job in _ahead(jobs, 2 * usable_cores()):
         yield job.result()
     rest = rows[whole * layout.chunk_shape[0] :]
     if len(rest):

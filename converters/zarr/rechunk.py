@@ -17,7 +17,6 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Unpack
 
 import google_crc32c
@@ -55,6 +54,7 @@ from windrow.converters.zarr.rechunk_layout import (
 from windrow.converters.zarr.rechunk_plan import CellBox, RechunkPlan, plan_rechunk, runs
 from windrow.converters.zarr.rows import PROCESS_BYTES, stage_metadata
 from windrow.converters.zarr.zarr_inputs import ArrayInputs, array_names, find_arrays
+from windrow.core.daemon_threads import DaemonPool
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.zarr.names import RAGGED
 
@@ -437,7 +437,7 @@ class _RechunkWork:
             for piece in pieces:
                 gather(piece)
         else:
-            with ThreadPoolExecutor(_REQUESTS) as pool:  # each waits for a network
+            with DaemonPool(_REQUESTS, "windrow-rechunk") as pool:  # each waits for a network
                 collections.deque(pool.map(gather, pieces), maxlen=0)
         return values
 

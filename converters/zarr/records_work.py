@@ -73,7 +73,7 @@ from windrow.converters.zarr.rows import (
     stage_metadata,
     writing_bytes,
 )
-from windrow.core.process import cores
+from windrow.core.machine import usable_cores
 from windrow.errors import ConversionError, ReadError
 from windrow.sources.tf_example.features import (
     Feature,
@@ -147,7 +147,7 @@ class RecordsWork:
         return (
             part_stage("count", self.batches, self.count),
             # One more than cores: while some files are flushed to the disk, others are made.
-            part_stage("convert", self.convert_items, self.convert, at_once=cores() + 1),
+            part_stage("convert", self.convert_items, self.convert, at_once=usable_cores() + 1),
             part_stage("ragged", self.ragged, self.write_ragged),
         )
 

@@ -43,7 +43,7 @@ from windrow.converters.records.reshard import (
 from windrow.converters.zarr.array_inputs import OTHERS, AnyArray, InputArray
 from windrow.converters.zarr.example_encode import encode_examples
 from windrow.converters.zarr.zarr_inputs import ArrayInputs, array_names, find_arrays
-from windrow.core.process import cores
+from windrow.core.machine import usable_cores
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, WindrowError
 from windrow.sources.tf_example.features import BYTES, Column, Feature, Ragged, features_to_json
 from windrow.sources.zarr.names import BLOCKS, OFFSETS, RAGGED, VALUES
@@ -246,7 +246,7 @@ class RowOffsets:
 def _read(array: InputArray, start: int, stop: int) -> AnyArray:
     facts = array.facts
     out = np.empty((stop - start, *facts.shape[1:]), facts.dtype)
-    array.read((start, *(0 for _ in facts.shape[1:])), out, decoders=cores())
+    array.read((start, *(0 for _ in facts.shape[1:])), out, decoders=usable_cores())
     return out
 
 

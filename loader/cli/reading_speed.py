@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from windrow.core.process import cores
+from windrow.core.machine import usable_cores
 from windrow.errors import ArgumentError
 from windrow.map_dataset import MapDataset
 from windrow.sources.chunks import LaidOutSource
@@ -231,7 +231,7 @@ def _decoding_mb_per_s(source: LaidOutSource, seconds: float) -> float:
     found = ScanResult()
     begin = time.perf_counter()
     in_time = itertools.takewhile(lambda _: time.perf_counter() - begin <= seconds, tasks)
-    run_tasks(((task, found) for task in in_time), threads=cores())
+    run_tasks(((task, found) for task in in_time), threads=usable_cores())
     return found.decoded_bytes / 1e6 / (time.perf_counter() - begin)
 
 

@@ -9,6 +9,7 @@ ended and whatever the process is doing.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import select
@@ -16,7 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 # Workers do not use accelerators, even if a module of the user imports jax or torch.
@@ -31,6 +32,9 @@ _FLAGS: Final = {
     "dont_write_bytecode": "-B",
 }
 
+# The numbers of standard input, output and error.
+_STREAMS: Final = (0, 1, 2)
+
 # A child that the user forked may keep the parent's end of the pipe open, so the parent's id is checked too.
 _LOOK_S: Final = 0.5
 
@@ -43,7 +47,7 @@ def started(
     Args:
         program: Python code. Its `sys.argv[1:]` are the arguments, then this process's search path.
         arguments: Numbers that it gets.
-        descriptors: File descriptors that it inherits under their numbers.
+        descriptors: File descriptors that it inherits under their numbers: see `apart_from_streams`.
     """
     from multiprocessing import spawn  # imported here, since it loads a dozen modules
 
@@ -56,11 +60,37 @@ def started(
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
+            stdout=_stream(1),
+            stderr=_stream(2),
             pass_fds=descriptors,
             env={**os.environ, **_ENVIRONMENT},
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def apart_from_streams() -> Iterator[None]:
+    """A context in which no new descriptor gets the number of a standard stream that is closed.
+
+    The child's own streams would take its place, and what libraries print would go into it.
+    """
+    held: list[int] = []
+    try:
+        while not held or held[-1] <= _STREAMS[-1]:
+            held.append(os.open(os.devnull, os.O_RDWR))
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def _stream(number: int) -> int | None:
+    """What a child gets as a standard stream: this process's own, if it is open."""
+    try:
+        return None if os.get_inheritable(number) else subprocess.DEVNULL
+    except OSError:  # closed
+        return subprocess.DEVNULL
 
 
 def exit_text(code: int | None) -> str:

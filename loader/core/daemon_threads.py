@@ -1,4 +1,4 @@
-"""Daemon threads: blocking calls awaited from an event loop, and a pool of such threads.
+"""Daemon threads: blocking calls awaited from an event loop, and pools of such threads.
 
 Invariant: a call that never returns keeps neither the loop nor the end of the interpreter waiting.
 (The threads of `concurrent.futures` are joined at the end.)
@@ -6,15 +6,17 @@ Invariant: a call that never returns keeps neither the loop nor the end of the i
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import functools
+import itertools
 import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from types import TracebackType
 from typing import Any, Final
 
+from windrow.core.machine import usable_cores
 from windrow.core.threads import HelpedPool, answer_with
 
 # Seconds after which an idle thread ends.
@@ -27,13 +29,16 @@ class DaemonThreads(Executor):
     """Threads that start when a call finds no idle thread, and end after some idle time."""
 
     def __init__(
-        self, name: str = "windrow-files", enter: Callable[[], None] = lambda: None
+        self,
+        name: str = "windrow-files",
+        enter: Callable[[], None] = lambda: None,
+        most: int | None = None,
     ) -> None:
-        """Start without threads; each new thread first calls `enter`."""
-        self._name, self._enter = name, enter
+        """Start without threads. There are up to `most`, and each first calls `enter`."""
+        self._name, self._enter, self._numbers, self._most = name, enter, itertools.count(), most
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
-        self._idle = 0  # threads that wait, beyond one for each job in the queue
+        self._idle = 0  # threads that wait, less the jobs in the queue
         self._threads: set[threading.Thread] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -41,10 +46,11 @@ class DaemonThreads(Executor):
         answer: Future[Any] = Future()
         with self._lock:
             self._jobs.put((answer, functools.partial(fn, *args, **kwargs)))
-            if self._idle:
+            if self._idle > 0 or len(self._threads) == self._most:
                 self._idle -= 1
             else:
-                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                name = f"{self._name}_{next(self._numbers)}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
                 thread.start()
                 self._threads.add(thread)
         return answer
@@ -60,6 +66,8 @@ class DaemonThreads(Executor):
                 return fn(*args)
             except StopIteration as stopped:  # a future cannot hold it
                 raise RuntimeError(f"StopIteration: {stopped}") from None
+
+        import asyncio  # the caller has it; other processes do not load it
 
         context = contextvars.copy_context()
         return await asyncio.wrap_future(self.submit(context.run, job))
@@ -80,7 +88,7 @@ class DaemonThreads(Executor):
                 job = self._jobs.get(timeout=_IDLE_S)
             except queue.Empty:
                 with self._lock:
-                    if not self._idle:
+                    if self._idle <= 0:
                         continue  # another thread is just putting a job
                     self._idle -= 1
                     self._threads.discard(threading.current_thread())
@@ -94,8 +102,26 @@ class DaemonThreads(Executor):
 
 
 class DaemonPool(HelpedPool):
-    """A pool of daemon threads that enter the cancel scope of the run that owns them."""
+    """A pool of daemon threads.
+
+    As a context it waits for its calls at the end. An interrupt leaves those in progress to their threads.
+    """
 
     def __init__(self, most: int, name: str, enter: Callable[[], None] = lambda: None) -> None:
         """Use up to `most` threads; each new thread first calls `enter`."""
-        super().__init__(DaemonThreads(name, enter), most)
+        super().__init__(DaemonThreads(name, enter, most), most)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        is_interrupt = kind is not None and not issubclass(kind, Exception)
+        self.shutdown(wait=not is_interrupt, cancel_futures=is_interrupt)
+
+
+@functools.cache
+def shared_pool() -> DaemonPool:
+    """Return the pool of the process that decodes arrays, with one thread per core."""
+    return DaemonPool(usable_cores(), "windrow-zarr")

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from windrow.core.process import cores
-
 MIB = 1 << 20
 
 # Files in which Linux gives the limit of a container, for both versions of control groups.
@@ -53,7 +51,15 @@ def usable_cores(groups: Path = _GROUPS, own: Path = _OWN) -> int:
         own: The file that lists the groups of this process.
     """
     quotas = [_quota(folder) for folder in _folders(groups, own)]
-    return max(1, min([cores(), *(int(quota) for quota in quotas if quota is not None)]))
+    return max(1, min([_cores(), *(int(quota) for quota in quotas if quota is not None)]))
+
+
+def _cores() -> int:
+    """Cores that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
 
 
 def free_bytes(groups: Path = _GROUPS, own: Path = _OWN, memory: Path = _MEMORY) -> int:
@@ -89,18 +95,23 @@ def resident_bytes(process_id: int) -> int | None:
 
 
 def _folders(groups: Path, own: Path) -> Sequence[Path]:
-    """The folders of the control groups of this process, of both versions."""
+    """The folders of the control groups of this process and of the groups around them, of both versions."""
     found = [groups, groups / "cpu", groups / "memory"]
     try:
         lines = own.read_text().splitlines()
     except OSError:
         return found
     for line in lines:
-        _, _, name = line.partition("::")  # version 2; a container may see names of its host
-        group = groups / name.lstrip("/")
-        while group != groups and groups in group.parents:
-            found.append(group)
-            group = group.parent
+        # Version 2 names no controllers. A container may see names of its host, which are not there.
+        _, _, rest = line.partition(":")
+        controllers, _, name = rest.partition(":")
+        mounts = {controllers, *({"cpu", "memory"} & {*controllers.split(",")})}
+        for mount in sorted(groups / each for each in mounts):
+            group = mount / name.lstrip("/")
+            while group != mount and mount in group.parents:
+                found.append(group)
+                group = group.parent
+            found.append(mount)
     return found
 
 

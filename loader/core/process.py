@@ -1,4 +1,4 @@
-"""The process: its cores, its number among JAX processes, and whether it was forked.
+"""The process: its number among JAX processes, and whether it was forked.
 
 A read in a forked process raises an error; otherwise it would hang or abort. TensorStore and the
 array_record package start threads, and a forked child has their locks but not the threads. There
@@ -10,7 +10,6 @@ of that call alone.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 from typing import Final
@@ -41,15 +40,6 @@ def refuse_forked(library: str, what: str) -> None:
             " torch.utils.data.DataLoader(..., multiprocessing_context='spawn')",
             is_unanswered=True,
         )
-
-
-@functools.cache
-def cores() -> int:
-    """Cores that this process may use, at least 1."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
 
 
 def jax_process() -> tuple[int, int]:

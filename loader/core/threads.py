@@ -1,6 +1,6 @@
-"""Threads that decode arrays: a pool that all arrays of a process share, and a stream's own pool.
+"""Executors whose waiting threads work, and futures made of others.
 
-Invariant: a job on such a thread never waits for another job on these threads.
+Invariant: a job of a pool never waits for another job of that pool.
 """
 
 from __future__ import annotations
@@ -9,26 +9,13 @@ import collections
 import functools
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from concurrent.futures import CancelledError, Executor, Future
+from typing import Any, TypeVar
 
 from windrow.core.native_read import NativeRead
-from windrow.core.process import cores
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
-
-_lock: Final = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
-
-
-def shared_pool() -> ThreadPoolExecutor:
-    """Return the pool of the process, with one thread per core."""
-    global _pool
-    with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(cores(), thread_name_prefix="windrow-zarr")
-        return _pool
 
 
 def answer_with(answer: Future[Any], call: Callable[[], Any]) -> None:

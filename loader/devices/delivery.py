@@ -17,6 +17,7 @@ import atexit
 import functools
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
@@ -24,7 +25,13 @@ from typing import Any, Final, TypeAlias
 from windrow.devices.agreement import Agreement
 from windrow.devices.arrays import GlobalArrays
 from windrow.engine.context import RunContext
-from windrow.engine.prefetch_thread import Inline, PrefetchThread, ReadyBlock, ReadyQueue
+from windrow.engine.prefetch_thread import (
+    CLOSING_S,
+    Inline,
+    PrefetchThread,
+    ReadyBlock,
+    ReadyQueue,
+)
 from windrow.engine.record_names import records_of_row
 from windrow.transforms import record_sizes, tables
 from windrow.transforms.nodes import Node
@@ -33,8 +40,6 @@ from windrow.transforms.tables import Listed
 
 RowsOf: TypeAlias = "Callable[[Sequence[int]], int]"
 
-# The longest that closing waits for a batch in progress.
-_STOP_S: Final = 10.0
 _running: Final[weakref.WeakSet[DeviceThread]] = weakref.WeakSet()
 
 
@@ -168,9 +173,9 @@ class DeviceInline:
             raise StopIteration
         return self._transfer.made(*taken)
 
-    def stop(self) -> None:
-        """Drop what was made ahead."""
-        self._blocks.stop()
+    def stop(self, wait_s: float) -> bool:
+        """Drop what was made ahead. Return whether everything has ended within a time."""
+        return self._blocks.stop(wait_s)
 
 
 def _never() -> bool:
@@ -198,7 +203,8 @@ class DeviceThread:
             name="windrow-devices",
             daemon=True,
         )
-        self._end = weakref.finalize(self, _ended, self._waiting.ready, blocks, os.getpid())
+        self._owner = os.getpid()
+        self._end = weakref.finalize(self, _ended, self._waiting.ready, blocks, self._owner)
         _before_jax_ends()
         self._thread.start()
         _running.add(self)
@@ -211,11 +217,14 @@ class DeviceThread:
     def __next__(self) -> ReadyBlock:
         return self._waiting.ready.get()
 
-    def stop(self) -> None:
-        """End both threads and drop what they have made."""
-        self._end()
-        self._blocks.stop()
-        self._thread.join(_STOP_S)
+    def stop(self, wait_s: float) -> bool:
+        """End both threads and drop what they have made. Return whether they have ended within a time."""
+        _ended(self._waiting.ready, self._blocks, self._owner)
+        self._end.detach()
+        until_s = time.monotonic() + wait_s
+        has_ended = self._blocks.stop(wait_s)
+        self._thread.join(max(0.0, until_s - time.monotonic()))
+        return has_ended and not self._thread.is_alive()
 
 
 Delivered: TypeAlias = "DeviceInline | DeviceThread"
@@ -279,5 +288,6 @@ def _before_jax_ends() -> None:
 
 
 def _stop_all() -> None:
+    until_s = time.monotonic() + CLOSING_S
     for thread in list(_running):
-        thread.stop()
+        thread.stop(max(0.0, until_s - time.monotonic()))

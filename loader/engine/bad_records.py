@@ -135,9 +135,9 @@ class _BadOfLane:
 
     def pass_to(self, counted: float, element: float) -> None:
         """Pass the rows before an element for good, where `counted` is passed."""
-        self.recent, count = self.recent_at(counted, element), self.before(element)
-        self.passed += count
-        del self.rows[:count]
+        recent, count = self.recent_at(counted, element), self.before(element)
+        # In one statement, which no interrupt divides.
+        self.recent, self.passed, self.rows[:count] = recent, self.passed + count, []
 
     def too_many(self, most: float, counted: float) -> _PendingBad | None:
         """The first row that is one too many."""

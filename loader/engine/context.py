@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from windrow.core.cancellation import CancelScope
 from windrow.core.daemon_threads import DaemonPool
-from windrow.core.process import cores
+from windrow.core.machine import usable_cores
 from windrow.core.threads import HelpedPool
 from windrow.engine import execute
 from windrow.engine.budgets import CacheRoom, budget_of
@@ -87,7 +87,7 @@ class RunContext:
         self._read_counters, self.maker = meter.read_counters, meter.renew(in_turn=not self.ahead)
         self.maker.watch(self._executors)
         self._threads = max(options.num_threads for options in found)
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Executor | None = None
         self._lanes: dict[int, Executor] = {}
         self._decoding: HelpedPool | None = None
         self._streams = len(parts)
@@ -163,7 +163,7 @@ class RunContext:
         if not found or not node.read_options.ahead:
             return None
         if self._decoding is None:
-            self._decoding = HelpedPool(self._new_pool(cores(), "windrow-decode"), cores())
+            self._decoding = self._new_pool(usable_cores(), "windrow-decode")
         remote = any(map(is_remote_source, found.values()))
         budget = budget_of(node.read_options, remote=remote).share(1 / self._streams)
         return (
@@ -190,15 +190,12 @@ class RunContext:
         """Memory for chunks of a part."""
         return cache_of(room)
 
-    def _new_pool(self, threads: int, name: str) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(threads, name, initializer=self.cancel_scope.enter)
+    def _new_pool(self, threads: int, name: str) -> DaemonPool:
+        # Daemons: a read or a function that hangs keeps no program from its end.
+        return DaemonPool(threads, name, self.cancel_scope.enter)
 
     def _new_lane(self, source: Any) -> Executor:
-        if not is_remote_source(source):
-            return self._new_pool(1, "windrow-read")
-        # When the interpreter ends, it waits for the threads of other pools before it sets any cancel
-        # scope.
-        return DaemonPool(_REMOTE_READS, "windrow-read", self.cancel_scope.enter)
+        return self._new_pool(_REMOTE_READS if is_remote_source(source) else 1, "windrow-read")
 
     def _lane_of(self, source: Any) -> Executor:
         lane = self._lanes.get(id(source))
@@ -209,14 +206,14 @@ class RunContext:
             self._lanes[id(source)] = lane
         return lane
 
-    def end_threads(self) -> None:
-        """End the reads under way and let the threads go."""
+    def end_threads(self, *, wait: bool = True) -> None:
+        """End the reads under way and let the threads go, after their calls if `wait` is set."""
         self.cancel_scope.set()
         if self._here.thread_map is not None:
-            self._here.thread_map.close()
+            self._here.thread_map.close(wait=wait)
         for pool in (self._pool, self._decoding, *self._lanes.values()):
             if pool is not None:
-                pool.shutdown(cancel_futures=True)
+                pool.shutdown(wait, cancel_futures=True)
 
 
 class NoBadRecords:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.daemon_threads import DaemonPool
 from windrow.engine.index_walk import start as start
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.record_trace import OWN_CHAIN, origins
@@ -430,6 +431,10 @@ def _gathered(node: RegroupNode, table: Table, bounds: Sequence[int], at: Positi
         raise found from error.__cause__
 
 
+OF_GROUP: Final = "windrow_of_group"
+"""An attribute of errors of functions that got the rows of a group at once."""
+
+
 def apply_at_once(
     node: ValueNode, table: Table, indices: npt.NDArray[Any], cuts: Sequence[int]
 ) -> Table:
@@ -437,15 +442,16 @@ def apply_at_once(
     try:
         with calling(node):
             made = node.apply(table, indices, cuts)
+        if made.rows != table.rows:
+            raise ElementError(
+                f"{node.written}: apply must return a row for each it is given, got {made.rows}"
+                f" rows of {table.rows}"
+            )
     except Exception as error:
         if not isinstance(error, WindrowError):
             error.add_note(f"windrow: raised in {node.written} for one of {table.rows} rows")
+        error.__dict__[OF_GROUP] = True
         raise
-    if made.rows != table.rows:
-        raise ElementError(
-            f"{node.written}: apply must return a row for each it is given, got {made.rows} rows"
-            f" of {table.rows}"
-        )
     return made
 
 
@@ -581,7 +587,7 @@ def read_now(node: Node, indices: npt.NDArray[Any]) -> Table:
     if not _reads_records_alone(node, len(at)):
         return start(node, at, [0, len(at)], Reader())()
     threads = ReadOptions().num_threads
-    with ThreadPoolExecutor(threads, "windrow-read") as pool:
+    with DaemonPool(threads, "windrow-read") as pool:
         return start(node, at, [0, len(at)], Reader(pool, threads))()
 
 

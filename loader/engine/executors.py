@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from windrow.engine import record_trace
+from windrow.engine import execute, record_trace
 from windrow.engine.stages import ChainStage, Result, WorkItem
 from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.errors import ClosedError, ReadError
@@ -95,7 +95,7 @@ def results(executor: StageExecutor, work: WorkItem, found: Found) -> Iterator[R
     except ClosedError:
         raise
     except Exception as error:
-        parts = work.halves()
+        parts = work.halves(error)
         if not parts:
             _name_records(error, work)
             if not executor.is_here and not _is_placed(error):
@@ -119,6 +119,7 @@ def _is_placed(error: Exception) -> bool:
 
 def _name_records(error: Exception, work: WorkItem) -> None:
     """Name the records in a note of an error, where only the whole chain knows them."""
+    error.__dict__.pop(execute.OF_GROUP, None)
     unknown: record_trace.Unknown = error.__dict__.pop("windrow_unknown", [])
     found = [work.records_of(number, elements) for number, elements in unknown]
     if any(found):

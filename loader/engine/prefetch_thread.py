@@ -28,15 +28,18 @@ from windrow.stats.profiler import ROOM, Made, doing
 from windrow.transforms import tables
 from windrow.transforms.row_blocks import Block, Blocks
 
-# The longest that closing waits for a read or a function in progress.
-_STOP_S = 10.0
+# The longest waits for a read or a function in progress: of closing and of an interrupt, which leave it
+# to its daemon thread then, and of what continues elsewhere, which would do it twice.
+CLOSING_S: Final = 0.5
+MOVING_S: Final = 10.0
 
 _running: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def _join_all() -> None:
+    until_s = time.monotonic() + CLOSING_S
     for thread in list(_running):
-        thread.join(_STOP_S)
+        thread.join(max(0.0, until_s - time.monotonic()))
 
 
 # A thread that outlives the interpreter can crash it in native code. The finalizers that stop the
@@ -92,9 +95,10 @@ class Inline:
     def end(self) -> None:
         """Do nothing: no thread works."""
 
-    def stop(self) -> None:
-        """Drop the block in progress."""
+    def stop(self, wait_s: float) -> bool:
+        """Drop the block in progress; True, since it has ended."""
         self._blocks.close()
+        return True
 
 
 class PrefetchThread:
@@ -121,12 +125,14 @@ class PrefetchThread:
 
     def end(self) -> None:
         """Let the thread end soon, and drop what it has made. Any thread may call this."""
-        self._end()  # once: a later call would interrupt the workers of their next user
+        self._shared.stop()
+        self._end.detach()  # an interrupt within it would be lost
 
-    def stop(self) -> None:
-        """End the thread and drop what it has made."""
+    def stop(self, wait_s: float) -> bool:
+        """End the thread and drop what it has made. Return whether it has ended within a time."""
         self.end()
-        self._thread.join(_STOP_S)
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
 
 
 class _StreamEnd:
@@ -154,7 +160,9 @@ class ReadyQueue:
         self._most_rows, self._most_bytes, self._stopped = most_rows, most_bytes, stopped
         # The consumer waits in native code: waking it costs a tenth of what a condition does.
         self._queue: queue.SimpleQueue[ReadyBlock | _StreamEnd] = queue.SimpleQueue()
-        self._room = threading.Condition()
+        # Entered as it is: an interrupt within `Condition.__enter__` would leave it locked.
+        self._lock = threading.RLock()
+        self._room = threading.Condition(self._lock)
         self._count = self._rows = self.size_bytes = 0  # of the blocks in the queue
 
     def has_room(self, rows: int, size_bytes: int) -> bool:
@@ -173,7 +181,7 @@ class ReadyQueue:
         blocks then, and not one after each that is taken. The loop has just taken one: if it is slow
         and another block is ready, it may begin its step first.
         """
-        with self._room:
+        with self._lock:
             begun = time.perf_counter()
             self._room.wait_for(lambda: self._is_low and self.has_room(rows, size_bytes))
             may_wait = self._count > 0 and time.perf_counter() - begun > 2 * _STEP_BEGINS_S
@@ -189,7 +197,7 @@ class ReadyQueue:
 
     def put(self, ready: ReadyBlock) -> bool:
         """Hand a block over; False when the consumer has stopped."""
-        with self._room:
+        with self._lock:
             if self._stopped.is_set():
                 return False
             self._count += 1
@@ -205,7 +213,7 @@ class ReadyQueue:
 
     def finish(self, error: Callable[[], BaseException]) -> None:
         """End the queue: the consumer then gets the exception that `error` makes."""
-        with self._room:
+        with self._lock:
             if not self._stopped.is_set():
                 self._queue.put(_StreamEnd(error))
 
@@ -215,7 +223,7 @@ class ReadyQueue:
         if isinstance(found, _StreamEnd):
             self._queue.put(found)  # the next caller gets it again
             raise found.error()
-        with self._room:
+        with self._lock:
             self._count -= 1
             self._rows -= len(found.block)
             self.size_bytes -= found.size_bytes
@@ -225,7 +233,7 @@ class ReadyQueue:
 
     def stop(self) -> None:
         """Drop all blocks and wake both sides: no more blocks are wanted."""
-        with self._room:
+        with self._lock:
             self._stopped.set()
             self._room.notify_all()
         with contextlib.suppress(queue.Empty):
@@ -239,7 +247,7 @@ class BlockQueue:
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
-        self._owner = os.getpid()
+        self._owner, self._has_stopped = os.getpid(), False
         options = run.options
         self._ready = ReadyQueue(options.prefetch_buffer_size, options.prefetch_bytes, run.stopped)
         self.get, self.finish = self._ready.get, self._ready.finish
@@ -277,8 +285,11 @@ class BlockQueue:
         """Stop the thread: no more blocks are wanted."""
         if os.getpid() != self._owner:  # locks may be held by threads that are not here
             return
+        if self._has_stopped:  # or it would interrupt the workers of their next user
+            return
         self._run.stop()
         self._ready.stop()
+        self._has_stopped = True  # last: a call after one that was interrupted does it all
 
 
 def _same(error: BaseException) -> BaseException:

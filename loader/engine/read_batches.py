@@ -249,9 +249,8 @@ class ReadBatches(Iterator["ReadBatch"]):
         self._chain_number = run.chain_numbers[id(node.parent)]
         self._made, self._reads = 0, 0
         self._last_window = -1  # of a plan from lengths
-        self._read_batch_bytes = self._rest_bytes = (
-            0  # of the last read batch, and of its rows that are not yielded
-        )
+        # The last read batch, and its rows that are not yielded.
+        self._read_batch_bytes = self._rest_bytes = 0
         dropping = () if node.allow_nones else node.parent.walk()
         self._watch = run.drop_watch((*dropping, *stage.steps))
         self._coming = run.coming_records(node.parent)
@@ -554,10 +553,9 @@ class ReadBatch(WorkItem):
 
     @property
     def is_whole(self) -> bool:
-        rows = self._chain.rows
-        return bool(self.elements[0] // rows == self.elements[-1] // rows)
+        return len(self.elements) < 2
 
-    def halves(self) -> Sequence[WorkItem]:
+    def halves(self, error: Exception) -> Sequence[WorkItem]:
         elements, rows = self.elements, self._chain.rows
         if self._leave_plan():
             # Read by itself, since the planned read that failed may serve other read batches.
@@ -565,7 +563,10 @@ class ReadBatch(WorkItem):
         if self.is_whole:
             return ()
         middle = len(elements) // 2
-        if rows > 1:
+        is_group = elements[0] // rows == elements[-1] // rows
+        if is_group and execute.OF_GROUP in error.__dict__:
+            return ()  # fewer rows at a time would hide that the function does not fit its rows
+        if not is_group and rows > 1:
             bound = int(elements[middle]) // rows * rows
             bound = bound if bound > elements[0] else bound + rows
             middle = bisect.bisect_left(elements, bound)

@@ -103,13 +103,19 @@ def _run(
     executors = Executors(node)
     run = RunContext(node, executors, meter, own_states=own_states, bad=bad)
     rows = streams.blocks(node, position, run, unit)
+    is_interrupted = True
     try:
         with run.maker.working():
-            return passed_in(rows, position, count)
+            moved = passed_in(rows, position, count)
+        is_interrupted = False
+        return moved
+    except Exception:
+        is_interrupted = False
+        raise
     finally:
         run.stop()
         rows.close()
-        run.end_threads()
+        run.end_threads(wait=not is_interrupted)
         executors.kill()
 
 

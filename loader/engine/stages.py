@@ -32,7 +32,6 @@ from windrow.transforms.nodes import (
     BatchNode,
     EachNode,
     Node,
-    RowWatch,
     Step,
     ToStreamNode,
     ValueNode,
@@ -40,7 +39,6 @@ from windrow.transforms.nodes import (
     as_chain,
     makers,
     may_be_absent,
-    most_without_row,
     no_row,
 )
 from windrow.transforms.options import DatasetOptions
@@ -49,6 +47,7 @@ from windrow.transforms.tables import Listed
 
 if TYPE_CHECKING:
     from windrow.engine.bad_rows import BadRow, DroppedRow
+    from windrow.transforms.nodes import RowWatch
     from windrow.transforms.nodes.caught import Catch
 
 
@@ -154,7 +153,7 @@ class WorkItem(abc.ABC):
         """The request by which a worker does it. Waits for reads."""
 
     @abc.abstractmethod
-    def halves(self) -> Sequence[WorkItem]:
+    def halves(self, error: Exception) -> Sequence[WorkItem]:
         """The same work in smaller parts, after it failed; no parts if it cannot be split."""
 
     @property
@@ -232,7 +231,7 @@ class BlockItem(WorkItem):
     def is_whole(self) -> bool:
         return len(self.task.block) < 2 or self.stage.takes_groups
 
-    def halves(self) -> Sequence[WorkItem]:
+    def halves(self, error: Exception) -> Sequence[WorkItem]:
         if self.is_whole:
             return ()
         task, rows = self.task, len(self.task.block)
@@ -392,19 +391,27 @@ def watch_of_stage(stage: ChainStage, lane: int = 0, lanes: int = 1) -> RowWatch
     taken, least = _dropping(stage)
     if taken is None:
         return None
+    from windrow.transforms.nodes import RowWatch  # few chains may have no row
+
     return RowWatch(taken, lambda: never_a_row(stage, lane, lanes), least)
 
 
 def most_of_stage(stage: ChainStage) -> float:
     """The elements after which a stage that has given no row will give none; infinite if unknown."""
     taken, least = _dropping(stage)
-    return math.inf if taken is None else max(least, most_without_row(taken))
+    if taken is None:
+        return math.inf
+    from windrow.transforms.nodes import most_without_row  # few chains may have no row
+
+    return max(least, most_without_row(taken))
 
 
 def _dropping(stage: ChainStage) -> tuple[Node | None, int]:
-    """What a stage may drop elements of, and how many it may drop at least; None where it drops none."""
+    """What a stage may drop elements of for ever, and how many it may drop at least; else None."""
     chain = stage.chain
     taken = stage.below if chain is None else chain.parent
+    if not taken.is_endless():
+        return None, 0
     if not stage.keeps_rows or (
         chain is not None and not chain.allow_nones and may_be_absent(taken)
     ):

@@ -23,6 +23,7 @@ from windrow.engine.context import RunContext
 from windrow.engine.executors import results
 from windrow.engine.read_batches import BlockSize, block_size, random_access
 from windrow.engine.stages import BlockItem, BlockTask, ChainStage, stage_of, watch_of_stage
+from windrow.errors import ClosedError
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, as_chain, chain_of_rows, follows_batch, lane_share
@@ -250,12 +251,29 @@ def _grouped(
 ) -> Iterator[BlockTask]:
     """Position: the parent's where the group of rows began, and the rows of it already given."""
     before, given = np.array(position[:-1], np.int64), position[-1]
-    for group in groups(blocks(stage.below, position[:-1], run, rows, lane), rows):
+    failed: list[Exception] = []
+    for group in groups(
+        _until_error(blocks(stage.below, position[:-1], run, rows, lane), failed), rows
+    ):
         if given >= len(group):  # the groups of the run that was stopped had more rows
             before, given = group.marks[-1], given - len(group)
             continue
-        marks = marks_in_group(before, group.marks[-1], len(group))
+        # Before an error comes the start of a group, which is made again as a whole.
+        count = len(group) + (bool(failed) and len(group) < rows)
+        marks = marks_in_group(before, group.marks[-1], count)[: len(group)]
         marked = Block(group.table, marks, group.made_of)
         yield BlockTask(number, marked, skip=given)
         before, given = group.marks[-1], 0
+    if failed:
+        raise failed.pop()  # an error holds this frame: the frame must not hold the error
     check_inside(given, 1)
+
+
+def _until_error(rest: Blocks, failed: list[Exception]) -> Blocks:
+    """Yield blocks, and put the error that ends them into a list."""
+    try:
+        yield from rest
+    except ClosedError:
+        raise
+    except Exception as error:
+        failed.append(error)

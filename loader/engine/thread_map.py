@@ -6,7 +6,7 @@ does not show the kind of a function, so the thread map measures it repeatedly w
 
 Contract:
 1. Results never depend on the number of threads. Only the bounds of parts do.
-2. When `run` returns or raises, none of its parts is running.
+2. When `run` returns or raises, none of its parts is running, unless the caller was interrupted.
 3. When something raises, every part before it has been finished, and none is begun any more.
 """
 
@@ -18,9 +18,10 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Final, Generic, TypeVar
 
+from windrow.core.daemon_threads import DaemonPool
 from windrow.errors import ClosedError
 
 T = TypeVar("T")
@@ -195,7 +196,7 @@ class ThreadMap:
         self._most = most_threads
         self._clocks = clocks
         self._paces: dict[int, _Pace] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: DaemonPool | None = None
         self._closed = False
         self._is_starved = False
 
@@ -248,11 +249,11 @@ class ThreadMap:
         starved, self._is_starved = self._is_starved, False
         return starved
 
-    def close(self) -> None:
-        """Wait for the calls in progress, and end the threads."""
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads after the calls in progress, and wait for these if `wait` is set."""
         self._closed = True
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.shutdown(wait)
 
     def _pace(self, key: object) -> _Pace:
         pace = self._paces.get(id(key))
@@ -282,7 +283,7 @@ class ThreadMap:
     ) -> tuple[list[T], float]:
         """The results of the parts between `cuts`, and the seconds of computing by threads."""
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._most - 1, "windrow-map")
+            self._pool = DaemonPool(self._most - 1, "windrow-map")
         job = _MapJob(work, cuts, self._clocks)
         helpers: list[Future[None]] = []
         try:
@@ -341,8 +342,9 @@ class _MapJob(Generic[T]):
     def finish(self, helpers: Sequence[Future[None]]) -> None:
         """Wait until no part is running; parts that no thread has begun stay undone."""
         self._todo.clear()
+        is_interrupted = any(isinstance(e, KeyboardInterrupt) for e in list(self._failed.values()))
         for helper in helpers:
-            if not helper.cancel():
+            if not helper.cancel() and not is_interrupted:
                 helper.result()
 
     def results(self) -> list[T]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from windrow import state_files
-from windrow.core.process import cores
+from windrow.core.machine import usable_cores
 from windrow.core.renamed import explains_misfits
 from windrow.errors import ArgumentError, PlanError
 from windrow.grain_api.loader_state import elements_before, in_place
@@ -87,7 +87,7 @@ class DataLoader:
         read_options: ReadOptions | None = None,
         enable_profiling: bool = False,
     ) -> None:
-        workers = cores() if worker_count is None else worker_count
+        workers = usable_cores() if worker_count is None else worker_count
         self._options = MultiprocessingOptions(
             at_least(0, workers, "DataLoader: worker_count"),
             max(1, at_least(0, worker_buffer_size, "DataLoader: worker_buffer_size")),

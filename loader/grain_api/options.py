@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from windrow.base import Dataset
-from windrow.core.process import cores
+from windrow.core.machine import usable_cores
 from windrow.core.text import with_article
 from windrow.errors import ArgumentError
 from windrow.iter_dataset import IterDataset
@@ -99,7 +99,9 @@ def pick_performance_config(
     """
     who = "pick_performance_config:"
     checked = at_least(1, samples_to_check, f"{who} samples_to_check")
-    workers = cores() if max_workers is None else at_least(1, max_workers, f"{who} max_workers")
+    workers = (
+        usable_cores() if max_workers is None else at_least(1, max_workers, f"{who} max_workers")
+    )
     most = _MOST_ELEMENTS
     if max_buffer_size is not None:
         most = at_least(1, max_buffer_size, f"{who} max_buffer_size")

@@ -136,11 +136,12 @@ class Keeper:
             block, start = self._block, self._given
             if block is None or count <= start:
                 return
-            self._given = count
             first = int(block.stops[start - 1]) if start else block.first
             rows = block.made_of.sliced(start, count)
-            self._pending.append(_Noted(block.running, first, block.stops[start:count], rows))
-            self._rows += int(block.stops[count - 1]) - first
+            noted = [_Noted(block.running, first, block.stops[start:count], rows)]
+            pending, most = self._rows + int(block.stops[count - 1]) - first, len(self._pending)
+            # In one statement, which no interrupt divides.
+            self._given, self._rows, self._pending[most:] = count, pending, noted
             is_enough = self._rows >= FRAME_ROWS
         if is_enough:
             self.flush()

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from windrow.base import first_iterator
 from windrow.core.text import counted, in_units, listing, shortened
 from windrow.inspection.contact_sheet import scale_of
 from windrow.inspection.contact_sheet_cells import (
@@ -28,7 +29,6 @@ from windrow.inspection.contact_sheet_cells import (
     sheet_of,
 )
 from windrow.inspection.content import content_of, example_of, picture_of
-from windrow.iterator import first_elements
 from windrow.reporting.html import table, text
 from windrow.sources.windows.source import WindowDataSource
 from windrow.sources.zarr.source import ZarrDataSource
@@ -85,7 +85,7 @@ def sample_of(node: Node, count: int) -> ElementSample:
     options = _IN_READ_BATCHES if many else _ONE_BY_ONE
     stream = _here(node if node.length == STREAM else ToStreamNode((node,), options), options)
     try:
-        with first_elements(stream, count) as iterator:
+        with first_iterator(stream, count) as iterator:
             for number, element in enumerate(itertools.islice(iterator, count)):
                 rows = _rows(element, count - len(found)) if batched else None
                 here = [element] if rows is None else rows

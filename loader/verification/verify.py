@@ -11,11 +11,12 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Final, Literal
 
 from windrow.converters.job.stages import check_integer
-from windrow.core.process import cores
+from windrow.core.daemon_threads import DaemonPool
+from windrow.core.machine import usable_cores
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.core.text import with_article
 from windrow.errors import ArgumentError
@@ -130,7 +131,9 @@ def report_of(scans: Sequence[Scan], *, records: int | None, elapsed_s: float) -
 
 
 def _enough(scans: Sequence[Scan]) -> int:
-    return max(_LEAST_THREADS, cores()) if any(scan.waits for scan in scans) else cores()
+    return (
+        max(_LEAST_THREADS, usable_cores()) if any(scan.waits for scan in scans) else usable_cores()
+    )
 
 
 def _side_by_side(lanes: Sequence[Sequence[Scan]]) -> Iterator[tuple[ScanTask, ScanResult]]:
@@ -167,7 +170,7 @@ def run_tasks(
             if meter is not None:
                 meter.add(0, task.done_bytes)
 
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="windrow-verify")
+    pool = DaemonPool(threads, "windrow-verify")
     try:
         for task, into in tasks:
             held = sum(other.held_bytes for other, _ in waiting.values())

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from windrow.core.child_process import exit_text, started
+from windrow.core.child_process import apart_from_streams, exit_text, started
 from windrow.errors import ClosedError, WorkerError
 from windrow.workers.child import PROGRAM, Program
 from windrow.workers.messages import HEADER, LOAD, JobHeader, Message, ReplyHeader
@@ -135,8 +135,9 @@ class WorkerProcess:
         self.count = count
         self._memory = memory
         # exec closes all descriptors of this process, except those that are passed on.
-        ours, theirs = socket.socketpair()
-        watch, self._watched = os.pipe()
+        with apart_from_streams():
+            ours, theirs = socket.socketpair()
+            watch, self._watched = os.pipe()
         try:
             descriptors = [theirs.fileno(), watch, memory.descriptor]
             numbers = [*descriptors, memory.size_bytes, os.getpid()]
@@ -284,8 +285,9 @@ class WorkerProcesses:
 
     def open(self, shared_bytes: int) -> SharedMemory:
         """Make the shared memory, and the sockets that wake a waiting call."""
-        self._memory = SharedMemory.create(shared_bytes)
-        self._wake_up, self._sleeper = socket.socketpair()
+        with apart_from_streams():
+            self._memory = SharedMemory.create(shared_bytes)
+            self._wake_up, self._sleeper = socket.socketpair()
         self._wake_up.setblocking(False)
         self._poll.register(self._sleeper, select.POLLIN)
         return self._memory

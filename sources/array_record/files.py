@@ -9,7 +9,6 @@ of their names. A numbered set of files with a gap is refused, and so is an unfi
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import glob
 import itertools
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from windrow.core.daemon_threads import DaemonPool
 from windrow.core.redaction import shown_url
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, EmptyPathsError, NotFoundError, ReadError, SourceError
@@ -187,7 +187,7 @@ def find_ranges(
     if remote_names and sum(isinstance(item, str) and is_remote(item) for item in items) > 1:
         remote_names()  # made once, before threads use it
         # A URL without the name of such a file needs a request: it may be a folder.
-        with concurrent.futures.ThreadPoolExecutor(min(_ASKING_THREADS, len(items))) as pool:
+        with DaemonPool(min(_ASKING_THREADS, len(items)), "windrow-ask") as pool:
             by_item = list(pool.map(lambda item: _ranges_of(item, split, remote_names), items))
     else:
         by_item = [_ranges_of(item, split, remote_names) for item in items]
@@ -213,7 +213,7 @@ def refuse_unfinished_remote(paths: Iterable[str], names: Names) -> None:
         head, rest = parted(split_path(path)[0])
         folders.setdefault(head + rest[rest.find("::") :] if "::" in rest else head, head + rest)
     if folders:
-        with concurrent.futures.ThreadPoolExecutor(min(_ASKING_THREADS, len(folders))) as pool:
+        with DaemonPool(min(_ASKING_THREADS, len(folders)), "windrow-ask") as pool:
             list(
                 pool.map(lambda folder: _refuse_unfinished_remote(folder, names), folders.values())
             )

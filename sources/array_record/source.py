@@ -8,7 +8,6 @@ Invariant: the records are the records of the given files and ranges of files, i
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.daemon_threads import DaemonPool
 from windrow.core.native import native
 from windrow.core.process import refuse_forked
 from windrow.core.text import listing
@@ -274,7 +274,7 @@ class ArrayRecordDataSource(LaidOutSource):
         names = sorted({part.path for part in self._ranges})
         if self.is_remote_source:
             return index_files(names, self._used_fetcher())
-        with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:
+        with DaemonPool(min(_OPENING_THREADS, len(names)), "windrow-open") as pool:
             return dict(zip(names, pool.map(index_local_file, names), strict=True))
 
     def stats(self) -> dict[str, Any]:
@@ -314,7 +314,7 @@ def _opened_by_core(
     So plans are the same with and without the core.
     """
     names = sorted(set(wanted))
-    with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:
+    with DaemonPool(min(_OPENING_THREADS, len(names)), "windrow-open") as pool:
         files = [one.file for one in pool.map(index_local_file, names)]
     by_path = {file.path: file if exact else file.estimated() for file in files}
     return by_path, CoreReader([by_path[path] for path in wanted], verify=verify)
@@ -325,7 +325,7 @@ def _opened_by_package(
 ) -> tuple[dict[str, ArrayRecordFile], RecordReader]:
     refuse_forked(LIBRARY, WHAT)
     names = sorted(set(wanted))
-    with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:
+    with DaemonPool(min(_OPENING_THREADS, len(names)), "windrow-open") as pool:
         files = list(pool.map(lambda path: open_and_check(path, options), names))
     by_path = {file.path: file for file in files}
     return by_path, PackageReader([by_path[path] for path in wanted], options=options)

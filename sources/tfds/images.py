@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
 
+from windrow.core.daemon_threads import DaemonPool
+from windrow.core.machine import usable_cores
 from windrow.core.optional_imports import optional
-from windrow.core.process import cores
 from windrow.errors import ReadError
 from windrow.sources.tf_example.features import Array
 from windrow.sources.tfds.features import Leaf
@@ -69,11 +69,11 @@ def decode_images(encoded: Sequence[bytes], leaf: Leaf) -> list[Array | ReadErro
             why = f"is not an image that Pillow decodes: {type(error).__name__}: {error}"
             return ReadError(why, why=why)
 
-    if len(encoded) < _FEWEST or cores() == 1:
+    if len(encoded) < _FEWEST or usable_cores() == 1:
         return [decode(data) for data in encoded]
-    share = -(-len(encoded) // cores())
+    share = -(-len(encoded) // usable_cores())
     parts = [encoded[at : at + share] for at in range(0, len(encoded), share)]
-    with ThreadPoolExecutor(len(parts), thread_name_prefix="windrow-images") as pool:
+    with DaemonPool(len(parts), "windrow-images") as pool:
         done = pool.map(lambda part: [decode(data) for data in part], parts)
         return [one for part in done for one in part]
 

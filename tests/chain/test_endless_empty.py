@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -120,7 +120,11 @@ def test_what_is_kept_for_ever_is_explained() -> None:
 def test_few_rows_of_many_epochs_are_found() -> None:
     # A row that needs the elements of more than 16 epochs.
     tokens = endless(1).map(lambda n: {"x": np.ones(1 if n == 3 else 0)})
-    for method, options in (("concat_then_split", {}), ("first_fit", FIT)):
+    ways: list[tuple[Literal["first_fit", "concat_then_split"], dict[str, Any]]] = [
+        ("concat_then_split", {}),
+        ("first_fit", FIT),
+    ]
+    for method, options in ways:
         row = next(iter(tokens.pack({"x": 50}, method, **options)))
         assert row["x"].sum() == 50
     assert next(iter(endless(1).batch(1000))).shape == (1000,)

@@ -302,7 +302,8 @@ def made(chain: Any, source: Any, *, endless: bool) -> IterDataset[int]:
         dataset = dataset.on_bad(action)
     stream = dataset.to_iter_dataset(ReadOptions(block_bytes=2000), lanes=lanes)
     for step in steps:
-        stream = STEPS[step](stream)
+        if step != "limit" or lanes == 1:  # how many elements lanes have is not known
+            stream = STEPS[step](stream)
     return stream.on_bad("skip")
 
 

@@ -410,6 +410,8 @@ def test_a_limit_of_lanes_of_unknown_lengths_is_refused() -> None:
     with pytest.raises(PlanError, match=r"limit: how many elements filter.* each of 4 lanes"):
         stream.limit(7)
     assert list(stream.limit(40)) == list(stream)  # there are no more
+    with pytest.raises(PlanError, match="limit: how many elements"):
+        M.range(40).to_iter_dataset(lanes=4).map(float).limit(7).on_bad("skip")
     assert len(list(stream.repeat().limit(70))) == 70
     assert len(next(iter(stream.read_spec() and stream.batch(4).limit(2)))) == 4
     even = M.range(12).to_iter_dataset(lanes=2).filter(lambda n: n % 2 == 0).repeat()

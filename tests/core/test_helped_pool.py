@@ -16,7 +16,7 @@ import pytest
 
 from tests.laid_out import CountingRows, PiecedSource
 from windrow import MapDataset, ReadOptions
-from windrow.core.process import cores
+from windrow.core.machine import usable_cores
 from windrow.core.threads import HelpedPool
 from windrow.errors import ReadError
 from windrow.sources import Span
@@ -162,8 +162,8 @@ class Together(CountingRows):
 
     def __init__(self, array: Any) -> None:
         super().__init__(array)
-        self._barrier = threading.Barrier(cores() + 1)
-        self._left = cores() + 1
+        self._barrier = threading.Barrier(usable_cores() + 1)
+        self._left = usable_cores() + 1
         self.threads: set[str] = set()
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
@@ -189,4 +189,4 @@ def test_the_thread_that_makes_batches_decodes_while_it_waits() -> None:
     stream.close()
     makers = {name for name in reader.threads if not name.startswith("windrow-decode")}
     assert len(makers) == 1
-    assert len(reader.threads) == cores() + 1
+    assert len(reader.threads) == usable_cores() + 1

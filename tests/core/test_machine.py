@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from windrow.core.machine import free_bytes, machine_bytes, resident_bytes, usable_cores
-from windrow.core.process import cores
 
 
 def write(folder: Path, **files: str) -> None:
@@ -25,7 +24,7 @@ def own(tmp_path: Path, name: str) -> Path:
 
 
 def test_without_control_groups_the_affinity_counts(tmp_path: Path) -> None:
-    assert usable_cores(tmp_path / "none", tmp_path / "no-own") == cores()
+    assert usable_cores(tmp_path / "none", tmp_path / "no-own") == usable_cores()
 
 
 @pytest.mark.parametrize(
@@ -33,8 +32,8 @@ def test_without_control_groups_the_affinity_counts(tmp_path: Path) -> None:
     [
         ("100000 100000", 1),
         ("50000 100000", 1),
-        ("max 100000", cores()),
-        ("9900000 100000", cores()),
+        ("max 100000", usable_cores()),
+        ("9900000 100000", usable_cores()),
     ],
 )
 def test_a_quota_of_version_2_counts(tmp_path: Path, quota: str, usable: int) -> None:
@@ -46,13 +45,25 @@ def test_a_quota_of_a_group_further_up_counts(tmp_path: Path) -> None:
     write(tmp_path / "pod", cpu__max="100000 100000")
     write(tmp_path / "pod" / "container", cpu__max="max 100000")
     assert usable_cores(tmp_path, own(tmp_path, "/pod/container")) == 1
-    assert usable_cores(tmp_path, own(tmp_path, "/")) == cores()
+    assert usable_cores(tmp_path, own(tmp_path, "/")) == usable_cores()
 
 
-@pytest.mark.parametrize(("quota", "usable"), [("100000", 1), ("-1", cores())])
+@pytest.mark.parametrize(("quota", "usable"), [("100000", 1), ("-1", usable_cores())])
 def test_a_quota_of_version_1_counts(tmp_path: Path, quota: str, usable: int) -> None:
     write(tmp_path / "cpu", cpu__cfs_quota_us=quota, cpu__cfs_period_us="100000")
     assert usable_cores(tmp_path, tmp_path / "no-own") == usable
+
+
+@pytest.mark.parametrize("mount", ["cpu", "cpu,cpuacct"])
+def test_a_quota_of_a_nested_group_of_version_1_counts(tmp_path: Path, mount: str) -> None:
+    write(tmp_path / mount, cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
+    pod = tmp_path / mount / "elsewhere"
+    write(pod, cpu__cfs_quota_us="100000", cpu__cfs_period_us="100000")
+    assert usable_cores(tmp_path, own(tmp_path, "/")) == 1
+    (tmp_path / "own").write_text("7:memory:/elsewhere\n4:cpu,cpuacct:/elsewhere/container\n")
+    assert usable_cores(tmp_path, tmp_path / "own") == 1
+    (tmp_path / "own").write_text("7:memory:/elsewhere\n4:cpu,cpuacct:/\n")
+    assert usable_cores(tmp_path, tmp_path / "own") == usable_cores()
 
 
 def memory(tmp_path: Path, kibibytes: int) -> Path:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 import windrow
 from tests import processes
 from windrow.engine.prefetch_thread import ReadyBlock, ReadyQueue
-from windrow.errors import ClosedError
+from windrow.errors import ClosedError, ElementError
 from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Listed
 
@@ -186,6 +187,57 @@ def test_an_error_comes_at_its_element_and_can_be_tried_again() -> None:
     assert got + list(iterator) == list(range(100))
 
 
+TOGETHER: dict[str, Callable[[Any], Any]] = {
+    "after": lambda each: each.map(lambda column: column * 2, batched=True),
+    "in batches": lambda each: each.map(lambda column: column * 2, batched=True).batch(3),
+    "of batches": lambda each: each.batch(3).map(lambda column: column * 2, batched=True),
+    "twice": lambda each: each.map(abs, batched=True).map(lambda n: n * 2).map(abs, batched=True),
+}
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.jobs)])
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("together", TOGETHER.values(), ids=TOGETHER)
+@pytest.mark.parametrize("fails_at", [4, 270])
+def test_elements_before_an_error_come_first_where_rows_are_called_together(
+    tmp_path: Path, together: Any, fails_at: int, is_stream: bool, workers: int
+) -> None:
+    repaired = tmp_path / "repaired"
+
+    def fail(n: int) -> int:
+        if n == fails_at and not repaired.exists():
+            raise OSError("no connection")
+        return n
+
+    failing = windrow.MapDataset.range(300).map(fail)
+    dataset = together(failing.to_iter_dataset() if is_stream else failing)
+    if workers:
+        dataset = dataset.mp_prefetch(workers)
+    iterator, got = iter(dataset), list[int]()
+
+    def take_all() -> None:
+        for element in iterator:
+            got.extend(np.atleast_1d(element).tolist())
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="no connection"):
+            take_all()
+    size = 3 if together in (TOGETHER["in batches"], TOGETHER["of batches"]) else 1
+    assert got == list(range(0, 2 * (fails_at // size * size), 2))
+    again = iter(dataset)
+    again.set_state(iterator.get_state())
+    repaired.touch()
+    for each in (again, iterator):
+        rest = [n for element in each for n in np.atleast_1d(element).tolist()]
+        assert got + rest == list(range(0, 600, 2))
+
+
+def test_a_function_of_columns_that_loses_rows_is_not_called_with_fewer() -> None:
+    iterator = iter(windrow.MapDataset.range(7).map(lambda column: column[:1], batched=True))
+    with pytest.raises(ElementError, match="returned 1 row for 7"):
+        next(iterator)
+
+
 @pytest.mark.parametrize("end", ["close", "set_state", "drop"])
 def test_a_stream_that_yields_nothing_can_be_ended(end: str) -> None:
     calls = threading.Semaphore(0)
@@ -234,7 +286,7 @@ def test_a_consumer_that_waits_is_told_that_the_iterator_was_closed() -> None:
 
 def closing_at(line: int, iterator: windrow.DatasetIterator[Any]) -> Callable[..., Any]:
     """A trace function: another thread closes the iterator at a line of what begins its work."""
-    begins, lines = windrow.DatasetIterator._started.__code__, itertools.count()
+    begins, lines = windrow.DatasetIterator._begun.__code__, itertools.count()
 
     def traced(frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code is not begins:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import mixture
-from windrow.core.process import cores
+from windrow.core.machine import usable_cores
 
 COMPONENTS = 100
 
@@ -38,7 +38,7 @@ def test_a_hundred_components_have_the_threads_of_one(case: mixture.Case, folder
     alone, held, _ = facts(case, paths[:1])
     threads, bytes_held, first = facts(case, paths)
     # Those of the decoding pool start one by one, when there is work for them.
-    assert threads <= max(alone, 1 + cores())
+    assert threads <= max(alone, 1 + usable_cores())
     assert len(first) == 64
     assert bytes_held - held <= (COMPONENTS - 1) << 20
 

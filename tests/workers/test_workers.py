@@ -18,7 +18,7 @@ import pytest
 
 from tests import handlers
 from tests.teams import LIMIT_S, MIB, ask, ask_all, children, descriptors, script, until, workers
-from windrow.core.process import cores
+from windrow.core.machine import usable_cores
 from windrow.errors import ArgumentError, ClosedError, ElementError, PlanError, WorkerError
 from windrow.multiprocessing import MultiprocessingOptions, as_multiprocessing_options
 from windrow.workers.by_value import pickled_by_value
@@ -436,7 +436,7 @@ def test_what_mp_prefetch_takes_as_options() -> None:
     ours = MultiprocessingOptions(3, 2, shared_bytes=5, timeout_s=0.5)
     assert as_multiprocessing_options(ours) is ours
     assert as_multiprocessing_options(4) == MultiprocessingOptions(4)
-    assert as_multiprocessing_options(None) == MultiprocessingOptions(cores())
+    assert as_multiprocessing_options(None) == MultiprocessingOptions(usable_cores())
     grain = pytest.importorskip("grain").multiprocessing.MultiprocessingOptions(3, 2)
     assert as_multiprocessing_options(grain) == MultiprocessingOptions(3, 2)
     for wrong in ("2", 2.0, True, [2]):

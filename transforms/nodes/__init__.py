@@ -22,7 +22,6 @@ from windrow.transforms.nodes.base import (
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
 from windrow.transforms.nodes.following import check_shards, shard_of
-from windrow.transforms.nodes.idle import RowWatch, most_without_row
 from windrow.transforms.nodes.index import (
     IndexNode,
     ReindexNode,
@@ -34,7 +33,6 @@ from windrow.transforms.nodes.index import (
     sliced,
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
-from windrow.transforms.nodes.limit import StreamLimitNode
 from windrow.transforms.nodes.regroup import (
     BatchNode,
     JoinNode,
@@ -121,8 +119,10 @@ if TYPE_CHECKING:
         SlotsNode,
         UnbatchNode,
     )
+    from windrow.transforms.nodes.idle import RowWatch, most_without_row
     from windrow.transforms.nodes.interleave import StreamInterleaveNode
     from windrow.transforms.nodes.lengths import lengths_of, over_records
+    from windrow.transforms.nodes.limit import StreamLimitNode
     from windrow.transforms.nodes.mixing import StreamMixNode, TokenMixNode, token_sizes
     from windrow.transforms.nodes.on_bad import (
         BAD_ERRORS,
@@ -166,11 +166,13 @@ _MODULE_OF: Final = {
     "OwnStreamNode": "own",
     "PackNode": "packing",
     "PlannedNode": "planned",
+    "RowWatch": "idle",
     "SampleNode": "sample",
     "SlotMapNode": "flatten",
     "SlotsNode": "flatten",
     "SplitPackNode": "stream_packing",
     "StreamInterleaveNode": "interleave",
+    "StreamLimitNode": "limit",
     "StreamMixNode": "mixing",
     "TokenMixNode": "mixing",
     "UnbatchNode": "flatten",
@@ -178,6 +180,7 @@ _MODULE_OF: Final = {
     "checked_sequences": "packing",
     "checked_too_long": "packing",
     "lengths_of": "lengths",
+    "most_without_row": "idle",
     "narrowed": "parts",
     "on_bad_node": "on_bad",
     "over_records": "lengths",

@@ -30,6 +30,7 @@ from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.caught import NEVER, Catch, is_bad
 from windrow.transforms.nodes.following import check_shards, joined
+from windrow.transforms.nodes.limit import StreamLimitNode
 from windrow.transforms.nodes.streams import as_chain
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.options import ON_BAD, OnBad, checked_max_bad
@@ -277,6 +278,8 @@ def _catching(node: Node, settings: tuple[Any, ...], token: int) -> Node:
             return node
         return node.over((SkipBadNode(node.parents, *settings, token=token),))
     node = node.over(tuple(_catching(parent, settings, token) for parent in node.parents))
+    if isinstance(node, StreamLimitNode) and node.of_lanes is not None:
+        node = dataclasses.replace(node)  # checks again how many elements each lane has
     if not node.functions or node.stream_step is Step.OWN:
         return node
     counting = places_before(node.parent)

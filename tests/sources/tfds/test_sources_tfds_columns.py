@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.kitchen import kitchen_expected, kitchen_features, kitchen_folder, plain
 from tests.tfds_json import TEXT, features_of, picture, sequence, tensor
 from windrow.converters import encode_example
-from windrow.core.process import cores
+from windrow.core.machine import usable_cores
 from windrow.errors import MissingExtraError, ReadError
 from windrow.sources import ArrayRecordDataSource, ArraySpec
 from windrow.sources.base import row
@@ -497,7 +497,7 @@ def test_images_are_decoded_on_threads_where_there_are_many(count: int) -> None:
     found = decode_images([_Noting(data)] * count, leaf)
     for each in found:
         np.testing.assert_array_equal(np.asarray(each), np.asarray(expected))
-    if count == 1 or cores() == 1:
+    if count == 1 or usable_cores() == 1:
         assert _Noting.threads == {threading.current_thread().name}
     else:
         assert all(name.startswith("windrow-images") for name in _Noting.threads)

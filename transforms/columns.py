@@ -240,7 +240,10 @@ def _pytrees(values: list[Any]) -> list[Pytree] | None:
     Raises:
         ElementError: If some of them are trees, and others are not.
     """
-    if not any(pytrees.opened(value) is not None for value in _one_of_each_type(values)):
+    first = pytrees.opened(values[0])
+    if first is None and len(set(map(type, values))) == 1:
+        return None
+    if all(pytrees.opened(value) is None for value in _one_of_each_type(values)):
         return None
     trees = [tree for tree in map(pytrees.opened, values) if tree is not None]
     if len(trees) < len(values):

@@ -282,7 +282,11 @@ def _checked_tree(value: Any, name: str) -> ArrayTree:
         )
     refuse_computed(f"ArrayDataSource: {shown}", value)
     # asarray also turns np.memmap into a plain array, whose rows are not memmaps.
-    array: AnyArray = value if _lies_elsewhere(value) else np.asarray(value)
+    array: AnyArray = (
+        value
+        if _lies_elsewhere(value) or getattr(value, "shape", ()) is None  # h5py.Empty
+        else np.asarray(value)
+    )
     if not array.shape:
         raise SourceError(
             f"ArrayDataSource: {shown} an array of shape (), which has no first axis to count"

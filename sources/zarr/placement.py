@@ -20,9 +20,7 @@ from windrow.sources.zarr.metadata import keys_of
 from windrow.sources.zarr.names import Found
 
 _NUMBER: Final = r"0|[1-9]\d*"
-_LIKE_A_CHUNK: Final = r"(c[./]?)?\d.*"
-# Entries that are examined; a chunk is nearly always the first.
-_MOST_ENTRIES: Final = 10_000
+_LIKE_A_CHUNK: Final = r"(c[./]?)?\d[\d._,-]*(\.\w+)?"
 _SHOWN: Final = 3
 
 
@@ -58,27 +56,20 @@ def refuse_misplaced(found: Found) -> None:
         )
 
 
-def _has_chunk(folder: str, levels: list[str]) -> bool:
-    """Whether a file lies in a folder under the names of all levels; also if there are very many files."""
-    left = _MOST_ENTRIES
-
-    def inside(folder: str, level: int) -> bool:
-        nonlocal left
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                left -= 1
-                if left < 0:
-                    return True
-                if not re.fullmatch(levels[level], entry.name):
-                    continue
-                if level + 1 == len(levels):
-                    if not entry.is_dir():
-                        return True
-                elif entry.is_dir() and inside(entry.path, level + 1):
-                    return True
+def _has_chunk(folder: str, levels: list[str], level: int = 0) -> bool:
+    """Whether a file lies in a folder under the names of all levels."""
+    if not os.path.isdir(folder):
         return False
-
-    return os.path.isdir(folder) and inside(folder, 0)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not re.fullmatch(levels[level], entry.name):
+                continue
+            if level + 1 < len(levels):
+                if entry.is_dir() and _has_chunk(entry.path, levels, level + 1):
+                    return True
+            elif not entry.is_dir():
+                return True
+    return False
 
 
 def _like_chunks(folder: str) -> Iterator[str]:

@@ -240,6 +240,11 @@ def test_what_is_wrong_with_unequal_chunks_is_said(tmp_path: Path) -> None:
     file.write_text(json.dumps(meta))
     with pytest.raises(SourceError, match="do not make up an axis of 13 cells"):
         ZarrDataSource(tmp_path / "a")
+    for absurd in (0, -1, True, [[1, 10**13]], [[13, 1.5]], {"a": 1}, None):
+        meta["chunk_grid"]["configuration"]["chunk_shapes"] = [absurd, [10]]
+        file.write_text(json.dumps(meta))
+        with pytest.raises(SourceError, match=said):
+            ZarrDataSource(tmp_path / "a")
 
 
 def test_a_damaged_chunk_of_unequal_size_is_a_bad_record(tmp_path: Path) -> None:

@@ -9,15 +9,20 @@ array without any files is whole: all its cells are the fill value.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
+
+import tensorstore as ts
 
 from windrow.core.text import listing
 from windrow.errors import SourceError
+from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.metadata import keys_of
-from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.names import Found, is_whole
+from windrow.sources.zarr.precomputed import PrecomputedChunks
 
 _NUMBER: Final = r"0|[1-9]\d*"
 _LIKE_A_CHUNK: Final = r"(c[./]?)?\d[\d._,-]*(\.\w+)?"
@@ -56,6 +61,42 @@ def refuse_misplaced(found: Found) -> None:
         )
 
 
+def refuse_misplaced_store(found: Found, store: Any) -> None:
+    """As `refuse_misplaced`, of an array on this machine that was given as a spec or an open TensorStore.
+
+    Raises:
+        SourceError: If files lie in its folder, and no chunk where its metadata say; or if chunk files of a
+            precomputed volume were compressed once more.
+    """
+    if found.folder is not None or found.is_n5 or found.is_precomputed:
+        return
+    spec = spec_of(store)
+    while isinstance(spec.get("base"), dict):  # such as a cast
+        spec = spec["base"]
+    kvstore, metadata = spec.get("kvstore"), spec.get("metadata") or {}
+    if not isinstance(kvstore, dict) or kvstore.get("driver") != "file":
+        return
+    own = dataclasses.replace(found, spec=spec, access=None, metadata=metadata)
+    folder = kvstore["path"].rstrip("/")
+    match spec["driver"]:
+        case "zarr" | "zarr3":
+            refuse_misplaced(dataclasses.replace(own, folder=folder, shape=metadata["shape"]))
+        case "n5":
+            shape = metadata["dimensions"]
+            refuse_misplaced(dataclasses.replace(own, attributes=metadata, shape=shape))
+        case "neuroglancer_precomputed":
+            own = dataclasses.replace(own, attributes=spec["scale_metadata"])
+            # A view of the volume has no chunks of its own.
+            whole = {key: spec[key] for key in ("driver", "kvstore", "scale_index")}
+            volume = ts.open(whole, open=True, read=True).result()
+            if ending := PrecomputedChunks(own, volume).ending():
+                raise SourceError(
+                    f"{found.what}: chunk files of the volume in {folder} end in {ending}; TensorStore does not"
+                    f" find them, and would give 0 for their cells. Give the path {folder!r}, by which they are"
+                    " read, or decompress them"
+                )
+
+
 def _has_chunk(folder: str, levels: list[str], level: int = 0) -> bool:
     """Whether a file lies in a folder under the names of all levels."""
     if not os.path.isdir(folder):
@@ -79,15 +120,10 @@ def _like_chunks(folder: str) -> Iterator[str]:
             if entry.name != "c" and not re.fullmatch(_LIKE_A_CHUNK, entry.name):
                 continue
             if not entry.is_dir():
-                if _is_whole(entry.name):
+                if is_whole(entry.name):
                     yield entry.name
                 continue
             for path, _, files in os.walk(entry.path):
-                if whole := [name for name in files if _is_whole(name)]:
+                if whole := [name for name in files if is_whole(name)]:
                     yield os.path.relpath(os.path.join(path, min(whole)), folder)
                     break
-
-
-def _is_whole(name: str) -> bool:
-    """Whether a file is not one that a writer makes before it has a chunk."""
-    return not name.startswith(".") and not name.endswith((".__lock", ".partial", ".tmp"))

@@ -26,7 +26,7 @@ import zstandard
 from windrow.errors import SourceError, missing_package
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.local.codecs import ChunkDamageError
-from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.names import Found, is_whole
 from windrow.sources.zarr.stored_objects import objects_of
 
 Cells = tuple[int, ...]
@@ -34,6 +34,7 @@ Cells = tuple[int, ...]
 ENDINGS: Final = (".gz", ".br", ".zst", ".zstd", ".xz", ".lzma", ".bz2")
 _NAME: Final = r"-?\d+--?\d+_-?\d+--?\d+_-?\d+--?\d+"
 _SHARD: Final = r"[0-9a-f]+\.(shard|index|data)"
+_LIKE_A_CHUNK: Final = r"-?\d|[0-9a-f]+\."
 _SHOWN: Final = 3
 
 
@@ -137,7 +138,7 @@ class PrecomputedChunks:
             for end in ENDINGS:
                 if any(name.endswith(end) and re.match(_NAME, name) for name in names):
                     return end
-        others = sorted(name for name in names if name[:1].isalnum())
+        others = sorted(n for n in names if re.match(_LIKE_A_CHUNK, n) and is_whole(n))
         if others and not any(re.fullmatch(pattern, name) for name in names):
             raise self._misplaced(folder, others)
         return ""

@@ -396,7 +396,7 @@ def test_an_empty_dataset_of_h5py_is_refused(tmp_path: Path) -> None:
     h5py: Any = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = h5py.Empty("f4")
-        with pytest.raises(SourceError, match="'x' is .*no first axis to count records"):
+        with pytest.raises(SourceError, match=r"'x' is .*no first axis to count records"):
             MapDataset.source(file)
 
 

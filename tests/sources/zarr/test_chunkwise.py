@@ -131,6 +131,14 @@ def test_files_that_no_chunk_may_be_are_refused(tmp_path: Path) -> None:
         windrow.inspect(tmp_path / "v")
 
 
+def test_a_volume_whose_first_chunk_is_written_now_is_whole(tmp_path: Path) -> None:
+    for file in (volume(tmp_path / "v") / "s").iterdir():
+        file.rename(f"{file}.__lock")
+    (tmp_path / "v" / "s" / "notes.txt").touch()
+    source = ZarrDataSource(tmp_path / "v")
+    assert not source.read(np.arange(len(source))).any()
+
+
 def test_chunks_in_shards_of_a_volume_are_found(tmp_path: Path) -> None:
     sharding: dict[str, Any] = {"@type": "neuroglancer_uint64_sharded_v1"}
     sharding["hash"] = "murmurhash3_x86_128"

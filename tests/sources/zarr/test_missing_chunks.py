@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -284,11 +285,40 @@ def test_no_chunk_where_the_metadata_say(tmp_path: Path, name: str) -> None:
     assert [said[:8] in str(bad) for bad in report.unopened] == [True]
 
 
+@pytest.mark.parametrize(
+    ("driver", "write", "said"),
+    [
+        ("zarr", MISPLACED["v2 /"], "no chunk of the array in .* lies where its metadata say"),
+        ("zarr3", MISPLACED["v3 ."], "no chunk of the array in .* lies where its metadata say"),
+        ("n5", MISPLACED["compressed n5"], "no chunk of the array in .* lies where its"),
+        ("neuroglancer_precomputed", compressed, r"end in \.gz.* Give the path '.*/a', by which"),
+    ],
+)
+def test_specs_and_open_stores_of_chunks_elsewhere(
+    tmp_path: Path, driver: str, write: Callable[[Path], None], said: str
+) -> None:
+    spec = {"driver": driver, "kvstore": f"file://{tmp_path}/a/"}
+    whole: dict[str, Callable[[Path], None]] = {"n5": n5, "neuroglancer_precomputed": precomputed}
+    whole.get(driver, zarr_array(2 if driver == "zarr" else 3))(tmp_path / "a")
+    for given in given_by(spec):
+        ZarrDataSource(given)
+    shutil.rmtree(tmp_path / "a")
+    write(tmp_path / "a")
+    for given in given_by(spec):
+        with pytest.raises(SourceError, match=said):
+            ZarrDataSource(given)
+
+
+def given_by(spec: dict[str, Any]) -> list[Any]:
+    store = ts.open(spec, context=ts.Context()).result()
+    return [spec, ts.Spec(spec), store, store[::2], ts.cast(store, "int64")]
+
+
 def test_very_many_chunks_elsewhere(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "a", shape=(9_999_999,), chunks=(1,), dtype="u1", zarr_format=2)
     for number in range(10_001):
         (tmp_path / "a" / f"{number}.gz").touch()
-    with pytest.raises(SourceError, match="no chunk of the array in .* lies where its metadata"):
+    with pytest.raises(SourceError, match=r"no chunk of the array in .* lies"):
         ZarrDataSource(tmp_path / "a")
 
 

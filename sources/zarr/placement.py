@@ -15,10 +15,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-import tensorstore as ts
-
 from windrow.core.text import listing
 from windrow.errors import SourceError
+from windrow.sources.zarr.find import open_each
 from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.metadata import keys_of
 from windrow.sources.zarr.names import Found, is_whole
@@ -62,11 +61,11 @@ def refuse_misplaced(found: Found) -> None:
 
 
 def refuse_misplaced_store(found: Found, store: Any) -> None:
-    """As `refuse_misplaced`, of an array on this machine that was given as a spec or an open TensorStore.
+    """As `refuse_misplaced`, of an array that was given as a spec or an open TensorStore.
 
     Raises:
-        SourceError: If files lie in its folder, and no chunk where its metadata say; or if chunk files of a
-            precomputed volume were compressed once more.
+        SourceError: If files lie in a local folder, and no chunk where the metadata say; or if chunk files
+            of a precomputed volume were compressed once more.
     """
     if found.folder is not None or found.is_n5 or found.is_precomputed:
         return
@@ -74,27 +73,32 @@ def refuse_misplaced_store(found: Found, store: Any) -> None:
     while isinstance(spec.get("base"), dict):  # such as a cast
         spec = spec["base"]
     kvstore, metadata = spec.get("kvstore"), spec.get("metadata") or {}
-    if not isinstance(kvstore, dict) or kvstore.get("driver") != "file":
-        return
-    own = dataclasses.replace(found, spec=spec, access=None, metadata=metadata)
-    folder = kvstore["path"].rstrip("/")
-    match spec["driver"]:
-        case "zarr" | "zarr3":
+    is_local = isinstance(kvstore, dict) and kvstore.get("driver") == "file"
+    own = dataclasses.replace(found, spec=spec, metadata=metadata)
+    if is_local:
+        own = dataclasses.replace(own, access=None)
+    match spec.get("driver"):
+        case "zarr" | "zarr3" if is_local:
+            folder = kvstore["path"].rstrip("/")
             refuse_misplaced(dataclasses.replace(own, folder=folder, shape=metadata["shape"]))
-        case "n5":
+        case "n5" if is_local:
             shape = metadata["dimensions"]
             refuse_misplaced(dataclasses.replace(own, attributes=metadata, shape=shape))
-        case "neuroglancer_precomputed":
-            own = dataclasses.replace(own, attributes=spec["scale_metadata"])
-            # A view of the volume has no chunks of its own.
-            whole = {key: spec[key] for key in ("driver", "kvstore", "scale_index")}
-            volume = ts.open(whole, open=True, read=True).result()
-            if ending := PrecomputedChunks(own, volume).ending():
-                raise SourceError(
-                    f"{found.what}: chunk files of the volume in {folder} end in {ending}; TensorStore does not"
-                    f" find them, and would give 0 for their cells. Give the path {folder!r}, by which they are"
-                    " read, or decompress them"
-                )
+        case "neuroglancer_precomputed" if is_local or isinstance(found.spec, dict):
+            _refuse_compressed(dataclasses.replace(own, attributes=spec["scale_metadata"]), spec)
+
+
+def _refuse_compressed(found: Found, spec: dict[str, Any]) -> None:
+    """Check that no chunk file of a volume was compressed once more, which TensorStore does not find."""
+    # A view of the volume has no chunks of its own.
+    whole = {key: spec[key] for key in ("driver", "kvstore", "scale_index")}
+    (volume,) = open_each([dataclasses.replace(found, spec=whole)], refuse=True)
+    if ending := PrecomputedChunks(found, volume).ending():
+        raise SourceError(
+            f"{found.what}: chunk files of the volume in {found.where} end in {ending}; TensorStore does not"
+            " find them, and would give 0 for their cells. Give the path or URL of the volume, by which they"
+            " are read, or decompress them"
+        )
 
 
 def _has_chunk(folder: str, levels: list[str], level: int = 0) -> bool:

@@ -291,7 +291,7 @@ def test_no_chunk_where_the_metadata_say(tmp_path: Path, name: str) -> None:
         ("zarr", MISPLACED["v2 /"], "no chunk of the array in .* lies where its metadata say"),
         ("zarr3", MISPLACED["v3 ."], "no chunk of the array in .* lies where its metadata say"),
         ("n5", MISPLACED["compressed n5"], "no chunk of the array in .* lies where its"),
-        ("neuroglancer_precomputed", compressed, r"end in \.gz.* Give the path '.*/a', by which"),
+        ("neuroglancer_precomputed", compressed, r"end in \.gz.* Give the path or URL"),
     ],
 )
 def test_specs_and_open_stores_of_chunks_elsewhere(
@@ -307,6 +307,15 @@ def test_specs_and_open_stores_of_chunks_elsewhere(
     for given in given_by(spec):
         with pytest.raises(SourceError, match=said):
             ZarrDataSource(given)
+
+
+def test_compressed_chunk_files_of_a_remote_spec(tmp_path: Path) -> None:
+    compressed(tmp_path / "a")
+    with RangeServer(tmp_path) as server:
+        spec = {"driver": "neuroglancer_precomputed", "kvstore": f"{server.address}/a/"}
+        for given in (spec, f"{server.address}/a/|neuroglancer-precomputed:"):
+            with pytest.raises(SourceError, match=r"end in \.gz.* Give the path or URL"):
+                ZarrDataSource(given, remote=TWICE)
 
 
 def given_by(spec: dict[str, Any]) -> list[Any]:

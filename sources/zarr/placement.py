@@ -79,7 +79,7 @@ def refuse_misplaced_store(found: Found, store: Any) -> None:
         own = dataclasses.replace(own, access=None)
     match spec.get("driver"):
         case "zarr" | "zarr3" if is_local:
-            folder = kvstore["path"].rstrip("/")
+            folder = spec["kvstore"]["path"].rstrip("/")
             refuse_misplaced(dataclasses.replace(own, folder=folder, shape=metadata["shape"]))
         case "n5" if is_local:
             shape = metadata["dimensions"]

@@ -41,12 +41,17 @@ def bytes_per_record(part: Part, records: int) -> int:
         return part.row_bytes * (part.size or 1)
     if isinstance(part, BoxPart):
         return part.record_bytes
-    return int(part.memory_bytes(_sampled(part)).mean() * part.chunk_count / max(1, records))
+    return int(_mean(part.memory_bytes(_sampled(part))) * part.chunk_count / max(1, records))
 
 
 def decoded_per_record(part: Part, records: int) -> float:
     """Mean bytes of one record, without objects around it, in a part of lists with `records` records."""
-    return float(part.decoded_bytes(_sampled(part)).mean() * part.chunk_count / max(1, records))
+    return _mean(part.decoded_bytes(_sampled(part))) * part.chunk_count / max(1, records)
+
+
+def _mean(sizes: IntArray) -> float:
+    """Their mean; 0 without any, as in a file without records."""
+    return float(sizes.sum()) / max(1, len(sizes))
 
 
 def ragged_bytes(source: Any, records: IntArray, sizes: IntArray | None = None) -> int | None:

@@ -355,6 +355,8 @@ def blocks_if_shuffled(sizes: FloatArray, many: FloatArray, records: int, batch:
         records: Records in all blocks, `N`.
         batch: Records that are drawn, `b`.
     """
+    if not records:
+        return 0.0
     left = np.maximum(records - sizes - batch, 0.0)
     if records <= _FEW_RECORDS:
         numbers = np.array([records, records - batch], np.float64)

@@ -1,0 +1,489 @@
+"""Programs of one expression, run with Windrow and with the model, and compared.
+
+A program is the text of a dataset, such as `MapDataset.source(numbers(5)).shuffle(1).batch(2)`. It names
+`index` and `count` where it has a shard. A failure shows the text and the lines that make it run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import windrow
+from tests.model import base, datasets, elements, streams
+from tests.model.trees import UnsureError, columns_of, put_together, rows_of
+from tests.strategies import same
+from windrow import transforms
+from windrow.errors import ArgumentError, PlanError, WindrowError
+
+_NAMES = {
+    **{function.__name__: function for function in elements.FUNCTIONS},
+    "Turns": elements.Turns,
+    "Declared": elements.Declared,
+    "transforms": transforms,
+    "list": list,
+}
+_MODEL = {
+    **_NAMES,
+    **{source.__name__: source for source in elements.SOURCES},
+    "MapDataset": datasets.MapDataset,
+    "IterDataset": streams.IterDataset,
+    "Schedule": base.Schedule,
+}
+_PRODUCT = {
+    **_NAMES,
+    **{s.__name__: (lambda n, s=s: s(n).source) for s in elements.SOURCES},
+    "MapDataset": windrow.MapDataset,
+    "IterDataset": windrow.IterDataset,
+    "Schedule": transforms.Schedule,
+}
+HANGS_AFTER_S = 10
+MOST = 40  # elements of an endless stream that are compared
+
+
+def product(text: str, index: int = 0, count: int = 1) -> Any:
+    """Windrow's dataset of a program."""
+    return eval(text, {**_PRODUCT, "index": index, "count": count})
+
+
+def model(text: str) -> Any:
+    """The model's dataset of a program."""
+    return eval(text, {**_MODEL, "index": 0, "count": 1})
+
+
+@dataclasses.dataclass
+class Outcome:
+    """The elements that came, and the error at the end; `built` says whether there was a dataset."""
+
+    values: list[Any]
+    error: BaseException | None = None
+    built: bool = True
+
+    def __str__(self) -> str:
+        said = [repr(value) for value in self.values[:12]]
+        if self.error is not None:
+            said.append(f"{type(self.error).__name__}: {str(self.error)[:300]}")
+        return "\n    ".join(said) or "nothing"
+
+
+def _hangs(*_: Any) -> None:
+    raise TimeoutError(f"no element for {HANGS_AFTER_S} s")
+
+
+def outcome(make: Callable[[], Any], elements_of: Callable[[Any], Iterable[Any]] = iter) -> Outcome:
+    """What making a dataset and asking for its first elements gives."""
+    values: list[Any] = []
+    built = False
+    signal.signal(signal.SIGALRM, _hangs)
+    signal.alarm(HANGS_AFTER_S)
+    iterator: Any = None
+    base.Patience.asked = 0
+    try:
+        dataset = make()
+        built = True
+        iterator = iter(elements_of(dataset))
+        for value in itertools.islice(iterator, MOST):
+            values.append(value)
+            base.Patience.asked = 0
+    except UnsureError:
+        raise
+    except Exception as error:
+        return Outcome(values, error, built)
+    finally:
+        if hasattr(iterator, "close"):
+            iterator.close()
+        signal.alarm(0)
+    return Outcome(values)
+
+
+def is_documented(error: BaseException | None) -> bool:
+    """Whether an error is one that the pages name, or that of the program's own function."""
+    return error is None or isinstance(error, (WindrowError, elements.BadError))
+
+
+def is_refused(found: Outcome) -> bool:
+    """Whether a chain was refused, when it was written or before its first element."""
+    return isinstance(found.error, (PlanError, ArgumentError)) and not found.values
+
+
+def difference(expected: Outcome | None, found: Outcome) -> str | None:
+    """How an outcome differs from the expected one; None if it does not, or the chain is refused."""
+    if not is_documented(found.error):
+        return f"error from inside\n    {found}"
+    if expected is None or is_refused(found):
+        return None
+    both = f"expected\n    {expected}\n  found\n    {found}"
+    if is_refused(expected):
+        return f"must be refused; {both}"
+    if type(expected.error) is not type(found.error):
+        return f"another end; {both}"
+    if len(expected.values) != len(found.values):
+        return f"{len(found.values)} elements, not {len(expected.values)}; {both}"
+    if not all(map(same, expected.values, found.values)):
+        return f"other values; {both}"
+    return None
+
+
+def modelled(text: str) -> Outcome | None:
+    """What the model gives for a program; None where the pages leave it open."""
+    try:
+        return outcome(lambda: model(text))
+    except UnsureError:
+        return None
+
+
+def pasted(text: str) -> str:
+    """The lines that run a program."""
+    return (
+        "from tests.model import elements, programs\n"
+        "from pathlib import Path; elements.FOLDER.append(Path(tempfile.mkdtemp()))\n"
+        f"dataset = programs.product({text!r})\n"
+    )
+
+
+def checked(text: str, counts: Iterable[int] = (2, 4, 8)) -> str | None:
+    """How a program differs from the model; its shards are put together, if it has one."""
+    expected = modelled(text)
+    whole = outcome(lambda: product(text))
+    found = difference(expected, whole)
+    if found is None and "(index, count)" in text:
+        found = next(filter(None, (apart(text, whole, count) for count in counts)), None)
+    return found
+
+
+def apart(text: str, whole: Outcome, count: int) -> str | None:
+    """How the shards of a program, put together, differ from the whole."""
+    shards = [outcome(lambda i=i: product(text, i, count)) for i in range(count)]  # type: ignore[misc]
+    inside = next((found for shard in shards if (found := difference(None, shard))), None)
+    if inside:
+        return f"{count} shards: {inside}"
+    # Elements that do not fit together may lie in rows of different shards.
+    if whole.error or any(is_refused(shard) for shard in shards):
+        return None
+    steps = {len(shard.values) for shard in shards}
+    if len(steps) > 1:
+        return f"{count} shards: {[len(shard.values) for shard in shards]} batches"
+    return joined_differ(f"{count} shards put together", whole, shards)
+
+
+def joined_differ(name: str, whole: Outcome, shards: Sequence[Outcome]) -> str | None:
+    """How rows of shards, put together, differ from the whole."""
+    problem: str | None = None
+    # A list of lists may be rows or a tree, and a batch without rows has the tree of another element.
+    for is_tree, is_some in ((False, False), (True, False), (False, True)):
+        try:
+            steps: Any = zip(*(shard.values for shard in shards), strict=True)
+            if is_some:
+                steps = ([part for part in rows if rows_of(part)] for rows in steps)
+            values = [put_together(rows, lists_are_trees=is_tree) for rows in steps]
+        except Exception as error:
+            problem = problem or f"{name}: {error}\n    {shards[0]}"
+            continue
+        found = difference(whole, Outcome(values, shards[0].error))
+        if not found:
+            return None
+        problem = problem or f"{name}: {found}"
+    return problem
+
+
+# --- laws of one program -------------------------------------------------------------------------
+
+
+def conforms(spec: Any, value: Any) -> bool:
+    """Whether an element is as its spec says."""
+    if value is None:
+        return True
+    if isinstance(spec, dict):
+        return (
+            isinstance(value, dict)
+            and list(value) == list(spec)
+            and all(conforms(spec[key], value[key]) for key in spec)
+        )
+    if isinstance(spec, (tuple, list)):
+        return (
+            type(value) is type(spec)
+            and len(value) == len(spec)
+            and all(map(conforms, spec, value))
+        )
+    if isinstance(spec, type):
+        return type(value) is spec
+    found = np.asarray(value)
+    return (
+        found.dtype == spec.dtype
+        and found.ndim == len(spec.shape)
+        and all(want in (None, size) for want, size in zip(spec.shape, found.shape, strict=True))
+    )
+
+
+def misdescribed(text: str) -> str | None:
+    """How the length or the spec of a program differs from its elements."""
+    whole = outcome(lambda: product(text))
+    if not whole.built:
+        return None
+    dataset = product(text)
+    if isinstance(dataset, windrow.MapDataset):
+        try:
+            expected = len(model(text))
+        except (UnsureError, WindrowError):
+            expected = len(dataset)
+        if len(dataset) != expected:
+            return f"length {len(dataset)}, not {expected}"
+    try:
+        spec = dataset.element_spec
+    except PlanError:
+        return None
+    except Exception as error:
+        return f"element_spec: {type(error).__name__}: {error}"
+    wrong = [value for value in whole.values if not conforms(spec, value)]
+    return f"element_spec is {spec}, and an element {wrong[0]!r}" if wrong else None
+
+
+def accessed(text: str, indices: Sequence[int]) -> str | None:
+    """How `ds[i]`, `read` and `records_of` differ from the model."""
+    if not outcome(lambda: product(text), lambda dataset: ()).built:
+        return None
+    dataset = product(text)
+    if not isinstance(dataset, windrow.MapDataset):
+        return None
+    try:
+        meant = model(text)
+        values = [outcome(lambda: meant, lambda d, i=i: [d[i]]) for i in indices]  # type: ignore[misc]
+        expected = outcome(lambda: meant, lambda d: [read(d, indices)])
+    except (UnsureError, WindrowError):
+        return None
+    for i, value in zip(indices, values, strict=True):
+        found = difference(value, outcome(lambda: dataset, lambda d, i=i: [d[i]]))  # type: ignore[misc]
+        if found:
+            return f"[{i}]: {found}"
+        if not value.error:
+            records = ordered(text, numbered(meant, meant.at(i).records))
+            if records != ordered(text, base.flat(dataset.records_of(i))):
+                return f"records_of({i}): {dataset.records_of(i)}, not {records}"
+    found = difference(expected, outcome(lambda: dataset, lambda d: [d.read(list(indices))]))
+    return found and f"read({list(indices)}): {found}"
+
+
+def read(dataset: datasets.MapDataset, indices: Sequence[int]) -> Any:
+    """Columns of the model, or a list where there may be absent elements or different trees."""
+    values = [dataset[i] for i in indices]
+    if not values:
+        raise UnsureError("columns of nothing")
+    if dataset.gaps or any(value is None for value in values):
+        return values
+    if any(isinstance(value, list) for value in values):
+        raise UnsureError("lists that are columns or trees")
+    return columns_of(values)
+
+
+def ordered(text: str, records: Iterable[Any]) -> list[tuple[int, int]]:
+    """Records as pairs; those of zipped batches of batches have no order that the pages say."""
+    found = [tuple(record) for record in records]
+    return sorted(found) if "zip" in text else found
+
+
+def numbered(dataset: Any, records: Iterable[Any]) -> Iterator[tuple[int, int]]:
+    """Records with the numbers of their sources."""
+    sources = dataset.sources()
+    return ((sources.index(source), record) for source, record in records)
+
+
+def taken(dataset: Any, most: int, start: Callable[[Any], Any]) -> Outcome:
+    """The next elements of a fresh iterator, after `start` was called with it."""
+
+    def elements_of(dataset: Any) -> Iterator[Any]:
+        with iter(dataset) as iterator:
+            start(iterator)
+            yield from itertools.islice(iterator, most)
+
+    return outcome(lambda: dataset, elements_of)
+
+
+def restore(state: Any, iterator: Any) -> None:
+    iterator.set_state(state)
+
+
+def restored(state: Any, ahead: int, iterator: Any) -> None:
+    """Restores a state in an iterator that was used before."""
+    for _ in itertools.islice(iterator, ahead):
+        pass
+    iterator.set_state(state)
+    if iterator.get_state() != state:
+        raise AssertionError(f"{iterator.get_state()} after set_state({state})")
+
+
+def skipped(count: int, iterator: Any) -> None:
+    iterator.skip(count)
+
+
+def sought(step: int, iterator: Any) -> None:
+    iterator.seek(step)
+
+
+def resumed(text: str, ahead: int, steps: int = 8) -> str | None:
+    """How a fresh iterator with a state, or after `skip` or `seek`, differs from the rest."""
+    states: list[Any] = []
+
+    def noted(dataset: Any) -> Iterator[Any]:
+        with iter(dataset) as iterator:
+            states.append(json.loads(json.dumps(iterator.get_state())))
+            for value in itertools.islice(iterator, steps + 3):
+                states.append(json.loads(json.dumps(iterator.get_state())))
+                yield value
+
+    whole = outcome(lambda: product(text), noted)
+    if not whole.built or not is_documented(whole.error):
+        return difference(None, whole)
+    for k, state in enumerate(states[: steps + 1]):
+        name = f"set_state({state})"
+        starts: dict[str, Callable[[Any], Any]] = {name: functools.partial(restored, state, ahead)}
+        if ".map(gone)" not in text:  # what such a map leaves out is not noticed
+            starts[f"skip({k})"] = functools.partial(skipped, k)
+            starts[f"seek({k})"] = functools.partial(sought, k)
+        if ahead and whole.error:
+            del starts[name]
+        for name, start in starts.items():
+            rest = taken(product(text), 3, start)
+            error = whole.error if k + 3 > len(whole.values) else None
+            found = difference(Outcome(whole.values[k : k + 3], error), rest)
+            if found or (is_refused(rest) and not error):
+                return f"after {k} elements, {name}: {found or rest}"
+    return None
+
+
+def recorded(text: str) -> str | None:
+    """How the records of the first elements differ from the model."""
+    try:
+        meant = model(text)
+        found = outcome(lambda: meant, lambda m: item_records(text, m))
+    except (UnsureError, WindrowError):
+        return None
+    try:
+        dataset = product(text)
+    except WindrowError:
+        return None
+
+    def last(dataset: Any) -> Iterator[Any]:
+        with iter(dataset) as iterator:
+            for _ in iterator:
+                yield ordered(text, base.flat(iterator.records_of_last()))
+
+    given = outcome(lambda: dataset, last)
+    if problem := difference(found, given):
+        return f"records_of_last: {problem}"
+    if ".map(gone)" in text or isinstance(dataset, windrow.MapDataset):
+        return None
+
+    def asked(dataset: Any) -> Iterator[Any]:
+        for k in range(len(found.values)):
+            yield ordered(text, base.flat(dataset.records_of(k)))
+
+    given = outcome(lambda: dataset, asked)
+    problem = difference(Outcome(found.values), given)
+    return problem and f"records_of: {problem}"
+
+
+def item_records(text: str, dataset: Any) -> Iterator[Any]:
+    stream = dataset.to_iter_dataset() if isinstance(dataset, datasets.MapDataset) else dataset
+    return (ordered(text, numbered(dataset, item.records)) for item in stream.items())
+
+
+def resized(text: str, sizes: tuple[int, int], end: str) -> str | None:
+    """How a state of batches of one size, restored under another, differs from the rows left."""
+    try:
+        meant = model(text)
+        stream = (
+            meant
+            if isinstance(meant, streams.IterDataset)
+            else meant.to_iter_dataset(allow_nones=True)
+        )
+    except (UnsureError, WindrowError):
+        return None
+    first, second = (f".batch({size}{end})" for size in sizes)
+    states: list[Any] = []
+
+    def noted(dataset: Any) -> Iterator[Any]:
+        with iter(dataset) as iterator:
+            for value in itertools.islice(iterator, 5):
+                states.append(json.loads(json.dumps(iterator.get_state())))
+                yield value
+
+    outcome(lambda: product(text + first), noted)
+    for k, state in enumerate(states, 1):
+        each = k * sizes[0] // stream.lanes
+
+        def rest(lane: int, skip: bool, each: int = each) -> Iterator[base.Item]:
+            return itertools.islice(stream.run(lane, skip), each, None)
+
+        left = streams.IterDataset(stream.lanes, rest, stream)
+        try:
+            expected = outcome(functools.partial(eval, f"left{second}", {"left": left}))
+        except UnsureError:
+            return None
+        found = taken(product(text + second), MOST, functools.partial(restore, state))
+        problem = difference(expected, found)
+        if problem or (is_refused(found) and not expected.error):
+            return f"after {k} of {first}, {second}: {problem or found}"
+    return None
+
+
+def merged(text: str, steps: int = 2) -> str | None:
+    """How the whole, or other shards, resume with the states of shards that were merged."""
+    whole = outcome(lambda: product(text))
+    if whole.error or len(whole.values) < steps:
+        return None
+    for count in (2, 4):
+        states = []
+        try:
+            for index in range(count):
+                with iter(product(text, index, count)) as iterator:
+                    for _ in range(steps):
+                        next(iterator)
+                    states.append(json.loads(json.dumps(iterator.get_state())))
+        except (PlanError, ArgumentError):
+            continue
+        state = windrow.merge_states(states)
+        rest = Outcome(whole.values[steps:])
+        found = taken(product(text), MOST - steps, functools.partial(restore, state))
+        if problem := difference(rest, found):
+            return f"merged states of {count} shards, in the whole: {problem}"
+        parts = [
+            taken(product(text, index, 2), MOST - steps, functools.partial(restore, state))
+            for index in range(2)
+        ]
+        if any(is_refused(part) for part in parts):
+            continue
+        name = f"merged states of {count} shards, in two"
+        if problem := joined_differ(name, rest, parts):
+            return problem
+    return None
+
+
+def explained(text: str) -> str | None:
+    """Whether `explain()` returns, and its number of elements is right where it is exact."""
+    whole = outcome(lambda: product(text))
+    if not whole.built or is_refused(whole):
+        return None
+    try:
+        explanation = product(text).explain()
+    except Exception as error:
+        return f"explain: {type(error).__name__}: {error}"
+    said = explanation.length
+    # It predicts as if all records were good.
+    if (
+        "on_bad" in text
+        or whole.error
+        or said is None
+        or explanation.is_endless
+        or len(whole.values) == MOST
+    ):
+        return None
+    if isinstance(product(text), windrow.MapDataset):
+        return None if said == len(product(text)) else f"explain: {said} elements"
+    return None if said == len(whole.values) else f"explain: {said}, not {len(whole.values)}"

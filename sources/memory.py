@@ -321,6 +321,8 @@ def _lies_elsewhere(value: Any) -> bool:
         return False
     if type(value).__module__.partition(".")[0] in _HELD_LIBRARIES:
         return False
+    if getattr(getattr(value, "variable", value), "_in_memory", False):  # of xarray
+        return False
     return all(getattr(value, name, None) is not None for name in ("shape", "dtype", "__getitem__"))
 
 

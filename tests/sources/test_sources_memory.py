@@ -392,6 +392,15 @@ def test_files_groups_and_dicts_of_h5py_are_read_lazily(
             assert all(e["in"]["name"] == b"n%d" % (e["x"][0] // 4) for e in found)
 
 
+def test_arrays_of_xarray_in_memory_are_rows_of_numpy() -> None:
+    xarray: Any = pytest.importorskip("xarray")
+    held = xarray.DataArray(np.arange(6).reshape(3, 2), dims=("a", "b"))
+    for given in (held, held.variable):
+        source = ArrayDataSource({"x": given})
+        assert source.is_in_memory
+        assert source.read(np.array([2, 0]))["x"].tolist() == [[4, 5], [0, 1]]
+
+
 def test_an_empty_dataset_of_h5py_is_refused(tmp_path: Path) -> None:
     h5py: Any = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "a.h5", "w") as file:

@@ -96,7 +96,7 @@ def warn_of_differences(found: Iterable[tuple[Found, Sequence[int] | None]]) -> 
     """
     differences = [text for item, own in found if item.listing and (text := _difference(item, own))]
     if differences:
-        more = f" (and {len(differences) - 1:,} more arrays)" if len(differences) > 1 else ""
+        more = f" (and {len(differences) - 1:,} more)" if len(differences) > 1 else ""
         warnings.warn(f"{differences[0]}{more}. {_WAY_OUT} to read what is new", stacklevel=4)
 
 

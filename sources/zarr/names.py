@@ -466,7 +466,15 @@ def _unknown(what: str, tree: FoundTree, name: str) -> SourceError:
     if not close:
         close = [path for path in there if path.rpartition("/")[2] == name.rpartition("/")[2]][:1]
     meant = f"did you mean {close[0]!r}? There are" if close else "there are"
-    return SourceError(f"{what}: names has {name!r}, which is not there; {meant} {listing(there)}")
+    listed = next((item.listing for item in arrays_of(tree) if item.consolidated), "")
+    way = (
+        f", as {listed} list them; if it is newer, consolidate again (zarr.consolidate_metadata)"
+        if listed
+        else ""
+    )
+    return SourceError(
+        f"{what}: names has {name!r}, which is not there; {meant} {listing(there)}{way}"
+    )
 
 
 def _paths(tree: FoundTree, parent: str = "") -> Iterator[str]:

@@ -395,8 +395,8 @@ def test_files_groups_and_dicts_of_h5py_are_read_lazily(
 def test_arrays_of_xarray_in_memory_are_rows_of_numpy() -> None:
     xarray: Any = pytest.importorskip("xarray")
     held = xarray.DataArray(np.arange(6).reshape(3, 2), dims=("a", "b"))
-    for given in (held, held.variable):
-        source = ArrayDataSource({"x": given})
+    for array in (held, held.variable):
+        source = ArrayDataSource({"x": array})
         assert source.is_in_memory
         assert source.read(np.array([2, 0]))["x"].tolist() == [[4, 5], [0, 1]]
 

@@ -180,11 +180,6 @@ FoundTree: TypeAlias = Union[Found, FoundGroup, "dict[str, FoundTree]"]  # a dic
 ChosenTree: TypeAlias = Union[Found, "dict[str, ChosenTree]"]
 
 
-def is_whole(name: str) -> bool:
-    """Whether a file is not one that a writer makes before it has a chunk."""
-    return not name.startswith(".") and not name.endswith((".__lock", ".partial", ".tmp"))
-
-
 def arrays_of(tree: FoundTree | ChosenTree) -> Iterator[Found]:
     """Every array of a tree, in its order."""
     if isinstance(tree, Found):

@@ -20,8 +20,8 @@ from windrow.errors import SourceError
 from windrow.sources.zarr.find import open_each
 from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.metadata import keys_of
-from windrow.sources.zarr.names import Found, is_whole
-from windrow.sources.zarr.precomputed import PrecomputedChunks
+from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.precomputed import PrecomputedChunks, is_whole
 
 _NUMBER: Final = r"0|[1-9]\d*"
 _LIKE_A_CHUNK: Final = r"(c[./]?)?\d[\d._,-]*(\.\w+)?"

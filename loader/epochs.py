@@ -10,8 +10,7 @@ import sys
 import warnings
 from typing import Final
 
-from windrow.transforms.nodes import Node, StreamRepeatNode
-from windrow.transforms.nodes.index import RepeatNode, SliceNode
+from windrow.transforms.nodes import Node
 
 # Labels begin with the names of methods, and never change.
 _ORDERS: Final = {"shuffle", "block_shuffle", "window_shuffle", "sample"}
@@ -36,13 +35,10 @@ def _has_one_epoch(node: Node) -> bool:
     cut = {
         id(each.parent)
         for each in found
-        if isinstance(each, SliceNode)
-        and isinstance(each.parent, RepeatNode)
-        and each.start == 0
-        and each.length <= each.parent.parent.length
+        if each.chooses and len(each.parents) == 1 and each.parent.passes != 1
+        if 0 <= each.length <= each.parent.parent.length
     }
-    repeats = (each for each in found if isinstance(each, RepeatNode | StreamRepeatNode))
-    return all(each.times == 1 or id(each) in cut for each in repeats)
+    return all(each.passes == 1 or id(each) in cut for each in found)
 
 
 def _depth() -> int:

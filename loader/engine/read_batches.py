@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine import execute, record_trace
+from windrow.engine import execute, record_trace, stages
 from windrow.engine.context import RunContext
 from windrow.engine.executors import results
 from windrow.engine.prefetch import Prefetcher
@@ -563,7 +563,7 @@ class ReadBatch(WorkItem):
             return ()
         middle = len(elements) // 2
         is_group = elements[0] // rows == elements[-1] // rows
-        if is_group and execute.OF_GROUP in error.__dict__:
+        if is_group and stages.is_of_group(error):
             return ()  # fewer rows at a time would hide that the function does not fit its rows
         if not is_group and rows > 1:
             bound = int(elements[middle]) // rows * rows

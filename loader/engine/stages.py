@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from windrow.engine import execute, record_trace
 from windrow.engine.thread_map import StageThreads, ThreadMap
-from windrow.errors import ElementError, PlanError
+from windrow.errors import ElementError, PlanError, WorkerError
 from windrow.stats.profiler import calling
 from windrow.transforms.nodes import (
     EPOCHS,
@@ -258,6 +258,11 @@ class BlockItem(WorkItem):
         if number != record_trace.OWN_CHAIN or len(below.parents) != 1:
             return ""
         return record_trace.records_of(below.parent, elements)
+
+
+def is_of_group(error: Exception) -> bool:
+    """Whether an error is of a function of a group of rows, or of a worker that ended in one."""
+    return execute.OF_GROUP in error.__dict__ or isinstance(error, WorkerError)
 
 
 def done(

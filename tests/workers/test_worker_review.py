@@ -112,8 +112,9 @@ def test_replies_that_are_dropped_leave_room_for_others() -> None:
 
 
 FORK = """
-import os
+import os, warnings
 import windrow
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # of Python 3.12
 
 iterator = iter(windrow.MapDataset.range(50).map(lambda n: n + 1).mp_prefetch(1))
 assert next(iterator) == 1

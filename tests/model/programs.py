@@ -142,35 +142,57 @@ def modelled(text: str) -> Outcome | None:
 def pasted(text: str) -> str:
     """The lines that run a program."""
     return (
+        "import tempfile\n"
+        "from pathlib import Path\n"
         "from tests.model import elements, programs\n"
-        "from pathlib import Path; elements.FOLDER.append(Path(tempfile.mkdtemp()))\n"
+        "elements.FOLDER.append(Path(tempfile.mkdtemp()))\n"
+        f"print(programs.checked({text!r}))\n"
         f"dataset = programs.product({text!r})\n"
     )
 
 
-def checked(text: str, counts: Iterable[int] = (2, 4, 8)) -> str | None:
-    """How a program differs from the model; its shards are put together, if it has one."""
+def compared(text: str, counts: Sequence[int] = (2, 4, 8)) -> tuple[str | None, dict[int, str]]:
+    """How a program differs from the model, and messages of refusals, by the number of processes.
+
+    Its shards are put together, if it has one. What the model refuses too is no such refusal.
+    """
     expected = modelled(text)
     whole = outcome(lambda: product(text))
-    found = difference(expected, whole)
-    if found is None and "(index, count)" in text:
-        found = next(filter(None, (apart(text, whole, count) for count in counts)), None)
-    return found
+    if problem := difference(expected, whole):
+        return problem, {}
+    if is_refused(whole):
+        is_pinned = expected is None or expected.values or not expected.error
+        return None, {1: str(whole.error)} if is_pinned else {}
+    refused = {}
+    for count in counts if "(index, count)" in text else ():
+        shards = shards_of(text, count)
+        if problem := apart(whole, shards):
+            return f"{count} shards: {problem}", {}
+        if no := [str(shard.error) for shard in shards if is_refused(shard)]:
+            refused[count] = no[0]
+    return None, refused
 
 
-def apart(text: str, whole: Outcome, count: int) -> str | None:
+def checked(text: str) -> str | None:
+    """How a program differs from the model."""
+    return compared(text)[0]
+
+
+def shards_of(text: str, count: int) -> list[Outcome]:
+    return [outcome(functools.partial(product, text, i, count)) for i in range(count)]
+
+
+def apart(whole: Outcome, shards: Sequence[Outcome]) -> str | None:
     """How the shards of a program, put together, differ from the whole."""
-    shards = [outcome(lambda i=i: product(text, i, count)) for i in range(count)]  # type: ignore[misc]
     inside = next((found for shard in shards if (found := difference(None, shard))), None)
     if inside:
-        return f"{count} shards: {inside}"
+        return inside
     # Elements that do not fit together may lie in rows of different shards.
     if whole.error or any(is_refused(shard) for shard in shards):
         return None
-    steps = {len(shard.values) for shard in shards}
-    if len(steps) > 1:
-        return f"{count} shards: {[len(shard.values) for shard in shards]} batches"
-    return joined_differ(f"{count} shards put together", whole, shards)
+    if len({len(shard.values) for shard in shards}) > 1:
+        return f"{[len(shard.values) for shard in shards]} batches"
+    return joined_differ("put together", whole, shards)
 
 
 def joined_differ(name: str, whole: Outcome, shards: Sequence[Outcome]) -> str | None:

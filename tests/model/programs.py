@@ -18,7 +18,7 @@ import numpy as np
 
 import windrow
 from tests.model import base, datasets, elements, streams
-from tests.model.trees import UnsureError, columns_of, put_together, rows_of
+from tests.model.trees import UnsureError, columns_of, part_of, put_together
 from tests.strategies import same
 from windrow import transforms
 from windrow.errors import ArgumentError, PlanError, WindrowError
@@ -190,21 +190,21 @@ def apart(whole: Outcome, shards: Sequence[Outcome]) -> str | None:
     # Elements that do not fit together may lie in rows of different shards.
     if whole.error or any(is_refused(shard) for shard in shards):
         return None
-    if len({len(shard.values) for shard in shards}) > 1:
-        return f"{[len(shard.values) for shard in shards]} batches"
     return joined_differ("put together", whole, shards)
 
 
 def joined_differ(name: str, whole: Outcome, shards: Sequence[Outcome]) -> str | None:
     """How rows of shards, put together, differ from the whole."""
+    if len({len(shard.values) for shard in shards}) > 1:
+        return f"{name}: {[len(shard.values) for shard in shards]} batches"
+    steps = list(zip(*(shard.values for shard in shards), strict=True))
     problem: str | None = None
-    # A list of lists may be rows or a tree, and a batch without rows has the tree of another element.
-    for is_tree, is_some in ((False, False), (True, False), (False, True)):
+    # A list of lists may be rows or a tree: the value does not say.
+    for is_tree, without in ((False, ()), (True, ()), (False, whole.values)):
         try:
-            steps: Any = zip(*(shard.values for shard in shards), strict=True)
-            if is_some:
-                steps = ([part for part in rows if rows_of(part)] for rows in steps)
-            values = [put_together(rows, lists_are_trees=is_tree) for rows in steps]
+            values = [
+                put_together(with_rows(parts, without), lists_are_trees=is_tree) for parts in steps
+            ]
         except Exception as error:
             problem = problem or f"{name}: {error}\n    {shards[0]}"
             continue
@@ -213,6 +213,12 @@ def joined_differ(name: str, whole: Outcome, shards: Sequence[Outcome]) -> str |
             return None
         problem = problem or f"{name}: {found}"
     return problem
+
+
+def with_rows(parts: Sequence[Any], wholes: Sequence[Any]) -> list[Any]:
+    """The parts of a batch but those without rows that are as the rows of another batch are."""
+    none = [part_of(batch, slice(0)) for batch in wholes]
+    return [part for part in parts if not any(same(part, other) for other in none)] or list(parts)
 
 
 # --- laws of one program -------------------------------------------------------------------------
@@ -490,10 +496,12 @@ def merged(text: str, steps: int = 2) -> str | None:
 def explained(text: str) -> str | None:
     """Whether `explain()` returns, and its number of elements is right where it is exact."""
     whole = outcome(lambda: product(text))
-    if not whole.built or is_refused(whole):
+    if not whole.built:
         return None
     try:
         explanation = product(text).explain()
+    except (PlanError, ArgumentError) as error:
+        return None if is_refused(whole) else f"explain: {error}"
     except Exception as error:
         return f"explain: {type(error).__name__}: {error}"
     said = explanation.length

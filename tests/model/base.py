@@ -1,8 +1,7 @@
-"""What the models of both datasets share: elements with their records, seeds, and mixtures."""
+"""What the models of both datasets share: elements with their records, seeds, batches and weights."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 import sys
@@ -11,20 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from tests.model import elements, orders
+import windrow
+from tests.model import elements
 from tests.model.trees import (
     UnsureError,
-    batch_of,
-    columns_of,
     empty_like,
+    is_branch,
+    joined,
     padded_to,
     part_of,
+    stacked,
 )
 from windrow import transforms
 from windrow.errors import ElementError, PlanError
 
 ENDLESS = sys.maxsize
-BAD = elements.BadError
+BAD = (elements.BadError, ElementError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,27 +40,40 @@ class Item:
         return dataclasses.replace(self, value=value)
 
 
+def column_of_one(leaves: Sequence[Any]) -> Any:
+    if isinstance(leaves[0], (int, list)):  # the rows that come with it say what its column is
+        raise UnsureError("columns of Python's numbers, and of lists")
+    return stacked(leaves)
+
+
+def item_of(value: Any, rows: Sequence[tuple[Any, ...]]) -> Item:
+    return Item(value, tuple(itertools.chain(*rows)), tuple(rows))
+
+
 class Dataset:
-    """What both kinds share: parents, and seeds from earlier in the chain."""
+    """What has one meaning in both kinds."""
 
     own_seed: int | None = None
-    parents: tuple[Any, ...] = ()
     leaf = 0  # names a source
+    parents: tuple[Any, ...] = ()
+    _same: Callable[..., Any]
+    _mapped: Callable[..., Any]
 
-    def seed_for(self, name: str, given: int | None) -> int:
-        """The seed of a node after this one."""
+    def seed_for(self, given: int | None) -> int:
+        """The seed of a node after this one: its own, or of all seeds before it with their distances."""
         if given is not None:
             return given
-        found, queue = [], collections.deque([(self, 1)])
-        while queue:
-            node, depth = queue.popleft()
-            if node.own_seed is not None:
-                found.append((node.own_seed, depth))
-            else:
-                queue.extend((parent, depth + 1) for parent in node.parents)
+        found: list[int] = []
+        level, distance = [self], 1
+        while level:
+            found += [
+                n for node in level if node.own_seed is not None for n in (node.own_seed, distance)
+            ]
+            level = [p for node in level if node.own_seed is None for p in node.parents]
+            distance += 1
         if not found:
-            raise PlanError(f"{name}: has no seed")
-        return orders.derived_seed(found)
+            raise PlanError("no seed")
+        return int(np.random.SeedSequence(found).generate_state(1, np.uint32)[0])
 
     def sources(self) -> list[int]:
         """The sources in the order in which they first occur."""
@@ -67,70 +81,102 @@ class Dataset:
             return [self.leaf]
         return list(dict.fromkeys(leaf for p in self.parents for leaf in p.sources()))
 
-    def pipe(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return function(self, *args, **kwargs)
+    def pipe(self, function: Callable[[Any], Any]) -> Any:
+        return function(self)
 
-    def apply(self, given: Any) -> Any:
+    def apply(self, given: Sequence[Any]) -> Any:
         dataset: Any = self
-        for one in given if isinstance(given, list) else [given]:
-            match one:
-                case transforms.Batch():
-                    dataset = dataset.batch(one.batch_size, drop_remainder=one.drop_remainder)
-                case transforms.Map():
-                    dataset = dataset.map(one.map)
-                case _:
-                    raise UnsureError("apply")
+        for one in given:
+            is_map = isinstance(one, transforms.Map)
+            dataset = dataset.map(one) if is_map else dataset.batch(one.batch_size)
         return dataset
+
+    def seed(self, seed: int) -> Any:
+        found = self._same()
+        found.own_seed = seed
+        return found
+
+    def shard(self, index: int, count: int) -> Any:
+        return self._same()  # shards are compared with the whole
+
+    def map(self, function: Any, *, batched: bool = False, keeps_length: bool = False) -> Any:
+        call = getattr(function, "map", function)
+
+        if not batched:
+            return self._mapped(lambda _, x: call(x))
+        return self._mapped(lambda _, x: part_of(call(joined([x], column_of_one, is_branch)), 0))
+
+    def map_with_index(self, function: Any) -> Any:
+        return self._mapped(function)
+
+    def random_map(self, function: Any, *, seed: int | None = None) -> Any:
+        """The Philox counter is the index."""
+        key = np.random.SeedSequence(self.seed_for(seed)).generate_state(2, np.uint64)
+
+        def call(index: int, x: Any) -> Any:
+            counter = np.array([0, 0, 0, index % 2**64], np.uint64)
+            return function(x, np.random.Generator(np.random.Philox(key=key, counter=counter)))
+
+        return self._mapped(call)
 
 
 class Patience:
-    """Elements that were asked for since the last one that came out of a chain."""
+    """Elements of sources since the last one that came out of a chain."""
 
-    most = 5000
     asked = 0
 
     @classmethod
     def ask(cls) -> None:
-        """Counts an element of a stream's source; an endless stream without elements is refused."""
         cls.asked += 1
-        if cls.asked > cls.most:
+        if cls.asked > 5000:
             raise PlanError("an endless stream without an element")
 
 
-def called(function: Callable[..., Any], *, batched: bool = False) -> Callable[..., Any]:
-    """A function of an element as the chain calls it: of one row of columns, if it is batched."""
-    if isinstance(function, transforms.Map):
-        function = function.map
-    if not batched:
-        return function
-    return lambda *args: part_of(function(columns_of([args[0]]), *([x] for x in args[1:])), 0)
+class Batching:
+    """Batches of places, some of which may have no element."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        drop_remainder: bool = False,
+        remainder: str | None = None,
+        batch_fn: Any = None,
+        pad_to: int | None = None,
+    ) -> None:
+        self.end = remainder or ("drop" if drop_remainder else "keep")
+        self.batch_fn, self.pad_to = batch_fn, pad_to
+
+    def __call__(self, slots: Sequence[Item | None]) -> Item:
+        items = [slot for slot in slots if slot is not None]
+        values = [item.value for item in items]
+        if any(value is None for value in values):
+            raise UnsureError("an absent element in a batch")
+        if self.pad_to:
+            values = [padded_to(value, self.pad_to) for value in values]
+        real = [slot is not None for slot in slots]
+        if self.end == "pad":
+            left, zero = iter(values), empty_like(values[0])
+            values = [next(left) if is_real else zero for is_real in real]
+        value = self.batch_fn(values) if self.batch_fn else joined(values, stacked)
+        if self.end == "pad" and isinstance(value, dict):
+            if "mask" in value:
+                raise ElementError("elements have this key")
+            value = {**value, "mask": np.array(real)}
+        elif self.end == "pad":
+            value = (value, np.array(real))
+        return item_of(value, [item.records for item in items])
 
 
-def batched_item(items: Sequence[Item], make: Callable[[Sequence[Any]], Any]) -> Item:
-    rows = tuple(item.records for item in items)
-    return Item(make([item.value for item in items]), tuple(itertools.chain(*rows)), rows)
+class Schedule:
+    """Weights from steps on."""
+
+    def __init__(self, steps: Sequence[tuple[int, Sequence[float]]]) -> None:
+        self.steps = steps
 
 
-def padded(value: Any, real: Sequence[bool], mask: str) -> Any:
-    if isinstance(value, dict) and mask in value:
-        raise ElementError("batch: elements have this key")
-    if isinstance(value, dict):
-        return {**value, mask: np.array(real)}
-    return (value, np.array(real))
-
-
-def remainder_of(remainder: str | None, drop_remainder: bool, size: int) -> str:
-    if size < 1:
-        raise PlanError("batch: size")
-    return remainder or ("drop" if drop_remainder else "keep")
-
-
-# --- mixtures ------------------------------------------------------------------------------------
-
-
-def whole_weights(weights: Sequence[float]) -> list[int]:
-    least = min(weight for weight in weights if weight)
-    return [int(weight * (100 / least)) for weight in weights]
+def whole(weights: Sequence[float]) -> list[int]:
+    return [int(weight * (100 / min(w for w in weights if w))) for weight in weights]
 
 
 def choice(shares: Sequence[int], step: int) -> tuple[int, int]:
@@ -147,62 +193,18 @@ def choice(shares: Sequence[int], step: int) -> tuple[int, int]:
 def choices(weights: Any, count: int, lane: int = 0, lanes: int = 1) -> Iterator[tuple[int, int]]:
     """Of each step of a lane, the dataset and its own number; weights of a schedule begin anew."""
     steps = weights.steps if isinstance(weights, Schedule) else [(0, weights or [1] * count)]
-    given, step = [0] * count, lane
-    for (_, now), until in itertools.zip_longest(steps, [start for start, _ in steps[1:]]):
-        shares = whole_weights(now)
+    given, starts = [0] * count, [start for start, _ in steps] + [ENDLESS]
+    for (_, now), until in zip(steps, starts[1:], strict=True):
         for k in itertools.count():
-            if until is not None and step >= until:
+            if lane + sum(given) * lanes >= until:
                 break
-            place, _ = choice(shares, k)
+            place, _ = choice(whole(now), k)
             yield place, given[place]
             given[place] += 1
-            step += lanes
 
 
-class Schedule:
-    """Weights from steps on."""
-
-    def __init__(self, steps: Sequence[tuple[int, Sequence[float]]]) -> None:
-        self.steps = steps
-
-
-def ended(order: Iterator[tuple[int, int]], lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The order of a mixture of two datasets, where one that has ended drops out."""
-    left = list(lengths)
-    for place, _ in order:
-        place = place if left[place] else 1 - place
-        if not left[place]:
-            return
-        yield place, lengths[place] - left[place]
-        left[place] -= 1
-
-
-def flat(records: Any) -> Iterator[Any]:
-    """The records of an element; those of a packed row are in a list of their own."""
-    for each in records:
-        yield from flat(each) if isinstance(each, list) else [each]
-
-
-def batching(
-    size: int, end: str, batch_fn: Any, mask: str, pad_to: int | None, pad_value: float
-) -> Callable[[Sequence[Sequence[Item | None]]], Item]:
-    """Makes a batch of the places of each lane; None where a lane has no row."""
-
-    def make(lanes: Sequence[Sequence[Item | None]]) -> Item:
-        slots = [slot for lane in lanes for slot in lane]
-        items = [slot for slot in slots if slot is not None]
-        rows = tuple(item.records for item in items)
-        values = [item.value for item in items]
-        if any(value is None for value in values):
-            raise UnsureError("an absent element in a batch")
-        if pad_to is not None:
-            values = padded_to(values, pad_to, pad_value)
-        if end == "pad":
-            zero, real = empty_like(values[0]), iter(values)
-            values = [zero if slot is None else next(real) for slot in slots]
-        value = batch_fn(values) if batch_fn else batch_of(values)
-        if end == "pad":
-            value = padded(value, [slot is not None for slot in slots], mask)
-        return Item(value, tuple(itertools.chain(*rows)), rows)
-
-    return make
+def stream_window(number: int, n: int, size: int, seed: int) -> list[int]:
+    """Places in a shuffled window of a stream, which has `n` of `size` elements."""
+    before = number * size
+    stream = windrow.MapDataset.range(before + n).to_iter_dataset().window_shuffle(size, seed)
+    return [i - before for i in list(stream)[before:]]

@@ -18,7 +18,7 @@ import numpy as np
 
 import windrow
 from tests.model import base, datasets, elements, streams
-from tests.model.trees import UnsureError, columns_of, part_of, put_together
+from tests.model.trees import UnsureError, column, columns_in, joined, part_of, put_together
 from tests.strategies import same
 from windrow import transforms
 from windrow.errors import ArgumentError, PlanError, WindrowError
@@ -292,7 +292,7 @@ def accessed(text: str, indices: Sequence[int]) -> str | None:
             return f"[{i}]: {found}"
         if not value.error:
             records = ordered(text, numbered(meant, meant.at(i).records))
-            if records != ordered(text, base.flat(dataset.records_of(i))):
+            if records != ordered(text, flat(dataset.records_of(i))):
                 return f"records_of({i}): {dataset.records_of(i)}, not {records}"
     found = difference(expected, outcome(lambda: dataset, lambda d: [d.read(list(indices))]))
     return found and f"read({list(indices)}): {found}"
@@ -305,15 +305,21 @@ def read(dataset: datasets.MapDataset, indices: Sequence[int]) -> Any:
         raise UnsureError("columns of nothing")
     if dataset.gaps or any(value is None for value in values):
         return values
-    if any(isinstance(value, list) for value in values):
+    if any(isinstance(column, list) for value in values for column in columns_in(value)):
         raise UnsureError("lists that are columns or trees")
-    return columns_of(values)
+    return joined(values, column)
 
 
 def ordered(text: str, records: Iterable[Any]) -> list[tuple[int, int]]:
     """Records as pairs; those of zipped batches of batches have no order that the pages say."""
     found = [tuple(record) for record in records]
     return sorted(found) if "zip" in text else found
+
+
+def flat(records: Any) -> Iterator[Any]:
+    """The records of an element; those of a packed row are in a list of their own."""
+    for each in records:
+        yield from flat(each) if isinstance(each, list) else [each]
 
 
 def numbered(dataset: Any, records: Iterable[Any]) -> Iterator[tuple[int, int]]:
@@ -400,7 +406,7 @@ def recorded(text: str) -> str | None:
     def last(dataset: Any) -> Iterator[Any]:
         with iter(dataset) as iterator:
             for _ in iterator:
-                yield ordered(text, base.flat(iterator.records_of_last()))
+                yield ordered(text, flat(iterator.records_of_last()))
 
     given = outcome(lambda: dataset, last)
     if problem := difference(found, given):
@@ -410,7 +416,7 @@ def recorded(text: str) -> str | None:
 
     def asked(dataset: Any) -> Iterator[Any]:
         for k in range(len(found.values)):
-            yield ordered(text, base.flat(dataset.records_of(k)))
+            yield ordered(text, flat(dataset.records_of(k)))
 
     given = outcome(lambda: dataset, asked)
     problem = difference(Outcome(found.values), given)

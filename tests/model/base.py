@@ -5,22 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 import windrow
-from tests.model import elements
-from tests.model.trees import (
-    UnsureError,
-    empty_like,
-    is_branch,
-    joined,
-    padded_to,
-    part_of,
-    stacked,
-)
+from tests.model import elements, trees
 from windrow import transforms
 from windrow.errors import ElementError, PlanError
 
@@ -40,10 +31,9 @@ class Item:
         return dataclasses.replace(self, value=value)
 
 
-def column_of_one(leaves: Sequence[Any]) -> Any:
-    if isinstance(leaves[0], (int, list)):  # the rows that come with it say what its column is
-        raise UnsureError("columns of Python's numbers, and of lists")
-    return stacked(leaves)
+def tied(items: Sequence[Item]) -> Item:
+    records = tuple(itertools.chain(*(item.records for item in items)))
+    return Item(tuple(item.value for item in items), records)
 
 
 def item_of(value: Any, rows: Sequence[tuple[Any, ...]]) -> Item:
@@ -53,27 +43,10 @@ def item_of(value: Any, rows: Sequence[tuple[Any, ...]]) -> Item:
 class Dataset:
     """What has one meaning in both kinds."""
 
-    own_seed: int | None = None
     leaf = 0  # names a source
     parents: tuple[Any, ...] = ()
     _same: Callable[..., Any]
     _mapped: Callable[..., Any]
-
-    def seed_for(self, given: int | None) -> int:
-        """The seed of a node after this one: its own, or of all seeds before it with their distances."""
-        if given is not None:
-            return given
-        found: list[int] = []
-        level, distance = [self], 1
-        while level:
-            found += [
-                n for node in level if node.own_seed is not None for n in (node.own_seed, distance)
-            ]
-            level = [p for node in level if node.own_seed is None for p in node.parents]
-            distance += 1
-        if not found:
-            raise PlanError("no seed")
-        return int(np.random.SeedSequence(found).generate_state(1, np.uint32)[0])
 
     def sources(self) -> list[int]:
         """The sources in the order in which they first occur."""
@@ -91,33 +64,29 @@ class Dataset:
             dataset = dataset.map(one) if is_map else dataset.batch(one.batch_size)
         return dataset
 
-    def seed(self, seed: int) -> Any:
-        found = self._same()
-        found.own_seed = seed
-        return found
+    def unchanged(self, *_: Any) -> Any:
+        return self._same()
 
-    def shard(self, index: int, count: int) -> Any:
-        return self._same()  # shards are compared with the whole
+    shard = unchanged  # shards are compared with the whole
+    seed = unchanged  # what needs a seed of the chain is left open
+
+    def unsure(self, *_: Any, **__: Any) -> Any:
+        raise trees.UnsureError("only the product's engine decides it")
 
     def map(self, function: Any, *, batched: bool = False, keeps_length: bool = False) -> Any:
         call = getattr(function, "map", function)
-
         if not batched:
             return self._mapped(lambda _, x: call(x))
-        return self._mapped(lambda _, x: part_of(call(joined([x], column_of_one, is_branch)), 0))
+        return self._mapped(lambda _, x: trees.part_of(call(trees.column_of_one(x)), 0))
 
     def map_with_index(self, function: Any) -> Any:
         return self._mapped(function)
 
     def random_map(self, function: Any, *, seed: int | None = None) -> Any:
-        """The Philox counter is the index."""
-        key = np.random.SeedSequence(self.seed_for(seed)).generate_state(2, np.uint64)
-
-        def call(index: int, x: Any) -> Any:
-            counter = np.array([0, 0, 0, index % 2**64], np.uint64)
-            return function(x, np.random.Generator(np.random.Philox(key=key, counter=counter)))
-
-        return self._mapped(call)
+        if seed is None:
+            raise trees.UnsureError("seeds of the chain")
+        drawn = windrow.MapDataset.range(1).random_map(lambda _, rng: rng, seed=seed)
+        return self._mapped(lambda index, x: function(x, drawn[index]))
 
 
 class Patience:
@@ -132,51 +101,34 @@ class Patience:
             raise PlanError("an endless stream without an element")
 
 
-class Batching:
-    """Batches of places, some of which may have no element."""
-
-    def __init__(
-        self,
-        size: int,
-        *,
-        drop_remainder: bool = False,
-        remainder: str | None = None,
-        batch_fn: Any = None,
-        pad_to: int | None = None,
-    ) -> None:
-        self.end = remainder or ("drop" if drop_remainder else "keep")
-        self.batch_fn, self.pad_to = batch_fn, pad_to
-
-    def __call__(self, slots: Sequence[Item | None]) -> Item:
-        items = [slot for slot in slots if slot is not None]
-        values = [item.value for item in items]
-        if any(value is None for value in values):
-            raise UnsureError("an absent element in a batch")
-        if self.pad_to:
-            values = [padded_to(value, self.pad_to) for value in values]
-        real = [slot is not None for slot in slots]
-        if self.end == "pad":
-            left, zero = iter(values), empty_like(values[0])
-            values = [next(left) if is_real else zero for is_real in real]
-        value = self.batch_fn(values) if self.batch_fn else joined(values, stacked)
-        if self.end == "pad" and isinstance(value, dict):
-            if "mask" in value:
-                raise ElementError("elements have this key")
-            value = {**value, "mask": np.array(real)}
-        elif self.end == "pad":
-            value = (value, np.array(real))
-        return item_of(value, [item.records for item in items])
+def end_of(*, drop_remainder: bool = False, remainder: str | None = None, **_: Any) -> str:
+    return remainder or ("drop" if drop_remainder else "keep")
 
 
-class Schedule:
-    """Weights from steps on."""
+def batch_of(slots: Sequence[Item | None], batch_fn: Any = None, **options: Any) -> Item:
+    """A batch of places, some of which may have no element."""
+    items = [slot for slot in slots if slot is not None]
+    values = [item.value for item in items]
+    if "pad_to" in options or any(value is None for value in values):
+        raise trees.UnsureError("an absent element in a batch")
+    real, pads = np.array([slot is not None for slot in slots]), end_of(**options) == "pad"
+    if pads:
+        zero = trees.empty_like(values[0])
+        values = [zero if slot is None else slot.value for slot in slots]
+    value = batch_fn(values) if batch_fn else trees.joined(values, trees.stacked)
+    if pads and "mask" in (value if isinstance(value, dict) else ()):
+        raise ElementError("elements have this key")
+    if pads:
+        value = {**value, "mask": real} if isinstance(value, dict) else (value, real)
+    return item_of(value, [item.records for item in items])
 
-    def __init__(self, steps: Sequence[tuple[int, Sequence[float]]]) -> None:
-        self.steps = steps
 
-
-def whole(weights: Sequence[float]) -> list[int]:
-    return [int(weight * (100 / min(w for w in weights if w))) for weight in weights]
+def whole(weights: Any, count: int) -> list[int]:
+    """Weights of so many datasets as whole numbers."""
+    if isinstance(weights, transforms.Schedule):
+        raise trees.UnsureError("weights that change")
+    given = weights or [1] * count
+    return [int(weight * (100 / min(w for w in given if w))) for weight in given]
 
 
 def choice(shares: Sequence[int], step: int) -> tuple[int, int]:
@@ -188,19 +140,6 @@ def choice(shares: Sequence[int], step: int) -> tuple[int, int]:
             return place, b - b_rest - 1
         rest, a, b = rest - share, a_rest, b_rest
     raise AssertionError
-
-
-def choices(weights: Any, count: int, lane: int = 0, lanes: int = 1) -> Iterator[tuple[int, int]]:
-    """Of each step of a lane, the dataset and its own number; weights of a schedule begin anew."""
-    steps = weights.steps if isinstance(weights, Schedule) else [(0, weights or [1] * count)]
-    given, starts = [0] * count, [start for start, _ in steps] + [ENDLESS]
-    for (_, now), until in zip(steps, starts[1:], strict=True):
-        for k in itertools.count():
-            if lane + sum(given) * lanes >= until:
-                break
-            place, _ = choice(whole(now), k)
-            yield place, given[place]
-            given[place] += 1
 
 
 def stream_window(number: int, n: int, size: int, seed: int) -> list[int]:

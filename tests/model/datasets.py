@@ -12,19 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import windrow
-from tests.model import elements
-from tests.model.base import (
-    BAD,
-    ENDLESS,
-    Batching,
-    Dataset,
-    Item,
-    Patience,
-    Schedule,
-    choice,
-    choices,
-    whole,
-)
+from tests.model import base, elements
+from tests.model.base import ENDLESS, Dataset, Item
 from tests.model.streams import IterDataset
 from tests.model.trees import UnsureError
 from windrow.errors import ElementError, PlanError, RecordIndexError
@@ -86,12 +75,9 @@ class MapDataset(Dataset):
 
     @staticmethod
     def zip(datasets: Sequence[MapDataset]) -> MapDataset:
-        def at(index: int) -> Item:
-            found = [d.at(index) for d in datasets]
-            records = tuple(itertools.chain(*(item.records for item in found)))
-            return Item(tuple(item.value for item in found), records)
-
-        return MapDataset(datasets[0].length, at, *datasets)
+        return MapDataset(
+            datasets[0].length, lambda i: base.tied([d.at(i) for d in datasets]), *datasets
+        )
 
     @staticmethod
     def mix(
@@ -100,22 +86,13 @@ class MapDataset(Dataset):
         lengths = [d.length for d in datasets]
         if not all(lengths):
             raise PlanError("empty")
-        if at_end == "drop" or (isinstance(weights, Schedule) and ENDLESS in lengths):
-            raise UnsureError("mix")
-        if isinstance(weights, Schedule):
-            steps = enumerate(choices(weights, len(datasets)))
-            total = next(step for step, (place, k) in steps if k >= lengths[place])
-        else:
-            shares = whole(weights or [1] * len(datasets))
-            total = min(n * sum(shares) // share for n, share in zip(lengths, shares, strict=True))
+        if at_end == "drop":
+            raise UnsureError("drop")
+        shares = base.whole(weights, len(datasets))
+        total = min(n * sum(shares) // share for n, share in zip(lengths, shares, strict=True))
 
         def at(index: int) -> Item:
-            if not isinstance(weights, Schedule):
-                place, k = choice(shares, index)
-            elif index < 0:
-                raise UnsureError("a schedule before its first step")
-            else:
-                place, k = next(itertools.islice(choices(weights, len(datasets)), index, None))
+            place, k = base.choice(shares, index)
             return datasets[place].at(k)
 
         return MapDataset(ENDLESS if at_end == "repeat" else total, at, *datasets)
@@ -124,7 +101,7 @@ class MapDataset(Dataset):
     def select_from_datasets(datasets: Sequence[MapDataset], selection: Any) -> MapDataset:
         def at(index: int) -> Item:
             place, k = selection[index]
-            return datasets[place].at(k)
+            return datasets[int(place)].at(k)
 
         return MapDataset(len(selection), at, *datasets)
 
@@ -145,16 +122,17 @@ class MapDataset(Dataset):
         return windrow.MapDataset.range(self.length)
 
     def shuffle(self, seed: int | None = None) -> MapDataset:
-        return self._reordered(self._numbers().shuffle(self.seed_for(seed)))
+        if seed is None:
+            raise UnsureError("seeds of the chain")
+        return self._reordered(self._numbers().shuffle(seed))
 
-    def window_shuffle(self, size: int, seed: int | None = None) -> MapDataset:
-        return self._reordered(self._numbers().window_shuffle(size, self.seed_for(seed)))
+    def window_shuffle(self, size: int, seed: int) -> MapDataset:
+        return self._reordered(self._numbers().window_shuffle(size, seed))
 
-    def sample(self, count: int, seed: int | None = None) -> MapDataset:
-        return self._reordered(self._numbers().sample(count, self.seed_for(seed)))
+    def sample(self, count: int, seed: int) -> MapDataset:
+        return self._reordered(self._numbers().sample(count, seed))
 
-    def block_shuffle(self, seed: int, **options: Any) -> MapDataset:
-        raise UnsureError("layout")
+    block_shuffle = bucket = chunks_of = pack = Dataset.unsure
 
     def slice(self, part: Any) -> MapDataset:
         n = self.length
@@ -198,7 +176,7 @@ class MapDataset(Dataset):
         def at(index: int) -> Item:
             try:
                 return self.at(index)
-            except BAD:
+            except base.BAD:
                 return Item(None)
 
         return MapDataset(self.length, at, self, gaps=True)
@@ -208,13 +186,15 @@ class MapDataset(Dataset):
     def batch(self, size: int, **options: Any) -> MapDataset:
         if self.gaps:
             raise PlanError("gaps")
-        make, n = Batching(size, **options), self.length
-        count = n // size if make.end == "drop" else -(-n // size)
+        n = self.length
+        count = n // size if base.end_of(**options) == "drop" else -(-n // size)
 
         def at(index: int) -> Item:
             epoch, k = divmod(index, count)
             places = range(k * size, (k + 1) * size)
-            return make([self.at(i + epoch * n) if i < n else None for i in places])
+            return base.batch_of(
+                [self.at(i + epoch * n) if i < n else None for i in places], **options
+            )
 
         return MapDataset(count, at, self)
 
@@ -229,21 +209,13 @@ class MapDataset(Dataset):
 
         return MapDataset(self.length * max_fan_out, at, self, gaps=True)
 
-    def chunks_of(self, size: int) -> MapDataset:
-        raise UnsureError("a plan of lengths")
-
-    def pack(self, *args: Any, **options: Any) -> IterDataset:
-        raise UnsureError("a plan of lengths")
-
-    bucket = pack
-
     def to_iter_dataset(self, *, allow_nones: bool = False, lanes: int = 1) -> IterDataset:
         def run(lane: int, skip: bool) -> Iterator[Item]:
             chain = self.on_bad("skip") if skip else self
             for index in itertools.count(lane, lanes):
                 if index >= self.length:
                     return
-                Patience.ask()
+                base.Patience.ask()
                 item = chain.at(index)
                 if item.value is not None or allow_nones:
                     yield item

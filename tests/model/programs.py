@@ -18,7 +18,16 @@ import numpy as np
 
 import windrow
 from tests.model import base, datasets, elements, streams
-from tests.model.trees import UnsureError, column, columns_in, joined, part_of, put_together
+from tests.model.trees import (
+    UnsureError,
+    columns_in,
+    is_branch,
+    is_tree,
+    joined,
+    part_of,
+    put_together,
+    stacked,
+)
 from tests.strategies import same
 from windrow import transforms
 from windrow.errors import ArgumentError, PlanError, WindrowError
@@ -35,7 +44,7 @@ _MODEL = {
     **{source.__name__: source for source in elements.SOURCES},
     "MapDataset": datasets.MapDataset,
     "IterDataset": streams.IterDataset,
-    "Schedule": base.Schedule,
+    "Schedule": transforms.Schedule,
 }
 _PRODUCT = {
     **_NAMES,
@@ -200,11 +209,9 @@ def joined_differ(name: str, whole: Outcome, shards: Sequence[Outcome]) -> str |
     steps = list(zip(*(shard.values for shard in shards), strict=True))
     problem: str | None = None
     # A list of lists may be rows or a tree: the value does not say.
-    for is_tree, without in ((False, ()), (True, ()), (False, whole.values)):
+    for is_inner, without in itertools.product((is_branch, has_lists), ((), whole.values)):
         try:
-            values = [
-                put_together(with_rows(parts, without), lists_are_trees=is_tree) for parts in steps
-            ]
+            values = [put_together(with_rows(parts, without), is_inner) for parts in steps]
         except Exception as error:
             problem = problem or f"{name}: {error}\n    {shards[0]}"
             continue
@@ -213,6 +220,11 @@ def joined_differ(name: str, whole: Outcome, shards: Sequence[Outcome]) -> str |
             return None
         problem = problem or f"{name}: {found}"
     return problem
+
+
+def has_lists(value: Any) -> bool:
+    """Whether a batch has its columns in here, where lists of trees are trees too."""
+    return is_branch(value) or (isinstance(value, list) and any(map(is_tree, value)))
 
 
 def with_rows(parts: Sequence[Any], wholes: Sequence[Any]) -> list[Any]:
@@ -308,6 +320,15 @@ def read(dataset: datasets.MapDataset, indices: Sequence[int]) -> Any:
     if any(isinstance(column, list) for value in values for column in columns_in(value)):
         raise UnsureError("lists that are columns or trees")
     return joined(values, column)
+
+
+def column(leaves: Sequence[Any]) -> Any:
+    """An array where all agree, else a list."""
+    if any(map(is_tree, leaves)) or len({np.shape(leaf) for leaf in leaves}) > 1:
+        return list(leaves)
+    if len({isinstance(leaf, (int, float)) for leaf in leaves}) > 1:
+        raise UnsureError("numbers of Python and of NumPy")
+    return list(leaves) if len({np.asarray(x).dtype for x in leaves}) > 1 else stacked(leaves)
 
 
 def ordered(text: str, records: Iterable[Any]) -> list[tuple[int, int]]:

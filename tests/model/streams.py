@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from tests.model.base import BAD, Batching, Dataset, Item, choices, item_of, stream_window
+from tests.model.base import (
+    BAD,
+    Dataset,
+    Item,
+    batch_of,
+    choice,
+    end_of,
+    item_of,
+    stream_window,
+    tied,
+    whole,
+)
 from tests.model.trees import UnsureError, part_of, put_together, rows_of
 from windrow.errors import ElementError, PlanError
 
@@ -44,10 +55,7 @@ class IterDataset(Dataset):
     def _same(self) -> IterDataset:
         return self._then(self.run)
 
-    cache = _same
-
-    def mp_prefetch(self, workers: int) -> IterDataset:
-        return self._same()
+    cache = mp_prefetch = Dataset.unchanged
 
     def on_bad(self, action: str) -> IterDataset:
         return self._then(lambda lane, _: self.run(lane, action == "skip"))
@@ -101,23 +109,20 @@ class IterDataset(Dataset):
 
         return self._then(run)
 
-    def window_shuffle(self, size: int, seed: int | None = None) -> IterDataset:
-        number = self.seed_for(seed)
-
+    def window_shuffle(self, size: int, seed: int) -> IterDataset:
         def run(lane: int, skip: bool) -> Iterator[Item]:
             items = self.run(lane, skip)
             for window in itertools.count(lane, self.lanes):
                 held = list(itertools.islice(items, size))
                 if not held:
                     return
-                yield from (held[i] for i in stream_window(window, len(held), size, number))
+                yield from (held[i] for i in stream_window(window, len(held), size, seed))
 
         return self._then(run)
 
     # Regrouping.
 
     def batch(self, size: int, **options: Any) -> IterDataset:
-        make = Batching(size, **options)
         each = self._of_each_lane(size)
 
         def run(_: int, skip: bool) -> Iterator[Item]:
@@ -127,9 +132,9 @@ class IterDataset(Dataset):
                 for lane in running:
                     found = list(itertools.islice(lane, each))
                     slots += [*found, *[None] * (each - len(found))]
-                if not any(slots) or (make.end == "drop" and not all(slots)):
+                if not any(slots) or (end_of(**options) == "drop" and not all(slots)):
                     return
-                yield make(slots)
+                yield batch_of(slots, **options)
 
         return IterDataset(1, run, self)
 
@@ -176,8 +181,7 @@ class IterDataset(Dataset):
                     if here and strict:
                         raise ElementError("one stream ends before another")
                     return
-                records = tuple(itertools.chain(*(item.records for item in here)))
-                yield Item(tuple(item.value for item in here), records)
+                yield tied(here)
 
         return IterDataset._several(datasets, run)
 
@@ -190,10 +194,12 @@ class IterDataset(Dataset):
             datasets = list(datasets.values())
         if by == "tokens":
             raise UnsureError("the product counts tokens")
+        shares = whole(weights, len(datasets))
 
         def run(lane: int, skip: bool) -> Iterator[Item]:
             running = [part.run(lane, skip) for part in datasets]
-            for place, _ in choices(weights, len(datasets), lane, datasets[0].lanes):
+            for step in itertools.count():
+                place, _ = choice(shares, step)
                 item = next(running[place], None)
                 if item is None and at_end == "repeat":
                     running[place] = datasets[place].run(lane, skip)

@@ -23,11 +23,6 @@ def is_branch(value: Any) -> bool:
     return isinstance(value, (dict, tuple))
 
 
-def has_lists(value: Any) -> bool:
-    """Whether a batch has its columns in here, where lists of trees are trees too."""
-    return is_branch(value) or (isinstance(value, list) and any(map(is_tree, value)))
-
-
 def joined(
     values: Sequence[Any],
     leaf: Callable[[Sequence[Any]], Any],
@@ -59,28 +54,15 @@ def stacked(leaves: Sequence[Any]) -> Any:
     return np.stack(leaves)
 
 
-def column(leaves: Sequence[Any]) -> Any:
-    """An array where all agree, else a list."""
-    if any(map(is_tree, leaves)) or len({np.shape(leaf) for leaf in leaves}) > 1:
-        return list(leaves)
-    if len({isinstance(leaf, (int, float)) for leaf in leaves}) > 1:
-        raise UnsureError("numbers of Python and of NumPy")
-    return list(leaves) if len({np.asarray(x).dtype for x in leaves}) > 1 else stacked(leaves)
-
-
-def padded_to(value: Any, length: int) -> Any:
-    """Each leaf with an axis, filled with zeros up to a length."""
+def column_of_one(value: Any) -> Any:
+    """One element as columns. What comes with it says what a column of Python's numbers is."""
 
     def leaf(leaves: Sequence[Any]) -> Any:
-        if not np.ndim(leaves[0]):
-            return leaves[0]
-        if len(leaves[0]) > length:
-            raise ElementError("longer than pad_to")
-        array = np.zeros((length, *leaves[0].shape[1:]), leaves[0].dtype)
-        array[: len(leaves[0])] = leaves[0]
-        return array
+        if isinstance(leaves[0], (int, list)):
+            raise UnsureError("columns of Python's numbers, and of lists")
+        return stacked(leaves)
 
-    return joined([value], leaf)
+    return joined([value], leaf, is_branch)
 
 
 def empty_like(value: Any) -> Any:
@@ -115,7 +97,7 @@ def part_of(batch: Any, part: slice | int) -> Any:
     return joined([batch], lambda columns: columns[0][part], is_branch)
 
 
-def put_together(parts: Sequence[Any], *, lists_are_trees: bool = False) -> Any:
+def put_together(parts: Sequence[Any], is_inner: Callable[[Any], bool] = is_branch) -> Any:
     """Batches end to end."""
 
     def ends(columns: Sequence[Any]) -> Any:
@@ -127,4 +109,4 @@ def put_together(parts: Sequence[Any], *, lists_are_trees: bool = False) -> Any:
             raise ElementError("rows differ in shape")
         return np.concatenate(columns)
 
-    return joined(parts, ends, has_lists if lists_are_trees else is_branch)
+    return joined(parts, ends, is_inner)

@@ -1,10 +1,16 @@
-# Each target sets up what it needs in .venv: Python 3.11+ and make are enough.
+# Each target sets up what it needs in .venv: Python 3.11+ and make are enough. It takes the newest Python
+# that it finds, with the newest packages; make test on Python 3.11 takes the oldest packages.
 # To choose the Python: make clean, then make test PYTHON=/path/to/python3.12
 
 PYTHON ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# The oldest Python, with the oldest packages that pyproject.toml allows.
+OLDEST_PYTHON ?= python3.11
+OLDEST_VENV := .venv-oldest
+OLDEST_PY := $(OLDEST_VENV)/bin/python
+OLDEST_READY := $(OLDEST_VENV)/.ready
 # TensorFlow and TensorFlow Datasets, which only a few tests need, have an environment of their own.
 TFDS_VENV := .venv-tfds
 TFDS_PY := $(TFDS_VENV)/bin/python
@@ -14,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Only the files that have tests with a mark: looking through all of them takes half a minute.
 marked = $$(grep -rlw "mark[.]$(1)" tests --include="test_*.py")
 
-.PHONY: help demo era5 far convert tokens tfds sharded test test-plain test-native test-jobs test-brief test-pyright test-grain test-grain-all test-report test-tfds soak chaos hunt \
+.PHONY: help demo era5 far convert tokens tfds sharded test test-oldest test-plain test-native test-jobs test-brief test-pyright test-grain test-grain-all test-report test-tfds soak chaos hunt \
 	fuzz lint docs docs-serve format bench bench-small bench-steady shuffling wheel coverage clean
 
 help:
@@ -26,6 +32,8 @@ help:
 	@echo "make tfds      a dataset built with Zarr beside it, the Grain guide's programs on it, in JAX"
 	@echo "make sharded   train on a mesh of devices in 2 processes, killed, then in 1 and 4; what each reads"
 	@echo "make test      all tests but those of the targets listed next, with the same examples every time"
+	@echo "make test-oldest chains, sources and engine on Python 3.11 with the oldest packages, in .venv-oldest;"
+	@echo "               all tests with TESTS=tests, others with TESTS=tests/cli"
 	@echo "make test-plain the tests of readers and engine without the native core"
 	@echo "make test-native the tests and the checks of the native core's own code, with cargo"
 	@echo "make test-jobs what takes long: examples, workers, conversions on Beam, Dask and object stores"
@@ -62,10 +70,15 @@ endif
 CRATE := loader/core/native
 CRATE_SOURCES := $(shell find $(CRATE) \( -path $(CRATE)/target -o -path $(CRATE)/fuzz \) -prune -o -type f -print)
 
-$(READY): pyproject.toml tools/set_up.sh $(CRATE_SOURCES)
+SETTINGS := pyproject.toml $(addprefix tools/,find_python.sh set_up.sh oldest.txt)
+
+$(READY): $(SETTINGS) $(CRATE_SOURCES)
 	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(VENV) dev
 
-$(TFDS_READY): pyproject.toml tools/set_up.sh $(CRATE_SOURCES)
+$(OLDEST_READY): $(SETTINGS) $(CRATE_SOURCES)
+	@PYTHON="$(OLDEST_PYTHON)" sh tools/set_up.sh $(OLDEST_VENV) dev tools/oldest.txt
+
+$(TFDS_READY): $(SETTINGS) $(CRATE_SOURCES)
 	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(TFDS_VENV) dev-tfds
 
 demo: $(READY)
@@ -93,8 +106,15 @@ sharded: $(READY)
 
 # Three processes on two cores: tests of remote stores wait for most of their time. Each keeps to its
 # third of the tests while it can, so that most stores are written once.
+ALL_TESTS = pytest -q -n 3 --dist worksteal -m "not jobs and not report and not tfds"
 test: $(READY)
-	@$(PY) -m pytest -q -n 3 --dist worksteal -m "not jobs and not report and not tfds"
+	@if $(PY) -c "import sys; sys.exit(sys.version_info >= (3, 12))"; then \
+		$(MAKE) --no-print-directory test-oldest TESTS=tests OLDEST_PYTHON="$(CURDIR)/$(PY)"; \
+	else $(PY) -m $(ALL_TESTS); fi
+
+test-oldest: TESTS ?= tests/chain tests/engine tests/sources
+test-oldest: $(OLDEST_READY)
+	@$(OLDEST_PY) -m $(ALL_TESTS) $(TESTS)
 
 test-plain: $(READY)
 	@WINDROW_NATIVE=0 $(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds" \
@@ -229,4 +249,4 @@ coverage: $(READY)
 		--cov --cov-report=term --cov-report=html --cov-fail-under=90
 
 clean:
-	rm -rf $(VENV) $(TFDS_VENV) $(CRATE)/target loader/core/_native.* build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST_VENV) $(TFDS_VENV) $(CRATE)/target loader/core/_native.* build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

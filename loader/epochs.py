@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from windrow.transforms.nodes import Node
+from windrow.transforms.nodes import Node
 
 # Labels begin with the names of methods, and never change.
 _ORDERS: Final = {"shuffle", "block_shuffle", "window_shuffle", "sample"}
@@ -20,14 +19,26 @@ _ORDERS: Final = {"shuffle", "block_shuffle", "window_shuffle", "sample"}
 def warn_of_one_order(node: Node) -> None:
     """Warn that a chain begins again, if it shuffles and does not repeat."""
     methods = {each.label.partition("(")[0] for each in node.walk()}
-    if "repeat" in methods or not methods & _ORDERS:
+    if not methods & _ORDERS or not _has_one_epoch(node):
         return
     warnings.warn(
         "this dataset was iterated to its end before, and now gives the same order again: its shuffle has one order"
-        " for each epoch, and the chain has one epoch. Write .repeat(epochs) after the shuffle and iterate once, or"
-        " .repeat() for ever",
+        " for each epoch, and the chain has one epoch. Write .repeat(epochs) after the shuffle (num_epochs=epochs in"
+        " windrow.load and IndexSampler) and iterate once, or .repeat() for ever",
         stacklevel=_depth(),
     )
+
+
+def _has_one_epoch(node: Node) -> bool:
+    """Whether a chain has no repetition, or only one epoch of it, as samplers take for `num_epochs=1`."""
+    found = list(node.walk())
+    cut = {
+        id(each.parent)
+        for each in found
+        if each.chooses and len(each.parents) == 1 and each.parent.passes != 1
+        if 0 <= each.length <= each.parent.parent.length
+    }
+    return all(each.passes == 1 or id(each) in cut for each in found)
 
 
 def _depth() -> int:

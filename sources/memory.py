@@ -282,7 +282,11 @@ def _checked_tree(value: Any, name: str) -> ArrayTree:
         )
     refuse_computed(f"ArrayDataSource: {shown}", value)
     # asarray also turns np.memmap into a plain array, whose rows are not memmaps.
-    array: AnyArray = value if _lies_elsewhere(value) else np.asarray(value)
+    array: AnyArray = (
+        value
+        if _lies_elsewhere(value) or getattr(value, "shape", ()) is None  # h5py.Empty
+        else np.asarray(value)
+    )
     if not array.shape:
         raise SourceError(
             f"ArrayDataSource: {shown} an array of shape (), which has no first axis to count"
@@ -316,6 +320,8 @@ def _lies_elsewhere(value: Any) -> bool:
     if isinstance(value, np.ndarray | np.generic) or getattr(value, "__dlpack__", None) is not None:
         return False
     if type(value).__module__.partition(".")[0] in _HELD_LIBRARIES:
+        return False
+    if getattr(getattr(value, "variable", value), "_in_memory", False):  # of xarray
         return False
     return all(getattr(value, name, None) is not None for name in ("shape", "dtype", "__getitem__"))
 

@@ -31,6 +31,7 @@ import random
 import re
 import socket
 import struct
+import sys
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -306,6 +307,8 @@ class RangeServer:
         for task in self._tasks:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        if sys.version_info >= (3, 13):  # connections that were accepted, and have no task yet
+            server.abort_clients()
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 

@@ -10,6 +10,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import windrow
 from tests.rooms import FACADES, ROOMS, may_import, room_of
@@ -149,3 +151,18 @@ def test_imports_have_no_cycle() -> None:
     assert "windrow.errors" in graph["windrow.iterator"]
     graph["windrow.errors"] = {"windrow.iterator"}
     assert {"windrow.errors", "windrow.iterator"} <= set(cycle_of(graph))
+
+
+def test_the_oldest_versions_are_those_that_are_allowed() -> None:
+    lines = (ROOT / "tools" / "oldest.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    oldest = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+    project = SETTINGS["project"]
+    needed = {"": project["dependencies"], **project["optional-dependencies"]}
+    for extra, texts in needed.items():
+        for one in map(Requirement, texts):
+            name = canonicalize_name(one.name)
+            if name in oldest:
+                assert one.specifier.contains(oldest[name]), one
+            else:  # tools, and what is not installed with the extra dev
+                assert extra in ("dev", "dev-tfds", "tfds", "bench", "examples"), one

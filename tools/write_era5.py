@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import xarray
-from zarr.codecs import BloscCodec, BloscShuffle
+from zarr.codecs import BloscCodec
 
 STORE = Path(__file__).resolve().parent.parent / "examples/data/era5_uk_t2m_2019_03.zarr"
 CHUNK_HOURS = 24
@@ -28,7 +28,7 @@ def write(field: xarray.Dataset, store: Path) -> None:
         variable.encoding = {}  # that of the NetCDF file
     hours, *area = field["t2m"].shape
     # Shuffled bytes: the exponents of a smooth field are alike, the last bits of its values not.
-    blosc = BloscCodec(cname="zstd", clevel=9, shuffle=BloscShuffle.shuffle)
+    blosc = BloscCodec(cname="zstd", clevel=9, shuffle="shuffle")
     as_stored = {
         "chunks": (CHUNK_HOURS, *area),
         "shards": (hours, *area),

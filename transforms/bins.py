@@ -143,6 +143,8 @@ def _dtype_for(
     Raises:
         ElementError: If no dtype does, or the shapes after the first axis differ.
     """
+    if values.dtype == cells.dtype and values.shape[1:] == cells.shape[1:]:
+        return cells.dtype  # nearly always
     shown = f"{who}: values of {feature.written!r}"
     if values.ndim and values.shape[1:] != cells.shape[1:]:
         raise ElementError(
@@ -189,6 +191,8 @@ class OpenRows:
         self.members: list[list[int]] = [[] for _ in range(rows)]
         """For each row the numbers of its elements, as they were added."""
         self._added = 0
+        self.has_new_cells = False
+        """Whether the element that was added last has values."""
         self._collected: dict[str, list[list[Any]]] = {
             k: [[] for _ in range(rows)] for k in collected
         }
@@ -231,6 +235,7 @@ class OpenRows:
         self._counts[row] += 1
         self.members[row].append(self._added)
         self._added += 1
+        self.has_new_cells = any(sizes)
         for at, (feature, value, size) in enumerate(
             zip(self._features, values, sizes, strict=True)
         ):
@@ -246,17 +251,14 @@ class OpenRows:
 
     def _cells_for(self, at: int, value: Any) -> AnyArray:
         """The cells of feature `at`, of a dtype that holds a value too."""
-        feature, given = self._features[at], _array_of(value)
+        feature, given, cells = self._features[at], _array_of(value), self._values[at]
+        if given.dtype == cells.dtype and given.shape[1:] == cells.shape[2:]:
+            return cells  # nearly always
         if not self._free[at].any():  # what came before was empty, and may be of any dtype
             self._values[at] = new_cells(feature, value, len(self._counts), self._who)
         dtype = _dtype_for(feature, self._values[at][0], given, self._who)
         self._values[at] = self._values[at].astype(dtype, copy=False)
         return self._values[at]
-
-    @property
-    def cells(self) -> int:
-        """The cells of all rows that are taken."""
-        return int(self._free.sum())
 
     @property
     def count(self) -> int:
@@ -342,11 +344,13 @@ def packed_row(
     """
     row: dict[str, AnyArray] = {}
     for at, feature in enumerate(features):
-        given = [part[at] for part in parts if length_of(part[at])] or [parts[0][at]]
-        values = new_cells(feature, given[0], None, who)
+        sizes = [length_of(part[at]) for part in parts]
+        given = [part[at] for part, size in zip(parts, sizes, strict=True) if size]
+        values = new_cells(feature, given[0] if given else parts[0][at], None, who)
         for value in given[1:]:
             dtype = _dtype_for(feature, values, _array_of(value), who)
-            values = values.astype(dtype, copy=False)
+            if dtype is not values.dtype:
+                values = values.astype(dtype)
         token = first_token.get(feature.name)
         if token is not None and not columns.holds(values.dtype, token):
             raise ElementError(
@@ -355,8 +359,7 @@ def packed_row(
             )
         segments, positions = (np.zeros(feature.cells, np.int32) for _ in range(2))
         end = 0
-        for number, part in enumerate(parts, 1):
-            size = length_of(part[at])
+        for number, (part, size) in enumerate(zip(parts, sizes, strict=True), 1):
             start, end = end, end + size
             if size:
                 values[start:end] = part[at]

@@ -157,21 +157,24 @@ def stacked(column: Column) -> Column:
 def columns_in(batch: Any) -> Tree:
     """The columns of a batch: the inverse of `element_of`.
 
-    A list is a column, unless it holds arrays or containers.
+    A list is a column, unless it holds arrays or containers. What a worker has not stacked stays as it is.
     """
-    if isinstance(batch, pytrees.Unstacked):
-        return batch.rows
     if isinstance(batch, dict):
         return {key: columns_in(child) for key, child in batch.items()}
     if isinstance(batch, tuple):
         return rebuilt(batch, [columns_in(child) for child in batch])
-    if isinstance(batch, list) and any(
-        isinstance(child, (dict, list, tuple, np.ndarray)) or _is_foreign_array(child)
-        for child in batch
-    ):
-        return ListColumns([columns_in(child) for child in batch])
-    tree = None if isinstance(batch, list) else pytrees.opened(batch)
+    if isinstance(batch, list):
+        is_column = not any(map(_is_inside_tree, batch)) and (
+            not batch or pytrees.opened(batch[0]) is None
+        )
+        return batch if is_column else ListColumns([columns_in(child) for child in batch])
+    tree = pytrees.opened(batch)
     return batch if tree is None else tree.like([columns_in(child) for child in tree])
+
+
+def _is_inside_tree(value: Any) -> bool:
+    kinds = (dict, list, tuple, np.ndarray, pytrees.Unstacked)
+    return isinstance(value, kinds) or _is_foreign_array(value)
 
 
 def holds_pytrees(tree: Tree) -> bool:
@@ -232,13 +235,20 @@ def _gathered(
 
 
 def _pytrees(values: list[Any]) -> list[Pytree] | None:
-    """The values as trees that JAX knows; None if JAX does not know some of them."""
+    """The values as trees that JAX knows; None if none of them is one.
+
+    Raises:
+        ElementError: If some of them are trees, and others are not.
+    """
     first = pytrees.opened(values[0])
-    if first is None:
+    if first is None and len(set(map(type, values))) == 1:
         return None
-    trees = [first, *map(pytrees.opened, values[1:])]
-    found = [tree for tree in trees if tree is not None]
-    return found if len(found) == len(values) else None
+    if all(pytrees.opened(value) is None for value in _one_of_each_type(values)):
+        return None
+    trees = [tree for tree in map(pytrees.opened, values) if tree is not None]
+    if len(trees) < len(values):
+        raise ElementError(_differ(values))
+    return trees
 
 
 def _differ(values: list[Any]) -> str:

@@ -146,6 +146,7 @@ def of_iterator(kind: str, name: str) -> AttributeError:
 def misfit(method: Callable[..., Any], text: str) -> ArgumentError:
     """The error for a call of a method with other arguments than it takes; `text` is Python's own."""
     called, _, what = text.partition("() ")
+    what = what.partition(". Did you mean")[0]  # Python 3.13 and later; the hint says more
     who = called.removesuffix(".__init__").rpartition(".")[2]
     hints = _FOR_CALLS.get(who, {})
     names = [name for name in inspect.signature(method).parameters if name != "self"]

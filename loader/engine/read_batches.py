@@ -249,8 +249,7 @@ class ReadBatches(Iterator["ReadBatch"]):
         self._chain_number = run.chain_numbers[id(node.parent)]
         self._made, self._reads = 0, 0
         self._last_window = -1  # of a plan from lengths
-        # The last read batch, and its rows that are not yielded.
-        self._read_batch_bytes = self._rest_bytes = 0
+        self._read_batch_bytes = self._rest_bytes = 0  # of the last one; of its rows to come
         dropping = () if node.allow_nones else node.parent.walk()
         self._watch = run.drop_watch((*dropping, *stage.steps))
         self._coming = run.coming_records(node.parent)

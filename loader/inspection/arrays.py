@@ -24,7 +24,7 @@ from windrow.sources.zarr.consolidated import warn_of_differences
 from windrow.sources.zarr.find import find_all, open_each
 from windrow.sources.zarr.metadata import sizes_of
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of, choose
-from windrow.sources.zarr.placement import refuse_misplaced
+from windrow.sources.zarr.placement import refuse_misplaced, refuse_misplaced_store
 from windrow.sources.zarr.precomputed import PrecomputedChunks
 from windrow.sources.zarr.stores import Access
 
@@ -226,6 +226,7 @@ def _of_zarr(found: Found) -> ArrayFacts:
 
 def _of_store(found: Found, store: Any) -> ArrayFacts:
     """Return the facts of an array that TensorStore has opened."""
+    refuse_misplaced_store(found, store)
     if found.is_precomputed and found.access is None:
         PrecomputedChunks(found, store).ending()
     layout = store.chunk_layout

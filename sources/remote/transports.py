@@ -32,9 +32,9 @@ _VERSION_KEYS: Final = (
     *("mtime", "created", "modified", "updated", "LastModified", "last_modified", "modify"),
     *("date_time", "header_offset", "mtime_ns"),
 )
-# Synchronous file systems that several threads may use at once. Others, such as FTP, have one
-# connection, or one position in one open file.
-_CONCURRENT: Final = frozenset({"memory", "local", "file", "zip"})
+# Synchronous file systems that several threads may use at once. Others, such as FTP and archives, have
+# one connection, or one position in one open file.
+_CONCURRENT: Final = frozenset({"memory", "local", "file"})
 _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -183,7 +183,10 @@ class Transport:
     def _call_in_turn(self, method: str, *args: Any) -> Any:
         # An abandoned call may still run: on one connection two calls would mix their bytes.
         with self._turn:
-            return getattr(self._fs, method)(*args)
+            try:
+                return getattr(self._fs, method)(*args)
+            except KeyError as error:  # versions of fsspec say so that an archive has no such file
+                raise FileNotFoundError(*error.args) from error
 
 
 # ---- HTTP

@@ -41,6 +41,8 @@ Cells = tuple[int, ...]
 _LIBRARY: Final = "TensorStore, chunk by chunk"
 _KEY: Final = "zarr.json"
 _SLACK_BYTES: Final = 2**20
+# Along one axis; metadata may be damaged, and say anything.
+_MOST_CHUNKS: Final = 2**22
 _RECHUNK: Final = (
     "Open it by zarr-python (3.2 or later, zarr.config.set({'array.rectilinear_chunks': True})), and write"
     " it with chunks of one size: zarr.create_array(path, data=array[:], chunks=(64, 64))"
@@ -241,12 +243,11 @@ def _edges(item: Any, size: int) -> tuple[int, ...]:
     `item` is one size for all, or a list of sizes and of `[size, count]`.
     """
     if isinstance(item, int):
-        sizes = [item] * max(1, -(-size // item))
-    else:
-        sizes = []
-        for each in item:
-            one, count = each if isinstance(each, list) else (each, 1)
-            sizes += [one] * count
+        item = [[item, max(1, -(-size // max(1, item)))]]
+    runs = [each if isinstance(each, list) else (each, 1) for each in item]
+    if sum(count for _, count in runs) > _MOST_CHUNKS:
+        raise ValueError(f"an axis has more than {_MOST_CHUNKS:,} chunks")
+    sizes = [one for one, count in runs for _ in range(count)]
     if not all(type(one) is int and one > 0 for one in sizes) or sum(sizes) < size or not sizes:
         raise ValueError(f"the chunk sizes {item} do not make up an axis of {size} cells")
     return (0, *itertools.accumulate(sizes))

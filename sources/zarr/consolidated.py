@@ -94,10 +94,10 @@ def warn_of_differences(found: Iterable[tuple[Found, Sequence[int] | None]]) -> 
     Args:
         found: The arrays, each with the shape in its own metadata; None to read that, where it is local.
     """
-    told = [text for item, own in found if item.listing and (text := _difference(item, own))]
-    if told:
-        more = f" (and {len(told) - 1:,} more arrays)" if len(told) > 1 else ""
-        warnings.warn(f"{told[0]}{more}. {_WAY_OUT} to read what is new", stacklevel=4)
+    differences = [text for item, own in found if item.listing and (text := _difference(item, own))]
+    if differences:
+        more = f" (and {len(differences) - 1:,} more)" if len(differences) > 1 else ""
+        warnings.warn(f"{differences[0]}{more}. {_WAY_OUT} to read what is new", stacklevel=4)
 
 
 def _difference(found: Found, shape: Sequence[int] | None) -> str:

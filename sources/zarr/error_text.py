@@ -37,6 +37,13 @@ def reason(error: BaseException) -> str:
     return said
 
 
+def single(error: Exception) -> Exception:
+    """The first of the errors that zarr-python raises as one group; another error as it is."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 def is_about_profile(error: BaseException) -> bool:
     """Whether TensorStore found no credentials in the profile that it was given."""
     return "Failed to create credentials provider" in str(error)

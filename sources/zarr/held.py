@@ -32,6 +32,7 @@ class HeldArray:
         attributes: As they would be stored.
         labels: The dimension, values and attributes of each coordinate of one axis, by name.
         is_decoded: Whether an object of xarray holds the values, which are never decoded.
+        is_of_store: Whether the values are read from a store, in which chunks may be missing.
     """
 
     values: AnyArray
@@ -39,6 +40,7 @@ class HeldArray:
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _WITHOUT)
     labels: Mapping[str, Labels] = dataclasses.field(default_factory=lambda: _WITHOUT)
     is_decoded: bool = False
+    is_of_store: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = mapped(self.values)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final, Literal, TypeAlias
@@ -104,6 +105,8 @@ class _StoredChunks:
         bounds = list(zip(*self.checks.bounds(number), strict=True))
         held = held_records(*bounds[0]) if len(bounds) == 1 else held_cells(bounds)
         place = file or f"chunk {', '.join(map(str, at))} of its grid"
+        if file is not None and os.path.exists(file):  # a shard
+            place = f"chunk {', '.join(map(str, at))} of its grid, in {file},"
         return ReadError(
             f"{found.named} in {found.where}: the chunk that holds {held} cannot be read: {place} {_WAY}",
             file=file,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, Union
 
@@ -203,8 +204,7 @@ def as_shown(tree: FoundTree, group: ShownGroup, path: str = "") -> FoundTree:
     """A tree whose arrays have the shapes that an open object shows."""
     if not isinstance(tree, Found):
         items = {
-            name: as_shown(item, group, f"{path}/{name}" if path else name)
-            for name, item in _items(tree).items()
+            name: as_shown(item, group, _joined(path, name)) for name, item in _items(tree).items()
         }
         return FoundGroup(items, tree.attributes) if isinstance(tree, FoundGroup) else items
     shape = (group.shapes or {}).get(path, tree.shape)
@@ -286,7 +286,8 @@ def choose_rows(
 
 def records_in(tree: FoundTree) -> tuple[dict[str, int], dict[str, int]]:
     """Records of what holds some: of data arrays by name, and of groups of rows that differ in length."""
-    paths = {path for path, _ in _row_groups(tree)}
+    offsets = {item.name for item in arrays_of(tree) if _may_be_offsets(item)}
+    paths = {path for path, _ in _row_groups(tree) if _joined(path, OFFSETS) in offsets}
     data, arrays, groups = set(arrays_of(_data_of(tree))), dict[str, int](), dict[str, int]()
     for item in arrays_of(tree):
         group, _, last = item.name.rpartition("/")
@@ -295,6 +296,17 @@ def records_in(tree: FoundTree) -> tuple[dict[str, int], dict[str, int]]:
         elif group not in paths and item in data and item.shape:
             arrays[item.name] = item.shape[0]
     return arrays, groups
+
+
+def _may_be_offsets(found: Found) -> bool:
+    """Whether an array has one axis and integers, as far as its metadata were read."""
+    meta = found.metadata or {}
+    dtype = str(meta.get("data_type", meta.get("dtype", "int64")))
+    return len(found.shape or ()) == 1 and bool(re.fullmatch(r"[<>|]?[iu]\d|u?int\d+", dtype))
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
 
 
 def _row_groups(tree: FoundTree, path: str = "") -> Iterator[tuple[str, str | None]]:
@@ -309,9 +321,9 @@ def _row_groups(tree: FoundTree, path: str = "") -> Iterator[tuple[str, str | No
         yield path, None
         return
     noted = noted_rows(tree.attributes) if isinstance(tree, FoundGroup) else {}
-    noted = {f"{path}/{name}" if path else name: dtype for name, dtype in noted.items()}
+    noted = {_joined(path, name): dtype for name, dtype in noted.items()}
     for name, item in items.items():
-        for inner, dtype in _row_groups(item, f"{path}/{name}" if path else name):
+        for inner, dtype in _row_groups(item, _joined(path, name)):
             yield inner, noted.get(inner, dtype)
 
 
@@ -449,7 +461,15 @@ def _unknown(what: str, tree: FoundTree, name: str) -> SourceError:
     if not close:
         close = [path for path in there if path.rpartition("/")[2] == name.rpartition("/")[2]][:1]
     meant = f"did you mean {close[0]!r}? There are" if close else "there are"
-    return SourceError(f"{what}: names has {name!r}, which is not there; {meant} {listing(there)}")
+    listed = next((item.listing for item in arrays_of(tree) if item.consolidated), "")
+    way = (
+        f", as {listed} list them; if it is newer, consolidate again (zarr.consolidate_metadata)"
+        if listed
+        else ""
+    )
+    return SourceError(
+        f"{what}: names has {name!r}, which is not there; {meant} {listing(there)}{way}"
+    )
 
 
 def _paths(tree: FoundTree, parent: str = "") -> Iterator[str]:

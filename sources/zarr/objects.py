@@ -202,7 +202,7 @@ def _refuse_stale(what: str, array: Any) -> None:
 def _held_zarr(array: Any) -> HeldArray:
     attributes = dict(array.attrs)
     dims = getattr(array.metadata, "dimension_names", None) or attributes.get("_ARRAY_DIMENSIONS")
-    return HeldArray(np.asarray(array[...]), tuple(dims or ()), attributes)
+    return HeldArray(np.asarray(array[...]), tuple(dims or ()), attributes, is_of_store=True)
 
 
 def _of_fsspec(what: str, shown: str, store: Any, path: str) -> Standing:

@@ -143,7 +143,8 @@ class OpenArray:
     @property
     def refuses(self) -> bool:
         """Whether its readers must be made to refuse chunks that are not stored."""
-        if isinstance(self.found.spec, HeldArray):  # nothing is missing
+        spec = self.found.spec
+        if isinstance(spec, HeldArray) and not spec.is_of_store:  # nothing is missing
             return False
         by_itself = isinstance(self.backend, PythonArray) and self.backend.refuses_missing
         return self.found.refuse_missing and not by_itself

@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from windrow.errors import ArgumentError, SourceError
-from windrow.sources.zarr.error_text import bare
+from windrow.sources.zarr.error_text import bare, single
 from windrow.sources.zarr.stores import Access, Folder, known_below
 
 _SHOWN_CHARACTERS: Final = 100
@@ -96,7 +96,8 @@ def _waited(coroutine: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
         return sync(coroutine, timeout=timeout_s)
     except TimeoutError:
         raise TimeoutError(f"no answer within {timeout_s:,.1f} s") from None
-    except Exception as error:  # each store has errors of its own
+    except Exception as raised:  # each store has errors of its own
+        error = single(raised)
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         raise OSError(f"{type(error).__name__}: {said}") from error
 

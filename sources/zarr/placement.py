@@ -9,20 +9,22 @@ array without any files is whole: all its cells are the fill value.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from windrow.core.text import listing
 from windrow.errors import SourceError
+from windrow.sources.zarr.find import open_each
+from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.metadata import keys_of
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.precomputed import PrecomputedChunks, is_whole
 
 _NUMBER: Final = r"0|[1-9]\d*"
-_LIKE_A_CHUNK: Final = r"(c[./]?)?\d.*"
-# Entries that are examined; a chunk is nearly always the first.
-_MOST_ENTRIES: Final = 10_000
+_LIKE_A_CHUNK: Final = r"(c[./]?)?\d[\d._,-]*(\.\w+)?"
 _SHOWN: Final = 3
 
 
@@ -58,27 +60,61 @@ def refuse_misplaced(found: Found) -> None:
         )
 
 
-def _has_chunk(folder: str, levels: list[str]) -> bool:
-    """Whether a file lies in a folder under the names of all levels; also if there are very many files."""
-    left = _MOST_ENTRIES
+def refuse_misplaced_store(found: Found, store: Any) -> None:
+    """As `refuse_misplaced`, of an array that was given as a spec or an open TensorStore.
 
-    def inside(folder: str, level: int) -> bool:
-        nonlocal left
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                left -= 1
-                if left < 0:
-                    return True
-                if not re.fullmatch(levels[level], entry.name):
-                    continue
-                if level + 1 == len(levels):
-                    if not entry.is_dir():
-                        return True
-                elif entry.is_dir() and inside(entry.path, level + 1):
-                    return True
+    Raises:
+        SourceError: If files lie in a local folder, and no chunk where the metadata say; or if chunk files
+            of a precomputed volume were compressed once more.
+    """
+    if found.folder is not None or found.is_n5 or found.is_precomputed:
+        return
+    spec = spec_of(store)
+    while isinstance(spec.get("base"), dict):  # such as a cast
+        spec = spec["base"]
+    kvstore, metadata = spec.get("kvstore"), spec.get("metadata") or {}
+    is_local = isinstance(kvstore, dict) and kvstore.get("driver") == "file"
+    own = dataclasses.replace(found, spec=spec, metadata=metadata)
+    if is_local:
+        own = dataclasses.replace(own, access=None)
+    match spec.get("driver"):
+        case "zarr" | "zarr3" if is_local:
+            folder = spec["kvstore"]["path"].rstrip("/")
+            refuse_misplaced(dataclasses.replace(own, folder=folder, shape=metadata["shape"]))
+        case "n5" if is_local:
+            shape = metadata["dimensions"]
+            refuse_misplaced(dataclasses.replace(own, attributes=metadata, shape=shape))
+        case "neuroglancer_precomputed" if is_local or isinstance(found.spec, dict):
+            _refuse_compressed(dataclasses.replace(own, attributes=spec["scale_metadata"]), spec)
+
+
+def _refuse_compressed(found: Found, spec: dict[str, Any]) -> None:
+    """Check that no chunk file of a volume was compressed once more, which TensorStore does not find."""
+    # A view of the volume has no chunks of its own.
+    whole = {key: spec[key] for key in ("driver", "kvstore", "scale_index")}
+    (volume,) = open_each([dataclasses.replace(found, spec=whole)], refuse=True)
+    if ending := PrecomputedChunks(found, volume).ending():
+        raise SourceError(
+            f"{found.what}: chunk files of the volume in {found.where} end in {ending}; TensorStore does not"
+            " find them, and would give 0 for their cells. Give the path or URL of the volume, by which they"
+            " are read, or decompress them"
+        )
+
+
+def _has_chunk(folder: str, levels: list[str], level: int = 0) -> bool:
+    """Whether a file lies in a folder under the names of all levels."""
+    if not os.path.isdir(folder):
         return False
-
-    return os.path.isdir(folder) and inside(folder, 0)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not re.fullmatch(levels[level], entry.name):
+                continue
+            if level + 1 < len(levels):
+                if entry.is_dir() and _has_chunk(entry.path, levels, level + 1):
+                    return True
+            elif not entry.is_dir():
+                return True
+    return False
 
 
 def _like_chunks(folder: str) -> Iterator[str]:
@@ -88,15 +124,10 @@ def _like_chunks(folder: str) -> Iterator[str]:
             if entry.name != "c" and not re.fullmatch(_LIKE_A_CHUNK, entry.name):
                 continue
             if not entry.is_dir():
-                if _is_whole(entry.name):
+                if is_whole(entry.name):
                     yield entry.name
                 continue
             for path, _, files in os.walk(entry.path):
-                if whole := [name for name in files if _is_whole(name)]:
+                if whole := [name for name in files if is_whole(name)]:
                     yield os.path.relpath(os.path.join(path, min(whole)), folder)
                     break
-
-
-def _is_whole(name: str) -> bool:
-    """Whether a file is not one that a writer makes before it has a chunk."""
-    return not name.startswith(".") and not name.endswith((".__lock", ".partial", ".tmp"))

@@ -34,7 +34,13 @@ Cells = tuple[int, ...]
 ENDINGS: Final = (".gz", ".br", ".zst", ".zstd", ".xz", ".lzma", ".bz2")
 _NAME: Final = r"-?\d+--?\d+_-?\d+--?\d+_-?\d+--?\d+"
 _SHARD: Final = r"[0-9a-f]+\.(shard|index|data)"
+_LIKE_A_CHUNK: Final = r"-?\d|[0-9a-f]+\."
 _SHOWN: Final = 3
+
+
+def is_whole(name: str) -> bool:
+    """Whether a file is not one that a writer makes before it has a chunk."""
+    return not name.startswith(".") and not name.endswith((".__lock", ".partial", ".tmp"))
 
 
 class PrecomputedChunks:
@@ -137,7 +143,7 @@ class PrecomputedChunks:
             for end in ENDINGS:
                 if any(name.endswith(end) and re.match(_NAME, name) for name in names):
                     return end
-        others = sorted(name for name in names if name[:1].isalnum())
+        others = sorted(n for n in names if re.match(_LIKE_A_CHUNK, n) and is_whole(n))
         if others and not any(re.fullmatch(pattern, name) for name in names):
             raise self._misplaced(folder, others)
         return ""

@@ -76,8 +76,7 @@ class ZarrDataSource(OverTree, LaidOutSource):
 
         Raises:
             ArgumentError: If `arrays` does not name an array, `direct` is not True, False or None,
-                or `names` is not a list of names, or
-                `missing` is neither 'fill' nor 'error'.
+                `names` is not a list of names, or `missing` is neither 'fill' nor 'error'.
             NotFoundError: If there is nothing at the path or URL.
             SourceError: If metadata is unreadable, one of `names` is not there, a dtype is not
                 supported, an array has no first axis, lengths differ, or an array cannot be decoded

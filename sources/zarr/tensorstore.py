@@ -140,8 +140,8 @@ class StoreChecks(Checks):
 
     @property
     def knows_stored(self) -> bool:
-        whole = self._array.knows_chunks and self._array.holds is None
-        return self._array.holds is not None or (whole and self._knows_stored)
+        array = self._array
+        return array.holds is not None or (array.knows_chunks and self._knows_stored)
 
     def is_stored(self, number: int) -> bool | None:
         if self._array.holds is not None:

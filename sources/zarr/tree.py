@@ -41,7 +41,7 @@ from windrow.sources.zarr.missing import (
 )
 from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, choose, refusing
 from windrow.sources.zarr.open_array import LIBRARY, OpenArray
-from windrow.sources.zarr.placement import refuse_misplaced
+from windrow.sources.zarr.placement import refuse_misplaced, refuse_misplaced_store
 from windrow.sources.zarr.plain import (
     PlainStoreReader,
     is_read_by_row,
@@ -437,6 +437,7 @@ def _open_by_store(
     if isinstance(why, PlainArray):
         return _open_directly(found, PlainStore(why, lambda: store))
     array = store_array(store, found.name, found.where, remote)
+    refuse_misplaced_store(found, store)
     if found.is_precomputed:
         chunks = PrecomputedChunks(found, store)
         if ending := chunks.ending():

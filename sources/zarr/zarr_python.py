@@ -33,7 +33,7 @@ from windrow.sources.chunks import AnyArray, Box, Span, groups_read
 from windrow.sources.remote.faults import as_fault
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.consolidated import agreed_shape
-from windrow.sources.zarr.error_text import bare, reason
+from windrow.sources.zarr.error_text import bare, reason, single
 from windrow.sources.zarr.local.codecs import ChunkDamageError, refuse_larger
 from windrow.sources.zarr.local.metadata import damaged, held_records
 from windrow.sources.zarr.local.presence import PresenceCheck, presence_of_file
@@ -177,7 +177,8 @@ class PythonArray:
             return
         try:
             out[...] = self._values(first, out.shape)
-        except Exception as error:  # codecs may raise anything for damaged data
+        except Exception as raised:  # codecs may raise anything for damaged data
+            error = single(raised)
             raise self.failed(first[0], len(out), error, file) from error
         if self.presence is not None and not self.variable:
             self.presence.check(np.ascontiguousarray(out), range(len(out)), self.where)
@@ -206,7 +207,7 @@ class PythonArray:
             try:
                 cells = self._values(first, shape)
             except Exception as error:  # codecs may raise anything for damaged data
-                raise self.failed(first[0], shape[0], error) from None
+                raise self.failed(first[0], shape[0], single(error)) from None
             if self.presence is not None and not self.variable:
                 self.presence.check(np.ascontiguousarray(cells), range(len(cells)), self.where)
             return cells
@@ -483,7 +484,7 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
         dtype = np.dtype(object) if array.dtype.kind in "OT" else array.dtype.newbyteorder("=")
         fill, dtype = _fill_bytes(array.fill_value, dtype), stands_for or dtype
     except Exception as error:  # zarr-python may raise anything for such metadata
-        said, cause = found.reason(error)
+        said, cause = found.reason(single(error))
         raise unread(found, f"{why}; {LIBRARY} says {said}") from cause
     if agreed is not None:
         shape = agreed

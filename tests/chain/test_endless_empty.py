@@ -98,6 +98,15 @@ def test_a_stream_without_an_element_is_an_error(name: str, lanes: int) -> None:
         iter(stream).skip(5)
 
 
+def test_the_error_names_the_method_as_it_was_written() -> None:
+    with pytest.raises(
+        PlanError, match=r": flat_map\(.*\) made no row of the elements of 16 epochs"
+    ):
+        next(iter(STREAMS["flat_map"](1)))
+    with pytest.raises(PlanError, match=r"limit: how many elements flat_map\(.*\) leaves"):
+        some(2).flat_map(lambda e: [e]).limit(1)
+
+
 @pytest.mark.parametrize("name", ["pack, empty", "filter of packed rows", "rebatch", "mix, repeat"])
 def test_it_is_explained(name: str) -> None:
     assert "chain" in str((STREAMS | PLANNED)[name](1).explain())

@@ -147,6 +147,27 @@ def test_trees_that_differ_are_refused() -> None:
             rows.batch(2)[0]
     with pytest.raises(ElementError, match=r"element 0 has shape \(3,\)"):
         MapDataset.source([Known(np.zeros(3)), Known(np.zeros(2))]).batch(2)[0]
+    for pair in ([Known(np.zeros(3)), 3], ["text", Known(np.zeros(3))]):
+        with pytest.raises(ElementError, match=r"elements differ in structure\n.*\n.*\nMake"):
+            MapDataset.source(pair).batch(2)[0]
+
+
+def test_shards_without_rows_have_the_same_tree() -> None:
+    whole = numbers().batch(4)
+    last = list(whole.shard(1, 2))[1]
+    check_empty = jax.tree.map(lambda leaf: (leaf.dtype, leaf.shape[1:]), last)
+    assert check_empty == jax.tree.map(lambda leaf: (leaf.dtype, leaf.shape[1:]), whole[0])
+    assert {len(leaf) for leaf in jax.tree.leaves(last)} == {0}
+
+
+def test_lists_of_trees_are_containers() -> None:
+    rows = build_local().map(lambda element: [element])
+    batches = rows.batch(2)
+    assert [each.tokens.tolist() for each in batches[1]] == [[[2, 2], [3, 3]]]
+    stream = batches.to_iter_dataset().rebatch(3)
+    for chain in (stream, stream.mp_prefetch(1)):
+        (batch,) = next(iter(chain))
+        assert batch.tokens.tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
 def test_other_objects_stay_as_they_are() -> None:

@@ -438,6 +438,21 @@ def test_a_stream_with_fewer_elements_than_lanes_has_shards(remainder: Any) -> N
     ]
 
 
+def test_a_batch_without_rows_has_the_tree_of_others() -> None:
+    def element(number: int) -> Any:
+        return {"list": [number, str(number)], "nested": ([np.ones(2)], "text")}
+
+    empty: Any = {
+        "list": [np.zeros(0, np.int64), []],
+        "nested": ([np.zeros((0, 2))], []),
+    }
+    rows = M.range(3).map(element)
+    chains = [rows.batch(8).shard(3, 4), rows.to_iter_dataset(lanes=8).batch(8).shard(3, 4)]
+    for chain in chains:
+        (batch,) = list(chain)
+        assert repr(batch) == repr(empty)
+
+
 # --- records of batches without rows ------------------------------------------------------------------
 
 

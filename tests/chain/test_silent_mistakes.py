@@ -178,6 +178,16 @@ SHUFFLED: dict[str, Callable[[windrow.MapDataset[Any]], Any]] = {
     "window_shuffle of a stream": lambda ds: ds.to_iter_dataset().window_shuffle(2, seed=1),
     "sample": lambda ds: ds.sample(4, seed=1),
     "mixture": lambda ds: MapDataset.mix([ds.shuffle(seed=1), ds]),
+    "one epoch": lambda ds: ds.shuffle(seed=1).repeat(1),
+    "load": lambda ds: windrow.load(ds, shuffle=True, seed=1, num_epochs=1),
+    "load a shard": lambda ds: windrow.load(
+        ds,
+        shuffle=True,
+        seed=1,
+        num_epochs=1,
+        batch_size=2,
+        shard_options=windrow.sharding.ShardOptions(0, 4),
+    ),
 }
 
 
@@ -204,6 +214,7 @@ def test_epochs_of_one_order_are_warned_of_once(name: str) -> None:
         MapDataset.range(6),
         MapDataset.range(6).shuffle(seed=1).repeat(2),
         MapDataset.range(6).to_iter_dataset().window_shuffle(2, seed=1).repeat(2),
+        windrow.load(range(6), shuffle=True, seed=1, num_epochs=2),
     ],
 )
 def test_other_epochs_are_not_warned_of(dataset: Any) -> None:

@@ -115,6 +115,10 @@ def test_rows_of_different_lengths_and_coordinates_are_counted_as_records(
     grid.create_array("t", shape=(3, 50), dtype="f4", dimension_names=["time", "lat"])
     grid.create_array("lat", data=np.arange(50.0), dimension_names=["lat"])
     assert report(run, tmp_path / "b")[1]["records"] == 3
+    pair = zarr.create_group(tmp_path / "c")  # not rows that differ in length
+    pair.create_array("values", data=np.ones((4, 2)))
+    pair.create_array("offsets", data=np.ones(4))
+    assert report(run, tmp_path / "c")[1]["records"] == 4
 
 
 def test_arrays_that_are_not_read_are_named(run: Run, tmp_path: Path) -> None:

@@ -104,8 +104,8 @@ def test_function_and_options_agree(name: str) -> None:
         assert option.help == OPTIONS[setting].help
         # Only the function has the default.
         assert left_out[setting] is None
-        text = function.__doc__ or ""
-        assert f"\n        {setting}: " in text or "All is as for" in text
+        text = inspect.getdoc(function) or ""
+        assert f"\n    {setting}: " in text or "All is as for" in text
 
 
 def test_no_option_is_for_no_conversion() -> None:

@@ -392,6 +392,23 @@ def test_files_groups_and_dicts_of_h5py_are_read_lazily(
             assert all(e["in"]["name"] == b"n%d" % (e["x"][0] // 4) for e in found)
 
 
+def test_arrays_of_xarray_in_memory_are_rows_of_numpy() -> None:
+    xarray: Any = pytest.importorskip("xarray")
+    held = xarray.DataArray(np.arange(6).reshape(3, 2), dims=("a", "b"))
+    for array in (held, held.variable):
+        source = ArrayDataSource({"x": array})
+        assert source.is_in_memory
+        assert source.read(np.array([2, 0]))["x"].tolist() == [[4, 5], [0, 1]]
+
+
+def test_an_empty_dataset_of_h5py_is_refused(tmp_path: Path) -> None:
+    h5py: Any = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = h5py.Empty("f4")
+        with pytest.raises(SourceError, match=r"'x' is .*no first axis to count records"):
+            MapDataset.source(file)
+
+
 @pytest.mark.parametrize("wrapped", [lambda x: x, lambda x: {"x": x}, lambda x: {"in": {"x": x}}])
 def test_arrays_of_dask_are_refused(wrapped: Any) -> None:
     array: Any = pytest.importorskip("dask.array").ones((10, 4), chunks=2)

@@ -35,6 +35,7 @@ from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import StreamNode, as_batch, as_chain
 from windrow.transforms.nodes.values import EachNode, declared_spec
 from windrow.transforms.positions import Positions, positions
+from windrow.transforms.pytrees import Unstacked
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,
@@ -173,6 +174,10 @@ class FlattenNode(SpreadNode):
     def label(self) -> str:
         return "flatten"
 
+    @property
+    def written(self) -> str:
+        return self.parent.written
+
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0][0]
 
@@ -201,6 +206,10 @@ class UnbatchNode(SpreadNode):
     @property
     def label(self) -> str:
         return "unbatch"
+
+    @property
+    def written(self) -> str:
+        return "rebatch"
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         def row(leaf: Any) -> Any:
@@ -234,7 +243,7 @@ class UnbatchNode(SpreadNode):
             if batch is None:
                 yield Listed([]), np.zeros(1, np.int64)
                 continue
-            tree = columns.columns_in(batch)
+            tree = columns.map_columns(_rows_of, columns.columns_in(batch))
             leaves = columns.leaves_of(tree)
             rows = [len(leaf) if _has_rows(leaf) else None for leaf in leaves]
             if not leaves or None in rows or len(set(rows)) > 1:
@@ -284,6 +293,10 @@ class UnbatchNode(SpreadNode):
 
     def runs_as(self, where: Where) -> str:
         return "rows of batches, not taken apart"
+
+
+def _rows_of(leaf: Any) -> Any:
+    return leaf.rows if isinstance(leaf, Unstacked) else leaf
 
 
 def _has_rows(leaf: Any) -> bool:

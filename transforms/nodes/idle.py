@@ -93,7 +93,7 @@ def watch_of(node: Node, inputs: Inputs) -> RowWatch:
 
     def error() -> PlanError:
         lane = inputs.number(0)
-        why = f"{node.label} made no row of the elements of {EPOCHS} epochs"
+        why = f"{node.written} made no row of the elements of {EPOCHS} epochs"
         return no_row(lane, inputs.number(1) - lane, why, "are all of them empty?")
 
     return RowWatch(node.parent, error)

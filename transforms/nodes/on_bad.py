@@ -30,7 +30,6 @@ from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.caught import NEVER, Catch, is_bad
 from windrow.transforms.nodes.following import check_shards, joined
-from windrow.transforms.nodes.limit import StreamLimitNode
 from windrow.transforms.nodes.streams import as_chain
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.options import ON_BAD, OnBad, checked_max_bad
@@ -278,8 +277,10 @@ def _catching(node: Node, settings: tuple[Any, ...], token: int) -> Node:
             return node
         return node.over((SkipBadNode(node.parents, *settings, token=token),))
     node = node.over(tuple(_catching(parent, settings, token) for parent in node.parents))
-    if isinstance(node, StreamLimitNode) and node.of_lanes is not None:
-        node = dataclasses.replace(node)  # checks again how many elements each lane has
+    if (
+        getattr(node, "of_lanes", None) is not None
+    ):  # a limit: it checks again how many each lane has
+        node = dataclasses.replace(node)
     if not node.functions or node.stream_step is Step.OWN:
         return node
     counting = places_before(node.parent)

@@ -225,7 +225,8 @@ class ShardBatchNode(BatchNode):
 
 def without_rows(batch: Any) -> Any:
     """A batch of no rows: the tree, dtypes and shapes of another batch."""
-    return columns.map_columns(lambda column: column[:0], batch)
+    tree = columns.columns_in(batch)
+    return columns.element_of(columns.map_columns(lambda column: column[:0], tree))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -146,9 +146,9 @@ class FitPackNode(_StreamPackNode):
         watch = watch_of(self, inputs)
         for number, (element, mark) in enumerate(coming):
             packed = self._new(element) if packed is None else packed
-            cells = packed.cells if watch.is_needed else 0
             if packed.add(element):
-                watch.saw(1, watch.is_needed and packed.cells > cells, mark[None])
+                if watch.is_needed:
+                    watch.saw(1, packed.has_new_cells, mark[None])
             else:
                 watch.saw(0, used=True, marks=mark[None])
                 block = self._closed(packed, before, last, counter, coming, first)

@@ -131,6 +131,14 @@ def test_files_that_no_chunk_may_be_are_refused(tmp_path: Path) -> None:
         windrow.inspect(tmp_path / "v")
 
 
+def test_a_volume_whose_first_chunk_is_written_now_is_whole(tmp_path: Path) -> None:
+    for file in (volume(tmp_path / "v") / "s").iterdir():
+        file.rename(f"{file}.__lock")
+    (tmp_path / "v" / "s" / "notes.txt").touch()
+    source = ZarrDataSource(tmp_path / "v")
+    assert not source.read(np.arange(len(source))).any()
+
+
 def test_chunks_in_shards_of_a_volume_are_found(tmp_path: Path) -> None:
     sharding: dict[str, Any] = {"@type": "neuroglancer_uint64_sharded_v1"}
     sharding["hash"] = "murmurhash3_x86_128"
@@ -240,6 +248,11 @@ def test_what_is_wrong_with_unequal_chunks_is_said(tmp_path: Path) -> None:
     file.write_text(json.dumps(meta))
     with pytest.raises(SourceError, match="do not make up an axis of 13 cells"):
         ZarrDataSource(tmp_path / "a")
+    for absurd in (0, -1, True, [[1, 10**13]], [[13, 1.5]], {"a": 1}, None):
+        meta["chunk_grid"]["configuration"]["chunk_shapes"] = [absurd, [10]]
+        file.write_text(json.dumps(meta))
+        with pytest.raises(SourceError, match=said):
+            ZarrDataSource(tmp_path / "a")
 
 
 def test_a_damaged_chunk_of_unequal_size_is_a_bad_record(tmp_path: Path) -> None:

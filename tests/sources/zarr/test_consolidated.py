@@ -172,3 +172,11 @@ def test_a_store_that_is_consolidated_again_has_grown(tmp_path: Path) -> None:
     again = iter(new[:5].to_iter_dataset())
     again.set_state(json.loads(json.dumps(old.get_state())))
     assert [row["x"].tolist() for row in again] == VALUES[1:5].tolist()
+
+
+def test_an_array_that_is_not_listed_yet_is_not_there(tmp_path: Path) -> None:
+    path = store(tmp_path / "s.zarr", 3)
+    zarr.create_array(path / "new", data=VALUES)
+    said = r"names has 'new', which is not there; there are .* if it is newer, consolidate again"
+    with pytest.raises(SourceError, match=said):
+        ZarrDataSource(path, names=["new"])

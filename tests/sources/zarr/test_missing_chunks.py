@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,8 +226,11 @@ def test_arguments(tmp_path: Path) -> None:
     computed = ts.virtual_chunked(
         lambda *_: None, dtype=ts.uint8, domain=ts.IndexDomain(shape=[8, 8])
     )
-    with pytest.raises(SourceError, match="nothing shows which of its chunks are stored"):
-        ZarrDataSource(computed, missing="error")
+    held = zarr.create_array(zarr.storage.MemoryStore(), shape=(6,), chunks=(2,), dtype="f4")
+    assert ZarrDataSource(held)[5] == 0
+    for unknown in (computed, held):
+        with pytest.raises(SourceError, match="nothing shows which of its chunks are stored"):
+            ZarrDataSource(unknown, missing="error")
     view = ts.open({"driver": "zarr3", "kvstore": f"file://{tmp_path}/a/"}).result()[2:9]
     assert ZarrDataSource(view, missing="error")[0].tolist() == DATA[2].tolist()
 
@@ -281,11 +285,65 @@ def test_no_chunk_where_the_metadata_say(tmp_path: Path, name: str) -> None:
     assert [said[:8] in str(bad) for bad in report.unopened] == [True]
 
 
+@pytest.mark.parametrize(
+    ("driver", "write", "said"),
+    [
+        ("zarr", MISPLACED["v2 /"], "no chunk of the array in .* lies where its metadata say"),
+        ("zarr3", MISPLACED["v3 ."], "no chunk of the array in .* lies where its metadata say"),
+        ("n5", MISPLACED["compressed n5"], "no chunk of the array in .* lies where its"),
+        ("neuroglancer_precomputed", compressed, r"end in \.gz.* Give the path or URL"),
+    ],
+)
+def test_specs_and_open_stores_of_chunks_elsewhere(
+    tmp_path: Path, driver: str, write: Callable[[Path], None], said: str
+) -> None:
+    spec = {"driver": driver, "kvstore": f"file://{tmp_path}/a/"}
+    whole: dict[str, Callable[[Path], None]] = {"n5": n5, "neuroglancer_precomputed": precomputed}
+    whole.get(driver, zarr_array(2 if driver == "zarr" else 3))(tmp_path / "a")
+    for given in given_by(spec):
+        ZarrDataSource(given)
+    shutil.rmtree(tmp_path / "a")
+    write(tmp_path / "a")
+    for given in given_by(spec):
+        with pytest.raises(SourceError, match=said):
+            ZarrDataSource(given)
+
+
+def test_compressed_chunk_files_of_a_remote_spec(tmp_path: Path) -> None:
+    compressed(tmp_path / "a")
+    with RangeServer(tmp_path) as server:
+        spec = {"driver": "neuroglancer_precomputed", "kvstore": f"{server.address}/a/"}
+        for given in (spec, f"{server.address}/a/|neuroglancer-precomputed:"):
+            with pytest.raises(SourceError, match=r"end in \.gz.* Give the path or URL"):
+                ZarrDataSource(given, remote=TWICE)
+
+
+def given_by(spec: dict[str, Any]) -> list[Any]:
+    store = ts.open(spec, context=ts.Context()).result()
+    return [spec, ts.Spec(spec), store, store[::2], ts.cast(store, "int64")]
+
+
+def test_very_many_chunks_elsewhere(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "a", shape=(9_999_999,), chunks=(1,), dtype="u1", zarr_format=2)
+    for number in range(10_001):
+        (tmp_path / "a" / f"{number}.gz").touch()
+    with pytest.raises(SourceError, match=r"no chunk of the array in .* lies"):
+        ZarrDataSource(tmp_path / "a")
+
+
+def test_a_missing_chunk_of_a_shard_is_named(tmp_path: Path) -> None:
+    STORES["shards"](tmp_path / "a")
+    said = r"chunk 1, 1 of its grid, in .*/c/0/0, is not stored"
+    with pytest.raises(ReadError, match=said):
+        ZarrDataSource(tmp_path / "a", missing="error")[4]
+
+
 def test_an_array_without_chunks_is_whole(tmp_path: Path) -> None:
     for version in (2, 3):
         path = tmp_path / f"a{version}"
         zarr.create_array(path, shape=(4, 2), dtype="i4", zarr_format=version, fill_value=3)
         (path / "README.md").write_text("2 rows")
+        (path / "2024-notes.txt").write_text("2 rows")
         (path / "0").mkdir()
         (path / "0" / "0.__lock").touch()
         assert ZarrDataSource(path).read(np.arange(4)).tolist() == [[3, 3]] * 4

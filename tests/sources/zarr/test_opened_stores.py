@@ -166,6 +166,7 @@ class Failing(zarr.storage.WrapperStore[Any]):
         return await super().get(key, *arguments, **more)
 
 
+@pytest.mark.parametrize("in_group", [False, True])
 @pytest.mark.parametrize(
     ("error", "is_unanswered"),
     [
@@ -176,13 +177,13 @@ class Failing(zarr.storage.WrapperStore[Any]):
     ],
 )
 def test_only_what_is_wrong_with_a_chunk_makes_bad_records(
-    error: Exception, is_unanswered: bool, tmp_path: Path
+    error: Exception, is_unanswered: bool, in_group: bool, tmp_path: Path
 ) -> None:
     weather().to_zarr(tmp_path / "a", consolidated=False)
     store = Failing(zarr.storage.LocalStore(tmp_path / "a", read_only=True))
     dataset = MapDataset.source(ZarrDataSource(store, names=["t"])).on_bad("skip")
     assert dataset[3] is not None
-    store.error = error
+    store.error = ExceptionGroup("errors in a TaskGroup", [error]) if in_group else error
     if is_unanswered:
         with pytest.raises(ReadError, match=str(error)):
             dataset[30]

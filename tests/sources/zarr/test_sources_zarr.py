@@ -472,3 +472,39 @@ def test_a_suggested_path_is_one_that_the_source_reads(tmp_path: Path) -> None:
             ZarrDataSource(tmp_path / asked)
     with pytest.raises(NotFoundError, match=r"did you mean .*/cifar\.array_record\?"):
         ArrayRecordDataSource(tmp_path / "cifarr.array_record")
+
+
+def test_shards_whose_axes_are_turned(tmp_path: Path) -> None:
+    # An order that is not its own inverse: earlier versions of TensorStore turned its grid back to front.
+    stored, order, inner = (
+        np.arange(4 * 6 * 10, dtype="<i4").reshape(4, 6, 10),
+        (1, 2, 0),
+        (3, 5, 2),
+    )
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    shards = {"chunk_shape": inner, "codecs": [little], "index_codecs": [little]}
+    (tmp_path / "zarr.json").write_text(
+        json.dumps(
+            {
+                "zarr_format": 3,
+                "node_type": "array",
+                "shape": stored.shape,
+                "data_type": "int32",
+                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": stored.shape}},
+                "chunk_key_encoding": {"name": "default"},
+                "fill_value": 0,
+                "codecs": [
+                    {"name": "transpose", "configuration": {"order": order}},
+                    {"name": "sharding_indexed", "configuration": shards},
+                ],
+            }
+        )
+    )
+    turned, body, index = stored.transpose(order), b"", list[int]()
+    for cell in np.ndindex(2, 2, 2):
+        part = tuple(slice(c * n, c * n + n) for c, n in zip(cell, inner, strict=True))
+        index += [len(body), 3 * 5 * 2 * 4]
+        body += turned[part].tobytes()
+    (tmp_path / "c/0/0").mkdir(parents=True)
+    (tmp_path / "c/0/0/0").write_bytes(body + np.array(index, "<u8").tobytes())
+    np.testing.assert_array_equal(ZarrDataSource(tmp_path).read(np.arange(4)), stored)

@@ -67,8 +67,7 @@ class Dataset:
     def unchanged(self, *_: Any) -> Any:
         return self._same()
 
-    shard = unchanged  # shards are compared with the whole
-    seed = unchanged  # what needs a seed of the chain is left open
+    shard = seed = unchanged  # shards are put together; what needs a seed of the chain is open
 
     def unsure(self, *_: Any, **__: Any) -> Any:
         raise trees.UnsureError("only the product's engine decides it")

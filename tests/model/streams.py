@@ -8,18 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.model.base import (
-    BAD,
-    Dataset,
-    Item,
-    batch_of,
-    choice,
-    end_of,
-    item_of,
-    stream_window,
-    tied,
-    whole,
-)
+from tests.model import base
+from tests.model.base import BAD, Dataset, Item
 from tests.model.trees import UnsureError, part_of, put_together, rows_of
 from windrow.errors import ElementError, PlanError
 
@@ -116,7 +106,7 @@ class IterDataset(Dataset):
                 held = list(itertools.islice(items, size))
                 if not held:
                     return
-                yield from (held[i] for i in stream_window(window, len(held), size, seed))
+                yield from (held[i] for i in base.stream_window(window, len(held), size, seed))
 
         return self._then(run)
 
@@ -132,9 +122,9 @@ class IterDataset(Dataset):
                 for lane in running:
                     found = list(itertools.islice(lane, each))
                     slots += [*found, *[None] * (each - len(found))]
-                if not any(slots) or (end_of(**options) == "drop" and not all(slots)):
+                if not any(slots) or (base.end_of(**options) == "drop" and not all(slots)):
                     return
-                yield batch_of(slots, **options)
+                yield base.batch_of(slots, **options)
 
         return IterDataset(1, run, self)
 
@@ -153,7 +143,7 @@ class IterDataset(Dataset):
                 if not held or (drop_remainder and len(held) < size):
                     return
                 value = put_together([row.value for row in held])
-                yield item_of(value, [row.records for row in held])
+                yield base.item_of(value, [row.records for row in held])
 
         return IterDataset(1, run, self)
 
@@ -181,7 +171,7 @@ class IterDataset(Dataset):
                     if here and strict:
                         raise ElementError("one stream ends before another")
                     return
-                yield tied(here)
+                yield base.tied(here)
 
         return IterDataset._several(datasets, run)
 
@@ -194,12 +184,12 @@ class IterDataset(Dataset):
             datasets = list(datasets.values())
         if by == "tokens":
             raise UnsureError("the product counts tokens")
-        shares = whole(weights, len(datasets))
+        shares = base.whole(weights, len(datasets))
 
         def run(lane: int, skip: bool) -> Iterator[Item]:
             running = [part.run(lane, skip) for part in datasets]
             for step in itertools.count():
-                place, _ = choice(shares, step)
+                place, _ = base.choice(shares, step)
                 item = next(running[place], None)
                 if item is None and at_end == "repeat":
                     running[place] = datasets[place].run(lane, skip)
@@ -267,7 +257,7 @@ def row_of(pieces: Sequence[Piece], cells: int) -> Item:
         row[part], ids[part], positions[part] = piece, number, np.arange(len(piece))
         start += len(piece)
     records = tuple(itertools.chain(*(item.records for item, _ in pieces)))
-    return item_of({"x": row, "x_segment_ids": ids, "x_positions": positions}, [records])
+    return base.item_of({"x": row, "x_segment_ids": ids, "x_positions": positions}, [records])
 
 
 def fitted(items: Iterator[Item], cells: int, bins: int) -> Iterator[Item]:

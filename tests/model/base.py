@@ -123,7 +123,6 @@ def batch_of(slots: Sequence[Item | None], batch_fn: Any = None, **options: Any)
 
 
 def whole(weights: Any, count: int) -> list[int]:
-    """Weights of so many datasets as whole numbers."""
     if isinstance(weights, transforms.Schedule):
         raise trees.UnsureError("weights that change")
     given = weights or [1] * count

@@ -103,8 +103,10 @@ def put_together(parts: Sequence[Any], is_inner: Callable[[Any], bool] = is_bran
     def ends(columns: Sequence[Any]) -> Any:
         if any(map(is_branch, columns)):
             raise ElementError("trees differ")
-        if any(isinstance(column, list) for column in columns):  # numbers among strings too
-            return [x for column in columns for x in np.asarray(column, object).tolist()]
+        if len({type(column) for column in columns if len(column)}) > 1:
+            raise UnsureError("strings and others")
+        if isinstance(columns[0], list):
+            return [x for column in columns for x in column]
         if len({column.shape[1:] for column in columns}) > 1:
             raise ElementError("rows differ in shape")
         return np.concatenate(columns)

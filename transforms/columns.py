@@ -164,17 +164,12 @@ def columns_in(batch: Any) -> Tree:
     if isinstance(batch, tuple):
         return rebuilt(batch, [columns_in(child) for child in batch])
     if isinstance(batch, list):
-        is_column = not any(map(_is_inside_tree, batch)) and (
-            not batch or pytrees.opened(batch[0]) is None
-        )
-        return batch if is_column else ListColumns([columns_in(child) for child in batch])
+        kinds = (dict, list, tuple, np.ndarray, pytrees.Unstacked)
+        is_tree = any(isinstance(each, kinds) or _is_foreign_array(each) for each in batch)
+        is_tree = is_tree or any(pytrees.opened(each) is not None for each in batch[:1])
+        return ListColumns([columns_in(child) for child in batch]) if is_tree else batch
     tree = pytrees.opened(batch)
     return batch if tree is None else tree.like([columns_in(child) for child in tree])
-
-
-def _is_inside_tree(value: Any) -> bool:
-    kinds = (dict, list, tuple, np.ndarray, pytrees.Unstacked)
-    return isinstance(value, kinds) or _is_foreign_array(value)
 
 
 def holds_pytrees(tree: Tree) -> bool:
@@ -240,15 +235,12 @@ def _pytrees(values: list[Any]) -> list[Pytree] | None:
     Raises:
         ElementError: If some of them are trees, and others are not.
     """
-    first = pytrees.opened(values[0])
-    if first is None and len(set(map(type, values))) == 1:
-        return None
-    if all(pytrees.opened(value) is None for value in _one_of_each_type(values)):
+    if len(set(map(type, values))) == 1 and pytrees.opened(values[0]) is None:
         return None
     trees = [tree for tree in map(pytrees.opened, values) if tree is not None]
-    if len(trees) < len(values):
+    if 0 < len(trees) < len(values):
         raise ElementError(_differ(values))
-    return trees
+    return trees or None
 
 
 def _differ(values: list[Any]) -> str:

@@ -105,13 +105,15 @@ OF_LENGTHS: Final = frozenset(
     }
 )
 
-# Variants of other methods: a usual run has them first in a chain, and not second.
+# Variants of other methods: the matrix has them first in a chain, and not second.
 ALIKE: Final = frozenset(
     {
         "batch drop",
         "map declared",
+        "map keeps_length",
         "map total",
         "mix named",
+        "mix schedule",
         "mp_prefetch",
         "pack truncate",
         "pipe",
@@ -120,6 +122,7 @@ ALIKE: Final = frozenset(
         "repeat same",
         "shuffle derived",
         "slice back",
+        "slice list",
     }
 )
 

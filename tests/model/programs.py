@@ -18,7 +18,16 @@ import numpy as np
 
 import windrow
 from tests.model import base, datasets, elements, streams
-from tests.model.trees import UnsureError, columns_of, put_together, rows_of
+from tests.model.trees import (
+    UnsureError,
+    columns_in,
+    is_branch,
+    is_tree,
+    joined,
+    part_of,
+    put_together,
+    stacked,
+)
 from tests.strategies import same
 from windrow import transforms
 from windrow.errors import ArgumentError, PlanError, WindrowError
@@ -35,7 +44,7 @@ _MODEL = {
     **{source.__name__: source for source in elements.SOURCES},
     "MapDataset": datasets.MapDataset,
     "IterDataset": streams.IterDataset,
-    "Schedule": base.Schedule,
+    "Schedule": transforms.Schedule,
 }
 _PRODUCT = {
     **_NAMES,
@@ -142,47 +151,69 @@ def modelled(text: str) -> Outcome | None:
 def pasted(text: str) -> str:
     """The lines that run a program."""
     return (
+        "import tempfile\n"
+        "from pathlib import Path\n"
         "from tests.model import elements, programs\n"
-        "from pathlib import Path; elements.FOLDER.append(Path(tempfile.mkdtemp()))\n"
+        "elements.FOLDER.append(Path(tempfile.mkdtemp()))\n"
+        f"print(programs.checked({text!r}))\n"
         f"dataset = programs.product({text!r})\n"
     )
 
 
-def checked(text: str, counts: Iterable[int] = (2, 4, 8)) -> str | None:
-    """How a program differs from the model; its shards are put together, if it has one."""
+def compared(text: str, counts: Sequence[int] = (2, 4, 8)) -> tuple[str | None, dict[int, str]]:
+    """How a program differs from the model, and messages of refusals, by the number of processes.
+
+    Its shards are put together, if it has one. What the model refuses too is no such refusal.
+    """
     expected = modelled(text)
     whole = outcome(lambda: product(text))
-    found = difference(expected, whole)
-    if found is None and "(index, count)" in text:
-        found = next(filter(None, (apart(text, whole, count) for count in counts)), None)
-    return found
+    if problem := difference(expected, whole):
+        return problem, {}
+    if is_refused(whole):
+        is_pinned = expected is None or expected.values or not expected.error
+        return None, {1: str(whole.error)} if is_pinned else {}
+    refused = {}
+    for count in counts if "(index, count)" in text else ():
+        shards = shards_of(text, count)
+        if problem := apart(whole, shards):
+            return f"{count} shards: {problem}", {}
+        if no := [str(shard.error) for shard in shards if is_refused(shard)]:
+            refused[count] = no[0]
+    return None, refused
 
 
-def apart(text: str, whole: Outcome, count: int) -> str | None:
+def checked(text: str) -> str | None:
+    """How a program differs from the model."""
+    return compared(text)[0]
+
+
+def shards_of(text: str, count: int) -> list[Outcome]:
+    return [outcome(functools.partial(product, text, i, count)) for i in range(count)]
+
+
+def apart(whole: Outcome, shards: Sequence[Outcome]) -> str | None:
     """How the shards of a program, put together, differ from the whole."""
-    shards = [outcome(lambda i=i: product(text, i, count)) for i in range(count)]  # type: ignore[misc]
     inside = next((found for shard in shards if (found := difference(None, shard))), None)
     if inside:
-        return f"{count} shards: {inside}"
+        return inside
     # Elements that do not fit together may lie in rows of different shards.
     if whole.error or any(is_refused(shard) for shard in shards):
         return None
-    steps = {len(shard.values) for shard in shards}
-    if len(steps) > 1:
-        return f"{count} shards: {[len(shard.values) for shard in shards]} batches"
-    return joined_differ(f"{count} shards put together", whole, shards)
+    return joined_differ("put together", whole, shards)
 
 
 def joined_differ(name: str, whole: Outcome, shards: Sequence[Outcome]) -> str | None:
     """How rows of shards, put together, differ from the whole."""
+    if len({len(shard.values) for shard in shards}) > 1:
+        return f"{name}: {[len(shard.values) for shard in shards]} batches"
+    steps = list(zip(*(shard.values for shard in shards), strict=True))
     problem: str | None = None
-    # A list of lists may be rows or a tree, and a batch without rows has the tree of another element.
-    for is_tree, is_some in ((False, False), (True, False), (False, True)):
+    # A list of lists may be rows or a tree: the value does not say.
+    for is_inner, without in itertools.product((is_branch, has_lists), ((), whole.values)):
         try:
-            steps: Any = zip(*(shard.values for shard in shards), strict=True)
-            if is_some:
-                steps = ([part for part in rows if rows_of(part)] for rows in steps)
-            values = [put_together(rows, lists_are_trees=is_tree) for rows in steps]
+            values = [put_together(with_rows(parts, without), is_inner) for parts in steps]
+        except UnsureError:  # rows with and without strings are in other columns than both together
+            return None
         except Exception as error:
             problem = problem or f"{name}: {error}\n    {shards[0]}"
             continue
@@ -191,6 +222,17 @@ def joined_differ(name: str, whole: Outcome, shards: Sequence[Outcome]) -> str |
             return None
         problem = problem or f"{name}: {found}"
     return problem
+
+
+def has_lists(value: Any) -> bool:
+    """Whether a batch has its columns in here, where lists of trees are trees too."""
+    return is_branch(value) or (isinstance(value, list) and any(map(is_tree, value)))
+
+
+def with_rows(parts: Sequence[Any], wholes: Sequence[Any]) -> list[Any]:
+    """The parts of a batch but those without rows that are as the rows of another batch are."""
+    none = [part_of(batch, slice(0)) for batch in wholes]
+    return [part for part in parts if not any(same(part, other) for other in none)] or list(parts)
 
 
 # --- laws of one program -------------------------------------------------------------------------
@@ -264,7 +306,7 @@ def accessed(text: str, indices: Sequence[int]) -> str | None:
             return f"[{i}]: {found}"
         if not value.error:
             records = ordered(text, numbered(meant, meant.at(i).records))
-            if records != ordered(text, base.flat(dataset.records_of(i))):
+            if records != ordered(text, flat(dataset.records_of(i))):
                 return f"records_of({i}): {dataset.records_of(i)}, not {records}"
     found = difference(expected, outcome(lambda: dataset, lambda d: [d.read(list(indices))]))
     return found and f"read({list(indices)}): {found}"
@@ -277,15 +319,30 @@ def read(dataset: datasets.MapDataset, indices: Sequence[int]) -> Any:
         raise UnsureError("columns of nothing")
     if dataset.gaps or any(value is None for value in values):
         return values
-    if any(isinstance(value, list) for value in values):
+    if any(isinstance(column, list) for value in values for column in columns_in(value)):
         raise UnsureError("lists that are columns or trees")
-    return columns_of(values)
+    return joined(values, column)
+
+
+def column(leaves: Sequence[Any]) -> Any:
+    """An array where all agree, else a list."""
+    if any(map(is_tree, leaves)) or len({np.shape(leaf) for leaf in leaves}) > 1:
+        return list(leaves)
+    if len({isinstance(leaf, (int, float)) for leaf in leaves}) > 1:
+        raise UnsureError("numbers of Python and of NumPy")
+    return list(leaves) if len({np.asarray(x).dtype for x in leaves}) > 1 else stacked(leaves)
 
 
 def ordered(text: str, records: Iterable[Any]) -> list[tuple[int, int]]:
     """Records as pairs; those of zipped batches of batches have no order that the pages say."""
     found = [tuple(record) for record in records]
     return sorted(found) if "zip" in text else found
+
+
+def flat(records: Any) -> Iterator[Any]:
+    """The records of an element; those of a packed row are in a list of their own."""
+    for each in records:
+        yield from flat(each) if isinstance(each, list) else [each]
 
 
 def numbered(dataset: Any, records: Iterable[Any]) -> Iterator[tuple[int, int]]:
@@ -372,7 +429,7 @@ def recorded(text: str) -> str | None:
     def last(dataset: Any) -> Iterator[Any]:
         with iter(dataset) as iterator:
             for _ in iterator:
-                yield ordered(text, base.flat(iterator.records_of_last()))
+                yield ordered(text, flat(iterator.records_of_last()))
 
     given = outcome(lambda: dataset, last)
     if problem := difference(found, given):
@@ -382,7 +439,7 @@ def recorded(text: str) -> str | None:
 
     def asked(dataset: Any) -> Iterator[Any]:
         for k in range(len(found.values)):
-            yield ordered(text, base.flat(dataset.records_of(k)))
+            yield ordered(text, flat(dataset.records_of(k)))
 
     given = outcome(lambda: dataset, asked)
     problem = difference(Outcome(found.values), given)
@@ -468,10 +525,12 @@ def merged(text: str, steps: int = 2) -> str | None:
 def explained(text: str) -> str | None:
     """Whether `explain()` returns, and its number of elements is right where it is exact."""
     whole = outcome(lambda: product(text))
-    if not whole.built or is_refused(whole):
+    if not whole.built:
         return None
     try:
         explanation = product(text).explain()
+    except (PlanError, ArgumentError) as error:
+        return None if is_refused(whole) else f"explain: {error}"
     except Exception as error:
         return f"explain: {type(error).__name__}: {error}"
     said = explanation.length

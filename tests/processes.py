@@ -136,7 +136,9 @@ class Program:
         self._out, self._errors = folder / "out.txt", folder / "errors.txt"
         given = folder / "in.txt"
         given.write_text(stdin)
-        own = {MARK: self._mark, "TMPDIR": str(self._temporary)}
+        # Python 3.12 and later warn of any fork beside threads, which some programs try on purpose.
+        quiet = "ignore:This process:DeprecationWarning"
+        own = {MARK: self._mark, "TMPDIR": str(self._temporary), "PYTHONWARNINGS": quiet}
         with given.open() as source, self._out.open("w") as out, self._errors.open("w") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, *command],

@@ -213,7 +213,7 @@ def name_of(function: Any) -> str:
     if isinstance(function, functools.partial):
         return f"partial({name_of(function.func)})"
     owner = getattr(function, "__self__", None)
-    name = getattr(function, "__qualname__", None)
+    name = getattr(function, "__qualname__", getattr(function, "__name__", None))
     if owner is not None and not isinstance(owner, (type, types.ModuleType)) and name is not None:
         # A bound method of a transform object: what matters is the class that the user wrote.
         return f"{type(owner).__qualname__}.{name.rpartition('.')[2]}"

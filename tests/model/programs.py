@@ -53,7 +53,7 @@ _PRODUCT = {
     "IterDataset": windrow.IterDataset,
     "Schedule": transforms.Schedule,
 }
-HANGS_AFTER_S = 10
+HANGS_AFTER_S = 60
 MOST = 40  # elements of an endless stream that are compared
 
 
@@ -208,8 +208,9 @@ def joined_differ(name: str, whole: Outcome, shards: Sequence[Outcome]) -> str |
         return f"{name}: {[len(shard.values) for shard in shards]} batches"
     steps = list(zip(*(shard.values for shard in shards), strict=True))
     problem: str | None = None
-    # A list of lists may be rows or a tree: the value does not say.
-    for is_inner, without in itertools.product((is_branch, has_lists), ((), whole.values)):
+    # A list may be rows or a tree: the value does not say.
+    kinds = (is_branch, has_lists, is_tree)
+    for is_inner, without in itertools.product(kinds, ((), whole.values)):
         try:
             values = [put_together(with_rows(parts, without), is_inner) for parts in steps]
         except UnsureError:  # rows with and without strings are in other columns than both together

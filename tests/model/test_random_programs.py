@@ -167,3 +167,11 @@ def test_workers_give_the_same_stream(text: str, workers: int) -> None:
 @hypothesis.example(text="MapDataset.source(packed(0))")
 def test_explain_returns_and_counts(text: str) -> None:
     agree(text, programs.explained(text))
+
+
+# What hunts found: a batch of lists, of which a shard may have no rows.
+@pytest.mark.parametrize(
+    "text", ["MapDataset.range(1).batch(1, batch_fn=list).batch(4).shard(index, count)"]
+)
+def test_programs_that_hunts_found(text: str) -> None:
+    agree(text, programs.checked(text))

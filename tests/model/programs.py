@@ -202,15 +202,17 @@ def apart(whole: Outcome, shards: Sequence[Outcome]) -> str | None:
     return joined_differ("put together", whole, shards)
 
 
-def joined_differ(name: str, whole: Outcome, shards: Sequence[Outcome]) -> str | None:
-    """How rows of shards, put together, differ from the whole."""
+def joined_differ(
+    name: str, whole: Outcome, shards: Sequence[Outcome], before: Sequence[Any] = ()
+) -> str | None:
+    """How rows of shards, put together, differ from the whole, which may have had batches before."""
     if len({len(shard.values) for shard in shards}) > 1:
         return f"{name}: {[len(shard.values) for shard in shards]} batches"
     steps = list(zip(*(shard.values for shard in shards), strict=True))
     problem: str | None = None
     # A list may be rows or a tree: the value does not say.
     kinds = (is_branch, has_lists, is_tree)
-    for is_inner, without in itertools.product(kinds, ((), whole.values)):
+    for is_inner, without in itertools.product(kinds, ((), [*before, *whole.values])):
         try:
             values = [put_together(with_rows(parts, without), is_inner) for parts in steps]
         except UnsureError:  # rows with and without strings are in other columns than both together
@@ -518,7 +520,7 @@ def merged(text: str, steps: int = 2) -> str | None:
         if any(is_refused(part) for part in parts):
             continue
         name = f"merged states of {count} shards, in two"
-        if problem := joined_differ(name, rest, parts):
+        if problem := joined_differ(name, rest, parts, whole.values[:steps]):
             return problem
     return None
 

@@ -169,9 +169,16 @@ def test_explain_returns_and_counts(text: str) -> None:
     agree(text, programs.explained(text))
 
 
-# What hunts found: a batch of lists, of which a shard may have no rows.
+# What hunts found: a batch of lists, of which a shard may have no rows; the last batch of an endless
+# dataset; and rows of which the last is shorter.
 @pytest.mark.parametrize(
-    "text", ["MapDataset.range(1).batch(1, batch_fn=list).batch(4).shard(index, count)"]
+    "text",
+    [
+        "MapDataset.range(1).batch(1, batch_fn=list).batch(4).shard(index, count)",
+        "MapDataset.range(1).repeat().batch(4).shard(index, count)[::-1]",
+        "MapDataset.range(17).to_iter_dataset().batch(2).batch(4).shard(index, count)",
+    ],
 )
 def test_programs_that_hunts_found(text: str) -> None:
     agree(text, programs.checked(text))
+    agree(text, programs.merged(text))

@@ -145,10 +145,12 @@ class ShardBatchNode(BatchNode):
         length = self.parent.length
         size = min(self.size, length)  # the given size may not fit into int64
         begins = at.offsets * size
-        ends = np.minimum(begins + size, length)
         if self.lead:
             begins = np.maximum(begins - (size - self.lead), 0)
-            ends = np.where(at.offsets == 0, self.lead, np.minimum(begins + size, length))
+        # The end of an endless chain plus a batch does not fit into int64.
+        ends = begins + np.minimum(size, length - begins)
+        if self.lead:
+            ends = np.where(at.offsets == 0, self.lead, ends)
         rows = (ends - begins)[:, None]
         if self.is_even:
             low, high = (

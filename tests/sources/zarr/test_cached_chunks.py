@@ -20,7 +20,6 @@ import pytest
 import zarr
 from zarr import codecs
 
-from tests import processes
 from tests.far_arrays import PATIENT, SHORT, TWICE, AnyArray, objects, values, write
 from tests.limits import at_last, within
 from tests.processes import until
@@ -244,7 +243,7 @@ def test_few_files_of_the_cache_stay_open(
     for _ in range(3):
         np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)
         # A thread drops what it has read just after it has answered.
-        assert processes.until(lambda: 0 < opened() <= 2)
+        assert until(lambda: 0 < opened() <= 2)
 
 
 # A process that may open fewer files than a read needs.

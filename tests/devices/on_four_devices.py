@@ -354,8 +354,10 @@ def test_hosts_of_a_controller_give_the_same_batches_and_states(name: str) -> No
     with iter(chain.to_jax(given, colocated=True)) as hosts, iter(chain.to_jax(given)) as plain:
         hosts.start_prefetch()
         for batch, expected in itertools.islice(zip(hosts, plain, strict=True), 4):
-            # Earlier versions of JAX sort the keys of a dict here.
-            assert are_same(*(jax.tree.map(np.asarray, each) for each in (batch, expected)))
+            ordered = jax.tree.map(
+                lambda leaf: leaf, batch
+            )  # JAX before 0.8 sorts the keys of a dict
+            assert are_same(ordered, jax.tree.map(np.asarray, expected))
             leaves = zip(jax.tree.leaves(batch), jax.tree.leaves(expected), strict=True)
             assert all(one.sharding == other.sharding for one, other in leaves)
             assert hosts.get_state() == plain.get_state()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from windrow import IterDataset, MapDataset
-from windrow.errors import PlanError
+from windrow.errors import ClosedError, PlanError
 
 Make = Callable[[int], IterDataset[Any]]
 
@@ -117,6 +117,8 @@ def test_it_is_closed_while_it_looks_for_a_row(name: str) -> None:
     iterator = iter((STREAMS | PLANNED)[name](1))
     iterator.start_prefetch()
     iterator.close()
+    with pytest.raises(ClosedError):
+        next(iterator)
 
 
 def test_what_is_kept_for_ever_is_explained() -> None:

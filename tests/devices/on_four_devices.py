@@ -545,7 +545,7 @@ def test_an_integer_that_does_not_fit_names_leaf_and_record() -> None:
 
 
 def test_other_dtypes_are_kept() -> None:
-    kinds = [np.bool_, np.int8, np.uint16, np.float16, np.complex64, jax.numpy.bfloat16]
+    kinds: list[Any] = [np.bool_, np.int8, np.uint16, np.float16, np.complex64, jax.numpy.bfloat16]
     leaves = {np.dtype(kind).name: np.arange(8).astype(kind) for kind in kinds}
     leaves["swapped"] = np.arange(8).astype(">f4")
     dataset = MapDataset.source(leaves).batch(4)

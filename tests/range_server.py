@@ -303,11 +303,14 @@ class RangeServer:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
+        for listening in server.sockets:  # what is accepted already becomes a connection, and no more come
+            self._loop.remove_reader(listening)
+        while asyncio.all_tasks(self._loop):
+            for task in self._tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.sleep(0))
         server.close()
-        for task in self._tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
-        if sys.version_info >= (3, 13):  # connections that were accepted, and have no task yet
+        if sys.version_info >= (3, 13):
             server.abort_clients()
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()

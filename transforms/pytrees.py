@@ -20,6 +20,8 @@ from windrow.errors import ElementError
 
 # JAX knows none of them as a tree, and they are frequent.
 _LEAVES = (np.ndarray, np.generic, bytes, str, bool, int, float, complex, type, type(None))
+_STRINGS = (bytes, str)
+_NUMERIC = (np.ndarray, np.generic, bool, int, float, complex)
 
 
 class Pytree(tuple[Any, ...]):
@@ -124,7 +126,19 @@ def noting_unstacked() -> Iterator[list[Unstacked]]:
 
 
 def unstacked(rows: list[Any]) -> Any:
-    """Rows of a leaf that are not stacked; noted if they are objects and a worker makes them."""
+    """Rows of a leaf that are not stacked; noted if they are objects and a worker makes them.
+
+    Raises:
+        ElementError: If some are strings, and others numbers or arrays.
+    """
+    kinds = set(map(type, rows))
+    numeric = {kind for kind in kinds if issubclass(kind, _NUMERIC) and not issubclass(kind, _STRINGS)}
+    if numeric and any(issubclass(kind, _STRINGS) for kind in kinds):
+        named = " and ".join(sorted(kind.__name__ for kind in kinds))
+        raise ElementError(
+            f"batch: one leaf has elements of {named}; strings and numbers have no column together:"
+            " convert them in a map before the batch, or pass batch_fn"
+        )
     noted = _made.get()
     if noted is None or isinstance(rows[0], (*_LEAVES, dict, list, tuple)):
         return rows

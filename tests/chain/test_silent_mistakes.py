@@ -153,6 +153,17 @@ def test_mixed_sources_of_signed_and_unsigned_ids_are_refused() -> None:
         list(MapDataset.source(rows).batch(2, pad_to=4))
 
 
+@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize("other", [1, 0.5, np.arange(2), np.int8(3)])
+@pytest.mark.parametrize("text", ["a", b"a"])
+def test_strings_and_numbers_have_no_column_together(
+    text: str | bytes, other: Any, name: str
+) -> None:
+    for rows in ([text, other], [other, text]):
+        with pytest.raises(ElementError, match="convert"):
+            next(iter(BATCHES[name](MapDataset.source([{"id": each} for each in rows]))))
+
+
 def test_numbers_do_not_become_strings_and_others_are_promoted() -> None:
     with pytest.raises(ElementError, match="<U1 and int64 have no dtype together"):
         list(MapDataset.source([np.array("a"), np.array(1)]).batch(2))

@@ -7,6 +7,7 @@ of single shuffles and random numbers alone are taken from Windrow.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -64,14 +65,15 @@ class MapDataset(Dataset):
     def concatenate(datasets: Sequence[MapDataset]) -> MapDataset:
         if any(d.length == ENDLESS for d in datasets):
             raise PlanError("endless")
-        places = [(d, i) for d in datasets for i in range(d.length)]
+        ends = list(itertools.accumulate(d.length for d in datasets))
 
         def at(index: int) -> Item:
-            epoch, k = divmod(index, len(places))
-            dataset, i = places[k]
-            return dataset.at(i + epoch * dataset.length)
+            epoch, k = divmod(index, ends[-1])
+            place = bisect.bisect_right(ends, k)
+            dataset = datasets[place]
+            return dataset.at(k - ends[place] + (epoch + 1) * dataset.length)
 
-        return MapDataset(len(places), at, *datasets)
+        return MapDataset(ends[-1], at, *datasets)
 
     @staticmethod
     def zip(datasets: Sequence[MapDataset]) -> MapDataset:

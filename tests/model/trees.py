@@ -45,9 +45,11 @@ def stacked(leaves: Sequence[Any]) -> Any:
     if any(map(is_tree, leaves)):
         raise ElementError("trees differ")
     kinds = {type(leaf) for leaf in leaves}
+    if type(None) in kinds and len(kinds) > 1:
+        raise UnsureError("None and others")
     if kinds & {str, bytes, type(None)}:
-        if len(kinds) > 1:
-            raise UnsureError("strings, or None, and others")
+        if kinds - {str, bytes, type(None)}:
+            raise ElementError("strings and numbers")
         return list(leaves)
     if len({np.shape(leaf) for leaf in leaves}) > 1:
         raise ElementError("shapes differ")

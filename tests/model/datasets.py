@@ -1,8 +1,7 @@
 """The meaning of both datasets, as lists and generators: what docs/ says, and nothing of the engine.
 
-A program is evaluated with `MapDataset` of this module and `IterDataset` of `tests.model.streams` in
-place of Windrow's. A `MapDataset` is a function of an index. Each element comes with its records. Orders
-of single shuffles and random numbers alone are taken from Windrow.
+A program is evaluated with these classes in place of Windrow's. A `MapDataset` is a function of an index.
+Each element has its records. Orders of single shuffles and random numbers alone are taken from Windrow.
 """
 
 from __future__ import annotations
@@ -150,11 +149,11 @@ class MapDataset(Dataset):
         n = self.length
         if n == ENDLESS:
             raise PlanError("endless")
-        return MapDataset(
-            n * (num_epochs or ENDLESS),
-            lambda i: self.at(i if reseed_each_epoch else i % n),
-            self,
-        )
+
+        def at(index: int) -> Item:
+            return self.at(index if reseed_each_epoch else index % n)
+
+        return MapDataset(n * (num_epochs or ENDLESS), at, self)
 
     # Values.
 
@@ -194,9 +193,8 @@ class MapDataset(Dataset):
         def at(index: int) -> Item:
             epoch, k = divmod(index, count)
             places = range(k * size, (k + 1) * size)
-            return base.batch_of(
-                [self.at(i + epoch * n) if i < n else None for i in places], **options
-            )
+            slots = [self.at(i + epoch * n) if i < n else None for i in places]
+            return base.batch_of(slots, **options)
 
         return MapDataset(count, at, self)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,16 +39,13 @@ class IterDataset(Dataset):
     def __iter__(self) -> Iterator[Any]:
         return (item.value for item in self.items())
 
-    def _then(self, run: Run) -> IterDataset:
-        return IterDataset(self.lanes, run, self)
-
     def _same(self) -> IterDataset:
-        return self._then(self.run)
+        return IterDataset(self.lanes, self.run, self)
 
     cache = mp_prefetch = Dataset.unchanged
 
     def on_bad(self, action: str) -> IterDataset:
-        return self._then(lambda lane, _: self.run(lane, action == "skip"))
+        return IterDataset(self.lanes, lambda lane, _: self.run(lane, action == "skip"), self)
 
     # Elements of each element.
 
@@ -67,7 +64,7 @@ class IterDataset(Dataset):
                 number += self.lanes
                 yield from (item.having(value) for value in made)
 
-        return self._then(run)
+        return IterDataset(self.lanes, run, self)
 
     def _mapped(self, function: Callable[[int, Any], Any]) -> IterDataset:
         return self._made(lambda number, x: [None if x is None else function(number, x)])
@@ -85,7 +82,7 @@ class IterDataset(Dataset):
             first = itertools.islice(self.merged(skip), count)
             return (item for owner, item in first if owner == lane)
 
-        return self._then(run)
+        return IterDataset(self.lanes, run, self)
 
     def repeat(self, num_epochs: int | None = None) -> IterDataset:
         def run(lane: int, skip: bool) -> Iterator[Item]:
@@ -97,7 +94,7 @@ class IterDataset(Dataset):
                 if is_empty and num_epochs is None:
                     raise PlanError("nothing to repeat")
 
-        return self._then(run)
+        return IterDataset(self.lanes, run, self)
 
     def window_shuffle(self, size: int, seed: int) -> IterDataset:
         def run(lane: int, skip: bool) -> Iterator[Item]:
@@ -108,7 +105,7 @@ class IterDataset(Dataset):
                     return
                 yield from (held[i] for i in base.stream_window(window, len(held), size, seed))
 
-        return self._then(run)
+        return IterDataset(self.lanes, run, self)
 
     # Regrouping.
 
@@ -147,10 +144,12 @@ class IterDataset(Dataset):
 
         return IterDataset(1, run, self)
 
-    def pack(self, cells: Mapping[str, int], method: str, **options: Any) -> IterDataset:
-        bins = options.get("num_packing_bins", 0)
-        pack = fitted if method == "first_fit" else cut
-        return self._then(lambda lane, skip: pack(self.run(lane, skip), cells["x"], bins))
+    def pack(self, cells: Any, method: str, num_packing_bins: int = 0, **_: Any) -> IterDataset:
+        def run(lane: int, skip: bool) -> Iterator[Item]:
+            pack = fitted if method == "first_fit" else cut
+            return pack(self.run(lane, skip), cells["x"], num_packing_bins)
+
+        return IterDataset(self.lanes, run, self)
 
     # Several streams.
 

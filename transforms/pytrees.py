@@ -132,7 +132,9 @@ def unstacked(rows: list[Any]) -> Any:
         ElementError: If some are strings, and others numbers or arrays.
     """
     kinds = set(map(type, rows))
-    numeric = {kind for kind in kinds if issubclass(kind, _NUMERIC) and not issubclass(kind, _STRINGS)}
+    numeric = {
+        kind for kind in kinds if issubclass(kind, _NUMERIC) and not issubclass(kind, _STRINGS)
+    }
     if numeric and any(issubclass(kind, _STRINGS) for kind in kinds):
         named = " and ".join(sorted(kind.__name__ for kind in kinds))
         raise ElementError(

@@ -197,9 +197,14 @@ def apart(whole: Outcome, shards: Sequence[Outcome]) -> str | None:
     if inside:
         return inside
     # Elements that do not fit together may lie in rows of different shards.
-    if whole.error or any(is_refused(shard) for shard in shards):
+    # Where a function returns None, shards of lanes may not know where the stream ends, and say so.
+    if whole.error or any(is_refused(shard) or knows_no_end(shard) for shard in shards):
         return None
     return joined_differ("put together", whole, shards)
+
+
+def knows_no_end(shard: Outcome) -> bool:
+    return "cannot know where the stream ends" in str(shard.error)
 
 
 def joined_differ(

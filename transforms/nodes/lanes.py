@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from windrow.errors import ElementError
 from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
@@ -282,7 +283,8 @@ class LaneBatchNode(ShardBatchNode):
                     if count < rows and self.parent.never_ends():
                         why = "it has no element to repeat"
                         raise no_row(lane, self.lanes, why, "keep some in filter")
-                if self.drop_remainder or (self.counts is None and not any(ready)):
+                self._check_counts(ready, before)
+                if self.drop_remainder or (not any(ready) and self._knows_the_end):
                     return
                 turns = 1  # some rows are missing
             taken = [feed.take(turns * rows) for feed in feeds]
@@ -402,6 +404,29 @@ class LaneBatchNode(ShardBatchNode):
         if self.counts is None or not self.drop_remainder:
             return ready
         return min(ready, (self.counts[0] - before) // self.turn_rows)
+
+    @property
+    def _knows_the_end(self) -> bool:
+        """Whether the rows of these lanes alone say where the stream ends."""
+        return self.counts is None or len(self.own_lanes()) == self.lanes
+
+    def _check_counts(self, ready: Sequence[int], before: int) -> None:
+        """Refuse lanes that end before they should, where other shards may have another batch then.
+
+        Raises:
+            ElementError: If they do.
+        """
+        if self._knows_the_end or (any(ready) and not self.drop_remainder):
+            return
+        wanted = self.turn_rows if self.drop_remainder else 1
+        for lane, count in zip(self.own_lanes(), ready, strict=True):
+            has = self.parent.in_lane(lane, self.lanes).elements(once=False).high
+            if count < wanted <= has - before:
+                raise ElementError(
+                    f"shard: lane {lane} of {self.lanes} ended after {before + count} of {has:,.0f} elements, since a"
+                    " function returned None for the others; so this process cannot know where the stream ends."
+                    " Leave elements out with filter, and write .repeat() before the batch"
+                )
 
     def _has_more(self, before: int) -> bool:
         """Whether there is a batch after `before` rows of each lane, as far as counts say."""

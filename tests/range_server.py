@@ -303,7 +303,9 @@ class RangeServer:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
-        for listening in server.sockets:  # what is accepted already becomes a connection, and no more come
+        for (
+            listening
+        ) in server.sockets:  # what is accepted already becomes a connection, and no more come
             self._loop.remove_reader(listening)
         while asyncio.all_tasks(self._loop):
             for task in self._tasks:

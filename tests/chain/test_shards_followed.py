@@ -13,7 +13,7 @@ import pytest
 import windrow
 from tests.chain.test_chain_laws import Counting
 from windrow import DatasetIterator, IterDataset, MapDataset, ReadOptions
-from windrow.errors import PlanError, StateError
+from windrow.errors import ElementError, PlanError, StateError
 
 M = MapDataset
 SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
@@ -417,6 +417,30 @@ def test_a_limit_of_lanes_of_unknown_lengths_is_refused() -> None:
     even = M.range(12).to_iter_dataset(lanes=2).filter(lambda n: n % 2 == 0).repeat()
     with pytest.raises(PlanError, match="lane 1 of 2 has no row"):
         list(even.limit(8))
+
+
+def below(count: int) -> Callable[[int], int | None]:
+    """A function that makes all but the first elements absent."""
+    return lambda n: n if n < count else None
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 8])
+def test_a_shard_ends_with_the_whole_where_a_function_gives_none(count: int) -> None:
+    batches = M.range(8).map(below(count)).to_iter_dataset(SYNCHRONOUS).batch(4)
+    parts = [list(batches.shard(index, 2)) for index in range(2)]
+    together = [np.concatenate(rows).tolist() for rows in zip(*parts, strict=True)]
+    assert together == [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_a_shard_of_lanes_says_that_it_cannot_know_the_end(drop_remainder: bool) -> None:
+    lanes = M.range(8).map(below(5)).to_iter_dataset(SYNCHRONOUS, lanes=2)
+    batches = iter(lanes.batch(4, drop_remainder=drop_remainder).shard(1, 2))
+    assert next(batches).tolist() == [1, 3]
+    with pytest.raises(
+        ElementError, match=r"lane 1 of 2 ended after 2 of 4 .* returned None .* filter"
+    ):
+        next(batches)
 
 
 @pytest.mark.parametrize("remainder", ["keep", "pad", "drop"])

@@ -170,13 +170,20 @@ def test_explain_returns_and_counts(text: str) -> None:
 
 
 # What hunts found: a batch of lists, of which a shard may have no rows; the last batch of an endless
-# dataset; and rows of which the last is shorter.
+# dataset; rows of which the last is shorter; streams that are empty, or shorter, since a function
+# gives None; and padding after batches of two trees.
 @pytest.mark.parametrize(
     "text",
     [
         "MapDataset.range(1).batch(1, batch_fn=list).batch(4).shard(index, count)",
         "MapDataset.range(1).repeat().batch(4).shard(index, count)[::-1]",
         "MapDataset.range(17).to_iter_dataset().batch(2).batch(4).shard(index, count)",
+        "MapDataset.range(1).map(gone).to_iter_dataset().batch(4).shard(index, count)",
+        "MapDataset.range(5).map(gone).to_iter_dataset().batch(4).shard(index, count)",
+        "MapDataset.range(9).map(gone).to_iter_dataset(lanes=2).batch(4).shard(index, count)",
+        "IterDataset.mix([MapDataset.range(4).to_iter_dataset(),"
+        " MapDataset.source(columns(1)).to_iter_dataset()], Schedule([(0, [1, 0]), (3, [1, 2])]))"
+        ".batch(4, remainder='pad').shard(index, count)",
     ],
 )
 def test_programs_that_hunts_found(text: str) -> None:

@@ -357,6 +357,7 @@ def blocks_if_shuffled(sizes: FloatArray, many: FloatArray, records: int, batch:
     """
     if not records:
         return 0.0
+    sizes = np.minimum(sizes, records)  # a block that zipped parts share counts for each of them
     left = np.maximum(records - sizes - batch, 0.0)
     if records <= _FEW_RECORDS:
         numbers = np.array([records, records - batch], np.float64)

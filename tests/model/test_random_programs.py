@@ -18,6 +18,8 @@ from tests.model.programs import Outcome, outcome, product
 SOURCES = ("numbers", "columns", "words", "ragged", "stored", "stored_ragged", "packed")
 ENDLESS = r"repeat\(\)|at_end='repeat'"
 SEEDS = st.integers(0, 9)
+PAIR = "MapDataset.zip([MapDataset.source(stored(3)).repeat(2), MapDataset.source(stored(3)).repeat(2)])"
+ZIPPED = f"MapDataset.zip([{PAIR}, {PAIR}])"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -165,6 +167,7 @@ def test_workers_give_the_same_stream(text: str, workers: int) -> None:
 @hypothesis.settings(max_examples=examples(10))
 @hypothesis.given(text=ALL)
 @hypothesis.example(text="MapDataset.source(packed(0))")
+@hypothesis.example(text=ZIPPED)
 def test_explain_returns_and_counts(text: str) -> None:
     agree(text, programs.explained(text))
 

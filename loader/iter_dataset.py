@@ -567,26 +567,37 @@ class IterDataset(Dataset[T_co]):
         checked = as_multiprocessing_options(options)
         return IterDataset(nodes.ProcessNode((self._node,), checked, worker_init_fn))
 
-    def records_of(self, index: int) -> Records:
-        """The records that element number `index` of the stream is made of, without reading.
+    def records_of(self, index: int | dict[str, Any]) -> Records:
+        """The records that an element of the stream is made of, without reading.
 
         See `MapDataset.records_of`. Packed rows have a list for each row. A map of a `MapDataset` that returns None, and so makes an
         element absent, counts as one that does not.
 
         Args:
-            index: At least 0.
+            index: The number of the element, at least 0. Or a state, as `get_state` gives it: then it is
+                the element after that state. If values decide which element that is, as in a filter, a
+                `flat_map` or a packer of streams, it is made: its records are read.
 
         Raises:
-            PlanError: If values decide which elements come, as in a filter, a `flat_map` or a packer
-                of streams: iterate then, and ask `DatasetIterator.records_of_last`.
+            PlanError: If values decide which elements come, and `index` is a number: give a state, or
+                iterate, and ask `DatasetIterator.records_of_last`.
             RecordIndexError: If the stream has no such element.
+            StateError: If the state is invalid, or belongs to another chain or other data.
 
         Example:
             >>> import windrow
             >>> stream = windrow.MapDataset.range(6)[::-1].to_iter_dataset().repeat().batch(4)
             >>> [record for _, record in stream.records_of(1)]
             [1, 0, 5, 4]
+            >>> iterator = iter(stream.filter(lambda n: n > 0))
+            >>> _ = next(iterator)
+            >>> [record for _, record in stream.filter(lambda n: n > 0).records_of(iterator.get_state())]
+            [1, 0, 5, 4]
         """
+        if isinstance(index, dict):
+            iterator: DatasetIterator[T_co]
+            with DatasetIterator(self._node) as iterator:
+                return iterator.set_state(index)._records_of_next()
         # Few processes ask: a worker and a training loop do not load it.
         from windrow.engine.record_names import records_of_stream
 

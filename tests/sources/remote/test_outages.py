@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -23,7 +24,7 @@ from tests.processes import until
 from tests.range_server import Fault, RangeServer, cut, replace, stall, status
 from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, WindrowError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
-from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
+from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile, _loop
 
 # Three attempts before a request waits, and a wait that no test reaches by the machine's own clock.
 PATIENT = dataclasses.replace(CALM, outage_s=600)
@@ -194,17 +195,13 @@ def test_a_copy_waits_as_its_original(server: RangeServer, file: RemoteFile) -> 
 def test_a_cancelled_wait_ends_at_once(server: RangeServer, file: RemoteFile) -> None:
     server.chance(1.0, [status(503)])
     reader = fetcher(dataclasses.replace(PATIENT, backoff_s=500.0, max_backoff_s=500.0, retries=0))
+    others = asyncio.all_tasks(_loop())
     running = reader.start([ByteRange(file, 0, 3000)])
     assert until(lambda: reader.stats.counts()["faults"] != {})
+    assert not asyncio.all_tasks(_loop()) <= others
     with within(1.0):
         running.cancel()
-        assert until(lambda: not [text for text, _ in windrow_in_flight()])
-
-
-def windrow_in_flight() -> list[tuple[str, float]]:
-    from windrow.core.in_flight import in_flight
-
-    return in_flight()
+        assert until(lambda: asyncio.all_tasks(_loop()) <= others)
 
 
 # ---- sources

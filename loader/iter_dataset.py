@@ -14,7 +14,7 @@ from windrow.base import Dataset, applied, nodes_of, refuse_instances
 from windrow.base_iterator import Epochs
 from windrow.core.renamed import explains_misfits
 from windrow.errors import ArgumentError, PlanError
-from windrow.iterator import DatasetIterator
+from windrow.iterator import DatasetIterator, records_of
 from windrow.transforms import functions, nodes
 from windrow.transforms.arguments import AT_END, AtEnd, checked_seed, integer, one_of, weights_given
 from windrow.transforms.mixtures import Schedule, named_weights, scheduled
@@ -574,13 +574,12 @@ class IterDataset(Dataset[T_co]):
         element absent, counts as one that does not.
 
         Args:
-            index: The number of the element, at least 0. Or a state, as `get_state` gives it: then it is
-                the element after that state. If values decide which element that is, as in a filter, a
-                `flat_map` or a packer of streams, it is made: its records are read.
+            index: The number of the element, at least 0; or a state, for the element after it. Where
+                values decide which element that is, it is made, and its records are read.
 
         Raises:
-            PlanError: If values decide which elements come, and `index` is a number: give a state, or
-                iterate, and ask `DatasetIterator.records_of_last`.
+            PlanError: If values decide which elements come, as in a filter, a `flat_map` or a packer
+                of streams, and `index` is a number.
             RecordIndexError: If the stream has no such element.
             StateError: If the state is invalid, or belongs to another chain or other data.
 
@@ -589,19 +588,8 @@ class IterDataset(Dataset[T_co]):
             >>> stream = windrow.MapDataset.range(6)[::-1].to_iter_dataset().repeat().batch(4)
             >>> [record for _, record in stream.records_of(1)]
             [1, 0, 5, 4]
-            >>> iterator = iter(stream.filter(lambda n: n > 0))
-            >>> _ = next(iterator)
-            >>> [record for _, record in stream.filter(lambda n: n > 0).records_of(iterator.get_state())]
-            [1, 0, 5, 4]
         """
-        if isinstance(index, dict):
-            iterator: DatasetIterator[T_co]
-            with DatasetIterator(self._node) as iterator:
-                return iterator.set_state(index)._records_of_next()
-        # Few processes ask: a worker and a training loop do not load it.
-        from windrow.engine.record_names import records_of_stream
-
-        return records_of_stream(self._node, integer(index, "records_of: index"))
+        return records_of(self._node, index)
 
     def __iter__(self) -> DatasetIterator[T_co]:
         return Epochs.of(self, DatasetIterator(self._node))

@@ -33,7 +33,7 @@ from windrow.errors import (
 from windrow.state import Identity, check_reach
 from windrow.stats.profiler import Profiler
 from windrow.transforms import tables
-from windrow.transforms.arguments import at_least
+from windrow.transforms.arguments import at_least, integer
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     Node,
@@ -499,20 +499,16 @@ class DatasetIterator(BaseIterator[T_co]):
 
     def _records_of_next(self) -> Records:
         """The records of the element that comes next, which is made if values decide which it is."""
-        from windrow.engine.record_names import records_after, records_of_row
+        from windrow.engine.record_names import end_at_state, records_after, records_of_row
 
-        found = None
         if undecided(self._node) is None:
-            found = records_after(self._running, self._position)
-        else:
-            # The element is not given, so nothing counts it, and other shards are not asked.
-            with contextlib.suppress(StopIteration):
-                self._next_block()
-                rows = self._made_of
-                found = records_of_row(self._running, None if rows is None else rows.sliced(0, 1))
-        if found is not None:
-            return found
-        raise RecordIndexError("records_of: the stream ends at this state; give an earlier one")
+            return records_after(self._running, self._position)
+        try:
+            self._next_block()  # not `next`, which counts it, and asks other shards
+        except StopIteration:
+            raise end_at_state() from None
+        rows = self._made_of
+        return records_of_row(self._running, None if rows is None else rows.sliced(0, 1))
 
     def _named(self) -> Identity:
         if self._identity is None:
@@ -551,6 +547,16 @@ class DatasetIterator(BaseIterator[T_co]):
         from windrow import shown  # few processes print
 
         return shown.iterator_html(self._node, self.stats())
+
+
+def records_of(node: Node, index: int | dict[str, Any]) -> Records:
+    """The records of an element of a stream: its number, or the state before it."""
+    if isinstance(index, dict):
+        with DatasetIterator[Any](node) as iterator:
+            return iterator.set_state(index)._records_of_next()
+    from windrow.engine.record_names import records_of_stream  # few processes ask
+
+    return records_of_stream(node, integer(index, "records_of: index"))
 
 
 _all: weakref.WeakSet[DatasetIterator[Any]] = weakref.WeakSet()

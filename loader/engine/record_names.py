@@ -73,15 +73,25 @@ def records_of_stream(node: Node, index: int) -> Records:
     return _by_row(node, row, _named(node, random_access_parts(running), row))
 
 
-def records_after(node: Node, position: Sequence[int]) -> Records | None:
-    """The records of the element after a position of a stream; None where the stream ends.
+def records_after(node: Node, position: Sequence[int]) -> Records:
+    """The records of the element after a position of a stream.
 
     Args:
         node: The chain that an iterator runs. It is not `undecided`.
         position: `node.width` integers.
+
+    Raises:
+        RecordIndexError: If the stream ends there.
     """
     row = next_row(node, position)
-    return None if row is None else records_of_row(node, row)
+    if row is None:
+        raise end_at_state()
+    return records_of_row(node, row)
+
+
+def end_at_state() -> RecordIndexError:
+    """The error where no element follows a state."""
+    return RecordIndexError("records_of: the stream ends at this state; give an earlier one")
 
 
 def records_of_row(node: Node, row: MadeOf | None) -> Records:

@@ -166,7 +166,7 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
             10.0
         """
         self._check_is_chain("metrics")
-        from windrow.stats.metrics import metrics_of  # few processes ask
+        from windrow.metrics import metrics_of  # few processes ask
 
         return metrics_of(self.stats())
 

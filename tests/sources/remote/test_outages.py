@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
+from fsspec.asyn import get_loop
 
 import windrow
 from tests.far_arrays import array_over, values, write_ways
@@ -24,7 +25,7 @@ from tests.processes import until
 from tests.range_server import Fault, RangeServer, cut, replace, stall, status
 from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, WindrowError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
-from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile, _loop
+from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 
 # Three attempts before a request waits, and a wait that no test reaches by the machine's own clock.
 PATIENT = dataclasses.replace(CALM, outage_s=600)
@@ -195,13 +196,13 @@ def test_a_copy_waits_as_its_original(server: RangeServer, file: RemoteFile) -> 
 def test_a_cancelled_wait_ends_at_once(server: RangeServer, file: RemoteFile) -> None:
     server.chance(1.0, [status(503)])
     reader = fetcher(dataclasses.replace(PATIENT, backoff_s=500.0, max_backoff_s=500.0, retries=0))
-    others = asyncio.all_tasks(_loop())
+    others = asyncio.all_tasks(get_loop())
     running = reader.start([ByteRange(file, 0, 3000)])
     assert until(lambda: reader.stats.counts()["faults"] != {})
-    assert not asyncio.all_tasks(_loop()) <= others
+    assert not asyncio.all_tasks(get_loop()) <= others
     with within(1.0):
         running.cancel()
-        assert until(lambda: asyncio.all_tasks(_loop()) <= others)
+        assert until(lambda: asyncio.all_tasks(get_loop()) <= others)
 
 
 # ---- sources

@@ -6,7 +6,6 @@ import abc
 import dataclasses
 import json
 import numbers
-import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -18,8 +17,6 @@ from windrow.stats.stats import Stats
 if TYPE_CHECKING:
     from windrow import state_files
     from windrow.engine.context import Bad
-    from windrow.history.keeping import Keeper, Keeping
-    from windrow.stalls import StallWatch
     from windrow.state import Identity
     from windrow.transforms.nodes import Node, Tail
 
@@ -75,9 +72,6 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     _closed: bool
     _listener: _Listener | None = None
     _notifying = False
-    _keeper: Keeper | None = None
-    _keeping: Keeping | None = None
-    _stall_watch: StallWatch | None = None
     _epochs: Epochs | None = None  # of the dataset that it was made of
 
     if not TYPE_CHECKING:  # type checkers know the attributes
@@ -126,14 +120,6 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     def _named(self) -> Identity:
         """What makes a state belong to the chain."""
 
-    @abc.abstractmethod
-    def _stall_text(self, waited_s: float) -> str:
-        """What everything does while the loop waits."""
-
-    def _note_block(self, marks: Any, made_of: Any, given: int = 0) -> None:
-        if self._keeper is not None and marks is not None:
-            self._keeper.block(self._running, self._lead, self._position, marks, made_of, given)
-
     def __iter__(self) -> Self:
         return self
 
@@ -155,6 +141,34 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
         with self._meter.lock:
             found = self._meter.stats(len(self._left))
             return self._bad.added_to(found, self._reached())
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers of `stats` by name, for a monitoring system.
+
+        Any thread may call this.
+
+        Returns:
+            Totals since the iterator was made: `elements`, `delivered_bytes`, and the seconds
+            `passed_s`, `waited_s`, `loop_s`, `reading_s`, `mapping_s` and `blocked_s`. `waited_share`
+            is `waited_s / passed_s`, 0 before the first element. `buffers_bytes` is the memory of
+            Windrow's own buffers now. `records`, `reads`, `stored_bytes`, `decoded_bytes` and
+            `source_delivered_bytes` are sums over all sources, and left out where one is not known.
+            With `on_bad` also `bad_records`, the sum of its nodes. With `mp_prefetch("auto")` also
+            `workers`, the number that is chosen now. With remote sources also the figures of
+            `Stats.requests`: `requests`, `retries`, `hedged`, `outage_s`, `at_once`, and as
+            `request_p50_s`, `request_p95_s` and `request_p99_s` the times by percentile.
+
+        Example:
+            >>> import windrow
+            >>> iterator = iter(windrow.MapDataset.range(10))
+            >>> _ = list(iterator)
+            >>> iterator.metrics()["elements"]
+            10.0
+        """
+        self._check_is_chain("metrics")
+        from windrow.metrics import metrics_of  # few processes ask
+
+        return metrics_of(self.stats())
 
     def on_stats(self, callback: Callable[[Stats], Any] | None, every_s: float = 10.0) -> None:
         """Call `callback` with the `stats` at intervals, and at the end.
@@ -217,113 +231,6 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
             self._notifying = False
         if self._closed and not is_over:
             self._notify(is_over=True)
-
-    def on_stall(self, after_s: float = 60.0, callback: Callable[[str], Any] | None = None) -> None:
-        """Report what everything does when the loop has waited long in `next`.
-
-        The text goes to the logger `windrow.stall` as a warning, once for each stall: the activity that
-        is waited for, the stacks of the loop's thread and of Windrow's own, what each worker process
-        does, and the remote requests of this process. A thread looks for stalls; it ends with the
-        iterator. A pickled or forked iterator does not have it.
-
-        Args:
-            after_s: Seconds of waiting in one `next` that make a stall, more than 0. 0 stops the watch.
-            callback: Also gets the text, in that thread. What it raises is logged.
-
-        Raises:
-            ArgumentError: If `after_s` is not a number of seconds, or `callback` cannot be called.
-            ClosedError: If the iterator was closed.
-
-        Example:
-            >>> import threading, windrow
-            >>> seen = threading.Event()
-            >>> dataset = windrow.MapDataset.range(3).map(lambda n: n if seen.wait(10) else None)
-            >>> iterator = iter(dataset)
-            >>> iterator.on_stall(0.01, lambda text: (print(text.splitlines()[0][:15]), seen.set()))
-            >>> next(iterator)
-            next has waited
-            0
-            >>> iterator.close()
-        """
-        self._check_is_chain("on_stall")
-        if not isinstance(after_s, numbers.Real) or not 0 <= after_s < float("inf"):
-            raise ArgumentError(
-                f"on_stall: after_s must be a number of seconds, or 0 to stop, got {after_s!r}"
-            )
-        if callback is not None and not callable(callback):
-            raise ArgumentError(
-                f"on_stall: callback must take a string, or be None, got {callback!r}"
-            )
-        self._end_stall_watch()
-        if after_s:
-            self._check_open()
-            from windrow.stalls import StallWatch  # few processes watch
-
-            self._stall_watch = StallWatch(self, self._meter, float(after_s), _stalled, callback)
-
-    def _end_stall_watch(self) -> None:
-        watch, self._stall_watch = self._stall_watch, None
-        if watch is not None:
-            watch.stop()
-
-    def keep_history(self, path: str | os.PathLike[str] | None) -> None:
-        """Append to a file which records each element from here on is made of.
-
-        `windrow.history.read` and `windrow records` list the records of any step from it, without the
-        data. A row takes few bytes: about four where the order is random, almost none where it is in
-        order. What was given is in the file after some 16,000 rows, after 5 seconds, when a state is
-        taken, and at the end. A file that exists is continued. If it cannot be written during the run,
-        a warning is logged, the run continues, and the history has a gap.
-
-        A pickled or forked iterator keeps no history.
-
-        Args:
-            path: A file of this process and this iterator alone, on a disk. None ends the history.
-
-        Raises:
-            PlanError: If another iterator writes the file. `next` raises it if a node of the chain, one
-                of your own, does not say what its rows are made of.
-            SourceError: If the file is not a history.
-            OSError: If the file cannot be opened.
-            ClosedError: If the iterator was closed.
-
-        Example:
-            >>> import windrow
-            >>> with iter(windrow.MapDataset.range(100).shuffle(seed=1).batch(4)) as iterator:
-            ...     iterator.keep_history("run.history")
-            ...     batches = [batch.tolist() for batch in iterator]
-            >>> step = windrow.history.read("run.history").step(7)
-            >>> [record for _, record in step.records] == batches[7], step.rows
-            (True, (28, 32))
-        """
-        self._check_is_chain("keep_history")
-        self._end_history()
-        if path is None:
-            return
-        self._check_open()
-        from windrow.history.keeping import Keeper, Keeping  # few processes keep one
-
-        named = self._named()
-        keeper = Keeper(path, named.tail, named.fingerprint)
-        self._keep_position()
-        with self._meter.lock:
-            self._keeper = keeper
-            self._note_block(self._marks, self._made_of, self._given)
-        self._keeping = Keeping(self, keeper)
-
-    def _note_given(self) -> None:
-        """Note what was given since; any thread may call this."""
-        keeper = self._keeper
-        if keeper is not None:
-            with self._meter.lock:
-                keeper.given(self._given)
-            keeper.flush()
-
-    def _end_history(self) -> None:
-        self._note_given()
-        keeping, self._keeper, self._keeping = self._keeping, None, None
-        if keeping is not None:
-            keeping.end()
 
     @abc.abstractmethod
     def get_state(self) -> dict[str, Any]:
@@ -404,7 +311,3 @@ class _Listener:
     every_s: float
     due_s: float
     was_called_at_end: bool = False
-
-
-def _stalled(iterator: BaseIterator[Any], waited_s: float) -> str:
-    return iterator._stall_text(waited_s)

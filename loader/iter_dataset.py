@@ -14,7 +14,7 @@ from windrow.base import Dataset, applied, nodes_of, refuse_instances
 from windrow.base_iterator import Epochs
 from windrow.core.renamed import explains_misfits
 from windrow.errors import ArgumentError, PlanError
-from windrow.iterator import DatasetIterator
+from windrow.iterator import DatasetIterator, records_of
 from windrow.transforms import functions, nodes
 from windrow.transforms.arguments import AT_END, AtEnd, checked_seed, integer, one_of, weights_given
 from windrow.transforms.mixtures import Schedule, named_weights, scheduled
@@ -567,19 +567,21 @@ class IterDataset(Dataset[T_co]):
         checked = as_multiprocessing_options(options)
         return IterDataset(nodes.ProcessNode((self._node,), checked, worker_init_fn))
 
-    def records_of(self, index: int) -> Records:
-        """The records that element number `index` of the stream is made of, without reading.
+    def records_of(self, index: int | dict[str, Any]) -> Records:
+        """The records that an element of the stream is made of, without reading.
 
         See `MapDataset.records_of`. Packed rows have a list for each row. A map of a `MapDataset` that returns None, and so makes an
         element absent, counts as one that does not.
 
         Args:
-            index: At least 0.
+            index: The number of the element, at least 0; or a state, for the element after it. Where
+                values decide which element that is, it is made, and its records are read.
 
         Raises:
             PlanError: If values decide which elements come, as in a filter, a `flat_map` or a packer
-                of streams: iterate then, and ask `DatasetIterator.records_of_last`.
+                of streams, and `index` is a number.
             RecordIndexError: If the stream has no such element.
+            StateError: If the state is invalid, or belongs to another chain or other data.
 
         Example:
             >>> import windrow
@@ -587,10 +589,7 @@ class IterDataset(Dataset[T_co]):
             >>> [record for _, record in stream.records_of(1)]
             [1, 0, 5, 4]
         """
-        # Few processes ask: a worker and a training loop do not load it.
-        from windrow.engine.record_names import records_of_stream
-
-        return records_of_stream(self._node, integer(index, "records_of: index"))
+        return records_of(self._node, index)
 
     def __iter__(self) -> DatasetIterator[T_co]:
         return Epochs.of(self, DatasetIterator(self._node))

@@ -33,7 +33,7 @@ from windrow.errors import (
 from windrow.state import Identity, check_reach
 from windrow.stats.profiler import Profiler
 from windrow.transforms import tables
-from windrow.transforms.arguments import at_least
+from windrow.transforms.arguments import at_least, integer
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     Node,
@@ -43,6 +43,7 @@ from windrow.transforms.nodes import (
     has_own,
     origin,
     tail_of,
+    undecided,
 )
 from windrow.transforms.row_blocks import OwnStates
 
@@ -174,7 +175,6 @@ class DatasetIterator(BaseIterator[T_co]):
                 self._epochs.ended = True
             self._is_over = self._tail.agree is not None
             self._end_workers()
-            self._note_given()
             meter.stopped(is_over=True)
             self._bad.passed(self._position, is_over=True)
             self._notify(is_over=True)
@@ -184,22 +184,11 @@ class DatasetIterator(BaseIterator[T_co]):
         elements = list(tables.elements(block.table))
         elements.reverse()
         with meter.lock:  # or another thread could see half of it in `stats`
-            self._note_block(block.marks, block.made_of)
             meter.took(len(elements), size_bytes, made)
             # In one statement, which no interrupt divides.
             self._left, self._marks, self._in_block, self._made_of, self._is_taking = (
                 elements, block.marks, len(elements), block.made_of, False
             )  # fmt: skip
-
-    def _stall_text(self, waited_s: float) -> str:
-        from windrow.stalls import described
-
-        workers = [] if self._executors is None else self._executors.activity()
-        code = DatasetIterator._next_block.__code__
-        return described(
-            *(waited_s, self._meter, workers),
-            lambda frame: frame.f_code is code and frame.f_locals.get("self") is self,
-        )
 
     def _keep_position(self) -> None:
         if self._marks is not None and self._given:
@@ -207,8 +196,6 @@ class DatasetIterator(BaseIterator[T_co]):
             rows = self._made_of
             self._last = (None if rows is None else rows.sliced(self._given - 1, self._given),)
             self._bad.passed(self._position)
-            if self._keeper is not None:
-                self._keeper.given(self._given)
             if self._has_own:
                 from windrow import own_nodes
 
@@ -307,9 +294,8 @@ class DatasetIterator(BaseIterator[T_co]):
         return blocks
 
     def _begin_anew(self) -> None:
-        """Start with empty statistics, no callback and no history, in a forked child."""
+        """Start with empty statistics and no callback, in a forked child."""
         self._meter, self._listener = Profiler(self._running), None
-        self._keeper = self._keeping = self._stall_watch = None
 
     def _leave_to_parent(self) -> None:
         """Leave prefetched elements and their threads to the parent process, in a forked child."""
@@ -334,8 +320,6 @@ class DatasetIterator(BaseIterator[T_co]):
         """
         _register_with_grain()
         self._keep_position()
-        if self._keeper is not None:
-            self._keeper.flush()  # a step of a checkpoint is in the history
         return self._named().state(self._found())
 
     def _found(self) -> RowPosition:
@@ -513,6 +497,19 @@ class DatasetIterator(BaseIterator[T_co]):
 
         return records_of_row(self._running, self._last[0])
 
+    def _records_of_next(self) -> Records:
+        """The records of the element that comes next, which is made if values decide which it is."""
+        from windrow.engine.record_names import end_at_state, records_after, records_of_row
+
+        if undecided(self._node) is None:
+            return records_after(self._running, self._position)
+        try:
+            self._next_block()  # not `next`, which counts it, and asks other shards
+        except StopIteration:
+            raise end_at_state() from None
+        rows = self._made_of
+        return records_of_row(self._running, None if rows is None else rows.sliced(0, 1))
+
     def _named(self) -> Identity:
         if self._identity is None:
             self._identity = Identity.of(self._node)
@@ -529,8 +526,6 @@ class DatasetIterator(BaseIterator[T_co]):
         self._closed = True
         self._drop(CLOSING_S)
         self._end_workers()
-        self._end_history()
-        self._end_stall_watch()
         self._meter.stopped(is_over=True)
         self._notify(is_over=True)
 
@@ -552,6 +547,16 @@ class DatasetIterator(BaseIterator[T_co]):
         from windrow import shown  # few processes print
 
         return shown.iterator_html(self._node, self.stats())
+
+
+def records_of(node: Node, index: int | dict[str, Any]) -> Records:
+    """The records of an element of a stream: its number, or the state before it."""
+    if isinstance(index, dict):
+        with DatasetIterator[Any](node) as iterator:
+            return iterator.set_state(index)._records_of_next()
+    from windrow.engine.record_names import records_of_stream  # few processes ask
+
+    return records_of_stream(node, integer(index, "records_of: index"))
 
 
 _all: weakref.WeakSet[DatasetIterator[Any]] = weakref.WeakSet()

@@ -85,7 +85,7 @@ def test_every_kind_of_thing_to_add_has_a_test() -> None:
         ("loader/explain/explanation.py", "_BYTES"),
         ("loader/stats/read_counters.py", "ReadCounters"),
         ("loader/stats/stats.py", "Stats"),
-        ("loader/sinks.py", "_COSTS"),
+        ("loader/metrics.py", "_COSTS"),
     ],
 )
 def test_the_files_to_edit_hold_what_is_edited(path: str, name: str) -> None:

@@ -99,7 +99,11 @@ _CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {"converters.md": _c
 
 
 # Pages that need a package. Some of these pages take long.
-_NEEDS = {"use-with-flax-nnx.md": "flax", "remote.md": "icechunk"}
+_NEEDS = {
+    "use-with-flax-nnx.md": ("flax",),
+    "remote.md": ("icechunk",),
+    "monitor-a-run.md": ("opentelemetry", "prometheus_client", "tensorboardX"),
+}
 _SLOW = ("use-with-flax-nnx.md",)
 _RUN = [pytest.param(p, marks=[pytest.mark.jobs] if p.name in _SLOW else []) for p in PAGES]
 
@@ -108,8 +112,8 @@ _RUN = [pytest.param(p, marks=[pytest.mark.jobs] if p.name in _SLOW else []) for
 def test_the_programs_on_a_page(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if path.name in _NEEDS:
-        pytest.importorskip(_NEEDS[path.name])
+    for package in _NEEDS.get(path.name, ()):
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     names = run_page(path.read_text(encoding="utf-8"), path.name)
     if path.name in _CHECKS:

@@ -113,6 +113,9 @@ def test_a_page_and_budgets_are_written_anew(toy: Path) -> None:
     house.main(["--root", str(toy), "--write"])
     table = house.table(house.House.of(toy))
     assert page.read_text() == f"Before.\n\n{table}\n\nAfter.\n"
+    page.write_text(page.read_text().replace("| windrow.core ", "| windrow.gone "))
+    house.main(["--root", str(toy), "--write"])
+    assert page.read_text() == f"Before.\n\n{table}\n\nAfter.\n"
     assert rooms.read_text() == '{"windrow": 11, "windrow.core": 3, "windrow.transforms": 1,}\n'
 
 

@@ -26,8 +26,6 @@ MODULES: Final = (
     "windrow.transforms",
     "windrow.converters",
     "windrow.checkpoint",
-    "windrow.sinks",
-    "windrow.history",
     "windrow.errors",
 )
 # Of this section mkdocstrings knows the plural only, and shows it as code.

@@ -50,7 +50,6 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "bench": "Measure reading in order, block-shuffled and globally shuffled.",
     "explain": "Predict what a dataset of your program will read, decode and hold.",
     "report": "Write a page about a dataset of your program.",
-    "records": "List the records that a step of a run was made of, from its history.",
     "tfds-build": "Build a dataset of TensorFlow Datasets, and Zarr copies of it if wanted.",
 }
 _REFUSED_ARGUMENTS: Final = (

@@ -48,9 +48,9 @@ NO_INDEX: Final = (
 
 
 OF_ITERATORS: Final = (
-    *("close", "get_state", "has_lanes_of", "keep_history", "load", "load_state_dict", "on_stall"),
-    *("on_stats", "records_of_last", "save", "seek", "set_state", "skip", "start_prefetch"),
-    *("state_dict", "stats"),
+    *("close", "get_state", "has_lanes_of", "load", "load_state_dict", "metrics", "on_stats"),
+    *("records_of_last", "save", "seek", "set_state", "skip", "start_prefetch", "state_dict"),
+    "stats",
 )
 """Methods that iterators have and datasets have not."""
 

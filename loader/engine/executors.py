@@ -206,10 +206,6 @@ class Executors:
             else {}
         )
 
-    def activity(self) -> list[str]:
-        """What each worker does, as text. Any thread may call it."""
-        return [text for executor in self._all for text in executor.activity()]
-
     def forget(self) -> None:
         """What is under way is not wanted any more."""
         for executor in self._all:

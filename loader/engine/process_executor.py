@@ -152,10 +152,6 @@ class ProcessExecutor:
         """Bytes of the arrays of work items that are not done."""
         return 0 if self.workers is None else self.workers.request_bytes
 
-    def activity(self) -> list[str]:
-        """What each worker does, as text. Any thread may call it."""
-        return [] if self.workers is None else self.workers.activity()
-
     def interrupt(self) -> None:
         """Make every wait for a worker return, with a ClosedError."""
         if self.workers is not None:

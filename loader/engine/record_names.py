@@ -6,18 +6,16 @@ Rows of a stream carry the elements of chains that they are made of (`transforms
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.engine.record_trace import at_rows, leaves_of, trace
-from windrow.engine.rows_made_of import row_at
+from windrow.engine.rows_made_of import next_row, row_at
 from windrow.errors import PlanError, RecordIndexError
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import Node, random_access_parts, tail_of, undecided
-
-IntArray = npt.NDArray[np.int64]
 
 
 class RecordOf(NamedTuple):
@@ -58,8 +56,8 @@ def records_of_stream(node: Node, index: int) -> Records:
     deciding = undecided(node)
     if deciding is not None:
         raise PlanError(
-            f"records_of: {deciding.label} decides by values which elements the stream has; iterate"
-            " it, and ask the iterator with records_of_last()"
+            f"records_of: {deciding.label} decides by values which elements the stream has; give a state"
+            " before the element, or iterate, and ask the iterator with records_of_last()"
         )
     if not 0 <= index < 2**63:
         raise RecordIndexError(
@@ -75,6 +73,27 @@ def records_of_stream(node: Node, index: int) -> Records:
     return _by_row(node, row, _named(node, random_access_parts(running), row))
 
 
+def records_after(node: Node, position: Sequence[int]) -> Records:
+    """The records of the element after a position of a stream.
+
+    Args:
+        node: The chain that an iterator runs. It is not `undecided`.
+        position: `node.width` integers.
+
+    Raises:
+        RecordIndexError: If the stream ends there.
+    """
+    row = next_row(node, position)
+    if row is None:
+        raise end_at_state()
+    return records_of_row(node, row)
+
+
+def end_at_state() -> RecordIndexError:
+    """The error where no element follows a state."""
+    return RecordIndexError("records_of: the stream ends at this state; give an earlier one")
+
+
 def records_of_row(node: Node, row: MadeOf | None) -> Records:
     """The records of one row that a stream gave.
 
@@ -83,7 +102,7 @@ def records_of_row(node: Node, row: MadeOf | None) -> Records:
     """
     if row is None:
         raise PlanError(
-            "records_of_last: a node of this chain does not say what its rows are made of"
+            "the records are unknown: a node of this chain does not say what its rows are made of"
         )
     return _by_row(node, row, _named(node, random_access_parts(node), row))
 
@@ -96,34 +115,16 @@ def _row_of(chain: Node, index: int) -> MadeOf:
     return MadeOf.of_elements(0, np.array([index], np.int64))
 
 
-class RecordColumns(NamedTuple):
-    """The records of some rows, in row order; each is int64 `(records,)`.
-
-    Args:
-        row: The number of the row.
-        part: The part of the row that the record is in.
-        source, record: As in `RecordOf`.
-    """
-
-    row: IntArray
-    part: IntArray
-    source: IntArray
-    record: IntArray
-
-
-def record_columns(node: Node, chains: list[Node], rows: MadeOf) -> RecordColumns:
-    """The records of rows.
+def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, RecordOf]]:
+    """The records of one row in row order, each with the part of the row that it is in.
 
     Args:
         node: The chain, which numbers the sources.
-        chains: The chains of `rows`: see `random_access_parts`.
-        rows: What the rows are made of.
+        chains: The chains of `row`: see `random_access_parts`.
+        row: What the row is made of.
     """
-    simple = _one_each(node, chains, rows)
-    if simple is not None:
-        return simple
     numbers = {key: number for number, key in enumerate(leaves_of(node))}
-    part, chain, element, own_row, own_rows = rows.items.T
+    part, chain, element, own_row, own_rows = row.items.T
     # Rows of (part, row of the element, item, source, record).
     found = [np.zeros((0, 5), np.int64)]
     for number in np.unique(chain).tolist():
@@ -143,50 +144,17 @@ def record_columns(node: Node, chains: list[Node], rows: MadeOf) -> RecordColumn
             columns = part[items][of[at]], inner[at], items[of[at]], source, taken.records
             found.append(np.column_stack(columns))
     names = np.concatenate(found)
-    row = names[:, 2]
-    if rows.bounds is not None:
-        row = np.searchsorted(rows.bounds, row, side="right") - 1
-    keys = (1, 2, 0) if packs(node) else (2, 1, 0)
-    order = np.lexsort([*(names[:, key] for key in keys), row])
-    return RecordColumns(row[order], *names[order][:, [0, 3, 4]].T)
+    keys = (1, 2, 0) if _packs(node) else (2, 1, 0)
+    names = names[np.lexsort([names[:, key] for key in keys])]
+    return [(part, RecordOf(source, record)) for part, _, _, source, record in names.tolist()]
 
 
-def _one_each(node: Node, chains: list[Node], rows: MadeOf) -> RecordColumns | None:
-    """The records where each row of an element is one record, and one chain has all, as in most streams."""
-    if rows.chain is None:
-        return None
-    traced = trace(chains[rows.chain], rows.found, uneven=True)
-    size = int(traced.counts.sum())
-    if sum(len(taken.rows) for taken in traced.taken) != size or not traced.counts.all():
-        return None
-    numbers = {key: number for number, key in enumerate(leaves_of(node))}
-    source, record = np.full(size, -1), np.zeros(size, np.int64)
-    for taken in traced.taken:
-        source[taken.rows], record[taken.rows] = numbers[id(taken.leaf)], taken.records
-    if (source < 0).any():
-        return None
-    item = np.repeat(np.arange(len(traced.counts)), traced.counts)
-    row, part = item, np.zeros_like(item)
-    if rows.bounds is not None:
-        row = np.repeat(np.arange(len(rows)), np.diff(rows.bounds))[item]
-        part = item - rows.bounds[row]
-    return RecordColumns(row, part, source, record)
-
-
-def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, RecordOf]]:
-    """The records of one row in row order, each with the part of the row that it is in."""
-    found = record_columns(node, chains, row)
-    names = map(RecordOf, found.source.tolist(), found.record.tolist())
-    return list(zip(found.part.tolist(), names, strict=True))
-
-
-def packs(node: Node) -> bool:
-    """Whether rows of the chain are packed of several elements."""
+def _packs(node: Node) -> bool:
     return any(each.packs for each in node.walk())
 
 
 def _by_row(node: Node, row: MadeOf, names: list[tuple[int, RecordOf]]) -> Records:
-    if not packs(node):
+    if not _packs(node):
         return [name for _, name in names]
     found: list[list[RecordOf]] = [[] for _ in range(1 if row.parts is None else row.parts[0])]
     for part, name in names:

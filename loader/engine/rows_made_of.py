@@ -59,17 +59,31 @@ def row_at(node: Node, number: int) -> tuple[MadeOf | None, int]:
         What it is made of, and how many rows are before it. If the stream has no such row, these are
         None and the number of its rows.
     """
-    chains = {id(chain): k for k, chain in enumerate(random_access_parts(node))}
+    chains = _numbered_chains(node)
 
     def run(node: Node, position: Sequence[int], count: int, unit: int | None) -> Moved:
         return skipping.passed_in(_rows(node, position, chains, None), position, count)
 
     before = skipping.after(node, origin(node), number, run)
-    if before.passed == number:
-        for block in _rows(node, before.position, chains, None):
-            if len(block):
-                return None if block.made_of is None else block.made_of.sliced(0, 1), number
-    return None, before.passed
+    row = next_row(node, before.position) if before.passed == number else None
+    return row, before.passed
+
+
+def next_row(node: Node, position: Sequence[int]) -> MadeOf | None:
+    """What the row after a position is made of; None if the stream ends there.
+
+    Args:
+        node: A stream that is not `undecided`.
+        position: `node.width` integers.
+    """
+    for block in _rows(node, position, _numbered_chains(node), None):
+        if len(block):
+            return None if block.made_of is None else block.made_of.sliced(0, 1)
+    return None
+
+
+def _numbered_chains(node: Node) -> dict[int, int]:
+    return {id(chain): k for k, chain in enumerate(random_access_parts(node))}
 
 
 def _rows(

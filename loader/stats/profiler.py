@@ -144,11 +144,6 @@ class ActivityClock:
             _add(spent_s, {at[0]: self._clock() - at[1]})
         return spent_s
 
-    def activity(self) -> tuple[str, float] | None:
-        """What is done now, and its seconds so far; None if that is not counted. Any thread may ask."""
-        at = self._at
-        return None if at is None else (at[0], self._clock() - at[1])
-
     def heard_s(self) -> dict[str, float]:
         """Seconds of worker processes by activity."""
         return dict(self._heard_s)
@@ -300,11 +295,6 @@ class Profiler:
     def now_s(self) -> float:
         """The time by the clock."""
         return self._clock()
-
-    def waiting_since_s(self) -> float | None:
-        """When the loop began to wait, by the clock; None if it does not wait. Any thread may ask."""
-        did, since_s, _, _ = self._loop
-        return since_s if did == _WAITS else None
 
     def renew(self, *, in_turn: bool) -> ActivityClock:
         """Return a new maker for another run; earlier makers are no longer counted.

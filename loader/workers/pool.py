@@ -295,11 +295,6 @@ class WorkerPool:
         """End all processes, at once and for good."""
         self._kill()
 
-    def activity(self) -> list[str]:
-        """What each worker does, as text. Any thread may call it."""
-        now = time.monotonic()
-        return [worker.activity(now) for worker in list(self._processes.workers)]
-
     # --- jobs ---
 
     def _is_decided(self, job: Job) -> bool:

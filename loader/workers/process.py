@@ -179,22 +179,6 @@ class WorkerProcess:
         self.verdict = self.verdict or verdict
         self._process.kill()
 
-    def activity(self, now: float) -> str:
-        """What the worker does, as text.
-
-        Args:
-            now: The time, by `time.monotonic`.
-        """
-        who, jobs = f"worker {self.index} (process {self.process_id})", len(self.jobs)
-        if self.has_ended:
-            return f"{who}: has ended"
-        if not self.is_ready:
-            return f"{who}: loads its program"
-        if not jobs:
-            return f"{who}: has nothing to do"
-        waiting = f", and {jobs - 1} more wait" if jobs > 1 else ""
-        return f"{who}: at work on a job, silent for {now - self.since_s:.1f} s{waiting}"
-
     @property
     def process_id(self) -> int:
         """Its id in the system."""

@@ -18,7 +18,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar, TypeVarTuple
 
-from windrow.core.in_flight import InFlight
 from windrow.core.redaction import Redaction, shown_url
 from windrow.errors import WindrowError
 from windrow.sources.remote.faults import RequestError, as_fault, failure
@@ -89,28 +88,27 @@ class Attempts:
         faults: list[RequestError] = []
         store = store_of(url)
         hedge_bytes = size_bytes if is_range and self._options.hedge else 0
-        with InFlight(lambda: self._described(url, where(), faults)):
-            while True:
-                try:
-                    found = await self._once(store, faults, size_bytes, hedge_bytes, ask, *args)
-                except RequestError as fault:
-                    if len(faults) == 1:
-                        failed_s = self._outages.clock()
-                    if not fault.transient or (
-                        len(faults) > self._options.retries
-                        and not self._outages.waits(url, faults, failed_s)
-                    ):
-                        break
-                else:
-                    if self._outages.away:
-                        self._outages.answered(url)
-                    return found
-                seconds = pause_s(self._options, faults)
-                if _log.isEnabledFor(logging.DEBUG):
-                    from windrow.core.debug_log import debug
+        while True:
+            try:
+                found = await self._once(store, faults, size_bytes, hedge_bytes, ask, *args)
+            except RequestError as fault:
+                if len(faults) == 1:
+                    failed_s = self._outages.clock()
+                if not fault.transient or (
+                    len(faults) > self._options.retries
+                    and not self._outages.waits(url, faults, failed_s)
+                ):
+                    break
+            else:
+                if self._outages.away:
+                    self._outages.answered(url)
+                return found
+            seconds = pause_s(self._options, faults)
+            if _log.isEnabledFor(logging.DEBUG):
+                from windrow.core.debug_log import debug
 
-                    debug(_log, "%s: in %.1f s", self._described(url, where(), faults), seconds)
-                await asyncio.sleep(seconds)
+                debug(_log, "%s: in %.1f s", self._described(url, where(), faults), seconds)
+            await asyncio.sleep(seconds)
         took_s = time.monotonic() - began_s
         raise failure(
             *(self._what, url, where(), faults, took_s, self._redaction),

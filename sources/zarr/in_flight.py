@@ -33,7 +33,6 @@ from typing import Any, Final
 
 from windrow.core.cancellation import CancelScope, current_scope, settle, stopped
 from windrow.core.daemon_threads import DaemonPool
-from windrow.core.in_flight import InFlight
 from windrow.core.text import counted
 from windrow.sources.remote.attempts import pause_s
 from windrow.sources.remote.faults import RequestError, status_fault
@@ -70,7 +69,6 @@ class _RemoteRead:
     faults: list[RequestError] = dataclasses.field(default_factory=list)
     failed_s: float = 0.0
     again_s: float = math.inf
-    shown: InFlight | None = None
     is_cancelled: bool = False
     cancel_scope: CancelScope | None = None
 
@@ -218,9 +216,6 @@ class InFlightLimiter:
             read.began_s = time.monotonic()
             read.due = read.began_s + self._limit_s(read)
             begun = not self._under_way
-            if self._outages is not None:
-                read.shown = InFlight(lambda: _described(read))
-                read.shown.__enter__()  # before anyone can end it
             self._under_way.add(read)
         if begun:
             _watch(self)
@@ -309,8 +304,6 @@ class InFlightLimiter:
             self._bytes -= read.weight_bytes
             if error is None and self._outages is not None and self._outages.away:
                 self._outages.answered(read.where)
-        if read.shown is not None:
-            read.shown.__exit__()
         if error is None:
             self._stats.received(read.size_bytes)
             self._stats.took(time.monotonic() - read.began_s)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -108,6 +109,54 @@ def test_the_last_records_are_those_of_the_element(stream: Any, start: int) -> N
     iterator.set_state(first.get_state())
     for element in iterator:
         assert iterator.records_of_last() == names(element)
+
+
+@given(filters=st.booleans(), data=st.data())
+def test_the_records_after_any_state_are_those_of_the_next_element(
+    filters: bool, data: st.DataObject
+) -> None:
+    stream = data.draw(named_chains(filters=filters))
+    iterator = iter(stream)
+    state = iterator.get_state()
+    for element in iterator:
+        assert stream.records_of(state) == names(element)
+        state = iterator.get_state()
+    with pytest.raises(windrow.errors.RecordIndexError, match="the stream ends at this state"):
+        stream.records_of(state)
+
+
+def test_no_record_is_read_to_name_those_after_a_state_of_another_batch_size() -> None:
+    source = Counted(40)
+    rows = M.source(source).shuffle(seed=1)
+    iterator = iter(rows.batch(3))
+    next(iterator)
+    state, read = iterator.get_state(), source.read_records
+    for stream in (rows.batch(8).to_iter_dataset(), rows.to_iter_dataset().batch(8)):
+        found = stream.records_of(state)
+        assert source.read_records == read
+        assert [record for _, record in found] == next(iter(stream).set_state(state)).tolist()
+        source.read_records = read
+
+
+def test_an_element_that_is_made_to_be_named_leaves_no_trace(tmp_path: Path) -> None:
+    numbers = M.source(["one", "2", "3"]).map(int).to_iter_dataset()
+    stream = numbers.on_bad("skip", log=tmp_path / "bad.jsonl")
+    assert stream.records_of(iter(stream).get_state()) == [RecordOf(0, 1)]
+    assert not (tmp_path / "bad.jsonl").exists()
+    assert list(stream) == [2, 3]
+    assert len((tmp_path / "bad.jsonl").read_text().splitlines()) == 1
+
+
+def test_shards_name_the_records_after_their_states() -> None:
+    stream = M.source(np.arange(60)).shuffle(seed=1).to_iter_dataset(lanes=2)
+    for rows in (stream, stream.filter(lambda n: n % 3 > 0).repeat()):
+        shards = [rows.batch(8).shard(shard, 2) for shard in range(2)]
+        iterators = [iter(shard) for shard in shards]
+        for _ in range(3):
+            states = [iterator.get_state() for iterator in iterators]
+            whole = windrow.merge_states(states)
+            for shard, state, element in zip(shards, states, map(next, iterators), strict=True):
+                assert shard.records_of(state) == shard.records_of(whole) == names(element)
 
 
 @given(stream=named_chains(filters=False))

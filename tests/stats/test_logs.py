@@ -43,7 +43,7 @@ def test_all_loggers_are_of_one_tree() -> None:
                         if isinstance(each, ast.Constant) and isinstance(each.value, str)
                     }
     documented = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
-    assert {"windrow.plan", "windrow.stall"} <= names
+    assert {"windrow.plan", "windrow.bad_records"} <= names
     for name in names:
         assert name.startswith("windrow.")
         assert f"`{name}`" in documented

@@ -15,10 +15,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from windrow.errors import PlanError
-from windrow.transforms.nodes.base import STREAM, IntArray, Node
+from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.following import joins_lanes, replaced
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
 from windrow.transforms.nodes.regroup import BatchNode
@@ -205,24 +203,6 @@ class Tail:
                 part[place] = None
             lanes[lane] = part
         return RowPosition(own[-1], lanes, after)
-
-    def row_counts(self, marks: IntArray, lead: int = 0) -> IntArray:
-        """The rows of a state at each of several positions of the chain that runs.
-
-        Args:
-            marks: int64 `(n, width)`.
-            lead: See `run`.
-
-        Returns:
-            int64 `(n,)`, the same as `rows_of(position, lead).rows`.
-        """
-        own = marks[:, : marks.shape[1] - self.after]
-        if not self.is_indexed or self.batch is None:
-            return own[:, -1]
-        numbers, length = own[:, 0], self.batch.parent.length
-        size = min(self.batch.size, length)  # the given size may not fit into int64
-        before = np.where(numbers > 0, lead + (numbers - 1) * size, 0) if lead else numbers * size
-        return np.minimum(before, length)
 
     def position_of(self, found: RowPosition) -> tuple[list[int], int]:
         """The position in the chain that runs, and the `lead` of that chain."""

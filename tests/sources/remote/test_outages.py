@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
+from fsspec.asyn import get_loop
 
 import windrow
 from tests.far_arrays import array_over, values, write_ways
@@ -194,17 +196,13 @@ def test_a_copy_waits_as_its_original(server: RangeServer, file: RemoteFile) -> 
 def test_a_cancelled_wait_ends_at_once(server: RangeServer, file: RemoteFile) -> None:
     server.chance(1.0, [status(503)])
     reader = fetcher(dataclasses.replace(PATIENT, backoff_s=500.0, max_backoff_s=500.0, retries=0))
+    others = asyncio.all_tasks(get_loop())
     running = reader.start([ByteRange(file, 0, 3000)])
     assert until(lambda: reader.stats.counts()["faults"] != {})
+    assert not asyncio.all_tasks(get_loop()) <= others
     with within(1.0):
         running.cancel()
-        assert until(lambda: not [text for text, _ in windrow_in_flight()])
-
-
-def windrow_in_flight() -> list[tuple[str, float]]:
-    from windrow.core.in_flight import in_flight
-
-    return in_flight()
+        assert until(lambda: asyncio.all_tasks(get_loop()) <= others)
 
 
 # ---- sources

@@ -157,7 +157,7 @@ def test_percentiles_are_of_the_last_requests() -> None:
     }
 
 
-def test_an_iterator_and_the_sinks_report_requests(tmp_path: Path) -> None:
+def test_an_iterator_reports_requests(tmp_path: Path) -> None:
     writer = ArrayRecordWriter(str(tmp_path / "a.array_record"), "group_size:1")
     for number in range(50):
         writer.write(bytes([number]) * 100)
@@ -174,7 +174,7 @@ def test_an_iterator_and_the_sinks_report_requests(tmp_path: Path) -> None:
     assert stats.requests["retries"] == 1
     assert stats.requests["p99_s"] == counts["p99_s"] > 0
     assert "time of a request, 95th percentile" in str(stats)
-    metrics = windrow.sinks.metrics_of(stats)
+    metrics = iterator.metrics()
     assert metrics["request_p95_s"] == counts["p95_s"]
     assert (metrics["retries"], metrics["hedged"], metrics["outage_s"]) == (1.0, 0.0, 0.0)
     assert json.loads(json.dumps(stats.to_json()))["requests"]["retries"] == 1
@@ -183,4 +183,4 @@ def test_an_iterator_and_the_sinks_report_requests(tmp_path: Path) -> None:
     list(local)
     assert local.stats().requests is None
     assert "requests" not in local.stats().to_json()
-    assert "retries" not in windrow.sinks.metrics_of(local.stats())
+    assert "retries" not in local.metrics()

@@ -1,1 +1,0 @@
-from loader.core.in_flight import *

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.rooms import BUDGETS
 from tools import house
 
 # Modules that may dispatch on classes of nodes, and the places where all of them do.
 MOST_MODULES, MOST_ARMS = 6, 45
 MOST_LINES = 599
+MOST_SPARE = 50  # lines of a room's budget that it need not use
 SETTINGS = """
 [tool.setuptools.package-dir]
 windrow = "loader"
@@ -85,6 +87,33 @@ def test_names_and_arms_are_listed(toy: Path, capsys: pytest.CaptureFixture[str]
         "Box: windrow.run, windrow.core.tools",
         "windrow.run: 3 (lines 7, 9, 11)",
     ]
+
+
+def test_no_room_exceeds_its_budget_and_budgets_fall_with_their_rooms() -> None:
+    lines = house.House.of(house.HERE).lines()
+    assert set(lines) == set(BUDGETS)
+    assert {room: lines[room] for room in lines if lines[room] > BUDGETS[room]} == {}
+    spare = {room: BUDGETS[room] for room in lines if lines[room] < BUDGETS[room] - MOST_SPARE}
+    assert spare == {}, "python -m tools.house --write"
+
+
+def test_the_measures_on_the_page_are_those_of_the_house() -> None:
+    page = (house.HERE / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert house.table(house.House.of(house.HERE)) in page, "python -m tools.house --write"
+
+
+def test_a_page_and_budgets_are_written_anew(toy: Path) -> None:
+    (toy / "tests").mkdir()
+    rooms = toy / "tests" / "rooms.py"
+    rooms.write_text('{"windrow": 20, "windrow.core": 3, "windrow.transforms": 1,}\n')
+    page = toy / "ARCHITECTURE.md"
+    page.write_text(
+        "Before.\n\n| room | modules |\n|---|\n| windrow | 1 |\n| in all | 1 |\n\nAfter.\n"
+    )
+    house.main(["--root", str(toy), "--write"])
+    table = house.table(house.House.of(toy))
+    assert page.read_text() == f"Before.\n\n{table}\n\nAfter.\n"
+    assert rooms.read_text() == '{"windrow": 11, "windrow.core": 3, "windrow.transforms": 1,}\n'
 
 
 def test_few_modules_dispatch_on_nodes() -> None:

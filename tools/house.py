@@ -1,6 +1,7 @@
 """Measures the house: modules, lines, imports and names, room by room.
 
     python -m tools.house            the table of this checkout
+    python -m tools.house --write    writes it into ARCHITECTURE.md, and lowers budgets in tests/rooms.py
     python -m tools.house --root DIR that of another one
     python -m tools.house --names    the class names that mean two things, and where
     python -m tools.house --arms     the places that dispatch on node classes
@@ -17,6 +18,7 @@ import argparse
 import ast
 import collections
 import dataclasses
+import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +28,7 @@ from tabulate import tabulate
 from tests.rooms import ROOMS, may_import
 
 HERE = Path(__file__).resolve().parent.parent
+_LAST_ROW = "in all"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +71,13 @@ class House:
                     full = f"{node.module}.{alias.name}"
                     found.add(full if full in self.modules else str(node.module))
         return (found & set(self.modules)) - {module.name}
+
+    def lines(self) -> collections.Counter[str]:
+        """The lines of each room."""
+        found = collections.Counter[str]()
+        for module in self.modules.values():
+            found[module.room] += module.lines
+        return found
 
     def arrows(self) -> Iterator[tuple[Module, Module]]:
         """Pairs of modules of two rooms, of which the first imports the second."""
@@ -121,7 +131,8 @@ def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _table(house: House) -> str:
+def table(house: House) -> str:
+    """Tabulate the measures of all rooms."""
     nodes = house.node_classes()
     twice = {name: where for name, where in house.classes().items() if len(where) > 1}
     arrows = list(house.arrows())
@@ -146,7 +157,7 @@ def _table(house: House) -> str:
             for i, (a, b) in enumerate(zip(sums, figures, strict=True))
         ]
     sums[-1] = len(twice)
-    rows.append(("in all", *(f"{figure:,}" for figure in sums)))
+    rows.append((_LAST_ROW, *(f"{figure:,}" for figure in sums)))
     heads = (
         "room",
         "modules",
@@ -160,16 +171,37 @@ def _table(house: House) -> str:
     return tabulate(rows, heads, tablefmt="github", colalign=("left", *["right"] * 7))
 
 
+def written(page: str, house: House) -> str:
+    """Replace the table of measures on a page by that of a house."""
+    rows = re.compile(rf"^\| room +\| modules.*?^\| {_LAST_ROW} [^\n]*$", re.DOTALL | re.MULTILINE)
+    return rows.sub(lambda _: table(house), page)
+
+
+def lowered(rooms: str, house: House) -> str:
+    """Lower the budgets in the text of `tests/rooms.py` to the lines that rooms have."""
+    lines = house.lines()
+
+    def budget(found: re.Match[str]) -> str:
+        return f'"{found[1]}": {min(int(found[2]), lines[found[1]])},'
+
+    return re.sub(r'"([a-z_.]+)": (\d+),', budget, rooms)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Print what the arguments ask for."""
     parser = argparse.ArgumentParser(prog="python -m tools.house", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--root", type=Path, default=HERE, help="the checkout [this one]")
+    parser.add_argument("--write", action="store_true", help="write the page and the budgets")
     parser.add_argument("--names", action="store_true", help="list ambiguous class names")
     parser.add_argument("--arms", action="store_true", help="list places that dispatch on nodes")
     options = parser.parse_args(argv)
     house = House.of(options.root)
-    if options.names:
+    if options.write:
+        for name, change in (("ARCHITECTURE.md", written), ("tests/rooms.py", lowered)):
+            path = options.root / name
+            path.write_text(change(path.read_text(encoding="utf-8"), house), encoding="utf-8")
+    elif options.names:
         for name, where in sorted(house.classes().items()):
             if len(where) > 1:
                 print(f"{name}: {', '.join(where)}")
@@ -179,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if lines := house.arms(module, nodes):
                 print(f"{module.name}: {len(lines)} (lines {', '.join(map(str, lines))})")
     else:
-        print(_table(house))
+        print(table(house))
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ class Identity:
         """What a state holds of a position of the chain as it was written, which counts no rows.
 
         Raises:
-            StateError: If it is no position of this chain.
+            StateError: If it is not a position of this chain.
         """
         return self.tail.rows_at(_checked(position, self.tail.node.width))
 

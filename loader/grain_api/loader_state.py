@@ -67,7 +67,7 @@ def resume(iterator: DatasetIterator[Any], position: Sequence[int]) -> None:
     """Continue at a position of the chain as its user wrote it.
 
     Raises:
-        StateError: If it is no position of this chain, or beyond the end of the data.
+        StateError: If it is not a position of this chain, or beyond the end of the data.
     """
     found = iterator._named().at(position)
     check_reach(iterator._tail, found)

@@ -117,8 +117,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 }
 # The lines that each package may have. The numbers only fall: `python -m tools.house --write` lowers them.
 BUDGETS: Final[dict[str, int]] = {
-    "windrow.core": 2210,
-    "windrow.sources": 3571,
+    "windrow.core": 2046,
+    "windrow.sources": 3557,
     "windrow.transforms": 6610,
     "windrow.transforms.nodes": 9555,
     "windrow.sources.remote": 3859,
@@ -134,14 +134,14 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.zarr": 5651,
     "windrow.converters.texts": 1981,
     "windrow.converters.tfds": 1335,
-    "windrow.stats": 1114,
+    "windrow.stats": 1111,
     "windrow.engine": 8298,
     "windrow.devices": 1402,
     "windrow.quality": 867,
     "windrow.history": 1050,
     "windrow.explain": 2818,
-    "windrow": 7114,
-    "windrow.grain_api": 3504,
+    "windrow": 7071,
+    "windrow.grain_api": 3217,
     "windrow.inspection": 2215,
     "windrow.verification": 1140,
     "windrow.formats": 612,

@@ -238,10 +238,7 @@ class Tail:
         return [*(n or 0 for lane in lanes for n in lane), found.rows, *found.after], 0
 
     def rows_at(self, position: list[int]) -> RowPosition:
-        """What a state holds of a position of the chain as it was written, with no count of rows.
-
-        Over random access the position is a number of elements, batches after the last batch.
-        """
+        """What a state holds of a position of the chain as it was written, which counts no rows."""
         own, after = position[: len(position) - self.after], position[len(position) - self.after :]
         if self.is_indexed:
             rows = own[0] if self.batch is None else _first_row(self.batch, own[0], 0)

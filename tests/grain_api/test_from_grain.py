@@ -78,7 +78,12 @@ def test_streams_are_grains_from_each_place(drawn: Drawn, taken: int) -> None:
     theirs = make.build(drawn.recipe, "grain")
     expected = list(itertools.islice(theirs, MOST))
     assert make.differences(windrow.from_grain(theirs), expected) == []
-    at, iterator = min(taken, len(expected)), begun(theirs)
+    check_places(theirs, expected, min(taken, len(expected)))
+
+
+def check_places(theirs: Any, expected: list[Any], at: int) -> None:
+    """Windrow continues at a place of Grain's iterator."""
+    iterator = begun(theirs)
     for _ in range(at):
         next(iterator)
     assert make.differences(windrow.from_grain(iterator), expected[at:]) == []

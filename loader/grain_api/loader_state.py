@@ -68,7 +68,9 @@ def resume(iterator: DatasetIterator[Any], position: Sequence[int]) -> None:
 
     Raises:
         StateError: If it is not a position of this chain, or beyond the end of the data.
+        ClosedError: If the iterator was closed.
     """
+    iterator._check_open()
     found = iterator._named().at(position)
     check_reach(iterator._tail, found)
     iterator._resume(found)

@@ -141,7 +141,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.history": 1050,
     "windrow.explain": 2818,
     "windrow": 7071,
-    "windrow.grain_api": 3217,
+    "windrow.grain_api": 3219,
     "windrow.inspection": 2215,
     "windrow.verification": 1140,
     "windrow.formats": 612,

@@ -8,7 +8,6 @@ it needs.
 """
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from windrow.formats.inspect import inspect
     from windrow.grain_api.data_loader import DataLoader, DataLoaderIterator, load
     from windrow.grain_api.from_grain import from_grain
-    from windrow.grain_api.grain_states import to_grain_state
     from windrow.grain_api.records import Record, RecordMetadata
     from windrow.iter_dataset import IterDataset
     from windrow.iterator import DatasetIterator
@@ -84,7 +82,6 @@ _MODULE_OF = {
     "report": "windrow.reporting.page",
     "shuffle_quality": "windrow.order_quality",
     "statistics": "windrow.data_statistics",
-    "to_grain_state": "windrow.grain_api.grain_states",
     "tune": "windrow.tuning",
     "verify": "windrow.verification.verify",
 }
@@ -145,7 +142,6 @@ __all__ = [
     "shuffle_quality",
     "sources",
     "statistics",
-    "to_grain_state",
     "transforms",
     "tune",
     "verify",
@@ -155,9 +151,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"windrow.{name}")
-    if name == "BadPiece":
-        warnings.warn("windrow.BadPiece is now windrow.BadChunk", DeprecationWarning, stacklevel=2)
-        name = "BadChunk"
     if name in _MODULE_OF:
         found = getattr(importlib.import_module(_MODULE_OF[name]), name)
         globals()[name] = found

@@ -26,7 +26,6 @@ from typing import (
 
 import numpy as np
 
-from windrow.core.renamed import explains_misfits
 from windrow.core.text import with_article
 from windrow.engine import execute
 from windrow.engine.budgets import default_options
@@ -177,7 +176,6 @@ class Dataset(abc.ABC, Generic[T_co]):
         colocated: Literal[True],
     ) -> ColocatedDataset: ...
 
-    @explains_misfits
     def to_jax(
         self,
         sharding: Any,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
 from windrow.base import Dataset, applied, nodes_of, refuse_instances
 from windrow.base_iterator import Epochs
-from windrow.core.renamed import explains_misfits
 from windrow.errors import ArgumentError, PlanError
 from windrow.iterator import DatasetIterator, records_of
 from windrow.transforms import functions, nodes
@@ -342,7 +341,6 @@ class IterDataset(Dataset[T_co]):
     @overload
     def batch(self, batch_size: int, **options: Unpack[Stacked]) -> IterDataset[Any]: ...
 
-    @explains_misfits
     def batch(
         self,
         batch_size: int,
@@ -538,7 +536,6 @@ class IterDataset(Dataset[T_co]):
         warnings.warn("prefetch is now mp_prefetch", DeprecationWarning, stacklevel=2)
         return self.mp_prefetch(multiprocessing_options)
 
-    @explains_misfits
     def mp_prefetch(
         self,
         options: int | Literal["auto"] | WorkerOptions | None = None,

@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.base import applied, nodes_of, refuse_instances
-from windrow.core.renamed import explains_misfits
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.random_access import Ordered
 from windrow.sources.adapt import as_source
@@ -434,7 +433,6 @@ class MapDataset(Ordered[T_co]):
     @overload
     def batch(self, batch_size: int, **options: Unpack[Stacked]) -> MapDataset[Any]: ...
 
-    @explains_misfits
     def batch(
         self,
         batch_size: int,

@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from windrow import experimental
     from windrow.grain_api.data_loader import DataLoader, load
     from windrow.grain_api.data_loader import DataLoaderIterator as PyGrainDatasetIterator
-    from windrow.grain_api.operations import (
-        BatchOperation,
-        FilterOperation,
-        MapOperation,
-        Operation,
-        RandomMapOperation,
-    )
     from windrow.grain_api.records import Record, RecordMetadata
     from windrow.iter_dataset import IterDataset
     from windrow.iterator import DatasetIterator
@@ -53,24 +46,19 @@ if TYPE_CHECKING:
 _PLACES: Final = {
     "ArrayRecordDataSource": "windrow.sources.array_record.source",
     "Batch": "windrow.transforms",
-    "BatchOperation": "windrow.grain_api.operations",
     "DataLoader": "windrow.grain_api.data_loader",
     "DatasetIterator": "windrow.iterator",
     "DatasetSelectionMap": "windrow.transforms",
-    "FilterOperation": "windrow.grain_api.operations",
     "FilterTransform": "windrow.transforms:Filter",
     "IndexSampler": "windrow.samplers",
     "IterDataset": "windrow.iter_dataset",
     "MapDataset": "windrow.map_dataset",
-    "MapOperation": "windrow.grain_api.operations",
     "MapTransform": "windrow.transforms:Map",
     "MapWithIndexTransform": "windrow.transforms:MapWithIndex",
     "MultiprocessingOptions": "windrow.transforms.options",
     "NoSharding": "windrow.sharding",
-    "Operation": "windrow.grain_api.operations",
     "PyGrainDatasetIterator": "windrow.grain_api.data_loader:DataLoaderIterator",
     "RandomAccessDataSource": "windrow.sources.foreign",
-    "RandomMapOperation": "windrow.grain_api.operations",
     "RandomMapTransform": "windrow.transforms:RandomMap",
     "RangeDataSource": "windrow.sources.memory",
     "ReadOptions": "windrow.transforms.options",
@@ -95,24 +83,19 @@ __all__ = [
     "SEED",
     "ArrayRecordDataSource",
     "Batch",
-    "BatchOperation",
     "DataLoader",
     "DatasetIterator",
     "DatasetSelectionMap",
-    "FilterOperation",
     "FilterTransform",
     "IndexSampler",
     "IterDataset",
     "MapDataset",
-    "MapOperation",
     "MapTransform",
     "MapWithIndexTransform",
     "MultiprocessingOptions",
     "NoSharding",
-    "Operation",
     "PyGrainDatasetIterator",
     "RandomAccessDataSource",
-    "RandomMapOperation",
     "RandomMapTransform",
     "RangeDataSource",
     "ReadOptions",

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from windrow.base import Dataset, stream_of
 from windrow.base_iterator import Epochs
-from windrow.core.renamed import explains_misfits
 from windrow.engine import execute
 from windrow.errors import ArgumentError, RecordIndexError
 from windrow.iter_dataset import IterDataset
@@ -161,7 +160,6 @@ class RandomAccess(Dataset[T_co]):
         node = nodes.ToStreamNode((chain,), options, allow_nones, count)
         return IterDataset(node)
 
-    @explains_misfits
     def mp_prefetch(
         self,
         options: int | Literal["auto"] | WorkerOptions | None = None,
@@ -383,7 +381,6 @@ class Ordered(PlannedByLengths[T_co]):
         """
         return self._with(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
 
-    @explains_misfits
     def shuffle(self, seed: int | None = None) -> Self:
         """Shuffle globally, in another order in each epoch.
 

@@ -28,7 +28,6 @@ from windrow.transforms.nodes import (
     chains_of,
     described,
     earlier_source,
-    fingerprint,
     function_names,
     named_mixture,
     tail_of,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 VERSION = 2
 _WORDS = 500  # characters of JSON, of the chain's description that a state keeps
-_NEEDED = {1: ("position", "fingerprint"), 2: ("rows", "lanes", "fingerprint")}
+_NEEDED = ("version", "rows", "lanes", "fingerprint")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,21 +88,19 @@ class Identity:
             number = state["next_index"]
             if type(number) is int and number < 0:
                 raise StateIndexError(f"state is at element {number}; Grain counts them from 0")
-            checked = _checked([number], 1)
+            found = self.at([number])
             if self.tail.is_indexed:  # the last batch may be shorter, so rows alone do not show it
                 _check_length(number, chains_of(self.tail.node)[0].parent.length)
-            return self.tail.position_of_version_1(checked)
+            return found
         _check_keys(state)
-        is_new = state["version"] == VERSION
-        own = self.fingerprint if is_new else fingerprint(self.tail.node)
-        if state["fingerprint"] not in (own, self._earlier(is_new=is_new, own=own, state=state)):
+        if state["fingerprint"] != self.fingerprint and not self._has_grown(state):
             taken = self.parts.taken_over(state) if self.parts is not None else None
             if taken is not None:
                 return self._row_position(taken)
             raise StateError(
                 "the state was taken over another chain or other data\n"
                 f"  state:    {state.get('chain', '?')} [{state['fingerprint']}]\n"
-                f"  this run: {self.chain} [{own}]\n"
+                f"  this run: {self.chain} [{self.fingerprint}]\n"
                 f"{_hint(self.tail.node, str(state.get('chain')))}"
             )
         if state.get("functions") != self.functions:
@@ -112,20 +109,19 @@ class Identity:
                 " stream resumes at the same place, with the functions of this run",
                 stacklevel=3,
             )
-        if not is_new:
-            position = _checked(state["position"], self.tail.node.width)
-            return self.tail.position_of_version_1(position)
         return self._row_position(state)
 
-    def _earlier(self, *, is_new: bool, own: str, state: dict[str, Any]) -> str:
-        """The fingerprint of a chain that takes the first records of a source that has grown."""
-        if state["fingerprint"] == own:
-            return own  # most states are; the question costs more than the answer
-        return (
-            self.tail.fingerprint(earlier=True)
-            if is_new
-            else fingerprint(self.tail.node, earlier=True)
-        )
+    def at(self, position: Sequence[int]) -> RowPosition:
+        """What a state holds of a position of the chain as it was written, which counts no rows.
+
+        Raises:
+            StateError: If it is not a position of this chain.
+        """
+        return self.tail.rows_at(_checked(position, self.tail.node.width))
+
+    def _has_grown(self, state: dict[str, Any]) -> bool:
+        """Whether a state is of this chain over a source with fewer records, which it takes the first of."""
+        return bool(state["fingerprint"] == self.tail.fingerprint(earlier=True))
 
     def _row_position(self, state: dict[str, Any]) -> RowPosition:
         width, after = self.tail.widths
@@ -269,11 +265,6 @@ def merge_states(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     first = states[0]
     for number, state in enumerate(states):
-        if state["version"] != VERSION:
-            raise StateError(
-                f"merge_states: state {number} has version {state['version']}, which has no lanes;"
-                " only equal states of that version can be merged"
-            )
         for key, what in (("fingerprint", "chains or data"), ("rows", "steps")):
             if state[key] != first[key]:
                 raise StateError(
@@ -391,17 +382,17 @@ def _parsed(state: Any) -> dict[str, Any]:
 
 
 def _check_keys(state: dict[str, Any]) -> None:
-    version = state.get("version")
-    if "version" in state and (type(version) is not int or version not in _NEEDED):
+    version = state.get("version", VERSION)
+    if type(version) is not int or version != VERSION:
         raise StateError(
-            f"state has version {version!r}, this Windrow reads versions 1 and {VERSION};"
-            " restore it with the Windrow that wrote it"
+            f"state has version {version!r}, which another Windrow wrote; this one reads version"
+            f" {VERSION} alone. Start without a state and save anew, or restore it with the Windrow"
+            " that wrote it."
         )
-    needed = _NEEDED.get(version or VERSION, ())
-    if not {"version", *needed} <= set(state):
+    if not set(_NEEDED) <= set(state):
         raise StateError(
             f"not a state of a Windrow iterator: it has the keys {sorted(map(str, state))}, but"
-            f" needs version, {', '.join(needed[:-1])} and {needed[-1]}. Pass the value that"
+            f" needs {', '.join(_NEEDED[:-1])} and {_NEEDED[-1]}. Pass the value that"
             " get_state() returned. (A state of Grain, {'next_index': n}, is only for a chain whose"
             " position is one number.)"
         )

@@ -4,7 +4,6 @@ Public names are imported when they are first used, so that a process loads only
 """
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -120,11 +119,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "is_far":
-        warnings.warn(
-            "windrow.sources.is_far is now is_remote_source", DeprecationWarning, stacklevel=2
-        )
-        name = "is_remote_source"
     if name not in _MODULE_OF:
         # Few processes ask for what is not there.
         raise importlib.import_module("windrow.core.absent_names").absent(__name__, name)

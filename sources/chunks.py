@@ -19,7 +19,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from windrow.core.renamed import old_name, renamed_arguments
 from windrow.errors import ReadError
 from windrow.sources.base import BatchedSource, Columns, IntArray
 from windrow.sources.ragged_column import RaggedColumn, bounds_of, items_of
@@ -102,8 +101,6 @@ class Needs:
     records: IntArray
     chunks: IntArray
 
-    pieces = old_name("chunks")
-
 
 class Part(abc.ABC):
     """Some of every record of a source, in storage of one layout."""
@@ -115,8 +112,6 @@ class Part(abc.ABC):
     @abc.abstractmethod
     def chunk_count(self) -> int:
         """Number of chunks."""
-
-    piece_count = old_name("chunk_count")
 
     @abc.abstractmethod
     def needs(self, indices: IntArray) -> Needs:
@@ -344,7 +339,6 @@ def runs_of(rows: AnyArray, size: int) -> AnyArray:
     return np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
 
 
-@renamed_arguments(piece_rows="chunk_rows")
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ArrayPart(Part):
     """A part whose records are rows, or runs of rows, of an array chunked along its first axis.
@@ -382,8 +376,6 @@ class ArrayPart(Part):
     alone: bool = False
     lengths: Callable[[IntArray], IntArray] | None = None
     of_records: Callable[[ReadError], ReadError] | None = None
-
-    piece_rows = old_name("chunk_rows")
 
     @property
     def row_bytes(self) -> int:

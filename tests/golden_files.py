@@ -15,9 +15,6 @@ from tests.golden_records import observed
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 CHAINS = "chains"
-# States of earlier versions: of version 1, from before states counted rows, and of each release. They
-# are read, and never written again.
-STATES = ("states_v1", "states_0.2.0")
 # For each file except the file of chains: the function that computes it from the stores in a folder.
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "errors": errors,
@@ -55,13 +52,6 @@ def computed(name: str, folder: Path, *, draws: bool = False) -> dict[str, Any]:
         name: {"recipe": recipe, **observed(json.loads(json.dumps(recipe)), folder)}
         for name, recipe in named.items()
     }
-
-
-def states_now() -> dict[str, Any]:
-    """The states of all chains, as a release keeps them."""
-    kept = ("recipe", "state", "positions", "elements", "end")
-    chains = part(CHAINS).items()
-    return {name: {key: one[key] for key in kept} for name, one in chains if "positions" in one}
 
 
 def write(found: Mapping[str, Any]) -> None:

@@ -2,8 +2,7 @@
 
 Without `--write` it says what differs, as the tests do. Names of files after it (`--write errors`)
 leave the others as they are. With `--stores` the archive of stores is made anew first, which
-changes fingerprints where a library writes other files. `--keep 0.2.0` keeps the states of the golden
-chains for a release.
+changes fingerprints where a library writes other files.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.golden_files import CHAINS, GOLDEN, PARTS, computed, part, states_now, write
+from tests.golden_files import CHAINS, GOLDEN, PARTS, computed, part, write
 from tests.golden_records import differences
 from tests.golden_stores import pack, unpack, write_stores
 
@@ -25,11 +24,7 @@ def main() -> int:
     parser.add_argument("files", nargs="*", help=f"of {CHAINS}, {', '.join(PARTS)}; default all")
     parser.add_argument("--write", action="store_true", help="write the files")
     parser.add_argument("--stores", action="store_true", help="make the stores anew first")
-    parser.add_argument("--keep", metavar="VERSION", help="keep the states of a release")
     given = parser.parse_args()
-    if given.keep:
-        write({f"states_{given.keep}": states_now()})
-        return 0
     names = given.files or [CHAINS, *PARTS]
     if unknown := set(names) - {CHAINS, *PARTS}:
         parser.error(f"there is no file {', '.join(sorted(unknown))}")

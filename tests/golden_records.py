@@ -155,22 +155,20 @@ def place_of(state: Mapping[str, Any]) -> dict[str, Any]:
     return {key: state[key] for key in ("rows", "lanes", "after", "bad") if key in state}
 
 
-def restored(recipe: Recipe, held: Mapping[str, Any], folder: Path, most: int = 2) -> Iterator[str]:
+def restored(recipe: Recipe, held: Mapping[str, Any], folder: Path) -> Iterator[str]:
     """What differs after held states are restored: the elements after each, and the end.
 
-    Of the states of a chain `most` are restored, other ones in other chains.
+    Two states of a chain are restored, other ones in other chains.
     """
     elements = held["elements"]
     steps = [step for step in held["positions"] if int(step)]
     turn = int(held["state"]["fingerprint"], 16) % max(1, len(steps))
     dataset = build(recipe, folder)
-    for step in (steps[turn:] + steps[:turn])[:most]:
+    for step in (steps[turn:] + steps[:turn])[:2]:
         at, position = int(step), held["positions"][step]
         with iter(dataset) as iterator:
-            is_old = isinstance(position, list)  # a state of version 1
-            place = {"position": position} if is_old else position
-            iterator.set_state({**held["state"], **place})
-            if not is_old and place_of(iterator.get_state()) != place:
+            iterator.set_state({**held["state"], **position})
+            if place_of(iterator.get_state()) != position:
                 yield f"restored at {step}: the place is {place_of(iterator.get_state())}"
             for number in range(at, at + AFTER):
                 expected = elements[number * _DIGITS : (number + 1) * _DIGITS]

@@ -114,8 +114,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 }
 # The lines that each package may have. The numbers only fall: `python -m tools.house --write` lowers them.
 BUDGETS: Final[dict[str, int]] = {
-    "windrow.core": 2095,
-    "windrow.sources": 3571,
+    "windrow.core": 1931,
+    "windrow.sources": 3557,
     "windrow.transforms": 6610,
     "windrow.transforms.nodes": 9535,
     "windrow.sources.remote": 3857,
@@ -131,13 +131,13 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.zarr": 5651,
     "windrow.converters.texts": 1981,
     "windrow.converters.tfds": 1335,
-    "windrow.stats": 1104,
+    "windrow.stats": 1101,
     "windrow.engine": 8272,
     "windrow.devices": 1402,
     "windrow.quality": 867,
     "windrow.explain": 2818,
-    "windrow": 6690,
-    "windrow.grain_api": 3504,
+    "windrow": 6647,
+    "windrow.grain_api": 3219,
     "windrow.inspection": 2215,
     "windrow.verification": 1140,
     "windrow.formats": 612,

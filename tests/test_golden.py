@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.golden_files import CHAINS, PARTS, STATES, part, states_now
+from tests.golden_files import CHAINS, PARTS, part
 from tests.golden_records import differences, observed, restored
 from tests.golden_stores import unpack
 
@@ -37,24 +36,6 @@ def test_chain(name: str, stores: Path) -> None:
             warnings.simplefilter("error")
             lines = list(restored(recipe, chain, stores))
         assert not lines, f"{name}\n" + "\n".join(lines)
-
-
-def _kept() -> Iterator[tuple[str, str]]:
-    """Chains with states of earlier versions; of those that are as today, which `test_chain` restores, a few."""
-    now = states_now()
-    for file in STATES:
-        for number, (name, held) in enumerate(part(file).items()):
-            if held != now.get(name) or number % 20 == 0:
-                yield file, name
-
-
-@pytest.mark.parametrize(("file", "name"), list(_kept()))
-def test_a_state_of_an_earlier_version_restores(file: str, name: str, stores: Path) -> None:
-    held = part(file)[name]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        lines = list(restored(held["recipe"], held, stores, most=len(held["positions"])))
-    assert not lines, f"{name}\n" + "\n".join(lines)
 
 
 # Every chain is explained, which takes long: a part of `make test-brief`.

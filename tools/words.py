@@ -62,7 +62,7 @@ WORDS: Final = {
 
 # Per file, lines that may stay as they are, since they quote another program or a name.
 ALLOWED: Final[dict[str, tuple[str, ...]]] = {
-    # A key of the journal of a conversion, which earlier versions wrote.
+    # A key of the journal of a conversion.
     "converters/job/folder.py": ("told",),
 }
 

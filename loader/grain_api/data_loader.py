@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from windrow import state_files
 from windrow.core.machine import usable_cores
-from windrow.core.renamed import explains_misfits
 from windrow.errors import ArgumentError, PlanError
-from windrow.grain_api.loader_state import elements_before, in_place
-from windrow.grain_api.operations import BatchOperation
+from windrow.grain_api.loader_state import elements_before, resume
 from windrow.grain_api.records import Record, RecordMetadata
 from windrow.grain_api.samplers import IndexSampler, Sampler, SequentialSampler, length_of
 from windrow.grain_api.sharding import NoSharding, ShardOptions, elements_of_shard
@@ -74,7 +72,6 @@ class DataLoader:
         [[108, 106, 107, 109], [100, 105, 101, 102], [104, 103]]
     """
 
-    @explains_misfits
     def __init__(
         self,
         *,
@@ -95,8 +92,7 @@ class DataLoader:
         )
         self.data_source, self.sampler = data_source, sampler
         self.shard_options = _shard(sampler) if shard_options is None else shard_options
-        given = [op.as_batch() if isinstance(op, BatchOperation) else op for op in operations]
-        self._operations = [(_kind(operation), operation) for operation in given]
+        self._operations = [(_kind(operation), operation) for operation in operations]
         self._read_options, self._parts = read_options, 1
         stream = self._stream()
         self._dataset: IterDataset[Any] = stream.mp_prefetch(self._options) if workers else stream
@@ -194,8 +190,9 @@ class DataLoaderIterator(Iterator[Any]):
             parts=loader._parts,
         )
         if set(found) == {"position"}:
-            found = in_place(self._iterator, found["position"])
-        self._iterator.set_state(found)
+            resume(self._iterator, found["position"])
+        else:
+            self._iterator.set_state(found)
         return self
 
     def start_prefetch(self) -> None:

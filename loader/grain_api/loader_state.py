@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from windrow.errors import StateError
-from windrow.transforms.nodes import fingerprint
+from windrow.state import check_reach
 
 if TYPE_CHECKING:
     from windrow.iterator import DatasetIterator
@@ -23,7 +23,7 @@ def elements_before(
 ) -> Any:
     """A state for `DatasetIterator.set_state`: the given one, or what a state of Grain says.
 
-    A loader with `parts` of its records, which take turns, has a place in each: see `in_place`.
+    A loader with `parts` of its records, which take turns, has a place in each: see `resume`.
 
     Args:
         state: A state, usually bytes.
@@ -63,15 +63,17 @@ def elements_before(
     return {"position": [*taken, turn, parts, *range(1, parts + 1)]}
 
 
-def in_place(iterator: DatasetIterator[Any], position: Sequence[int]) -> dict[str, Any]:
-    """The state of an iterator at a position of its chain."""
-    named = iterator._named()
-    return {
-        "version": 1,  # the version that has positions alone
-        "position": list(position),
-        "fingerprint": fingerprint(named.tail.node),
-        "functions": named.functions,
-    }
+def resume(iterator: DatasetIterator[Any], position: Sequence[int]) -> None:
+    """Continue at a position of the chain as its user wrote it.
+
+    Raises:
+        StateError: If it is not a position of this chain, or beyond the end of the data.
+        ClosedError: If the iterator was closed.
+    """
+    iterator._check_open()
+    found = iterator._named().at(position)
+    check_reach(iterator._tail, found)
+    iterator._resume(found)
 
 
 def _check_same(state: dict[str, Any], sampler: Any, source: Any) -> None:

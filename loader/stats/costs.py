@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from windrow.core.renamed import old_name
 from windrow.core.text import ABSENT
 from windrow.transforms.amounts import Amount
 
@@ -58,8 +57,6 @@ class SourceCosts:
     delivered_bytes: Amount | None
     hits: Amount
     held_bytes: Amount = _NOTHING
-
-    pieces = old_name("chunks")
 
     @property
     def decoded_per_delivered(self) -> Amount | None:

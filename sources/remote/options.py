@@ -140,9 +140,9 @@ def _folder(path: Any) -> str:
 
 
 def is_remote_source(source: Any) -> bool:
-    """Whether a source is read over a network, by its attribute `is_remote_source` (once `is_far`)."""
+    """Whether a source is read over a network, by its attribute `is_remote_source`."""
     # Every read batch calls this: a protocol that is checked at run time costs far more.
-    return bool(getattr(source, "is_remote_source", False) or getattr(source, "is_far", False))
+    return bool(getattr(source, "is_remote_source", False))
 
 
 def as_remote_options(options: Any, what: str) -> RemoteOptions:

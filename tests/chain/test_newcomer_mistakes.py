@@ -312,16 +312,6 @@ MISTAKES: dict[
         ArgumentError,
         r"apply: \S*<lambda> is a function; use map or filter, or an instance of a class",
     ),
-    "33 a method of other loaders": (
-        lambda: NUMBERS.take(3),  # type: ignore[attr-defined]
-        AttributeError,
-        r"'MapDataset' object has no attribute 'take': write ds\[:n\]",
-    ),
-    "33 a method of other loaders for streams": (
-        lambda: STREAM.take(3),
-        AttributeError,
-        r"'IterDataset' object has no attribute 'take': write limit\(n\)",
-    ),
     "33 a name of Grain that is not there": (
         lambda: windrow.config,  # type: ignore[attr-defined]
         AttributeError,

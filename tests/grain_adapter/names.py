@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import windrow
 from windrow import experimental, python, samplers, sharding, sources, transforms
-from windrow.grain_api import data_loader, index_shuffle, operations, options, records
+from windrow.grain_api import data_loader, index_shuffle, options, records
 from windrow.grain_api import sharding as shards
 from windrow.transforms.nodes import default_seed, options_of
 from windrow.transforms.options import DatasetOptions, ExecutionTrackingMode
@@ -135,8 +135,9 @@ _NAMES: Final[dict[str, dict[str, Any]]] = {
     },
     f"{_PYTHON}ipc.shared_memory_array": {},
     f"{_PYTHON}operations": {
-        name: getattr(operations, name)
-        for name in ("BatchOperation", "FilterOperation", "MapOperation", "RandomMapOperation")
+        "BatchOperation": transforms.Batch,
+        "FilterOperation": object,
+        "MapOperation": object,
     },
     f"{_PYTHON}options": {
         "MultiprocessingOptions": python.MultiprocessingOptions,

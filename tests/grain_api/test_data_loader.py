@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -199,32 +198,6 @@ def test_load_equals_grains() -> None:
         ours = windrow.load(source, transformations=[Double()], **given)
         theirs = grain.load(source, transformations=[as_grain(Double())], **given)
         assert plain(ours) == plain(theirs)
-
-
-def test_operations_of_old_equal_grains() -> None:
-    found = []
-    for library in (windrow, grain):
-        old = library.python
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            operations = [
-                old.MapOperation(lambda n: n + 1),
-                old.RandomMapOperation(lambda n, rng: n + int(rng.integers(100)) * 100),
-                old.FilterOperation(lambda n: n % 3 > 0),
-                old.BatchOperation(batch_size=4, drop_remainder=True),
-            ]
-        if library is windrow:
-            assert [str(each.message).split(":")[0] for each in caught] == [
-                f"{kind}Operation is deprecated" for kind in ("Map", "RandomMap", "Filter", "Batch")
-            ]
-        sampler = library.samplers.IndexSampler(30, shuffle=True, num_epochs=1, seed=2)
-        loader = library.DataLoader(
-            data_source=list(range(30)), sampler=sampler, operations=operations
-        )
-        found.append(plain(loader))
-    assert found[0] == found[1]
-    with pytest.raises(PlanError, match="BatchOperation: batch_size must be at least 1"):
-        windrow.python.BatchOperation(0)
 
 
 class EveryOther:

@@ -1,4 +1,4 @@
-"""`from_grain`: what Grain built gives the same elements here, and places in it can be exchanged."""
+"""`from_grain`: what Grain built gives the same elements here, also from a place in it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.strategies import Drawn
 from windrow.converters import write_records
 from windrow.errors import ArgumentError, MissingExtraError, PlanError, StateError
 from windrow.grain_api import grain_nodes, grain_states
-from windrow.grain_api.loader_state import in_place
+from windrow.grain_api.loader_state import resume
 
 MOST = 2000
 NOT_BELOW_ZERO = {"random_map", "window_shuffle"}
@@ -74,7 +74,7 @@ def test_random_access_is_grains(drawn: Drawn, data: st.DataObject) -> None:
 
 @given(drawn=make.streams(), taken=st.integers(0, 30))
 @settings(max_examples=examples(40))
-def test_streams_are_grains_and_places_go_both_ways(drawn: Drawn, taken: int) -> None:
+def test_streams_are_grains_from_each_place(drawn: Drawn, taken: int) -> None:
     theirs = make.build(drawn.recipe, "grain")
     expected = list(itertools.islice(theirs, MOST))
     assert make.differences(windrow.from_grain(theirs), expected) == []
@@ -82,17 +82,11 @@ def test_streams_are_grains_and_places_go_both_ways(drawn: Drawn, taken: int) ->
 
 
 def check_places(theirs: Any, expected: list[Any], at: int) -> None:
-    """Both libraries continue at a place of the other, through JSON."""
+    """Windrow continues at a place of Grain's iterator."""
     iterator = begun(theirs)
     for _ in range(at):
         next(iterator)
     assert make.differences(windrow.from_grain(iterator), expected[at:]) == []
-    ours = iter(windrow.from_grain(theirs))
-    for _ in range(at):
-        next(ours)
-    again = begun(theirs)
-    again.set_state(json.loads(json.dumps(windrow.to_grain_state(ours, theirs))))
-    assert make.differences(again, expected[at:]) == []
 
 
 # --- every other node ----------------------------------------------------------------------------
@@ -179,7 +173,6 @@ STREAMS: dict[str, Callable[[], Any]] = {
         numbers().map(lambda n: n if n % 3 else None).to_iter_dataset().batch(2)
     ),
 }
-CUT_OPEN = ("concat", "concat, meta", "concat, first tokens")
 
 
 @pytest.mark.parametrize("name", [*STREAMS])
@@ -193,17 +186,6 @@ def test_each_node_is_grains_at_each_step(name: str) -> None:
         for _ in range(at):
             next(iterator)
         assert same_elements(windrow.from_grain(iterator), expected[at:])
-
-
-@pytest.mark.parametrize("name", [name for name in STREAMS if name not in CUT_OPEN])
-def test_grain_continues_where_ours_is(name: str) -> None:
-    theirs = STREAMS[name]()
-    expected = list(begun(theirs))
-    ours = windrow.from_grain(theirs)
-    for at in some_of(expected):
-        again = begun(theirs)
-        again.set_state(windrow.to_grain_state(moved(ours, at), theirs))
-        assert same_elements(again, expected[at:]), at
 
 
 def some_of(expected: list[Any]) -> list[int]:
@@ -385,7 +367,7 @@ def test_a_chain_whose_order_does_not_depend_on_workers_is_read_once() -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("name", [*WORKED])
-def test_places_among_workers_go_both_ways(name: str, count: int) -> None:
+def test_places_among_workers_are_found(name: str, count: int) -> None:
     # Threads of Grain have the states of its workers, and start at once.
     theirs, threads = with_workers(WORKED[name](), count), in_threads(WORKED[name](), count)
     expected = in_turn(WORKED[name](), count)
@@ -393,20 +375,13 @@ def test_places_among_workers_go_both_ways(name: str, count: int) -> None:
     for at in some_of(expected)[1::2]:
         state = moved(threads, at).get_state()
         again = iter(ours)
-        again.set_state(
-            in_place(
-                again, grain_states.position_of(grain_nodes.conversion(strict=True), theirs, state)
-            )
-        )
+        resume(again, grain_states.position_of(grain_nodes.conversion(strict=True), theirs, state))
         assert same_elements(again, expected[at:]), at
-        other = begun(threads)
-        other.set_state(windrow.to_grain_state(moved(ours, at), theirs))
-        assert same_elements(other, expected[at:]), at
 
 
 @pytest.mark.jobs
 @pytest.mark.parametrize("name", ["batch of a stream", "batch with random access"])
-def test_places_of_processes_go_both_ways(name: str) -> None:
+def test_places_of_processes_are_found(name: str) -> None:
     flags.FLAGS(["test"])  # Grain's workers ask for them
     theirs = with_workers(WORKED[name](), 2)
     expected = list(theirs)
@@ -414,10 +389,7 @@ def test_places_of_processes_go_both_ways(name: str) -> None:
     iterator = begun(theirs)
     next(iterator)
     with windrow.from_grain(iterator) as ours:
-        assert plain(next(ours)) == plain(expected[1])
-        again = begun(theirs)
-        again.set_state(windrow.to_grain_state(ours, theirs))
-    assert same_elements(again, expected[2:])
+        assert same_elements(ours, expected[1:])
 
 
 def begin_worker(index: int, count: int) -> None:
@@ -550,23 +522,6 @@ def test_places_that_have_no_counterpart_are_refused() -> None:
         next(iterator)
     with pytest.raises(StateError, match="cache of this iterator is filled"):
         windrow.from_grain(iterator)
-    ours = iter(windrow.from_grain(cached))
-    next(ours)
-    with pytest.raises(StateError, match="no state of Grain without its elements"):
-        windrow.to_grain_state(ours, cached)
-    pieces = cut()()
-    ours = iter(windrow.from_grain(pieces))
-    next(ours)
-    with pytest.raises(StateError, match="inside a sequence"):
-        windrow.to_grain_state(ours, pieces)
-
-
-def test_state_for_another_dataset_is_refused() -> None:
-    ours = iter(windrow.from_grain(numbers()))
-    with pytest.raises(ArgumentError, match="the iterator is of another chain"):
-        windrow.to_grain_state(ours, numbers(5))
-    with pytest.raises(ArgumentError, match="needs an iterator of Windrow, got a list"):
-        windrow.to_grain_state([], numbers())  # type: ignore[arg-type]
 
 
 def test_converted_chain_pickles() -> None:

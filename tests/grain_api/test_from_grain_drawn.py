@@ -1,4 +1,4 @@
-"""`from_grain` over drawn chains of the nodes of Grain that have no method: elements, and places both ways."""
+"""`from_grain` over drawn chains of the nodes of Grain that have no method: elements, and places."""
 
 from __future__ import annotations
 

@@ -145,28 +145,20 @@ def plain(element: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", [*PIPELINES])
-def test_pipeline_is_grains_in_both_directions_of_a_checkpoint(name: str, tmp_path: Path) -> None:
+def test_pipeline_is_grains_from_each_checkpoint(name: str, tmp_path: Path) -> None:
     theirs = PIPELINES[name](tmp_path)
     expected = [plain(each) for each in theirs]
     ours = windrow.from_grain(theirs)
     assert [plain(each) for each in ours] == expected
     for at in sorted({1, len(expected) // 2, len(expected) - 1, len(expected)}):
-        saved, mine = iter(theirs), iter(ours)
+        saved = iter(theirs)
         for _ in range(at):
             next(saved)
-            next(mine)
         restored = iter(theirs)
         restored.set_state(json.loads(json.dumps(saved.get_state())))
         if "concat" not in name:  # which, in Grain, does not survive JSON
             assert [plain(each) for each in windrow.from_grain(restored)] == expected[at:]
         assert [plain(each) for each in windrow.from_grain(saved)] == expected[at:]
-        if "concat" in name and at < len(expected):
-            with pytest.raises(StateError, match="inside a sequence"):
-                windrow.to_grain_state(mine, theirs)
-            continue
-        again = iter(theirs)
-        again.set_state(windrow.to_grain_state(mine, theirs))
-        assert [plain(each) for each in again] == expected[at:]
 
 
 # --- data loaders -----------------------------------------------------------------------------------

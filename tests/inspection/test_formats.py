@@ -186,9 +186,3 @@ def test_check_knows_files_by_the_same_names(tmp_path: Path) -> None:
     for name in (*beside, "README.md", "info"):
         (folder / name).touch()
     assert {file.name for file in check(folder, progress=False).bad} == {*beside}
-
-
-def test_the_old_name_of_a_bad_chunk_warns() -> None:
-    old = "BadPiece"
-    with pytest.warns(DeprecationWarning, match=r"BadPiece is now windrow\.BadChunk"):
-        assert getattr(windrow, old) is windrow.BadChunk

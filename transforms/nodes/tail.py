@@ -217,8 +217,8 @@ class Tail:
         lanes = [[0] * width if lane is None else lane for lane in found.lanes]
         return [*(n or 0 for lane in lanes for n in lane), found.rows, *found.after], 0
 
-    def position_of_version_1(self, position: list[int]) -> RowPosition:
-        """What a state of version 1 says: it counted elements after the last batch, or no rows."""
+    def rows_at(self, position: list[int]) -> RowPosition:
+        """What a state holds of a position of the chain as it was written, which counts no rows."""
         own, after = position[: len(position) - self.after], position[len(position) - self.after :]
         if self.is_indexed:
             rows = own[0] if self.batch is None else _first_row(self.batch, own[0], 0)

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from windrow.state import merge_states
     from windrow.stats.stats import Stats
     from windrow.transforms.options import MultiprocessingOptions, ReadOptions
-    from windrow.tuning import Tuning, tune
     from windrow.verification.report import BadChunk, Report
     from windrow.verification.verify import verify
 
@@ -76,7 +75,6 @@ _MODULE_OF = {
     "ShuffleQuality": "windrow.quality.shuffle_quality",
     "Statistics": "windrow.data_statistics",
     "Stats": "windrow.stats.stats",
-    "Tuning": "windrow.tuning",
     "WindrowError": "windrow.errors",
     "from_grain": "windrow.grain_api.from_grain",
     "inspect": "windrow.formats.inspect",
@@ -87,7 +85,6 @@ _MODULE_OF = {
     "shuffle_quality": "windrow.order_quality",
     "statistics": "windrow.data_statistics",
     "to_grain_state": "windrow.grain_api.grain_states",
-    "tune": "windrow.tuning",
     "verify": "windrow.verification.verify",
 }
 _MODULES = (
@@ -128,7 +125,6 @@ __all__ = [
     "ShuffleQuality",
     "Statistics",
     "Stats",
-    "Tuning",
     "WindrowError",
     "__version__",
     "checkpoint",
@@ -153,7 +149,6 @@ __all__ = [
     "statistics",
     "to_grain_state",
     "transforms",
-    "tune",
     "verify",
 ]
 

@@ -163,16 +163,19 @@ class ProcessExecutor:
     @property
     def under_way_bytes(self) -> int:
         """Bytes of the arrays of work items that are not done."""
-        return 0 if self.workers is None else self.workers.request_bytes
+        workers = self.workers  # another thread may end them
+        return 0 if workers is None else workers.request_bytes
 
     def activity(self) -> list[str]:
         """What each worker does, as text. Any thread may call it."""
-        return [] if self.workers is None else self.workers.activity()
+        workers = self.workers  # another thread may end them
+        return [] if workers is None else workers.activity()
 
     def interrupt(self) -> None:
         """Make every wait for a worker return, with a ClosedError."""
-        if self.workers is not None:
-            self.workers.interrupt()
+        workers = self.workers  # another thread may end them
+        if workers is not None:
+            workers.interrupt()
 
     def forget(self) -> None:
         """What is under way is not wanted any more."""
@@ -181,8 +184,9 @@ class ProcessExecutor:
 
     def kill(self) -> None:
         """End the workers."""
-        if self.workers is not None:
-            self.workers.kill()
+        workers = self.workers  # another thread may end them
+        if workers is not None:
+            workers.kill()
 
 
 class Begun(Protocol):

@@ -63,7 +63,7 @@ class ChosenWorkers:
 
     Args:
         workers: Worker processes; 0 for none, where functions run in this process.
-        threads: Threads that functions run on in this process.
+        threads: Threads that functions ran on in this process when it decided.
         reason: Why it decided so.
     """
 

@@ -228,7 +228,6 @@ bench-small: $(READY)
 	@$(PY) -m benchmarks.accelerator --small
 	@$(PY) -m benchmarks.hosts --small
 	@$(PY) -m benchmarks.lanes --small
-	@$(PY) -m benchmarks.auto --small
 	@$(PY) -m benchmarks.packing --small
 	@$(PY) -m benchmarks.planned_packing --small
 	@$(PY) -m benchmarks.from_grain --small

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from windrow.state import merge_states
     from windrow.stats.stats import Stats
     from windrow.transforms.options import MultiprocessingOptions, ReadOptions
-    from windrow.tuning import Tuning, tune
     from windrow.verification.report import BadChunk, Report
     from windrow.verification.verify import verify
 
@@ -72,7 +71,6 @@ _MODULE_OF = {
     "ShuffleQuality": "windrow.quality.shuffle_quality",
     "Statistics": "windrow.data_statistics",
     "Stats": "windrow.stats.stats",
-    "Tuning": "windrow.tuning",
     "WindrowError": "windrow.errors",
     "from_grain": "windrow.grain_api.from_grain",
     "inspect": "windrow.formats.inspect",
@@ -82,7 +80,6 @@ _MODULE_OF = {
     "report": "windrow.reporting.page",
     "shuffle_quality": "windrow.order_quality",
     "statistics": "windrow.data_statistics",
-    "tune": "windrow.tuning",
     "verify": "windrow.verification.verify",
 }
 _MODULES = (
@@ -121,7 +118,6 @@ __all__ = [
     "ShuffleQuality",
     "Statistics",
     "Stats",
-    "Tuning",
     "WindrowError",
     "__version__",
     "checkpoint",
@@ -143,7 +139,6 @@ __all__ = [
     "sources",
     "statistics",
     "transforms",
-    "tune",
     "verify",
 ]
 

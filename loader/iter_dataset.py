@@ -549,7 +549,7 @@ class IterDataset(Dataset[T_co]):
         Args:
             options: A number of workers, or a `MultiprocessingOptions`; by default one worker per
                 core. With 0 nothing changes. With "auto" the functions begin in this process, and the
-                iterator starts and ends workers while it runs, as it measures that they help.
+                iterator decides once, from its first elements, whether workers start, and how many.
             worker_init_fn: Called in each worker with its index and the number of workers, before
                 anything else.
             sequential_slice: Accepted for compatibility with Grain, where each worker reads a part of

@@ -145,7 +145,7 @@ class MultiprocessingOptions:
 
     Args:
         num_workers: Worker processes; 0 runs everything in this process. With "auto" the iterator
-            chooses from measurements and changes the number while it runs.
+            measures its first elements and decides once.
         per_worker_buffer_size: Work items that wait for each worker, in addition to the one it
             runs; at least 1. A work item is one element (one batch, if the chain batches before
             `mp_prefetch`), or as many as take about 0.1 s together.

@@ -85,15 +85,6 @@ def free_bytes(groups: Path = _GROUPS, own: Path = _OWN, memory: Path = _MEMORY)
     return max(0, found)
 
 
-def resident_bytes(process_id: int) -> int | None:
-    """Bytes of memory that a process has for itself; None where that is not known."""
-    try:
-        _, resident, shared, *_ = Path(f"/proc/{process_id}/statm").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
-
-
 def _folders(groups: Path, own: Path) -> Sequence[Path]:
     """The folders of the control groups of this process and of the groups around them, of both versions."""
     found = [groups, groups / "cpu", groups / "memory"]

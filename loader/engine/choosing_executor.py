@@ -1,10 +1,11 @@
-"""The executor of `mp_prefetch("auto")`: calls functions here or in workers, as measured.
+"""The executor of `mp_prefetch("auto")`: calls functions here or in workers, as decided once.
 
 Contract, in addition to the one of `windrow.engine.executors`:
-1. Each work item is done here or by a worker, whichever is chosen when it is begun. A stream does not
-   depend on where its work items are done, so it does not depend on the choice.
-2. Workers that are started get work once all of them are ready; until then it is done as before.
-3. Workers that are not chosen any more end after the work that they were sent.
+1. Each work item is done here or by a worker, whichever is decided when it is begun. A stream does not
+   depend on where its work items are done, so it does not depend on the decision.
+2. Functions are called here until the first elements are measured, or in one worker if they need
+   one. Then the number of workers is fixed. They get work once all of them are ready.
+3. If workers cannot be started, or elements cannot be sent to them, all work is done here.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from windrow.core.machine import MIB, free_bytes, machine_bytes, resident_bytes, usable_cores
+from windrow.core.machine import MIB, free_bytes, usable_cores
 from windrow.engine.process_executor import Found, ProcessExecutor, Submitted, W, pipelined
 from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem
 from windrow.engine.thread_map import StageThreads, ThreadMap
-from windrow.engine.worker_choice import WorkerChoice, WorkSample
+from windrow.engine.worker_choice import WorkerChoice, WorkSample, choose_workers
 from windrow.errors import WindrowError, WorkerError
-from windrow.stats.profiler import ROOM, WORKERS, ActivityClock
+from windrow.stats.profiler import WORKERS, ActivityClock
 from windrow.stats.stats import ChosenWorkers
 from windrow.transforms.nodes import WorkerSettings
 from windrow.transforms.nodes.split import Halves
@@ -30,208 +31,162 @@ from windrow.workers.messages import UNSENT_RESULT
 
 _log = logging.getLogger("windrow.workers")
 
-# The shortest sample, and what passes before it: threads and sizes of work items settle.
+# Seconds of work that are measured, and what passes before: threads and sizes of work items settle.
 _SAMPLE_S: Final = 1.0
 _SETTLE_S: Final = 0.25
-# Memory of a worker, as long as none has been measured.
+# Memory of a worker, and the share of the free memory that workers may take.
 _WORKER_BYTES: Final = 100 * MIB
-# Workers take at most this share of the memory that is free; with less than the other share of all memory
-# free, one of them ends.
-_FREE_SHARE, _RESERVE_SHARE = 0.5, 1 / 32
+_FREE_SHARE: Final = 0.5
 _STARTED: Final = "windrow: raised when a worker started"
 
 
 class Team(Protocol):
-    """The worker processes that a number is chosen of: see `WorkerPool`."""
+    """The worker processes that a number is decided of: see `ProcessExecutor`."""
 
-    @property
-    def process_ids(self) -> Sequence[int]:
-        """Their processes."""
-        ...
-
-    def employ(self, count: int) -> None:
-        """Send later jobs to `count` workers, and start those that are missing."""
-        ...
-
-    def dismiss(self) -> None:
-        """End the others."""
+    def start(self, count: int) -> None:
+        """Start processes until there are `count`."""
         ...
 
     def ready(self) -> int:
-        """How many of those that get jobs are ready."""
+        """How many workers are ready."""
+        ...
+
+    def end(self) -> None:
+        """End them for good."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkClocks:
-    """Seconds that have passed and that this process has computed, and the workers that memory admits."""
+    """Seconds that have passed, and that all threads of this process have computed."""
 
     passed: Callable[[], float] = time.perf_counter
     process: Callable[[], float] = time.process_time
-    room: Callable[[Sequence[int]], int] | None = None
 
 
-def room_for(process_ids: Sequence[int]) -> int:
-    """Workers for which there is memory, those with the given processes included."""
-    free = free_bytes()
-    if free < _RESERVE_SHARE * machine_bytes():
-        return len(process_ids) - 1
-    known = [resident_bytes(process_id) or 0 for process_id in process_ids]
-    each = max(known, default=0) or _WORKER_BYTES
-    return len(process_ids) + int(_FREE_SHARE * free / each)
+class _Moment(NamedTuple):
+    """Readings of the clocks, and the seconds that this process has waited for workers."""
+
+    passed_s: float
+    process_s: float
+    waited_s: float
 
 
 class ChosenTeam:
-    """The workers of an iterator, as many as are chosen while it runs.
+    """The workers of an iterator, whose number is decided once its first elements are measured.
 
     Args:
         team: The processes.
-        choice: Decides their number.
+        cores: Cores that this process and its workers may keep busy. With one, nothing is measured.
+        fewest: 0 if functions may be called in this process, else 1.
         number: The number of their `mp_prefetch`, from the end of the chain.
         clocks: Measure the work.
+
+    Attributes:
+        choice: The number that is decided, or that is used until then, and why.
     """
 
     def __init__(
         self,
         team: Team,
-        choice: WorkerChoice,
+        *,
+        cores: int,
+        fewest: int = 0,
         number: int = 0,
         clocks: WorkClocks | None = None,
     ) -> None:
-        self.choice, self._team, self._number = choice, team, number
+        self._team, self._cores, self.fewest, self._number = team, cores, fewest, number
         self._clocks = WorkClocks() if clocks is None else clocks
-        self._used = choice.workers  # that get work
+        self._is_decided = cores == 1
+        reason = "the loop has waited for too few elements to measure them"
+        if self._is_decided:
+            reason = "only one core may be used"
+        self.choice = WorkerChoice(fewest, reason)
+        self._used = fewest  # workers that get work
         self._maker, self._thread_map = ActivityClock(), ThreadMap(0)
-        self._is_started = False
-        self._skip()
 
     def start(self) -> None:
-        """Start the workers that are chosen before anything is measured."""
-        if self.choice.workers:
-            self._apply()
+        """Start the worker that functions need before anything is measured."""
+        if self.fewest:
+            self._team.start(self.fewest)
 
     def begin(self, maker: ActivityClock, thread_map: ThreadMap | None) -> None:
         """Begin a run, whose times `maker` counts, and whose functions `thread_map` calls here."""
         self._maker, self._thread_map = maker, thread_map or ThreadMap(0)
-        self._skip()
+        self._settled_s, self._sample, self._last = 0.0, WorkSample(), self._moment()
         self._note()
 
     @property
     def workers(self) -> int:
         """The workers that the next work item may go to; 0 for this process."""
-        wanted = self.choice.workers
-        if self._used != wanted:
+        if self._used < self.choice.workers:
             try:
-                if wanted and self._team.ready() < wanted:
-                    return self._used
+                if self._team.ready() >= self.choice.workers:
+                    self._used = self.choice.workers
             except WorkerError as error:
                 self._do_without(error)
-                return self._used
-            self._used = wanted
-            self._skip()
         return self._used
 
-    def only_here(self, why: str) -> None:
-        """Call functions in this process from now on."""
-        self.choice.only_here(why)
-        self._apply()
+    def decide(self, choice: WorkerChoice) -> None:
+        """Use this number of workers from now on."""
+        self._is_decided, self.choice = True, choice
+        self._used = min(self._used, choice.workers)
         self._note()
+        if _log.isEnabledFor(logging.DEBUG):
+            from windrow.core.debug_log import debug
+
+            debug(_log, "mp_prefetch('auto'): %d workers: %s", *choice)
+        if not choice.workers:
+            self._team.end()
+        elif self._used < choice.workers:
+            try:
+                self._team.start(choice.workers)
+            except WorkerError as error:
+                self._do_without(error)
 
     def took(self, rows: int, worked_s: float) -> None:
-        """Note a result, which took some seconds of functions; from time to time choose anew."""
-        if self._used != self.choice.workers:
-            return  # workers are starting
-        now_s = self._clocks.passed()
-        if self._skipped >= 0:
-            self._skipped += 1
-            if self._skipped > 2 * self._used and now_s - self._since_s >= _SETTLE_S:
-                self._begin_sample(now_s)
+        """Note a result, which took some seconds of functions; decide after enough of them."""
+        if self._is_decided:
             return
-        self._rows += rows
-        self._results += 1
-        self._worked_s += worked_s
-        if now_s - self._since_s >= _SAMPLE_S and self._results >= 2 * self._used:
-            self._end_sample(now_s)
-
-    def _skip(self) -> None:
-        """Leave out the next results, which may have been begun otherwise."""
-        self._skipped, self._since_s = 0, self._clocks.passed()
-
-    def _begin_sample(self, now_s: float) -> None:
-        self._skipped, self._since_s, self._process_s = -1, now_s, self._clocks.process()
-        self._rows = self._results = 0
-        self._worked_s = 0.0
-        self._before_s = self._maker.spent_s()
-
-    def _end_sample(self, now_s: float) -> None:
-        passed_s, spent_s = now_s - self._since_s, self._maker.spent_s()
-        ahead_s, waited_s = (
-            spent_s.get(name, 0.0) - self._before_s.get(name, 0.0) for name in (ROOM, WORKERS)
-        )
-        process_s = self._clocks.process() - self._process_s
-        sample = WorkSample(
-            self._used,
-            self._rows,
-            passed_s,
-            ahead_s,
-            waited_s,
-            self._worked_s,
-            process_s / max(passed_s, 1e-9),
-        )
-        before = self._used, self.choice.is_trial
-        room = self._clocks.room or room_for
-        self.choice.saw(sample, room(self._team.process_ids))
-        self._note()
-        if (self.choice.workers, self.choice.is_trial) != before:
-            if _log.isEnabledFor(logging.DEBUG):
-                from windrow.core.debug_log import debug
-
-                debug(
-                    _log,
-                    "mp_prefetch('auto'): %d workers: %s",
-                    self.choice.workers,
-                    self.choice.reason,
-                )
-            self._apply()
-            self._skip()
+        before, now = self._last, self._moment()
+        self._last = now
+        if self._maker.is_ahead:
+            return  # the loop did not wait for it
+        passed_s = now.passed_s - before.passed_s
+        if self._settled_s < _SETTLE_S:
+            self._settled_s += passed_s
+            return
+        if self.fewest:
+            own_s, computed_s = passed_s - (now.waited_s - before.waited_s), 0.0
         else:
-            self._begin_sample(now_s)
-            if self._is_started and not self._used:
-                self._team.ready()  # takes the end of workers that were dismissed
+            own_s, computed_s = passed_s - worked_s, now.process_s - before.process_s
+        taken = WorkSample(rows, passed_s, worked_s, max(0.0, own_s), computed_s)
+        self._sample = self._sample.plus(taken)
+        if self._sample.passed_s >= _SAMPLE_S:
+            room = self.fewest + int(_FREE_SHARE * free_bytes() / _WORKER_BYTES)
+            self.decide(
+                choose_workers(self._sample, cores=self._cores, room=room, fewest=self.fewest)
+            )
+
+    def _moment(self) -> _Moment:
+        waited_s = self._maker.spent_s().get(WORKERS, 0.0) if self.fewest else 0.0
+        return _Moment(self._clocks.passed(), self._clocks.process(), waited_s)
 
     def _note(self) -> None:
-        """Note for `stats` what is chosen, and why."""
-        choice = self.choice
-        threads = 1 if choice.workers else self._thread_map.most_used
-        found = ChosenWorkers(choice.workers, choice.most, threads, choice.reason)
+        """Note for `stats` what is decided, and why."""
+        threads = 1 if self.choice.workers else self._thread_map.most_used
+        found = ChosenWorkers(self.choice.workers, threads, self.choice.reason)
         self._maker.chosen = {**self._maker.chosen, self._number: found}
 
-    def _apply(self) -> None:
-        """Start the workers that are chosen, and end the others unless they may be wanted again."""
-        if not self.choice.workers and not self._is_started:
-            return
-        self._is_started = True
-        try:
-            self._team.employ(self.choice.workers)
-        except WorkerError as error:
-            self._do_without(error)
-        else:
-            if not self.choice.is_trial:
-                self._team.dismiss()
-
     def _do_without(self, error: WorkerError) -> None:
-        """Do without workers that cannot be started; raise if those that have work are not usable."""
+        """Continue with the workers that get work, or here, as the others cannot be started."""
         if self._used:
-            self._team.ready()
-            self.choice.at_most(self._used, f"more workers cannot be started: {error}")
-            self._note()
-            return
-        if self.choice.fewest:
-            raise error
-        _log.warning("functions run in this process, since workers cannot be started: %s", error)
-        self._is_started = False
-        self.choice.only_here(f"workers cannot be started: {error}")
-        self._note()
+            self._team.ready()  # raises if those are not usable either
+            reason = f"more workers cannot be started: {error}"
+        else:
+            reason = f"workers cannot be started: {error}"
+            _log.warning("functions run in this process, since %s", reason)
+        self.decide(WorkerChoice(self._used, reason))
 
 
 class ChoosingExecutor:
@@ -316,19 +271,25 @@ class ChoosingExecutor:
     def _may_do(self, error: Exception) -> bool:
         """Whether work that cannot be sent to a worker, or back, may be done here; if so, all is."""
         notes = getattr(error, "__notes__", ())
-        if self.team.choice.fewest or isinstance(error, WindrowError) or _STARTED in notes:
+        if self.team.fewest or isinstance(error, WindrowError) or _STARTED in notes:
             return False
-        self.team.only_here(f"elements cannot be sent to workers: {type(error).__name__}: {error}")
+        reason = f"elements cannot be sent to workers: {type(error).__name__}: {error}"
+        self.team.decide(WorkerChoice(0, reason))
         return True
 
 
 class _Begun:
-    """A work item that was sent to a worker, or is done here when its turn comes."""
+    """A work item that a worker does, or that is done here when its turn comes."""
 
     def __init__(
         self, executor: ChoosingExecutor, task: StageTask | Exception, sent: Submitted | None
     ) -> None:
-        self._executor, self._task, self._sent = executor, task, sent
+        self._executor, self._task, self._own_sent = executor, task, sent
+
+    @property
+    def _sent(self) -> Submitted | None:
+        """What was sent; None after the end of the workers."""
+        return self._own_sent if self._executor.process.workers is not None else None
 
     @property
     def is_sent(self) -> bool:
@@ -337,23 +298,28 @@ class _Begun:
 
     def is_done(self) -> bool:
         """Whether the call returns at once, or does the work."""
-        return self._sent is None or self._sent.is_done()
+        sent = self._sent
+        return sent is None or sent.is_done()
 
     def drop(self) -> None:
         """Note that its result is not wanted."""
-        if self._sent is not None:
-            self._sent.drop()
+        sent = self._sent
+        if sent is not None:
+            sent.drop()
 
     def __call__(self) -> Result:
         if isinstance(self._task, Exception):
             raise self._task
-        if self._sent is None:
-            return self._executor.here(self._task)
-        return self._executor.away(self._task, self._sent)
+        sent = self._sent
+        return (
+            self._executor.here(self._task)
+            if sent is None
+            else self._executor.away(self._task, sent)
+        )
 
 
 def chosen_team(team: Team, settings: WorkerSettings, number: int) -> ChosenTeam:
-    """The workers of `mp_prefetch` number `number`, at most one for each core."""
+    """The workers of the `mp_prefetch` with a number, at most one for each core."""
     # Functions may need what the workers' `init` does, and only a worker can be ended.
     only_workers = settings.init is not None or settings.options.timeout_s is not None
-    return ChosenTeam(team, WorkerChoice(int(only_workers), usable_cores()), number)
+    return ChosenTeam(team, cores=usable_cores(), fewest=int(only_workers), number=number)

@@ -152,7 +152,7 @@ class Executors:
                 from windrow.engine.choosing_executor import chosen_team
 
                 number = len(self._all) - 1
-                self._teams[id(executor)] = chosen_team(executor.workers, node.workers, number)
+                self._teams[id(executor)] = chosen_team(executor, node.workers, number)
         elif executor is not None:
             self._of[id(node)] = executor
         for parent in node.parents:

@@ -257,6 +257,7 @@ class BlockQueue:
         """Hand a block over once there is room; False when the consumer has stopped."""
         size_bytes, maker = tables.nbytes(block.table), self._run.maker
         made = maker.made_block()
+        maker.is_ahead = self._ready.is_ready
         self._waiting_bytes = size_bytes
         maker.weigh()
         if not self._ready.has_room(len(block), size_bytes):

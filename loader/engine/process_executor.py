@@ -56,7 +56,7 @@ class ProcessExecutor:
     """Sends work to worker processes.
 
     Attributes:
-        workers: They; None if there is no work for them.
+        workers: They; None if there is no work for them, and after `end`.
         parts: The stages as workers know them.
     """
 
@@ -142,20 +142,35 @@ class ProcessExecutor:
         """Whether to send more while the result of the first work item under way is not taken."""
         return self._team.wants_jobs and not first.is_done()
 
-    def start(self) -> None:
-        """Start the workers now."""
+    def start(self, count: int | None = None) -> None:
+        """Start workers until there are `count`, by default all.
+
+        Raises:
+            WorkerError: If one cannot be started.
+        """
         if self.workers is not None:
-            self.workers.start()
+            self.workers.start(count)
+
+    def ready(self) -> int:
+        """How many workers are ready."""
+        return 0 if self.workers is None else self.workers.ready()
+
+    def end(self) -> None:
+        """End the workers, since no work is for them any more; what they have begun is not wanted."""
+        self.kill()
+        self.workers = None
 
     @property
     def under_way_bytes(self) -> int:
         """Bytes of the arrays of work items that are not done."""
-        return 0 if self.workers is None else self.workers.request_bytes
+        workers = self.workers  # another thread may end them
+        return 0 if workers is None else workers.request_bytes
 
     def interrupt(self) -> None:
         """Make every wait for a worker return, with a ClosedError."""
-        if self.workers is not None:
-            self.workers.interrupt()
+        workers = self.workers  # another thread may end them
+        if workers is not None:
+            workers.interrupt()
 
     def forget(self) -> None:
         """What is under way is not wanted any more."""
@@ -164,8 +179,9 @@ class ProcessExecutor:
 
     def kill(self) -> None:
         """End the workers."""
-        if self.workers is not None:
-            self.workers.kill()
+        workers = self.workers  # another thread may end them
+        if workers is not None:
+            workers.kill()
 
 
 class Begun(Protocol):

@@ -114,7 +114,7 @@ def _processes(node: Node) -> str:
     number = 0 if node.workers is None else node.workers.options.num_workers
     if number == "auto":
         most = node.workers.options.most_workers if node.workers is not None else 0
-        return f"this process or up to {most} worker processes, as measured while it runs"
+        return f"this process or up to {most} worker processes, as the first elements show"
     return f"{number} worker {'process' if number == 1 else 'processes'}"
 
 

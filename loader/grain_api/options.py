@@ -74,8 +74,8 @@ def pick_performance_config(
     """Settings for which the elements made ahead fit into memory, as far as a few elements show.
 
     Windrow's own settings are bounded in bytes (`ReadOptions.prefetch_bytes`), and `ds.explain()`
-    advises without reading. `windrow.tune` measures how many workers are best, and `mp_prefetch("auto")`
-    chooses while it runs. This function is for programs that call Grain's.
+    advises without reading. `mp_prefetch("auto")` decides how many workers there are from the first
+    elements. This function is for programs that call Grain's.
 
     Args:
         ds: A stream. It is read up to the elements that are checked.

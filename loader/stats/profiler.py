@@ -82,6 +82,8 @@ class ActivityClock:
         self._buffers: list[weakref.ref[HoldsMemory]] = []
         self.peak_by: dict[str, int] = {}
         self.peak_bytes = 0
+        # Whether blocks were ready for the loop when the last one was made.
+        self.is_ahead = False
         # Numbers of workers, by the number of their `mp_prefetch`. It is replaced as a whole.
         self.chosen: Mapping[int, ChosenWorkers] = {}
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from windrow.core.text import TextTable, in_units, notebook_html
+from windrow.core.text import TextTable, counted, in_units, notebook_html
 from windrow.stats.costs import SourceCosts, column_text
 from windrow.transforms.amounts import PackCounts
 
@@ -59,26 +59,22 @@ class BlockTimes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChosenWorkers:
-    """The number of workers that an `mp_prefetch("auto")` has chosen.
+    """The number of workers that an `mp_prefetch("auto")` has decided, or uses until then.
 
     Args:
         workers: Worker processes; 0 for none, where functions run in this process.
-        most: The most that it would choose.
-        threads: Threads that functions run on in this process.
-        reason: Why it chose so.
+        threads: Threads that functions ran on in this process when it decided.
+        reason: Why it decided so.
     """
 
     workers: int
-    most: int
     threads: int
     reason: str
 
     def __str__(self) -> str:
-        where = f"{self.workers} of at most {self.most} worker processes"
-        if not self.workers:
-            threads = f", on {self.threads} threads" if self.threads > 1 else ""
-            where = f"this process{threads}; at most {self.most} worker processes"
-        return f"{where}: {self.reason}"
+        where = counted(self.workers, "worker process") if self.workers else "this process"
+        threads = f", on {self.threads} threads" if self.threads > 1 else ""
+        return f"{where}{threads}: {self.reason}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -104,8 +104,6 @@ class WorkerPool:
         self.death = ""
         self._program = functions_as_bytes((handler, init))
         self._options = options
-        self._employed = self._most  # the workers with the numbers below get jobs
-        self._dismisses = False  # whether the others end
         self._replaces = replaces
         self._processes = WorkerProcesses()
         self._is_interrupted = False
@@ -129,51 +127,28 @@ class WorkerPool:
         """Start processes until there are `count`, by default all; does not wait for them.
 
         Raises:
-            WorkerError: If they cannot be started.
+            WorkerError: If one cannot be started. Those that ran before do jobs as before.
             ClosedError: After `kill`.
         """
-        self._start(count)
-
-    @_call
-    def employ(self, count: int) -> None:
-        """Send later jobs to `count` workers, and start those that are missing.
-
-        Other workers do what they were sent, and stay. Jobs that wait already find a worker in any case.
-
-        Raises:
-            WorkerError: If one cannot be started. Those that were employed before stay, if there were any.
-            ClosedError: After `kill`.
-        """
-        before, was_usable = len(self._staff(self._employed)), not self._fatal
-        self._employed, self._dismisses = count, False
+        were_usable = bool(self._processes.workers) and not self._fatal
         try:
-            self._start(count)
+            self._start(self._most if count is None else count)
         except WorkerError:
-            if before and was_usable:
-                self._fatal, self._employed = "", before
+            if were_usable:
+                self._fatal = ""
             raise
 
     @_call
-    def dismiss(self) -> None:
-        """End the workers to which `employ` sends no jobs, each after the jobs that it was sent.
-
-        Where it employs none, the first one stays until no job waits.
-        """
-        self._dismisses = True
-        self._retire()
-
-    @_call
     def ready(self) -> int:
-        """How many of the employed workers are ready. Receives what the workers have sent."""
+        """How many workers are ready. Receives what the workers have sent.
+
+        Raises:
+            Exception: If no job can be done any more; the reason.
+        """
         if self._memory is not None:
             self._take(0)
         self._check_usable()
-        return sum(worker.is_ready for worker in self._staff(self._employed))
-
-    @property
-    def process_ids(self) -> list[int]:
-        """The processes of the workers. Any thread may read it."""
-        return [worker.process_id for worker in list(self._processes.workers)]
+        return sum(worker.is_ready for worker in self._processes.workers)
 
     def load(self, program: bytes) -> None:
         """Use another program for all jobs from now on.
@@ -199,7 +174,7 @@ class WorkerPool:
             ClosedError: After `kill`.
         """
         if self._memory is None:
-            self._start(None)
+            self._start(self._most)
         self._check_usable()
         message = Message.of(request)
         self._number += 1
@@ -207,8 +182,6 @@ class WorkerPool:
         self._jobs[job.number] = job
         self.request_bytes += job.size_bytes
         self._queue.append(job)
-        if not self._staff(max(1, self._employed)):
-            self._add(0)
         self._hand_out()
         return job
 
@@ -252,9 +225,10 @@ class WorkerPool:
     @_call
     def wants_jobs(self) -> bool:
         """Whether more jobs are useful now; if not, the submitted ones suffice for a while."""
-        if len(self._jobs) < self._employed:
+        workers = len(self._processes.workers) or self._most
+        if len(self._jobs) < workers:
             return True  # requests are sent even without a slot, so that no worker idles
-        most = self._employed * (1 + self._options.per_worker_buffer_size)
+        most = workers * (1 + self._options.per_worker_buffer_size)
         if len(self._jobs) >= most:
             return False
         limit_bytes = self._memory_bytes() // 2
@@ -317,7 +291,7 @@ class WorkerPool:
 
     def _hand_out(self) -> None:
         """Send waiting jobs to the workers that have the fewest."""
-        workers = self._staff(max(1, self._employed))
+        workers = self._processes.workers
         # A worker that is about to be ready should find something to do.
         most = _JOBS_PER_WORKER if all(w.is_ready for w in workers) else 1
         while self._queue:
@@ -338,23 +312,6 @@ class WorkerPool:
             if not best.connection.is_flushed:
                 self._processes.watch(best)
 
-    def _staff(self, count: int) -> list[WorkerProcess]:
-        """The workers with the lowest `count` numbers."""
-        return [w for w in self._processes.workers if w.index < count and not w.is_leaving]
-
-    def _retire(self) -> None:
-        """Let the workers end that get no jobs, if they are dismissed."""
-        first = max(self._employed, 1 if self._queue else 0)
-        for worker in self._processes.workers if self._dismisses else ():
-            if worker.index >= first and not worker.is_leaving:
-                worker.is_leaving = True
-                self._let_go(worker)
-
-    def _let_go(self, worker: WorkerProcess) -> None:
-        """Let a worker end that is leaving and has no jobs left."""
-        if worker.is_leaving and not worker.jobs:
-            worker.connection.stop_sending()
-
     def _take_frame(self, worker: WorkerProcess, header: ReplyHeader, body: bytes) -> None:
         if header.kind in (FrameKind.REPLY, FrameKind.FAILURE):
             self._finish(worker, header, body)
@@ -368,7 +325,6 @@ class WorkerPool:
     def _finish(self, worker: WorkerProcess, header: ReplyHeader, body: bytes) -> None:
         """Take the reply of the job at work."""
         job = worker.jobs.popleft()
-        self._let_go(worker)
         worker.since_s = time.monotonic()
         worker.has_replied = True
         self._failed_starts = 0
@@ -463,14 +419,13 @@ class WorkerPool:
 
     # --- processes ---
 
-    def _start(self, count: int | None) -> None:
+    def _start(self, count: int) -> None:
         self._check_usable()
         if self._memory is None:
             self._memory = self._processes.open(shared_bytes_of(self._options.shared_bytes))
             self._slots = SlotAllocator(self._memory.size_bytes)
-        wanted = self._employed if count is None else count
-        here = {worker.index for worker in self._staff(wanted)}
-        for index in range(wanted):
+        here = {worker.index for worker in self._processes.workers}
+        for index in range(count):
             if index not in here:
                 self._add(index)
         self._check_usable()
@@ -504,7 +459,6 @@ class WorkerPool:
                     if worker in self._processes.workers:
                         self._replace(worker)
         self._hand_out()
-        self._retire()
 
     def _serve(self, worker: WorkerProcess, event: int) -> None:
         """Send to a worker, and receive what it sent."""
@@ -554,10 +508,6 @@ class WorkerPool:
         self._queue.extendleft(reversed(again))
         if self._fatal or self._processes.is_killed:
             return
-        if worker.is_leaving and (self._staff(self._most) or not self._queue):
-            if again:
-                self._processes.warn_of(worker, how, "its work is done again by another")
-            return
         if not self._replaces:
             self.death = how
             self._fatal = f"a worker process ended ({how})"
@@ -572,7 +522,7 @@ class WorkerPool:
                 return
         then = "its work is done again by a new one" if again else "a new one takes its place"
         self._processes.warn_of(worker, how, then)
-        self._add(0 if worker.is_leaving else worker.index)
+        self._add(worker.index)
 
     def _jobs_left(self, worker: WorkerProcess, how: str) -> Iterator[Job]:
         """The jobs of a worker that ended, to be done again; the one at work counts an end."""

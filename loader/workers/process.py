@@ -119,7 +119,6 @@ class WorkerProcess:
         kept: Starts of the slots to which its functions refer as long as it lives.
         connection: The parent's end of its socket.
         is_ready: Whether it has loaded its first program.
-        is_leaving: Whether it gets no more jobs, and ends after those that it has.
         has_replied: Whether it ever finished a job.
         since_s: When it began with the first of `jobs`, at the earliest, or last sent something.
         verdict: Why the parent killed it; empty if it did not.
@@ -129,7 +128,7 @@ class WorkerProcess:
         self.index = index
         self.jobs: collections.deque[Job] = collections.deque()
         self.kept: list[int] = []
-        self.is_ready = self.has_replied = self.is_leaving = False
+        self.is_ready = self.has_replied = False
         self.since_s = 0.0
         self.verdict = ""
         self.count = count

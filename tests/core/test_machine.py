@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from windrow.core.machine import free_bytes, machine_bytes, resident_bytes, usable_cores
+from windrow.core.machine import free_bytes, machine_bytes, usable_cores
 
 
 def write(folder: Path, **files: str) -> None:
@@ -90,9 +89,3 @@ def test_the_limit_of_a_group_counts_without_the_pages_of_files(tmp_path: Path) 
 def test_the_limit_of_version_1_counts(tmp_path: Path) -> None:
     write(tmp_path / "memory", memory__limit_in_bytes="900", memory__usage_in_bytes="100")
     assert free_bytes(tmp_path, tmp_path / "no-own", memory(tmp_path, 1000)) == 800
-
-
-def test_a_process_has_memory_for_itself() -> None:
-    found = resident_bytes(os.getpid())
-    assert found is None or 1 << 20 < found < machine_bytes()
-    assert resident_bytes(0) is None

@@ -1,15 +1,13 @@
-"""The workers of `mp_prefetch("auto")`: who is started, who gets work, and what is measured."""
+"""The workers of `mp_prefetch("auto")`: what is measured, who is started, and who gets work."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import pytest
 
 from windrow.engine.choosing_executor import ChosenTeam, WorkClocks
-from windrow.engine.worker_choice import WorkerChoice, WorkSample
+from windrow.engine.worker_choice import WorkerChoice
 from windrow.errors import WorkerError
-from windrow.stats.profiler import ROOM, WORKERS, ActivityClock
+from windrow.stats.profiler import WORKERS, ActivityClock
 
 
 class FakeTeam:
@@ -20,15 +18,14 @@ class FakeTeam:
         self.ready_count = 0
         self.refuses = 100
         self.ends = False
-        self.process_ids: Sequence[int] = ()
 
-    def employ(self, count: int) -> None:
-        self.calls.append(f"employ {count}")
+    def start(self, count: int) -> None:
+        self.calls.append(f"start {count}")
         if count >= self.refuses:
             raise WorkerError("no more processes")
 
-    def dismiss(self) -> None:
-        self.calls.append("dismiss")
+    def end(self) -> None:
+        self.calls.append("end")
 
     def ready(self) -> int:
         if self.ends:
@@ -36,149 +33,150 @@ class FakeTeam:
         return self.ready_count
 
 
-class Scripted(WorkerChoice):
-    """Chooses the given numbers, one after each sample; those below zero are trials."""
-
-    def __init__(self, *numbers: int) -> None:
-        super().__init__(0, 8)
-        self.numbers = list(numbers)
-        self.samples: list[WorkSample] = []
-        self.rooms: list[int] = []
-
-    def saw(self, sample: WorkSample, room: int = 0) -> None:
-        self.samples.append(sample)
-        self.rooms.append(room)
-        if self.numbers:
-            number = self.numbers.pop(0)
-            self.workers, self.is_trial = abs(number), number < 0
-
-
 class Rig:
-    """Chosen workers under a clock."""
+    """Workers whose number is decided under a clock, on a machine with four cores."""
 
-    def __init__(self, *numbers: int) -> None:
-        self.now_s = 0.0
-        self.team, self.choice = FakeTeam(), Scripted(*numbers)
-        clocks = WorkClocks(lambda: self.now_s, lambda: self.now_s / 2, lambda ids: 5 + len(ids))
-        self.chosen = ChosenTeam(self.team, self.choice, 3, clocks)
+    def __init__(self, *, fewest: int = 0, cores: int = 4) -> None:
+        self.now_s = self.computed_s = 0.0
+        self.team = FakeTeam()
+        clocks = WorkClocks(lambda: self.now_s, lambda: self.computed_s)
+        self.chosen = ChosenTeam(self.team, cores=cores, fewest=fewest, number=3, clocks=clocks)
         self.maker = ActivityClock(lambda: self.now_s)
+        self.chosen.start()
         self.chosen.begin(self.maker, None)
 
-    def does(self, seconds: float, *, room_s: float = 0.0, wait_s: float = 0.0) -> None:
-        """A result of ten rows, whose functions took the rest of the time."""
-        _ = self.chosen.workers  # asked when it is begun
-        with self.maker.working():
-            for activity, spent_s in ((ROOM, room_s), (WORKERS, wait_s)):
-                with self.maker.at(activity):
-                    self.now_s += spent_s
-        self.now_s += seconds - room_s - wait_s
-        self.chosen.took(10, seconds - room_s - wait_s)
+    @property
+    def told(self) -> str:
+        """What stats have."""
+        return str(self.maker.chosen[3])
+
+    def does(self, seconds: float = 0.25, *, share: float = 1.0, wait_s: float = 0.0) -> int:
+        """A result of ten rows, whose functions took a share of the time; who was to do it."""
+        workers = self.chosen.workers
+        with self.maker.working(), self.maker.at(WORKERS):
+            self.now_s += wait_s
+        self.now_s += seconds - wait_s
+        self.computed_s += seconds - wait_s
+        self.chosen.took(10, share * seconds)
+        return workers
+
+    def decides(self) -> None:
+        """As many results as it takes."""
+        for _ in range(5):
+            self.does()
 
 
-def test_a_sample_has_what_was_measured_after_the_first_results() -> None:
+def test_a_second_is_measured_after_the_first_results() -> None:
     rig = Rig()
-    rig.does(0.1)
-    rig.does(0.2)  # the sizes of work items settle
-    for _ in range(4):
-        rig.does(0.25, room_s=0.05, wait_s=0.1)
-    (sample,) = rig.choice.samples
-    assert (sample.workers, sample.rows) == (0, 40)
-    measured = sample.passed_s, sample.ahead_s, sample.waited_s, sample.worked_s, sample.cores
-    assert measured == pytest.approx((1.0, 0.2, 0.4, 0.4, 0.5))
-    assert rig.choice.rooms == [5]
+    assert rig.told == "this process: the loop has waited for too few elements to measure them"
+    rig.does(0.1875, share=0.0)
+    rig.does(0.1875, share=0.0)  # the sizes of work items settle
+    for _ in range(3):
+        rig.does(0.25, share=0.8)
     assert rig.team.calls == []
+    rig.does(0.25, share=0.8)
+    assert rig.team.calls == ["start 4"]
+    assert "functions take 80% of the time, 20,000.0 us for an element" in rig.told
+    assert rig.told.startswith("4 worker processes: ")
 
 
-def run(rig: Rig, samples: int) -> None:
-    wanted = len(rig.choice.samples) + samples
+def test_elements_that_the_loop_did_not_wait_for_do_not_count() -> None:
+    rig = Rig()
+    rig.maker.is_ahead = True
     for _ in range(100):
-        rig.does(0.25)
-        if len(rig.choice.samples) == wanted:
-            return
-    raise AssertionError("no sample came to its end")
+        rig.does()
+    assert rig.team.calls == []
+    rig.maker.is_ahead = False
+    rig.decides()
+    assert rig.team.calls == ["start 4"]
 
 
 def test_workers_get_work_once_all_are_ready() -> None:
-    rig = Rig(-2)
-    run(rig, 1)
-    assert rig.team.calls == ["employ 2"]
+    rig = Rig()
+    rig.decides()
+    rig.team.ready_count = 3
+    assert {rig.does() for _ in range(20)} == {0}
+    rig.team.ready_count = 4
+    assert rig.does() == 4
+    rig.team.ready_count = 0  # one that died is replaced
+    assert {rig.does(share=0.0) for _ in range(20)} == {4}
+    assert rig.team.calls == ["start 4"]
+
+
+def test_this_process_is_kept_where_workers_bring_little() -> None:
+    rig = Rig()
+    for _ in range(5):
+        rig.does(share=0.1)
+    reason = rig.told
+    assert reason.startswith("this process: functions take 10% of the time")
+    rig.decides()
+    assert (rig.chosen.workers, rig.team.calls, rig.told) == (0, ["end"], reason)
+
+
+def test_functions_that_need_a_worker_are_measured_in_one() -> None:
+    rig = Rig(fewest=1)
+    assert rig.team.calls == ["start 1"]
     rig.team.ready_count = 1
-    for _ in range(20):
-        rig.does(0.25)
-        assert rig.chosen.workers == 0
-    assert len(rig.choice.samples) == 1  # nothing is measured while they start
-    rig.team.ready_count = 2
-    assert rig.chosen.workers == 2
-    run(rig, 1)
-    assert rig.choice.samples[-1].workers == 2
-
-
-def test_workers_stay_through_a_trial_and_go_after_it() -> None:
-    rig = Rig(4, -2, 4, -2, 2)
-    rig.team.ready_count = 4
-    run(rig, 3)
-    assert rig.team.calls == ["employ 4", "dismiss", "employ 2", "employ 4", "dismiss"]
-    run(rig, 2)
-    assert rig.team.calls[5:] == ["employ 2", "employ 2", "dismiss"]
-
-
-def test_a_trial_of_this_process_is_measured_at_once() -> None:
-    rig = Rig(2, 0)
-    rig.team.ready_count = 2
-    run(rig, 2)
-    assert rig.chosen.workers == 0
-    run(rig, 1)
-    assert [sample.workers for sample in rig.choice.samples] == [0, 2, 0]
-
-
-def test_samples_of_workers_have_two_results_of_each() -> None:
-    rig = Rig(4, 4)
-    rig.team.ready_count = 4
-    run(rig, 1)
-    for _ in range(9 + 7):  # two of each worker may be under way, and the one before them
-        rig.does(2.0)
-    assert len(rig.choice.samples) == 1
-    rig.does(2.0)
-    assert rig.choice.samples[1].rows == 80
+    assert rig.does() == 1
+    for _ in range(4):
+        assert rig.does(wait_s=0.125) == 1
+    assert rig.team.calls == ["start 1", "start 3"]  # it reads and sends half of the time
+    rig.team.ready_count = 3
+    assert rig.does() == 3
 
 
 def test_another_run_begins_another_sample() -> None:
     rig = Rig()
-    rig.does(0.3)
-    rig.does(0.9)
-    rig.chosen.begin(ActivityClock(lambda: rig.now_s), None)
-    rig.does(0.9)
-    assert rig.choice.samples == []
+    for _ in range(4):
+        rig.does()
+    rig.chosen.begin(rig.maker, None)
+    for _ in range(4):
+        rig.does()
+    assert rig.team.calls == []
 
 
-def test_stats_have_what_was_chosen() -> None:
-    rig = Rig(2)
-    assert rig.maker.chosen[3].reason == "nothing is measured yet"
-    rig.choice.reason = "so it is"
-    run(rig, 1)
-    assert str(rig.maker.chosen[3]) == "2 of at most 8 worker processes: so it is"
-    rig.chosen.only_here("no")
-    assert str(rig.maker.chosen[3]) == "this process; at most 0 worker processes: no"
-    assert rig.team.calls[-2:] == ["employ 0", "dismiss"]
+def test_with_one_core_nothing_is_measured() -> None:
+    rig = Rig(cores=1)
+    rig.decides()
+    assert (rig.team.calls, rig.told) == ([], "this process: only one core may be used")
 
 
 def test_without_workers_that_start_functions_stay_here(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig(2)
+    rig = Rig()
     rig.team.refuses = 2
-    run(rig, 1)
-    run(rig, 3)
-    assert (rig.chosen.workers, rig.team.calls) == (0, ["employ 2"])
-    assert rig.maker.chosen[3].reason == "workers cannot be started: no more processes"
+    rig.decides()
+    rig.decides()
+    assert (rig.chosen.workers, rig.team.calls) == (0, ["start 4", "end"])
+    assert rig.told == "this process: workers cannot be started: no more processes"
     assert "since workers cannot be started: no more processes" in caplog.text
-    rig = Rig(2)
+    rig = Rig()
+    rig.decides()
     rig.team.ends = True
-    run(rig, 3)
-    assert rig.maker.chosen[3].reason == "workers cannot be started: 3 workers in a row ended"
+    assert {rig.does() for _ in range(3)} == {0}
+    assert rig.told == "this process: workers cannot be started: 3 workers in a row ended"
 
 
-def test_where_more_workers_cannot_be_started_the_others_stay() -> None:
-    rig = Rig(2, 4)
-    rig.team.ready_count, rig.team.refuses = 2, 4
-    run(rig, 3)
-    assert (rig.chosen.workers, rig.choice.most) == (2, 2)
-    assert rig.maker.chosen[3].reason == "more workers cannot be started: no more processes"
+def test_where_more_workers_cannot_be_started_the_first_stays() -> None:
+    rig = Rig(fewest=1)
+    rig.team.ready_count, rig.team.refuses = 1, 2
+    for _ in range(6):
+        assert rig.does(wait_s=0.25) == 1
+    assert rig.told == "1 worker process: more workers cannot be started: no more processes"
+    rig = Rig(fewest=1)
+    rig.team.ready_count = 1
+    for _ in range(5):
+        rig.does(wait_s=0.25)
+    rig.team.ends = True
+    with pytest.raises(WorkerError, match="3 workers in a row ended"):
+        rig.does()
+
+
+def test_elements_that_cannot_be_sent_are_made_here() -> None:
+    rig = Rig()
+    rig.decides()
+    rig.team.ready_count = 4
+    assert rig.does() == 4
+    rig.chosen.decide(WorkerChoice(0, "elements cannot be sent"))
+    assert {rig.does() for _ in range(9)} == {0}
+    assert rig.told == "this process: elements cannot be sent"
+    assert rig.team.calls == ["start 4", "end"]

@@ -1,4 +1,4 @@
-"""`mp_prefetch("auto")`: the stream without workers, whatever numbers of them are chosen while it runs."""
+"""`mp_prefetch("auto")`: the stream without workers, whatever number of them is decided."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,103 +25,98 @@ from tests.processes import workers
 from tests.strategies import Drawn
 from tests.workers.test_workers_stream import FakeWorkers, Slowly, build_short
 from windrow import MultiprocessingOptions
-from windrow.engine.choosing_executor import ChosenTeam, WorkClocks
+from windrow.engine.choosing_executor import ChosenTeam
 from windrow.engine.executors import Executors
-from windrow.engine.worker_choice import WorkerChoice, WorkSample
+from windrow.engine.worker_choice import WorkerChoice
 
 M = windrow.MapDataset
+UNDECIDED = "the loop has waited for too few elements to measure them"
 
 
-class EmployedWorkers(FakeWorkers):
-    """Fake workers, any number of them."""
+class LateWorkers(FakeWorkers):
+    """Fake workers, any number of them, which are ready when they are asked for the third time."""
 
-    process_ids: Sequence[int] = ()
+    asked = count = 0
 
-    def employ(self, count: int) -> None:
-        self._most, self._count = 2 * count, count
-
-    def dismiss(self) -> None: ...
+    def start(self, count: int | None = None) -> None:
+        self.count = count or 0
+        self._most = 2 * self.count
 
     def ready(self) -> int:
-        return self._count
+        self.asked += 1
+        return self.count if self.asked > 2 else 0
 
 
-class Scripted(WorkerChoice):
-    """Chooses the given numbers one after another, and the last one from then on.
+class DecidedTeam(ChosenTeam):
+    """A team that decides the given numbers, each after some results."""
 
-    Args:
-        numbers: The numbers.
-        reached: Whether a number that was chosen is reached, so that the next one may be chosen.
-    """
+    numbers: list[tuple[int, int]]
+    results = 0
 
-    def __init__(
-        self, numbers: Sequence[int], reached: Callable[[int], bool] = lambda number: True
-    ) -> None:
-        super().__init__(0, 8)
-        self.numbers, self._reached = list(numbers), reached
-
-    def saw(self, sample: WorkSample, room: int = 0) -> None:
-        if self.numbers and self._reached(self.workers):
-            self.workers = self.numbers.pop(0)
+    def took(self, rows: int, worked_s: float) -> None:
+        self.results += 1
+        while self.numbers and self.results >= self.numbers[0][0]:
+            self.decide(WorkerChoice(self.numbers.pop(0)[1], "a test says so"))
 
 
-def scripted(
-    dataset: Any,
-    numbers: Sequence[int],
-    fake: Any = None,
-    reached: Callable[[int], bool] = lambda number: True,
+def decided(
+    dataset: Any, numbers: list[tuple[int, int]], fake: Any = None
 ) -> windrow.DatasetIterator[Any]:
-    """An iterator that chooses the given numbers of workers, one after another as soon as it may."""
+    """An iterator that decides the given numbers of workers, each after some results."""
     iterator: windrow.DatasetIterator[Any] = iter(dataset.mp_prefetch("auto"))
     executors = Executors(iterator._node, fake)
-    seconds = itertools.count()
-    clocks = WorkClocks(lambda: float(next(seconds)), lambda: 0.0, lambda ids: 99)
     for executor in executors._all:
         if executor.workers is not None:
-            team: Any = executor.workers
-            executors._teams[id(executor)] = ChosenTeam(team, Scripted(numbers, reached), 0, clocks)
+            chosen = executors._teams[id(executor)] = DecidedTeam(executor, cores=8)
+            chosen.numbers = list(numbers)
     iterator._executors = executors
     return iterator
 
 
-NUMBERS = st.lists(st.integers(0, 4), max_size=6)
+# As many workers, after some results; then perhaps none, as when elements cannot be sent.
+NUMBERS = st.tuples(st.tuples(st.integers(1, 6), st.integers(0, 4))) | st.tuples(
+    st.tuples(st.integers(1, 3), st.integers(1, 4)), st.tuples(st.integers(4, 9), st.just(0))
+)
 
 
 @pytest.mark.jobs
 @given(drawn=make.streams(ours=True, most=5), numbers=NUMBERS)
 @settings(max_examples=100)
-def test_streams_are_the_same_with_any_choice(drawn: Drawn, numbers: list[int]) -> None:
+def test_streams_are_the_same_with_any_choice(
+    drawn: Drawn, numbers: tuple[tuple[int, int], ...]
+) -> None:
     dataset = build_short(drawn.recipe)
-    assert make.differences(scripted(dataset, numbers, EmployedWorkers), list(dataset)) == []
+    assert make.differences(decided(dataset, list(numbers), LateWorkers), list(dataset)) == []
 
 
 @pytest.mark.jobs
 @given(drawn=make.chains(ours=True, lengths=make.FEW), numbers=NUMBERS, cut=st.integers(0, 24))
 @settings(max_examples=100)
-def test_chains_are_restored_with_any_choice(drawn: Drawn, numbers: list[int], cut: int) -> None:
+def test_chains_are_restored_with_any_choice(
+    drawn: Drawn, numbers: tuple[tuple[int, int], ...], cut: int
+) -> None:
     dataset = build_short(drawn.recipe)
     expected = list(dataset)
-    first = scripted(dataset, numbers, EmployedWorkers)
+    first = decided(dataset, list(numbers), LateWorkers)
     head = list(itertools.islice(first, cut))
     plain = iter(dataset)
     plain.set_state(json.loads(json.dumps(first.get_state())))
     assert make.differences(head + list(plain), expected) == []
-    second = scripted(dataset, numbers[::-1], EmployedWorkers)
+    second = decided(dataset, list(numbers), LateWorkers)
     second.set_state(first.get_state())
     assert make.differences(head + list(second), expected) == []
 
 
-def test_work_is_done_here_and_by_workers_in_turn() -> None:
-    made: list[EmployedWorkers] = []
+def test_work_is_done_here_then_by_workers() -> None:
+    made: list[LateWorkers] = []
 
     def fake(*args: Any) -> Any:
-        made.append(EmployedWorkers(*args))
+        made.append(LateWorkers(*args))
         return made[-1]
 
     rows = M.range(2000).map(lambda n: n).batch(4)
     options = windrow.ReadOptions(prefetch_buffer_size=4)  # which keeps work items small
-    stream = rows.to_iter_dataset(options)
-    found = scripted(stream, [2, 0, 3, 1, 0], fake)
+    found = decided(rows.to_iter_dataset(options), [(5, 2)], fake)
     assert make.differences(found, list(rows)) == []
     assert made[0].requests > 5
     assert made[0].under_way == 0
@@ -147,43 +142,26 @@ def taken(iterator: Any, holds: Callable[[Any], bool], limit_s: float = 60.0) ->
 
 
 @pytest.mark.jobs
-def test_workers_come_and_go_and_the_stream_stays() -> None:
+def test_workers_start_once_and_the_stream_stays() -> None:
     plain = M.range(1000).shuffle(seed=1).map(lambda n: n * 3).batch(8).repeat()
     options = windrow.ReadOptions(prefetch_buffer_size=16)
     chain = pids(plain).to_iter_dataset(options)
     expected = iter(plain.to_iter_dataset())
-    here, numbers = os.getpid(), [2, 1, 0, 3, 0]
-    running: list[int] = []
+    makers: list[int] = []
 
-    def run(number: int) -> bool:
-        running.append(len(workers()))
-        return running[-1] == number
+    def is_over(element: Any) -> bool:
+        makers.append(element[1])
+        return len(set(makers)) == 3
 
-    with scripted(chain, numbers, reached=run) as iterator:
-        assert iterator._executors is not None
-        (team,) = iterator._executors._teams.values()
-        choice: Any = team.choice
+    with decided(chain, [(5, 2)]) as iterator:
         assert workers() == []
-        taken_now = itertools.count()
-        makers: set[int] = set()
-
-        def is_over(element: Any) -> bool:
-            makers.add(element[1])
-            if next(taken_now) % 20:  # to look at processes takes long
-                return False
-            return not choice.numbers and not workers()
-
         found = [batch for batch, _ in taken(iterator, is_over)]
+        assert {worker.pid for worker in workers()} == set(makers) - {os.getpid()}
         state = json.loads(json.dumps(iterator.get_state()))
     for batch in found:
         np.testing.assert_array_equal(batch, next(expected))
+    assert makers[0] == os.getpid()
     assert state["rows"] == expected.get_state()["rows"]
-    # In turn 2, 1, none and 3 ran, and those that came later did work, too.
-    left = iter(running)
-    assert all(number in left for number in (2, 1, 0, 3))
-    assert max(running) == 3
-    assert here in makers
-    assert len(makers) > 1 + 2
     with iter(chain.mp_prefetch("auto")) as again:
         again.set_state(state)
         for batch, _ in itertools.islice(again, 200):
@@ -191,9 +169,25 @@ def test_workers_come_and_go_and_the_stream_stays() -> None:
 
 
 @pytest.mark.jobs
+def test_slow_python_gets_workers() -> None:
+    def counts(n: int) -> tuple[int, int]:
+        return sum(n for _ in range(50_000)) // 50_000, os.getpid()
+
+    most = MultiprocessingOptions("auto").most_workers
+    if most == 1:
+        pytest.skip("this process may use one core")
+    with iter(M.range(1 << 40).map(counts).mp_prefetch("auto")) as iterator:
+        found = taken(iterator, lambda element: element[1] != os.getpid())
+        (chosen,) = iterator.stats().chosen
+    assert [n for n, _ in found] == list(range(len(found)))
+    assert 1 <= chosen.workers <= most
+    assert "of the time" in chosen.reason
+
+
+@pytest.mark.jobs
 def test_a_killed_worker_is_replaced() -> None:
     chain = pids(M.range(1 << 40))
-    with scripted(chain, [2]) as iterator:
+    with decided(chain, [(1, 2)]) as iterator:
         found = taken(iterator, lambda element: element[1] != os.getpid())
         seen = {os.getpid(), *(worker.pid for worker in workers())}
 
@@ -226,9 +220,10 @@ def test_elements_that_cannot_be_pickled_are_made_here(source: bool) -> None:
         chain = M.source(Locked()).map(lambda pair: pair)
     else:
         chain = M.range(1 << 40).map(lambda n: (n, threading.Lock()))
-    with scripted(chain, [2]) as iterator:
+    with decided(chain, [(1, 2)]) as iterator:
         found = taken(iterator, lambda _: "sent" in iterator.stats().chosen[0].reason)
         found += itertools.islice(iterator, 3000)
+        assert workers() == []
         (chosen,) = iterator.stats().chosen
     assert [n for n, _ in found] == list(range(len(found)))
     assert chosen.workers == 0
@@ -288,7 +283,7 @@ def test_short_datasets(length: int) -> None:
     with iter(dataset.mp_prefetch("auto")) as iterator:
         assert list(iterator) == [n + 1 for n in range(length)]
         (chosen,) = iterator.stats().chosen if length else (None,)
-    assert chosen is None or chosen.reason == "nothing is measured yet"
+    assert chosen is None or chosen.reason == UNDECIDED
 
 
 def test_without_functions_nothing_is_chosen() -> None:
@@ -306,17 +301,17 @@ with iter(chain) as iterator:
     found = list(iterator)
     assert [n for n, _ in found] == list(range(40))
     assert {process for _, process in found} == {os.getpid()}
-    print(iterator.stats().chosen[0].most)
+    print(iterator.stats().chosen[0].reason)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert (done.stdout, done.stderr) == ("only one core may be used\n", "")
 
 
 def test_the_chain_says_what_it_will_do() -> None:
     dataset = M.range(10).map(abs).mp_prefetch("auto")
     assert dataset._node.written == "mp_prefetch('auto')"
     most = MultiprocessingOptions("auto").most_workers
-    text = f"in this process or up to {most} worker processes, as measured while it runs"
+    text = f"in this process or up to {most} worker processes, as the first elements show"
     assert text in str(dataset.explain())
 
 
@@ -324,12 +319,8 @@ def test_stats_say_what_was_chosen() -> None:
     iterator = iter(M.range(10).map(abs).mp_prefetch("auto"))
     list(iterator)
     stats = iterator.stats()
-    most = stats.chosen[0].most
-    told = f"this process; at most {most} worker processes: nothing is measured yet"
-    assert told in str(stats)
-    assert stats.to_json()["chosen"] == [
-        {"workers": 0, "most": most, "threads": 1, "reason": "nothing is measured yet"}
-    ]
+    assert f"this process: {UNDECIDED}" in str(stats)
+    assert stats.to_json()["chosen"] == [{"workers": 0, "threads": 1, "reason": UNDECIDED}]
     plain = iter(M.range(10).map(abs))
     list(plain)
     assert "chosen" not in plain.stats().to_json()

@@ -360,6 +360,21 @@ def test_processes_start_as_they_are_asked_for() -> None:
         assert len(children() - before) == 5
 
 
+def test_where_more_processes_cannot_be_started_the_first_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*args: object) -> Any:
+        raise OSError("no more processes")
+
+    with workers(handlers.returned, count=2) as team:
+        team.start(1)
+        monkeypatch.setattr("windrow.workers.pool.WorkerProcess", refused)
+        with pytest.raises(WorkerError, match="worker 1 of 2 cannot be started: no more processes"):
+            team.start(2)
+        assert ask(team, 5) == 5
+        assert team.ready() == 1
+
+
 def test_reports_come_before_the_reply_in_order() -> None:
     with workers(handlers.reports, count=2) as team:
         jobs = {team.submit(count): count for count in (0, 3, 500)}
@@ -462,64 +477,3 @@ def test_options_out_of_range_are_refused(
 ) -> None:
     with pytest.raises(error, match=match):
         MultiprocessingOptions(1, **given)
-
-
-# --- more and fewer workers ----------------------------------------------------------------------
-
-
-@pytest.mark.jobs
-def test_workers_are_started_and_end_with_what_they_were_sent() -> None:
-    with workers(handlers.called, count=3) as team:
-        team.employ(2)
-        assert until(lambda: team.ready() == 2)
-        assert len(team.process_ids) == 2
-        jobs = [team.submit((str, number)) for number in range(9)]
-        team.employ(0)
-        team.dismiss()  # jobs that wait still find a worker
-        assert [team.wait(job) for job in jobs] == [str(number) for number in range(9)]
-        assert until(lambda: team.ready() == 0 and not team.process_ids)
-        team.employ(3)
-        assert until(lambda: team.ready() == 3)
-        team.employ(1)
-        assert len(team.process_ids) == 3  # until they are dismissed
-        asked = {ask(team, (os.getpid,)) for _ in range(5)}
-        assert len(asked) == 1
-        team.dismiss()
-        assert until(lambda: bool(team.ready()) and set(team.process_ids) == asked)
-
-
-@pytest.mark.jobs
-def test_jobs_of_a_leaving_worker_that_dies_are_done_by_another(tmp_path: Path) -> None:
-    died = tmp_path / "died"
-    with workers(handlers.called, count=1) as team:
-        job = team.submit((handlers.once, died, "kill", 5))
-        assert until(lambda: team.ready() == 1)
-        team.employ(0)
-        team.dismiss()
-        with pytest.warns(RuntimeWarning, match=r"worker 0 of 1 .* ended \(.*SIGKILL"):
-            assert team.wait(job) == 5
-        assert died.exists()
-        assert until(
-            lambda: team.ready() == 0 and not team.process_ids
-        )  # nor does the new one stay
-        assert team.wait(team.submit((str, 6))) == "6"
-
-
-@pytest.mark.jobs
-@pytest.mark.parametrize("tries", [1, 3])
-def test_an_end_of_a_leaving_worker_counts_while_others_stay(tmp_path: Path, tries: int) -> None:
-    with workers(handlers.called, count=2) as team:
-        team.employ(2)
-        assert until(lambda: team.ready() == 2)
-        first = team.submit((str, 1))
-        second = team.submit((handlers.once, tmp_path / "died", "kill", 5), tries)
-        team.employ(1)
-        team.dismiss()
-        if tries == 1:
-            with pytest.raises(WorkerError, match=r"a worker ended over its work \(.*SIGKILL"):
-                team.wait(second)
-        else:
-            with pytest.warns(RuntimeWarning, match=r"worker 1 of 2 .*SIGKILL.*again by another"):
-                assert team.wait(second) == 5
-        assert (team.wait(first), len(second.ends)) == ("1", 1)
-        assert team.ready() == len(team.process_ids) == 1

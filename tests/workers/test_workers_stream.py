@@ -40,7 +40,7 @@ class FakeWorkers:
         self.requests = 0
         self.request_bytes = 0
 
-    def start(self) -> None: ...
+    def start(self, count: int | None = None) -> None: ...
 
     def submit(self, request: Any, tries: int = 3) -> int:
         number = next(self._numbers)

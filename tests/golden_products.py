@@ -455,7 +455,7 @@ def _commands(folder: Path, made: Path) -> dict[str, list[str]]:
         "inspect: tfds": ["inspect", at["counts/1.0.0"], "--json"],
         "inspect: missing": ["inspect", at["missing"]],
         "inspect: no data set": ["inspect", at["nothing.txt"]],
-        "inspect: sheet": ["inspect", chunks, "--sheet", str(made / "sheet.txt")],
+        "inspect: picture": ["inspect", chunks, "--picture", str(made / "picture.txt")],
         "verify": ["verify", chunks],
         "verify: JSON": ["verify", records, "--json", "--quiet"],
         "verify: damaged": ["verify", at["damaged"], "-q"],

@@ -45,7 +45,7 @@ def grid(values: Sequence[Any], captions: Sequence[str], title: str = "") -> byt
     rows = -(-len(values) // columns)
     # A title needs some width.
     size = max(columns * _CELL_INCHES, 5.0), rows * (_CELL_INCHES + 0.3) + 0.5
-    figure = library("matplotlib.figure").Figure(size, _DPI, layout="constrained")
+    figure = library("matplotlib.figure").Figure(size, _DPI, layout="compressed")
     axes = figure.subplots(rows, columns, squeeze=False)
     drawn = [drawable(value) for value in values]
     limits = _limits(drawn)
@@ -61,7 +61,7 @@ def grid(values: Sequence[Any], captions: Sequence[str], title: str = "") -> byt
     figure.suptitle(title, fontsize=9, parse_math=False)
     out = io.BytesIO()
     # No version in the file: equal grids are equal files.
-    figure.savefig(out, format="png", metadata={"Software": None})
+    figure.savefig(out, format="png", bbox_inches="tight", metadata={"Software": None})
     return out.getvalue()
 
 

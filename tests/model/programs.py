@@ -24,7 +24,6 @@ from tests.model.trees import (
     is_branch,
     is_tree,
     joined,
-    part_of,
     put_together,
     stacked,
 )
@@ -223,7 +222,9 @@ def joined_differ(
     kinds = (is_branch, has_lists, is_tree)
     for is_inner, without in itertools.product(kinds, ((), [*before, *whole.values])):
         try:
-            values = [put_together(with_rows(parts, without), is_inner) for parts in steps]
+            values = [
+                put_together(with_rows(parts, without, is_inner), is_inner) for parts in steps
+            ]
         except UnsureError:  # rows with and without strings are in other columns than both together
             return None
         except Exception as error:
@@ -241,9 +242,11 @@ def has_lists(value: Any) -> bool:
     return is_branch(value) or (isinstance(value, list) and any(map(is_tree, value)))
 
 
-def with_rows(parts: Sequence[Any], wholes: Sequence[Any]) -> list[Any]:
+def with_rows(
+    parts: Sequence[Any], wholes: Sequence[Any], is_inner: Callable[[Any], bool]
+) -> list[Any]:
     """The parts of a batch but those without rows that are as the rows of another batch are."""
-    none = [part_of(batch, slice(0)) for batch in wholes]
+    none = [joined([batch], lambda columns: columns[0][:0], is_inner) for batch in wholes]
     return [part for part in parts if not any(same(part, other) for other in none)] or list(parts)
 
 

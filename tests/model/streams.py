@@ -247,14 +247,13 @@ def sequence(item: Item) -> Any:
 
 def row_of(pieces: Sequence[Piece], cells: int) -> Item:
     """A row of pieces, and zeros after them."""
-    first = pieces[0][1]
-    row = np.zeros((cells, *first.shape[1:]), first.dtype)
+    used = put_together([piece for _, piece in pieces])
+    lengths = [len(piece) for _, piece in pieces]
+    row = np.zeros((cells, *used.shape[1:]), used.dtype)
     ids, positions = np.zeros(cells, np.int32), np.zeros(cells, np.int32)
-    start = 0
-    for number, (_, piece) in enumerate(pieces, 1):
-        part = slice(start, start + len(piece))
-        row[part], ids[part], positions[part] = piece, number, np.arange(len(piece))
-        start += len(piece)
+    row[: len(used)] = used
+    ids[: len(used)] = np.repeat(np.arange(len(pieces)) + 1, lengths)
+    positions[: len(used)] = np.concatenate([np.arange(length) for length in lengths])
     records = tuple(itertools.chain(*(item.records for item, _ in pieces)))
     return base.item_of({"x": row, "x_segment_ids": ids, "x_positions": positions}, [records])
 

@@ -174,7 +174,8 @@ def test_explain_returns_and_counts(text: str) -> None:
 
 # What hunts found: a batch of lists, of which a shard may have no rows; the last batch of an endless
 # dataset; rows of which the last is shorter; streams that are empty, or shorter, since a function
-# gives None; and padding after batches of two trees.
+# gives None; padding after batches of two trees; a last batch of a shorter list; and packed items of two
+# shapes.
 @pytest.mark.parametrize(
     "text",
     [
@@ -187,6 +188,9 @@ def test_explain_returns_and_counts(text: str) -> None:
         "IterDataset.mix([MapDataset.range(4).to_iter_dataset(),"
         " MapDataset.source(columns(1)).to_iter_dataset()], Schedule([(0, [1, 0]), (3, [1, 2])]))"
         ".batch(4, remainder='pad').shard(index, count)",
+        "MapDataset.range(17).batch(2, batch_fn=list).to_iter_dataset().batch(4).shard(index, count)",
+        "MapDataset.range(3).batch(2).batch(1).to_iter_dataset().map(as_x)"
+        ".pack({'x': 8}, 'concat_then_split')",
     ],
 )
 def test_programs_that_hunts_found(text: str) -> None:

@@ -173,7 +173,7 @@ def table(house: House) -> str:
 
 def written(page: str, house: House) -> str:
     """Replace the table of measures on a page by that of a house."""
-    rows = re.compile(rf"^\| room +\| modules.*?^\| {_LAST_ROW} [^\n]*$", re.DOTALL | re.MULTILINE)
+    rows = re.compile(rf"^\| room +\| +modules.*?^\| {_LAST_ROW} [^\n]*$", re.DOTALL | re.MULTILINE)
     return rows.sub(lambda _: table(house), page)
 
 

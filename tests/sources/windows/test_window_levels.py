@@ -91,7 +91,8 @@ def test_volumes_of_their_own_have_one_scale(tmp_path: Path, volume: Path) -> No
     arrays = {"raw": volume, "labels": tmp_path / "labels"}
     size = {"x": 4, "y": 4, "z": 2}
     fields = {"a": Field("raw"), "b": "labels"}
-    for given in ({}, {"fields": fields}):
+    options: list[dict[str, Any]] = [{}, {"fields": fields}]
+    for given in options:
         record = WindowDataSource(arrays, size, scale={"x": 16}, **given)[1]
         raw, other = record.values()
         assert np.array_equal(raw[..., 0], VOLUME[::2, ::2][:4, :4, 2:4])

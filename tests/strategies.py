@@ -550,6 +550,8 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, np.ndarray):
+        if one.dtype == object == other.dtype:
+            return one.shape == other.shape and all(map(same, one.flat, other.flat))
         return one.dtype == other.dtype and np.array_equal(one, other)
     return bool(one == other)
 

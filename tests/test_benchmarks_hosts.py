@@ -40,20 +40,25 @@ def test_readers_of_chunks_are_counted() -> None:
     assert hosts.counted_readers(records, processes, 2).tolist() == [2, 1, 1]
 
 
-def test_the_plan_of_a_step_does_not_grow_with_the_hosts() -> None:
-    """The records whose places are computed for a step of a process, of a shuffle and of lanes."""
-    for kind in ("global shuffle", "block shuffle", "lanes"):
-        planned = []
-        for count in (16, 4_096):
-            case = dataclasses.replace(TINY[kind], hosts=count, records=100_000_000)
-            store = hosts.Store(case)
-            dataset = hosts.dataset(case, MapDataset.source(store))
-            with iter(dataset.shard(count - 1, count)) as batches:
-                for _ in range(4):
-                    next(batches)
-                (costs,) = batches.stats().sources
-            planned.append(costs.records.high)
-        assert planned[1] <= 1.2 * planned[0], kind
+def planned(kind: str, count: int) -> float:
+    """The records whose places are computed for a step of the last of some processes.
+
+    How far it reads ahead depends on what else the machine does: the least of three runs has no more than it needs.
+    """
+    case, found = dataclasses.replace(TINY[kind], hosts=count, records=100_000_000), list[float]()
+    for _ in range(3):
+        dataset = hosts.dataset(case, MapDataset.source(hosts.Store(case)))
+        with iter(dataset.shard(count - 1, count)) as batches:
+            for _ in range(4):
+                next(batches)
+            (costs,) = batches.stats().sources
+        found.append(costs.records.high)
+    return min(found)
+
+
+@pytest.mark.parametrize("kind", ["global shuffle", "block shuffle", "lanes"])
+def test_the_plan_of_a_step_does_not_grow_with_the_hosts(kind: str) -> None:
+    assert planned(kind, 4_096) <= 1.2 * planned(kind, 16)
 
 
 def test_all_chains_are_in_the_picture() -> None:

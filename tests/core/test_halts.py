@@ -240,21 +240,21 @@ def test_what_comes_after_a_halt_ends_at_once() -> None:
 def test_a_pool_of_daemons() -> None:
     entered: list[str] = []
     pool = DaemonPool(2, "some", lambda: entered.append(threading.current_thread().name))
-    gate, begun = threading.Event(), threading.Event()
+    gate, begun = threading.Event(), threading.Barrier(3)
 
     def waits(answer: int) -> int:
-        begun.set()
+        begun.wait(30)
         gate.wait(30)
         return answer
 
     first = [pool.submit(waits, k) for k in range(2)]
     later = [pool.submit(int, "x") for _ in range(3)]
-    assert begun.wait(10)
+    begun.wait(30)
     pool.shutdown(wait=False, cancel_futures=True)
     gate.set()
     assert [one.result(timeout=60) for one in first] == [0, 1]
     assert all(one.cancelled() for one in later)
-    assert entered == ["some", "some"]
+    assert sorted(entered) == ["some_0", "some_1"]
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.submit(int)
     other = DaemonPool(1, "other", entered.clear)

@@ -234,26 +234,26 @@ def single_rows(items: Iterator[Item]) -> Iterator[Item]:
         yield from (Item(part_of(item.value, slice(i, i + 1)), own[i]) for i in range(n))
 
 
-# --- packed streams, of the feature "x" ----------------------------------------------------------
-
-Piece = tuple[Item, Any]
+Piece = tuple[Item, Any]  # of a packed row, which has the feature "x"
 
 
 def sequence(item: Item) -> Any:
     if not isinstance(item.value, dict) or "x" not in item.value:
         raise ElementError("no feature 'x'")
-    return np.atleast_1d(item.value["x"])
+    found = np.atleast_1d(item.value["x"])
+    if found.dtype.kind not in "biufc":
+        raise UnsureError("strings and objects in packed rows")
+    return found
 
 
 def row_of(pieces: Sequence[Piece], cells: int) -> Item:
     """A row of pieces, and zeros after them."""
     used = put_together([piece for _, piece in pieces])
     lengths = [len(piece) for _, piece in pieces]
-    row = np.zeros((cells, *used.shape[1:]), used.dtype)
-    ids, positions = np.zeros(cells, np.int32), np.zeros(cells, np.int32)
-    row[: len(used)] = used
-    ids[: len(used)] = np.repeat(np.arange(len(pieces)) + 1, lengths)
-    positions[: len(used)] = np.concatenate([np.arange(length) for length in lengths])
+    rest = cells - len(used)
+    row = np.pad(used, [(0, rest), *[(0, 0)] * (used.ndim - 1)])
+    ids = np.pad(np.repeat(np.arange(len(pieces)) + 1, lengths), (0, rest)).astype(np.int32)
+    positions = np.pad(np.concatenate([*map(np.arange, lengths)]), (0, rest)).astype(np.int32)
     records = tuple(itertools.chain(*(item.records for item, _ in pieces)))
     return base.item_of({"x": row, "x_segment_ids": ids, "x_positions": positions}, [records])
 

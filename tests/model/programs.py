@@ -212,8 +212,8 @@ def joined_differ(
     """How rows of shards, put together, differ from the whole, which may have had batches before."""
     if len({len(shard.values) for shard in shards}) > 1:
         return f"{name}: {[len(shard.values) for shard in shards]} batches"
-    if len({str(joined([value], lambda _: None, is_branch)) for value in whole.values}) > 1:
-        # Padding in place of all rows of a shard is as its batch before, of whatever tree.
+    if len({str(joined([value], row_shape, is_branch)) for value in whole.values}) > 1:
+        # Padding in place of all rows of a shard is as its batch before, whatever its tree and shapes.
         shards = [dataclasses.replace(shard, values=shard.values[:1]) for shard in shards]
         whole = dataclasses.replace(whole, values=whole.values[:1])
     steps = list(zip(*(shard.values for shard in shards), strict=True))
@@ -235,6 +235,10 @@ def joined_differ(
             return None
         problem = problem or f"{name}: {found}"
     return problem
+
+
+def row_shape(columns: Sequence[Any]) -> Any:
+    return np.shape(columns[0])[1:] if isinstance(columns[0], np.ndarray) else None
 
 
 def has_lists(value: Any) -> bool:

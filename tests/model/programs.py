@@ -241,7 +241,7 @@ def joined_differ(
 
 
 def has_mask(batch: Any) -> bool:
-    last = [*columns_in(batch), None][-2]
+    last = (list(columns_in(batch)) or [None])[-1]
     return isinstance(last, np.ndarray) and last.dtype == bool
 
 

@@ -212,15 +212,18 @@ def joined_differ(
     """How rows of shards, put together, differ from the whole, which may have had batches before."""
     if len({len(shard.values) for shard in shards}) > 1:
         return f"{name}: {[len(shard.values) for shard in shards]} batches"
-    if len({str(joined([value], lambda _: None, is_branch)) for value in whole.values}) > 1:
-        # Padding in place of all rows of a shard is as its batch before, of whatever tree.
-        shards = [dataclasses.replace(shard, values=shard.values[:1]) for shard in shards]
-        whole = dataclasses.replace(whole, values=whole.values[:1])
+    batches = [*before, *whole.values]
+    shapes = {str(joined([batch], row_shape, is_branch)) for batch in batches}
+    if len(shapes) > 1 and any(map(has_mask, batches)):
+        # Padding in place of all rows of a shard is as its batch before, whatever its tree and shapes.
+        most = 0 if before else 1
+        shards = [dataclasses.replace(shard, values=shard.values[:most]) for shard in shards]
+        whole = dataclasses.replace(whole, values=whole.values[:most])
     steps = list(zip(*(shard.values for shard in shards), strict=True))
     problem: str | None = None
     # A list may be rows or a tree: the value does not say.
     kinds = (is_branch, has_lists, is_tree)
-    for is_inner, without in itertools.product(kinds, ((), [*before, *whole.values])):
+    for is_inner, without in itertools.product(kinds, ((), batches)):
         try:
             values = [
                 put_together(with_rows(parts, without, is_inner), is_inner) for parts in steps
@@ -235,6 +238,15 @@ def joined_differ(
             return None
         problem = problem or f"{name}: {found}"
     return problem
+
+
+def has_mask(batch: Any) -> bool:
+    last = (list(columns_in(batch)) or [None])[-1]
+    return isinstance(last, np.ndarray) and last.dtype == bool
+
+
+def row_shape(columns: Sequence[Any]) -> Any:
+    return np.shape(columns[0])[1:] if isinstance(columns[0], np.ndarray) else None
 
 
 def has_lists(value: Any) -> bool:

@@ -189,6 +189,7 @@ def test_explain_returns_and_counts(text: str) -> None:
         " MapDataset.source(columns(1)).to_iter_dataset()], Schedule([(0, [1, 0]), (3, [1, 2])]))"
         ".batch(4, remainder='pad').shard(index, count)",
         "MapDataset.range(17).batch(2, batch_fn=list).to_iter_dataset().batch(4).shard(index, count)",
+        "MapDataset.range(17).batch(2).to_iter_dataset().batch(4, remainder='pad').shard(index, count)",
         "MapDataset.range(3).batch(2).batch(1).to_iter_dataset().map(as_x)"
         ".pack({'x': 8}, 'concat_then_split')",
     ],

@@ -52,7 +52,7 @@ _PRODUCT = {
     "IterDataset": windrow.IterDataset,
     "Schedule": transforms.Schedule,
 }
-HANGS_AFTER_S = 60
+HANGS_AFTER_S = 240  # 16,000 epochs of a mixture in which all is bad take 25 s of one core
 MOST = 40  # elements of an endless stream that are compared
 
 
@@ -246,7 +246,10 @@ def has_mask(batch: Any) -> bool:
 
 
 def row_shape(columns: Sequence[Any]) -> Any:
-    return np.shape(columns[0])[1:] if isinstance(columns[0], np.ndarray) else None
+    """What batches of as many rows have alike; a list may be a tree, which has another length then."""
+    if isinstance(columns[0], list):
+        return len(columns[0])
+    return np.shape(columns[0])[1:]
 
 
 def has_lists(value: Any) -> bool:

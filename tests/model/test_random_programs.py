@@ -190,6 +190,8 @@ def test_explain_returns_and_counts(text: str) -> None:
         ".batch(4, remainder='pad').shard(index, count)",
         "MapDataset.range(17).batch(2, batch_fn=list).to_iter_dataset().batch(4).shard(index, count)",
         "MapDataset.range(17).batch(2).to_iter_dataset().batch(4, remainder='pad').shard(index, count)",
+        "MapDataset.range(17).batch(2, batch_fn=list).to_iter_dataset().batch(4, remainder='pad')"
+        ".shard(index, count)",
         "MapDataset.range(3).batch(2).batch(1).to_iter_dataset().map(as_x)"
         ".pack({'x': 8}, 'concat_then_split')",
     ],

@@ -1,0 +1,1 @@
+from loader.reporting.order import *

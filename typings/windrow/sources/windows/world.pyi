@@ -1,0 +1,1 @@
+from sources.windows.world import *

@@ -120,9 +120,11 @@ test-plain: $(READY)
 	@WINDROW_NATIVE=0 $(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds" \
 		tests/core tests/engine tests/sources/zarr/local tests/sources/array_record tests/sources/test_boxes.py
 
-# Python's library is linked by the tests, so that they are programs.
+# Python's library is linked by the tests, so that they are programs; it may lie where the system does not look.
+PY_LIBRARIES = $$($(PY) -c "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))")
 test-native: $(READY)
-	@cd $(CRATE) && cargo fmt --check && export PYO3_PYTHON="$(CURDIR)/$(PY)" && \
+	@export PYO3_PYTHON="$(CURDIR)/$(PY)" LD_LIBRARY_PATH="$(PY_LIBRARIES):$$LD_LIBRARY_PATH" && \
+		cd $(CRATE) && cargo fmt --check && \
 		cargo clippy --quiet --locked --all-targets -- -D warnings && cargo test --quiet --locked && \
 		cargo metadata --no-deps --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 
@@ -182,7 +184,8 @@ hunt: $(READY)
 FUZZED := $(notdir $(basename $(wildcard $(CRATE)/fuzz/targets/*.rs)))
 FUZZ_S = $(shell expr $(or $(MINUTES),60) '*' 60 / $(words $(FUZZED)))
 fuzz: $(READY)
-	@cd $(CRATE) && export PYO3_PYTHON="$(CURDIR)/$(PY)" RUSTC_BOOTSTRAP=1 && cargo fuzz build && \
+	@cd $(CRATE) && export PYO3_PYTHON="$(CURDIR)/$(PY)" LD_LIBRARY_PATH="$(PY_LIBRARIES):$$LD_LIBRARY_PATH" \
+		RUSTC_BOOTSTRAP=1 && cargo fuzz build && \
 		for target in $(FUZZED); do \
 			mkdir -p fuzz/target/corpus/$$target && \
 			cargo fuzz run $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \

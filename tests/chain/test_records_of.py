@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 import windrow
 from tests import strategies as make
 from tests.chain.test_steering import Counted
-from windrow import IterDataset, MapDataset, RecordOf
+from windrow import IterDataset, MapDataset, ReadOptions, RecordOf
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import StreamNode
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
 from windrow.transforms.tables import Listed
 
 M = MapDataset
+SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
 
 def leaves(element: Any) -> list[int]:
@@ -128,10 +129,14 @@ def test_the_records_after_any_state_are_those_of_the_next_element(
 def test_no_record_is_read_to_name_those_after_a_state_of_another_batch_size() -> None:
     source = Counted(40)
     rows = M.source(source).shuffle(seed=1)
-    iterator = iter(rows.batch(3))
+    iterator = iter(rows.batch(3).to_iter_dataset(SYNCHRONOUS))
     next(iterator)
     state, read = iterator.get_state(), source.read_records
-    for stream in (rows.batch(8).to_iter_dataset(), rows.to_iter_dataset().batch(8)):
+    streams = (
+        rows.batch(8).to_iter_dataset(SYNCHRONOUS),
+        rows.to_iter_dataset(SYNCHRONOUS).batch(8),
+    )
+    for stream in streams:
         found = stream.records_of(state)
         assert source.read_records == read
         assert [record for _, record in found] == next(iter(stream).set_state(state)).tolist()

@@ -172,7 +172,7 @@ def table(house: House) -> str:
 
 
 def written(page: str, house: House) -> str:
-    """Replace the table of measures on a page by that of a house."""
+    """Write the measures of a house into the text of a page."""
     rows = re.compile(rf"^\| room +\| +modules.*?^\| {_LAST_ROW} [^\n]*$", re.DOTALL | re.MULTILINE)
     return rows.sub(lambda _: table(house), page)
 

@@ -20,7 +20,6 @@ from windrow.transforms import columns
 
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class PackedFeature:
         """Its keys, for people and labels."""
         return "/".join(map(str, (self.name, *self.inside)))
 
-    def taken(self, element: Any, who: str) -> Any:
+    def taken(self, element: Any) -> Any:
         """Its value in an element that has its key.
 
         Raises:
@@ -58,7 +57,7 @@ class PackedFeature:
         for key in self.inside:
             if not isinstance(value, dict) or key not in value:
                 raise ElementError(
-                    f"{who}: an element lacks {self.written!r}; map it to a dict that has it before,"
+                    f"pack: an element lacks {self.written!r}; map it to a dict that has it before,"
                     " or leave it out of length_struct"
                 )
             value = value[key]
@@ -74,18 +73,18 @@ class PackedFeature:
 
 def length_of(value: Any) -> int:
     """Cells that a value takes: the length of its first axis, or 1 for a scalar."""
-    return 1 if np.ndim(value) == 0 else len(value)
+    shape = _array_of(value).shape
+    return shape[0] if shape else 1
 
 
 def values_of(
-    element: Any, features: Sequence[PackedFeature], who: str, *, all_keys: bool = False
+    element: Any, features: Sequence[PackedFeature], *, all_keys: bool = False
 ) -> list[Any]:
     """The values of the features of an element.
 
     Args:
         element: A dict.
         features: The features.
-        who: The caller's name, for messages.
         all_keys: Whether another key of the element is an error.
 
     Raises:
@@ -93,25 +92,24 @@ def values_of(
     """
     if not isinstance(element, dict):
         raise ElementError(
-            f"{who}: elements must be dicts of sequences, got {type(element).__name__}; map them to"
-            " dicts before"
+            f"pack: elements must be dicts of sequences, got {type(element).__name__}; map them before"
         )
     missing = [feature.name for feature in features if feature.name not in element]
     if missing:
         raise ElementError(
-            f"{who}: the element has the keys {sorted(map(str, element))} and lacks {missing}; map it"
+            f"pack: the element has the keys {sorted(map(str, element))} and lacks {missing}; map it"
             " to a dict that has them before, or leave them out of length_struct"
         )
     others = set(element) - {feature.name for feature in features} if all_keys else set()
     if others:
         raise ElementError(
-            f"{who}: the element has the keys {sorted(map(str, element))}, and length_struct lacks"
+            f"pack: the element has the keys {sorted(map(str, element))}, and length_struct lacks"
             f" {sorted(map(str, others))}; give their cells there, or leave them out in a map before"
         )
-    return [f.taken(element, who) if f.inside else element[f.name] for f in features]
+    return [f.taken(element) if f.inside else element[f.name] for f in features]
 
 
-def new_cells(feature: PackedFeature, value: Any, rows: int | None, who: str) -> AnyArray:
+def new_cells(feature: PackedFeature, value: Any, rows: int | None) -> AnyArray:
     """Cells of rows, or of one row, for values such as `value`, filled with the padding.
 
     Raises:
@@ -124,20 +122,26 @@ def new_cells(feature: PackedFeature, value: Any, rows: int | None, who: str) ->
         return np.zeros(shape, like.dtype)
     if not columns.holds(like.dtype, feature.padding):
         raise ElementError(
-            f"{who}: padding_struct has {feature.padding!r} for {feature.written!r}, which is not a value of"
+            f"pack: padding_struct has {feature.padding!r} for {feature.written!r}, which is not a value of"
             f" its dtype {like.dtype}; choose another, or convert the values in a map before"
         )
     return np.full(shape, feature.padding, like.dtype)
 
 
 def _array_of(value: Any) -> AnyArray:
-    is_int = isinstance(value, int) and not isinstance(value, bool)
-    return np.asarray(value, np.int64 if is_int else None)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.array(None)
+    if array.dtype == object and not isinstance(value, np.ndarray):
+        raise ElementError(
+            f"pack: a value is a {type(value).__name__} that makes no array of numbers or strings,"
+            f" {str(value)[:80]}; map it to one array before"
+        )
+    return array
 
 
-def _dtype_for(
-    feature: PackedFeature, cells: AnyArray, values: AnyArray, who: str
-) -> np.dtype[Any]:
+def _dtype_for(feature: PackedFeature, cells: AnyArray, values: AnyArray) -> np.dtype[Any]:
     """The dtype that holds the cells of a row and the values that come into them.
 
     Raises:
@@ -145,7 +149,7 @@ def _dtype_for(
     """
     if values.dtype == cells.dtype and values.shape[1:] == cells.shape[1:]:
         return cells.dtype  # nearly always
-    shown = f"{who}: values of {feature.written!r}"
+    shown = f"pack: values of {feature.written!r}"
     if values.ndim and values.shape[1:] != cells.shape[1:]:
         raise ElementError(
             f"{shown} have items of shape {cells.shape[1:]} and {values.shape[1:]}, and may differ in their first"
@@ -166,7 +170,6 @@ class OpenRows:
         best: bool,
         most: int | None,
         collected: Sequence[str],
-        who: str,
     ) -> None:
         """Make empty rows.
 
@@ -177,11 +180,10 @@ class OpenRows:
             best: Whether a sequence goes to the fullest row that has room, and not to the first.
             most: The most sequences of a row; None for any number.
             collected: Keys whose values are put into a list for each row.
-            who: Names the packer in errors.
         """
-        self._features, self._best, self._most, self._who = features, best, most, who
-        values = values_of(element, features, who)
-        self._values = [new_cells(f, v, rows, who) for f, v in zip(features, values, strict=True)]
+        self._features, self._best, self._most = features, best, most
+        values = values_of(element, features)
+        self._values = [new_cells(f, v, rows) for f, v in zip(features, values, strict=True)]
         self._segments = [np.zeros((rows, f.cells), np.int32) for f in features]
         self._positions = [np.zeros((rows, f.cells), np.int32) for f in features]
         self._counts = np.zeros(rows, np.int32)
@@ -203,13 +205,13 @@ class OpenRows:
         Raises:
             ElementError: If the element lacks a feature, or does not fit into an empty row.
         """
-        values = values_of(element, self._features, self._who)
+        values = values_of(element, self._features)
         sizes = np.array([length_of(value) for value in values], np.int64)
         self._check(sizes)
         after = self._free + sizes[:, None]
         if self._most is not None and self._best:
             after += np.where(self._counts < self._most, 0, self._cells[:, None])
-        fits: BoolArray = np.all(after <= self._cells[:, None], axis=0)
+        fits: npt.NDArray[np.bool_] = np.all(after <= self._cells[:, None], axis=0)
         if self._most is not None and not self._best:
             np.logical_and(fits, self._counts < self._most, out=fits)
         if not fits.any():
@@ -226,7 +228,7 @@ class OpenRows:
         if len(wrong):
             feature = self._features[int(wrong[0])]
             raise ElementError(
-                f"{self._who}: {feature.written!r} of an element has length {sizes[wrong[0]]}, and a row"
+                f"pack: {feature.written!r} of an element has length {sizes[wrong[0]]}, and a row"
                 f" has {feature.cells} cells for it; cut or drop longer sequences before, or give"
                 " length_struct more"
             )
@@ -255,8 +257,8 @@ class OpenRows:
         if given.dtype == cells.dtype and given.shape[1:] == cells.shape[2:]:
             return cells  # nearly always
         if not self._free[at].any():  # what came before was empty, and may be of any dtype
-            self._values[at] = new_cells(feature, value, len(self._counts), self._who)
-        dtype = _dtype_for(feature, self._values[at][0], given, self._who)
+            self._values[at] = new_cells(feature, value, len(self._counts))
+        dtype = _dtype_for(feature, self._values[at][0], given)
         self._values[at] = self._values[at].astype(dtype, copy=False)
         return self._values[at]
 
@@ -329,7 +331,6 @@ def packed_row(
     features: Sequence[PackedFeature],
     parts: Sequence[Sequence[Any]],
     first_token: Mapping[str, Any],
-    who: str,
 ) -> dict[str, AnyArray]:
     """One row of the values of several elements, end to end.
 
@@ -337,7 +338,6 @@ def packed_row(
         features: What is packed.
         parts: For each element the value of each feature, which fit into the row together.
         first_token: The token that replaces the first one of each element, by feature.
-        who: Names the packer in errors.
 
     Raises:
         ElementError: If values do not fit into one array, or do not hold the token.
@@ -346,15 +346,15 @@ def packed_row(
     for at, feature in enumerate(features):
         sizes = [length_of(part[at]) for part in parts]
         given = [part[at] for part, size in zip(parts, sizes, strict=True) if size]
-        values = new_cells(feature, given[0] if given else parts[0][at], None, who)
+        values = new_cells(feature, given[0] if given else parts[0][at], None)
         for value in given[1:]:
-            dtype = _dtype_for(feature, values, _array_of(value), who)
+            dtype = _dtype_for(feature, values, _array_of(value))
             if dtype is not values.dtype:
                 values = values.astype(dtype)
         token = first_token.get(feature.name)
         if token is not None and not columns.holds(values.dtype, token):
             raise ElementError(
-                f"{who}: bos_token_id={token} is not a value of dtype {values.dtype}, which"
+                f"pack: bos_token_id={token} is not a value of dtype {values.dtype}, which"
                 f" {feature.name!r} has; convert the values in a map before"
             )
         segments, positions = (np.zeros(feature.cells, np.int32) for _ in range(2))

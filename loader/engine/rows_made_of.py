@@ -138,8 +138,8 @@ def _grouped(rows: Blocks, given: int) -> Blocks:
     for block in rows:
         skipped = min(given, len(block))
         given -= skipped
-        rest = block.sliced(skipped, len(block))
-        yield rest.with_marks(np.zeros(len(rest), np.int64))
+        if count := len(block) - skipped:
+            yield block.sliced(skipped, len(block)).with_marks(np.zeros(count, np.int64))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -139,8 +139,8 @@ class IterDataset(Dataset):
                 held = [row for lane in running for row in itertools.islice(lane, each)]
                 if not held or (drop_remainder and len(held) < size):
                     return
-                value = put_together([row.value for row in held])
-                yield base.item_of(value, [row.records for row in held])
+                records = [row.records for row in held]
+                yield base.item_of(put_together([row.value for row in held]), records)
 
         return IterDataset(1, run, self)
 
@@ -225,9 +225,7 @@ class IterDataset(Dataset):
 def single_rows(items: Iterator[Item]) -> Iterator[Item]:
     """The rows of batches, each as a batch of one."""
     for item in items:
-        if item.value is None:
-            continue
-        n = rows_of(item.value)
+        n = 0 if item.value is None else rows_of(item.value)
         if n is None:
             raise ElementError("not a batch")
         own = item.rows if item.rows and len(item.rows) == n else [item.records] * n
@@ -240,7 +238,10 @@ Piece = tuple[Item, Any]  # of a packed row, which has the feature "x"
 def sequence(item: Item) -> Any:
     if not isinstance(item.value, dict) or "x" not in item.value:
         raise ElementError("no feature 'x'")
-    found = np.atleast_1d(item.value["x"])
+    try:
+        found = np.atleast_1d(item.value["x"])
+    except ValueError as error:
+        raise ElementError("no array") from error
     if found.dtype.kind not in "biufc":
         raise UnsureError("strings and objects in packed rows")
     return found
@@ -261,32 +262,37 @@ def row_of(pieces: Sequence[Piece], cells: int) -> Item:
 def fitted(items: Iterator[Item], cells: int, bins: int) -> Iterator[Item]:
     """Each sequence goes into the first of the open rows that has room; none closes all."""
     rows: list[list[Piece]] = [[] for _ in range(bins)]
+
+    def closed() -> Iterator[Item]:
+        dtype = np.result_type(*(piece.dtype for row in rows for _, piece in row), np.bool_)
+        return (row_of([(i, p.astype(dtype)) for i, p in row], cells) for row in rows if row)
+
     for item in items:
         piece = sequence(item)
         if len(piece) > cells:
             raise ElementError("longer than a row")
         fits = [r for r in rows if sum(len(s) for _, s in r) + len(piece) <= cells]
         if not fits:
-            yield from (row_of(row, cells) for row in rows)
+            yield from closed()
             fits = rows = [[] for _ in range(bins)]
         fits[0].append((item, piece))
-    yield from (row_of(row, cells) for row in rows if row)
+    yield from closed()
 
 
 def cut(items: Iterator[Item], cells: int, _: int) -> Iterator[Item]:
-    """Sequences end to end, cut where a row is full."""
+    """Sequences end to end, cut where a row is full; one without items goes into a full row, too."""
     row: list[Piece] = []
     room = cells
     for item in items:
-        rest, is_new = sequence(item), True
+        rest = sequence(item)
         if len(item.value) > 1:
             raise ElementError("another feature")
-        while is_new or len(rest):  # a sequence without items has a number, and no cells
-            piece, rest, is_new = rest[:room], rest[room:], False
-            row.append((item, piece))
-            room -= len(piece)
-            if not room:
-                yield row_of(row, cells)
-                row, room = [], cells
+        while len(rest) > room:
+            if room:
+                row.append((item, rest[:room]))
+            yield row_of(row, cells)
+            rest, row, room = rest[room:], [], cells
+        row.append((item, rest))
+        room -= len(rest)
     if row:
         yield row_of(row, cells)

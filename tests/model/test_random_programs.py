@@ -174,8 +174,9 @@ def test_explain_returns_and_counts(text: str) -> None:
 
 # What hunts found: a batch of lists, of which a shard may have no rows; the last batch of an endless
 # dataset; rows of which the last is shorter; streams that are empty, or shorter, since a function
-# gives None; padding after batches of two trees; a last batch of a shorter list; and packed items of two
-# shapes.
+# gives None; padding after batches of two trees; a last batch of a shorter list; packed items of two
+# shapes; packed tuples of values of several shapes, and values of two dtypes; and an empty sequence after
+# a row that is full.
 @pytest.mark.parametrize(
     "text",
     [
@@ -194,8 +195,34 @@ def test_explain_returns_and_counts(text: str) -> None:
         ".shard(index, count)",
         "MapDataset.range(3).batch(2).batch(1).to_iter_dataset().map(as_x)"
         ".pack({'x': 8}, 'concat_then_split')",
+        "IterDataset.zip([MapDataset.source(ragged(1)).to_iter_dataset(allow_nones=True),"
+        " MapDataset.range(1).to_iter_dataset()], strict=False).map(as_x)"
+        ".pack({'x': 8}, 'concat_then_split').batch(4).shard(index, count)",
+        "MapDataset.zip([MapDataset.source(packed(3)), MapDataset.source(stored(3))])"
+        ".batch(2, batch_fn=list).to_iter_dataset().map(as_x)"
+        ".pack({'x': 8}, 'first_fit', num_packing_bins=2, shuffle_bins=False)",
+        "MapDataset.mix([MapDataset.source(stored(3)), MapDataset.source(columns(3))]).map(gone)"
+        ".to_iter_dataset().map(as_x)"
+        ".pack({'x': 8}, 'first_fit', num_packing_bins=2, shuffle_bins=False)",
+        "MapDataset.mix([MapDataset.source(ragged(3)), MapDataset.source(ragged(3))])"
+        ".to_iter_dataset().map(as_x).pack({'x': 8}, 'concat_then_split').batch(4)",
     ],
 )
 def test_programs_that_hunts_found(text: str) -> None:
     agree(text, programs.checked(text))
     agree(text, programs.merged(text))
+
+
+# A zip of groups that end in the middle of a block; and a skip that ends before an element that fails.
+@pytest.mark.parametrize(
+    "text",
+    [
+        "IterDataset.zip([MapDataset.source(numbers(1)).to_iter_dataset().repeat(2)"
+        ".map(plus, batched=True)])",
+        "MapDataset.concatenate([MapDataset.source(stored(3)), MapDataset.source(numbers(17))])"
+        ".to_iter_dataset().rebatch(6, drop_remainder=True).rebatch(2, drop_remainder=True)",
+    ],
+)
+def test_records_and_states_of_programs_that_hunts_found(text: str) -> None:
+    agree(text, programs.recorded(text))
+    agree(text, programs.resumed(text, 1))

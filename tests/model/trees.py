@@ -30,14 +30,11 @@ def joined(
 ) -> Any:
     """One tree of several, with `leaf` of the values at each place where it does not go on."""
     first = values[0]
-    if not is_inner(first) or any(
-        type(v) is not type(first) or len(v) != len(first) for v in values
-    ):
+    kinds = [(type(v), list(v) if isinstance(v, dict) else len(v)) for v in values if is_inner(v)]
+    if not is_inner(first) or kinds != kinds[:1] * len(values):
         return leaf(values)
     if not isinstance(first, dict):
         return type(first)(joined(places, leaf, is_inner) for places in zip(*values, strict=True))
-    if any(list(v) != list(first) for v in values):
-        return leaf(values)
     return {key: joined([v[key] for v in values], leaf, is_inner) for key in first}
 
 
@@ -69,10 +66,11 @@ def column_of_one(value: Any) -> Any:
 
 def empty_like(value: Any) -> Any:
     """An element of padding: zeros and empty strings."""
-    return joined(
-        [value],
-        lambda x: type(x[0])() if isinstance(x[0], (str, bytes)) else np.zeros_like(x[0]),
-    )
+
+    def leaf(x: Sequence[Any]) -> Any:
+        return type(x[0])() if isinstance(x[0], (str, bytes)) else np.zeros_like(x[0])
+
+    return joined([value], leaf)
 
 
 def columns_in(batch: Any) -> Iterator[Any]:

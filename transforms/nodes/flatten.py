@@ -10,6 +10,7 @@ Invariant: items come in the order of their elements and, of one element, in the
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -278,8 +279,7 @@ class UnbatchNode(SpreadNode):
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved | None:
         batch = self._known_batch
-        size = None if batch is None else batch.group_size
-        if batch is None or size is None:
+        if batch is None or (size := batch.group_size) is None:
             return None
         if batch.run_lanes is not None and batch.as_last.fixed_rows is None:
             return None  # each batch after the end of a lane has fewer rows
@@ -287,7 +287,10 @@ class UnbatchNode(SpreadNode):
         whole, rest = divmod(given + count, size)
         # Only the last batch may have fewer rows, and how many is not known here.
         needed = whole + 1 + (rest > 0)
-        if moves.after(0, before, needed).passed < needed:
+        found = 0
+        with contextlib.suppress(Exception):  # of a batch that may come after those that are passed
+            found = moves.after(0, before, needed).passed
+        if found < needed:
             return None
         return Moved([*moves.after(0, before, whole).position, rest], count)
 

@@ -171,7 +171,6 @@ class FitPackNode(_StreamPackNode):
             best=self.best,
             most=self.most,
             collected=self.collected,
-            who="pack",
         )
 
     def _closed(
@@ -285,7 +284,7 @@ class _Coming:
         self._number += 1
         element, mark = found
         self._before, self._after = self._after, mark
-        values = bins.values_of(element, self._features, "pack", all_keys=True)
+        values = bins.values_of(element, self._features, all_keys=True)
         if self._watch.is_needed:
             self._watch.saw(1, any(map(bins.length_of, values)), mark[None])
         return values
@@ -308,7 +307,7 @@ class _Coming:
                     break
                 self._left = CutSequence(values, (0,) * len(values))
                 if not self._node.splits_whole_rows and self._is_whole(values):
-                    whole.append(bins.packed_row(self._features, [values], self._tokens, "pack"))
+                    whole.append(bins.packed_row(self._features, [values], self._tokens))
                     whole_members.append([self._number])
                     self._left = None
                     continue
@@ -316,7 +315,7 @@ class _Coming:
             members += [self._number] * (len(parts) - len(members))
             if not fits:
                 break
-        rows = [bins.packed_row(self._features, parts, self._tokens, "pack")] if parts else []
+        rows = [bins.packed_row(self._features, parts, self._tokens)] if parts else []
         return rows + whole, ([members] if parts else []) + whole_members
 
     def _is_whole(self, values: Sequence[Any]) -> bool:

@@ -52,7 +52,7 @@ class _Count:
     is_cut_short: bool = False
 
     def allows(self, rows: int, elements: int) -> bool:
-        """Whether so many more bad rows may be among so many more elements."""
+        """Whether `rows` more bad rows may be among `elements` more elements."""
         most = self.node.max_bad
         if most is None or isinstance(most, int):
             return most is None or self.total + rows <= most

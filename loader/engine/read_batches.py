@@ -282,9 +282,8 @@ class ReadBatches(Iterator["ReadBatch"]):
             begins_at = int(work.elements[0]) if begins_at < 0 else begins_at
             for result in results(self._executor, work, found, count):
                 self._learn(result)
-                block = result.block
-                made_of = MadeOf.of_elements(self._chain_number, block.marks[:, 0] - 1)
-                known = Block(block.table, block.marks, made_of)
+                made_of = MadeOf.of_elements(self._chain_number, result.block.marks[:, 0] - 1)
+                known = dataclasses.replace(result.block, made_of=made_of)
                 yield dataclasses.replace(result, block=known)
                 if self._watch is not None:
                     self._watch.saw(result.rows, len(known))
@@ -359,12 +358,8 @@ class ReadBatches(Iterator["ReadBatch"]):
     def bytes_by(self) -> Mapping[str, int]:
         """Bytes of the read batches that are made or begun, and of planned reads."""
         begun = self._waiting[0].reader.expected_bytes() if self._waiting else 0
-        read_batches = {"rounds": self._rest_bytes + begun}
-        return (
-            read_batches
-            if self._prefetcher is None
-            else {**self._prefetcher.bytes_by(), **read_batches}
-        )
+        planned = {} if self._prefetcher is None else self._prefetcher.bytes_by()
+        return {**planned, "rounds": self._rest_bytes + begun}
 
     def _in_steps(self, block: Block) -> Blocks:
         """Yield a block's rows, and spread the starts of due reads over them.
@@ -429,7 +424,7 @@ class _Chain:
 class ReadBatchTask(StageTask):
     """Elements of a chain, from the tables that its lower half made; those before `first` go.
 
-    `bad` are the rows that `on_bad` nodes of the lower half left out or replaced.
+    `bad` are the rows that `on_bad` nodes left out or replaced when these tables were made.
     """
 
     stage: int
@@ -438,7 +433,7 @@ class ReadBatchTask(StageTask):
     first: int
     allow_nones: bool
     given: tuple[Any, ...]
-    bad: tuple[BadRow, ...] = ()
+    bad: tuple[BadRow, ...]
 
     def result(self, stage: Sequence[Node], upper: Node | None, threads: StageThreads) -> Result:
         if upper is None:
@@ -456,7 +451,7 @@ class ReadBatchTask(StageTask):
             found,
             bytes_read=bytes_read,
             arrived=read_counters.arrivals(),
-            bad=(*self.bad, *handed.noted, *found.bad),
+            bad=(*found.bad, *handed.noted),
         )
 
 
@@ -497,7 +492,7 @@ def _result(
         block = block.sliced(int(np.sum(block.marks[:, 0] <= task.first)), len(block))
     block, error, bad = done(block, steps, seen=0, skip=0, thread_map=thread_map)
     took_s = time.perf_counter() - began
-    return Result(block, error, len(task.elements), took_s, bad=tuple(bad))
+    return Result(block, error, len(task.elements), took_s, bad=(*task.bad, *bad))
 
 
 class ReadBatch(WorkItem):
@@ -530,9 +525,10 @@ class ReadBatch(WorkItem):
         return planned
 
     def _task(self, given: tuple[Any, ...]) -> ReadBatchTask:
-        chain, allow_nones = self._chain, self._chain.node.allow_nones
+        chain, noted = self._chain, tuple(self.reader.noted)
+        allow_nones = chain.node.allow_nones
         return ReadBatchTask(
-            chain.number, self.elements, chain.rows, chain.first, allow_nones, given
+            chain.number, self.elements, chain.rows, chain.first, allow_nones, given, noted
         )
 
     @property
@@ -543,16 +539,15 @@ class ReadBatch(WorkItem):
     def result(self, thread_map: ThreadMap | None) -> Result:
         began = time.perf_counter()
         self.reader.noted.clear()  # of a try that failed
-        found = _result(self._task(()), self._finish(), self._chain.stage.steps, thread_map, began)
+        table = self._finish()
+        found = _result(self._task(()), table, self._chain.stage.steps, thread_map, began)
         # Slow functions make a read batch small; a slow network does not.
         took_s = found.took_s - self.reader.waited_s
-        bad = (*self.reader.noted, *found.bad)
-        return dataclasses.replace(found, bytes_read=self.reader.bytes_read, took_s=took_s, bad=bad)
+        return dataclasses.replace(found, bytes_read=self.reader.bytes_read, took_s=took_s)
 
     def request(self) -> StageTask:
         self.reader.noted.clear()
-        task = self._task(tuple(finish() for finish in self._lower))
-        return dataclasses.replace(task, bad=tuple(self.reader.noted))
+        return self._task(tuple(finish() for finish in self._lower))
 
     @property
     def is_whole(self) -> bool:

@@ -124,9 +124,9 @@ class Catcher:
                 again = lambda rows: self._inner.read_alone(source, records[rows])  # noqa: E731
                 order = np.argsort(records, kind="stable")  # neighbours are lost together
                 return self._made(again, len(records), _parts(order, error, records), {}, records)
-            for error in errors.values():
-                self._check(error)
-            return Caught(table, {row: Reason.of(error) for row, error in errors.items()})
+            for lost in errors.values():
+                self._check(lost)
+            return Caught(table, {row: Reason.of(lost) for row, lost in errors.items()})
 
         return read
 

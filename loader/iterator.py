@@ -497,6 +497,7 @@ class DatasetIterator(BaseIterator[T_co]):
 
         if undecided(self._node) is None:
             return records_after(self._running, self._position)
+        self._bad = None  # nothing is logged
         try:
             self._next_block()  # not `next`, which counts it, and asks other shards
         except StopIteration:

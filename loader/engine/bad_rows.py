@@ -115,18 +115,23 @@ class Catcher:
         """Start reading records; after an error those are read again that did not raise."""
         finish = self._inner.start_some(source, records)
 
+        def again(rows: IntArray) -> Table:
+            found: Table = self._inner.read_alone(source, records[rows])
+            return found
+
         def read() -> Caught:
             try:
                 table, errors = finish()
+                for lost in errors.values():
+                    self._check(lost)
             except Exception as error:
                 self._check(error)
-                # A planned read fails for all chunks that were read together.
-                again = lambda rows: self._inner.read_alone(source, records[rows])  # noqa: E731
-                order = np.argsort(records, kind="stable")  # neighbours are lost together
-                return self._made(again, len(records), _parts(order, error, records), {}, records)
-            for lost in errors.values():
-                self._check(lost)
-            return Caught(table, {row: Reason.of(lost) for row, lost in errors.items()})
+                # A planned read fails for all chunks that were read together. Neighbours are lost
+                # together, so they stay together.
+                parts = _parts(np.argsort(records, kind="stable"), error, records)
+            else:
+                return Caught(table, {row: Reason.of(lost) for row, lost in errors.items()})
+            return self._made(again, len(records), parts, {}, records)
 
         return read
 

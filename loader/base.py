@@ -256,19 +256,19 @@ class Dataset(abc.ABC, Generic[T_co]):
         With `"skip"` a bad record is absent, as if a `filter` had left it out; so `batch` comes after
         `to_iter_dataset()`. A stream drops an element where a function raises for it. With `"replace"` another record of the dataset before comes in its place,
         chosen by the seed and the index, so batches keep their size. With `"raise"` the error is
-        raised, as without this node. The stream is the same with any workers, hosts and restarts. The
-        rows that were left out or replaced are counted in the iterator's state and in `stats()`.
+        raised, as without this node. The stream is the same with any workers, hosts and restarts.
+        `stats()` counts the records that were left out or replaced since the iterator was made or moved.
 
         Errors of the chain itself, of memory, and of a store that does not answer are always raised.
 
         Args:
             action: `"raise"`, `"skip"` or `"replace"`.
             errors: The classes of errors that make a record a bad one.
-            max_bad: The most bad records, in each lane of a stream with lanes; the error at the next one
-                lists the first ones. None for no limit. A float is a share of each 1,000
-                elements: 0.01 allows 10. It is not part of the fingerprint.
-            log: A JSON Lines file. A line is appended for each bad record that the loop has passed. It
-                is not part of the fingerprint.
+            max_bad: The most bad records that an iterator may meet from where it is made or moved; the
+                error at the next one lists the first ones. None for no limit. A float is a share of
+                each 1,000 elements: 0.01 allows 10. It is not part of the fingerprint.
+            log: A JSON Lines file. A line is appended for each bad record when it is met, which is ahead
+                of the loop. It is not part of the fingerprint.
 
         Raises:
             ArgumentError: If `errors` or `max_bad` has the wrong type.

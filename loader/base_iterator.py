@@ -16,7 +16,7 @@ from windrow.stats.stats import Stats
 
 if TYPE_CHECKING:
     from windrow import state_files
-    from windrow.engine.context import Bad
+    from windrow.engine.bad_records import BadRecords
     from windrow.state import Identity
     from windrow.transforms.nodes import Node, Tail
 
@@ -60,7 +60,7 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
     _is_own: bool | None = None  # until `__init__` has run
     _parents: tuple[Any, ...] = ()
     _meter: Profiler
-    _bad: Bad
+    _bad: BadRecords | None
     _left: list[Any]
     _in_block: int
     _tail: Tail
@@ -140,7 +140,9 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
         self._check_is_chain("stats")
         with self._meter.lock:
             found = self._meter.stats(len(self._left))
-            return self._bad.added_to(found, self._reached())
+        if self._bad is None:
+            return found
+        return dataclasses.replace(found, bad_records=self._bad.totals())
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers of `stats` by name, for a monitoring system.

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from windrow.base_iterator import BaseIterator
 from windrow.engine import streams
-from windrow.engine.context import Bad, RunContext, bad_records
+from windrow.engine.context import RunContext, bad_records
 from windrow.engine.executors import Executors
 from windrow.engine.prefetch_thread import CLOSING_S, MOVING_S, Inline, PrefetchThread
 from windrow.errors import (
@@ -49,7 +49,6 @@ from windrow.transforms.row_blocks import OwnStates
 
 if TYPE_CHECKING:
     from windrow.devices.delivery import Delivered, Delivery
-    from windrow.engine.bad_records import Counts
     from windrow.engine.record_names import Records
     from windrow.transforms.moves import Moved
 
@@ -119,7 +118,7 @@ class DatasetIterator(BaseIterator[T_co]):
             hasattr(each, "gives_again") and has_own(each) for each in self._running.walk()
         )
         self._own_states = OwnStates(keeps_all=cached)
-        self._bad = bad_records(self._running, self._tail, self._position)
+        self._bad = bad_records(self._running)
         _all.add(self)
 
     def __next__(self) -> T_co:
@@ -176,7 +175,6 @@ class DatasetIterator(BaseIterator[T_co]):
             self._is_over = self._tail.agree is not None
             self._end_workers()
             meter.stopped(is_over=True)
-            self._bad.passed(self._position, is_over=True)
             self._notify(is_over=True)
             raise StopIteration
         block, size_bytes, made = handed
@@ -195,7 +193,6 @@ class DatasetIterator(BaseIterator[T_co]):
             self._position = self._reached()
             rows = self._made_of
             self._last = (None if rows is None else rows.sliced(self._given - 1, self._given),)
-            self._bad.passed(self._position)
             if self._has_own:
                 from windrow import own_nodes
 
@@ -230,7 +227,7 @@ class DatasetIterator(BaseIterator[T_co]):
 
             found = own_nodes.taken(self._tail, self._own_states, found)
         kept = self._last, self._is_over
-        self._go_to(*self._tail.position_of(found), found.bad)
+        self._go_to(*self._tail.position_of(found))
         self._last, self._is_over = kept
 
     def _end_workers(self) -> None:
@@ -324,7 +321,6 @@ class DatasetIterator(BaseIterator[T_co]):
 
     def _found(self) -> RowPosition:
         found = self._tail.rows_of(self._position, self._lead)
-        found = found._replace(bad=self._bad.counts(self._position))
         if not self._has_own:
             return found
         from windrow import own_nodes
@@ -336,7 +332,7 @@ class DatasetIterator(BaseIterator[T_co]):
             from windrow import own_nodes
 
             found = own_nodes.taken(self._tail, self._own_states, found)
-        self._move(*self._tail.position_of(found), found.bad)
+        self._move(*self._tail.position_of(found))
 
     def set_state(self, state: dict[str, Any]) -> Self:
         """Resume from a state, as `get_state` gave it or after a round trip through JSON.
@@ -365,22 +361,21 @@ class DatasetIterator(BaseIterator[T_co]):
         """`set_state`, under torchdata's name."""
         self.set_state(state)
 
-    def _move(self, position: list[int], lead: int, bad: Counts | None = None) -> None:
-        """Continue at a position, with counts of bad records, in the chain of `Tail.run(lead)`."""
+    def _move(self, position: list[int], lead: int) -> None:
+        """Continue at a position in the chain of `Tail.run(lead)`."""
         self._drop()
-        self._go_to(position, lead, bad)
+        self._go_to(position, lead)
         if self._delivery is not None:
             self._delivery.moved()
 
-    def _go_to(self, position: list[int], lead: int, bad: Counts | None) -> None:
+    def _go_to(self, position: list[int], lead: int) -> None:
         running = self._running
         if lead != self._lead:
             self._end_workers()  # they have the nodes of the chain that ran
             running = self._tail.run(lead)
-        counted = bad_records(running, self._tail, position, bad)
         # One statement, as in `_next_block`.
         self._lead, self._running, self._position, self._bad, self._last, self._is_over = (
-            lead, running, position, counted, None, False
+            lead, running, position, bad_records(running), None, False
         )  # fmt: skip
 
     def skip(self, count: int) -> int:
@@ -418,8 +413,8 @@ class DatasetIterator(BaseIterator[T_co]):
         if self._is_over:  # all shards have ended
             return 0
         self._keep_position()
-        moved = self._after(self._running, self._position, wanted, self._bad)
-        self._move(moved.position, self._lead, self._bad.counts(moved.position))
+        moved = self._after(self._running, self._position, wanted)
+        self._move(moved.position, self._lead)
         return moved.passed
 
     def seek(self, step: int) -> None:
@@ -446,19 +441,18 @@ class DatasetIterator(BaseIterator[T_co]):
         wanted = at_least(0, step, "seek: step")
         self._check_open()
         whole = self._tail.run() if self._lead else self._running
-        bad = bad_records(whole, self._tail, origin(whole))
-        moved = self._after(whole, origin(whole), wanted, bad)
+        moved = self._after(whole, origin(whole), wanted)
         if moved.passed < wanted:
             raise RecordIndexError(
                 f"seek: step {wanted} is beyond the end: the stream has {moved.passed} elements;"
                 f" choose 0 <= step <= {moved.passed}"
             )
-        self._move(moved.position, 0, bad.counts(moved.position))
+        self._move(moved.position, 0)
 
-    def _after(self, node: Node, position: list[int], count: int, bad: Bad) -> Moved:
+    def _after(self, node: Node, position: list[int], count: int) -> Moved:
         from windrow.engine import skipping  # few processes skip
 
-        run = skipping.running(self._meter, self._own_states, bad)
+        run = skipping.running(self._meter, self._own_states)
         return skipping.after(node, position, count, run)
 
     def _check_open(self) -> None:
@@ -503,6 +497,7 @@ class DatasetIterator(BaseIterator[T_co]):
 
         if undecided(self._node) is None:
             return records_after(self._running, self._position)
+        self._bad = None  # nothing is logged
         try:
             self._next_block()  # not `next`, which counts it, and asks other shards
         except StopIteration:
@@ -521,8 +516,6 @@ class DatasetIterator(BaseIterator[T_co]):
             for parent in self._parents:
                 parent.close()
             return
-        if not self._closed:
-            self._bad.passed(self._position, is_last=True)
         self._closed = True
         self._drop(CLOSING_S)
         self._end_workers()

@@ -16,8 +16,8 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from windrow.errors import ArgumentError, StateError, StateIndexError
 from windrow.transforms.nodes import (
@@ -61,8 +61,6 @@ class Identity:
     def state(self, at: RowPosition) -> dict[str, Any]:
         """The state of an iterator at a position."""
         after: dict[str, Any] = {"after": at.after} if any(at.after) else {}
-        if at.bad:
-            after["bad"] = dict(at.bad)
         if at.own:
             after["own"] = dict(at.own)
         if self.parts is not None:
@@ -152,22 +150,7 @@ class Identity:
         own = state.get("own", {})
         if not isinstance(own, dict):
             raise StateError(f"state has own {own!r}, which must be a dict. It is damaged.")
-        return RowPosition(rows, found, _checked(given, after), own, self._bad(state))
-
-    def _bad(self, state: dict[str, Any]) -> dict[str, list[int | None]]:
-        """The counts of bad records by node and lane."""
-        bad = state.get("bad", {})
-        lists = list(bad.values()) if isinstance(bad, dict) else [None]
-        allowed = sorted(self.tail.lane_counts)
-        for counts in lists:
-            if not isinstance(counts, list) or len(counts) not in allowed:
-                raise StateError(
-                    f"state has bad {str(bad)[:80]}, which must be a dict with"
-                    f" {' or '.join(map(str, allowed))} counts of bad records each. It is damaged:"
-                    " restore another one."
-                )
-            _checked([0 if count is None else count for count in counts], len(counts))
-        return dict(bad)
+        return RowPosition(rows, found, _checked(given, after), own)
 
 
 def _missing_lanes(tail: Tail, lanes: Sequence[Any]) -> list[int]:
@@ -272,7 +255,7 @@ def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
                     f" 0 and {state[key]!r} in state {number}; give the states of one step of one"
                     " run"
                 )
-        rest = {key: value for key, value in state.items() if key not in ("lanes", "bad")}
+        rest = {key: value for key, value in state.items() if key != "lanes"}
         differ = [key for key, value in rest.items() if first.get(key) != value]
         if differ and set(differ) - {"chain", "functions"}:
             raise StateError(
@@ -292,8 +275,7 @@ def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
                     f"merge_states: lane {lane} is at {lanes[lane]} and, in state {number}, at"
                     f" {position}; give the states of one step of one run"
                 )
-    bad = _merged_bad([state.get("bad", {}) for state in states])
-    return {**first, "lanes": lanes, **({"bad": bad} if bad else {})}
+    return {**first, "lanes": lanes}
 
 
 def _merged_position(one: Any, other: Any) -> Any:
@@ -304,36 +286,6 @@ def _merged_position(one: Any, other: Any) -> Any:
     if len(one) != len(other) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
         return None
     return [b if a is None else a for a, b in pairs]
-
-
-_LaneCounts: TypeAlias = "Sequence[int | None]"
-
-
-def _merged_bad(states: Sequence[Mapping[str, _LaneCounts]]) -> dict[str, list[int | None]]:
-    """The bad records of each lane: where shards share it, all that each of them counted."""
-    parts: dict[str, _LaneCounts] = {}
-    wholes = list[dict[str, list[int | None]]]()  # without these parts
-    for state in states:
-        own = {key: counts for key, counts in state.items() if "@" in key}
-        whole = {key: list(counts) for key, counts in state.items() if key not in own}
-        for key, counts in own.items():
-            parts[key] = _by_lane(max, [parts.get(key, counts), counts])
-            number = key.partition("@")[0]
-            whole[number] = _by_lane(lambda ns: ns[0] - sum(ns[1:]), [whole[number], counts])
-        wholes.append(whole)
-    merged = {key: _by_lane(max, [whole[key] for whole in wholes]) for key in wholes[0]}
-    for key, counts in parts.items():
-        number = key.partition("@")[0]
-        merged[number] = _by_lane(sum, [merged[number], counts])
-    return merged
-
-
-def _by_lane(
-    function: Callable[[list[int]], int], counts: Sequence[_LaneCounts]
-) -> list[int | None]:
-    """What a function makes of the counts of each lane, without shards that did not run it."""
-    lanes = ([n for n in lane if n is not None] for lane in zip(*counts, strict=True))
-    return [function(known) if known else None for known in lanes]
 
 
 def _hint(node: Node, taken_over: str) -> str:

@@ -152,7 +152,7 @@ def iterated(dataset: Dataset, folder: Path) -> dict[str, Any]:
 
 def place_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a state that differs from step to step."""
-    return {key: state[key] for key in ("rows", "lanes", "after", "bad") if key in state}
+    return {key: state[key] for key in ("rows", "lanes", "after") if key in state}
 
 
 def restored(recipe: Recipe, held: Mapping[str, Any], folder: Path) -> Iterator[str]:

@@ -13,7 +13,7 @@ Invariant: where nothing raises, the maker itself makes the tables, by the same 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +38,7 @@ from windrow.transforms.nodes.on_bad import TRIES
 from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import Block
-from windrow.transforms.tables import Columnar, Listed, Table
+from windrow.transforms.tables import Columnar, Table
 
 IntArray = npt.NDArray[np.int64]
 
@@ -64,36 +64,31 @@ class Reason:
 
 
 class BadRow(NamedTuple):
-    """A row that an `on_bad` node left out or replaced: its node, its index there, and the reason.
+    """A row that was left out or replaced, for the `on_bad` node with this token.
 
-    `instead` is the index of the element that came in its place.
+    Args:
+        token: Names the node.
+        place: The index of the element: at the node or, of a stream, in the chain that it reads.
+        reason: Why.
+        instead: The index of the element that came in its place.
+        made_of: What a row of a later stage of a stream is made of, if that is known.
     """
 
     token: int
     place: int
     reason: Reason
     instead: int | None = None
-
-
-class DroppedRow(NamedTuple):
-    """A row of a stream for which a function raised: the `on_bad` node, its place, and the reason."""
-
-    token: int
-    place: int
-    reason: Reason
-    made_of: MadeOf | None
+    made_of: MadeOf | None = None
 
 
 def dropped_rows(
     caught: Catch, block: Block, errors: Mapping[int, BaseException]
-) -> list[DroppedRow]:
-    """What is noted of the rows of a block that raised; `block` has the marks after their node."""
-    found, made_of = list[DroppedRow](), block.made_of
+) -> Iterator[BadRow]:
+    """The bad rows among the rows of a block that came to a node of a stream."""
     for row, error in errors.items():
-        place = int(block.marks[row, caught.column]) - 1
-        own = None if made_of is None else made_of.taken(np.array([row]))
-        found.append(DroppedRow(caught.token, place, Reason.of(error), own))
-    return found
+        made_of = None if block.made_of is None else block.made_of.taken(np.array([row]))
+        place = int(block.marks[row, 0]) - 1
+        yield BadRow(caught.token, place, Reason.of(error), made_of=made_of)
 
 
 class Caught(NamedTuple):
@@ -119,26 +114,26 @@ class Catcher:
     ) -> Callable[[], Caught]:
         """Start reading records; after an error those are read again that did not raise."""
         finish = self._inner.start_some(source, records)
-        lost = dict[int, Reason]()
-
-        def whole() -> Table:
-            table: Table
-            table, errors = finish()
-            for error in errors.values():
-                if not self._node.takes(error):
-                    raise error
-            lost.update((row, Reason.of(error)) for row, error in errors.items())
-            return table
 
         def again(rows: IntArray) -> Table:
             found: Table = self._inner.read_alone(source, records[rows])
             return found
 
-        def isolated() -> Caught:
-            found = self._isolated(len(records), whole, again, records)
-            return Caught(found.table, {**lost, **found.lost})
+        def read() -> Caught:
+            try:
+                table, errors = finish()
+                for lost in errors.values():
+                    self._check(lost)
+            except Exception as error:
+                self._check(error)
+                # A planned read fails for all chunks that were read together. Neighbours are lost
+                # together, so they stay together.
+                parts = _parts(np.argsort(records, kind="stable"), error, records)
+            else:
+                return Caught(table, {row: Reason.of(lost) for row, lost in errors.items()})
+            return self._made(again, len(records), parts, {}, records)
 
-        return isolated
+        return read
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Callable[[], Caught]:
         """Tables of another process, which isolates their rows."""
@@ -163,10 +158,7 @@ class Catcher:
             made: Table = self._inner.joined(node, [_taken(part.table, rows) for part in parts])
             return made
 
-        whole = [part.table for part in parts]
-        return self._isolated(
-            whole[0].rows, lambda: self._inner.joined(node, whole), some, lost=lost
-        )
+        return self._without(some, parts[0].table.rows, lost)
 
     def gathered(
         self, node: RegroupNode, rows: Caught, bounds: Sequence[int], at: Positions
@@ -185,9 +177,7 @@ class Catcher:
             made: Table = self._inner.gathered(node, table, ends.tolist(), at.taken(which))
             return made
 
-        return self._isolated(
-            len(at), lambda: self._inner.gathered(node, rows.table, bounds, at), some, lost=lost
-        )
+        return self._without(some, len(at), lost)
 
     def cut(self, node: PieceNode, whole: Caught, which: IntArray, at: Positions) -> Caught:
         """Parts of elements; lost where the element is."""
@@ -199,85 +189,69 @@ class Catcher:
             made: Table = self._inner.cut(node, table, numbers, at.taken(rows))
             return made
 
-        return self._isolated(
-            len(at), lambda: self._inner.cut(node, whole.table, which, at), some, lost=lost
-        )
+        return self._without(some, len(at), lost)
 
     def applied(self, node: ValueNode, rows: Caught, at: Positions, cuts: Sequence[int]) -> Caught:
         """Elements that a function makes; lost where it raises."""
         if node.takes_bad:
             return Caught(settled(self._inner, node, rows, at), {})
-        table, indices, lost = rows.table, at.flat(node.length), dict(rows.lost)
+        lost, indices = dict(rows.lost), at.flat(node.length)
 
-        def made(rows: IntArray | None) -> Table:
-            part, own, inner = table, indices, cuts
-            if rows is not None:
-                part, own = _taken(table, rows), indices[rows]
-                inner = np.unique(np.searchsorted(rows, cuts)).tolist()
-            found, failed = self._inner.tried(node, part, own, inner, self._node.takes)
-            for row, error in failed.items():
-                lost[row if rows is None else int(rows[row])] = Reason.of(error)
-            given: Table = found
-            return given
+        def some(which: IntArray) -> Table:
+            inner = np.unique(np.searchsorted(which, cuts)).tolist()
+            table: Table
+            table, failed = self._inner.tried(
+                node, _taken(rows.table, which), indices[which], inner, self._node.takes
+            )
+            lost.update((int(which[row]), Reason.of(error)) for row, error in failed.items())
+            return table
 
-        # A function is not called for rows that are absent.
-        found = self._isolated(table.rows, lambda: made(None), made, skip=rows.lost)
-        return Caught(found.table, {**lost, **found.lost})
+        # A function is not called for rows that are absent, so the lost ones may stay.
+        return self._made(some, len(at), [np.arange(len(at))], lost)
 
-    def _isolated(
-        self,
-        count: int,
-        whole: Callable[[], Table],
-        some: Callable[[IntArray], Table],
-        records: IntArray | None = None,
-        *,
-        lost: Mapping[int, Reason] | None = None,
-        skip: Mapping[int, Reason] | None = None,
+    def _check(self, error: Exception) -> None:
+        """Raise an error that the node does not take."""
+        if not self._node.takes(error):
+            raise error
+
+    def _without(
+        self, some: Callable[[IntArray], Table], count: int, lost: dict[int, Reason]
     ) -> Caught:
-        """Rows made at once or, if that raises, in parts.
+        """Rows that `some` makes, without those that are lost already."""
+        return self._made(some, count, [np.delete(np.arange(count), [*lost])], lost)
+
+    def _made(
+        self,
+        some: Callable[[IntArray], Table],
+        count: int,
+        waiting: list[IntArray],
+        lost: dict[int, Reason],
+        records: IntArray | None = None,
+    ) -> Caught:
+        """Rows made at once or, where that raises, in parts.
 
         Args:
+            some: Makes some rows, by their numbers.
             count: The number of rows.
-            whole: Makes all of them. It is not called if some are `lost`.
-            some: Makes some of them, by their numbers.
-            records: The record that each is, where reading makes them.
-            lost: Rows that cannot be made.
-            skip: Rows that need not be made alone; they are absent.
+            waiting: The rows to make, in parts; the last part comes first.
+            lost: The rows that are lost; what raises alone is added.
+            records: The record that each row is, where reading makes them.
         """
-        waiting = list[IntArray]()
-        if not lost:
-            try:
-                return Caught(whole(), {})
-            except Exception as error:
-                if not self._node.takes(error):
-                    raise
-                if records is None and count == 1:
-                    return Caught(Listed([None]), {0: Reason.of(error)})
-                # Neighbours are lost together, so they stay together. A planned read fails for all
-                # chunks that were read together: one row is read again.
-                numbers = (
-                    np.arange(count) if records is None else np.argsort(records, kind="stable")
-                )
-                waiting = _parts(numbers, error, records)
-        found, parts = dict(lost or {}), list[tuple[Table, IntArray]]()
-        waiting = waiting or [np.arange(count)]
-        out = [*found, *(skip or {})]
+        parts = list[tuple[Table, IntArray]]()
         while waiting:
             rows = waiting.pop()
-            if out:
-                rows = rows[~np.isin(rows, out)]
-            if not len(rows):
-                continue
             try:
-                parts.append((some(rows), rows))
+                if len(rows):
+                    parts.append((some(rows), rows))
             except Exception as error:
-                if not self._node.takes(error):
-                    raise
+                self._check(error)
                 if len(rows) == 1:
-                    found[int(rows[0])] = Reason.of(error)
+                    lost[int(rows[0])] = Reason.of(error)
                 else:
                     waiting += _parts(rows, error, records)
-        return Caught(merged_some(parts, count), found)
+        if len(parts) == 1 and len(parts[0][1]) == count and records is None:
+            return Caught(parts[0][0], lost)
+        return Caught(merged_some(parts, count), lost)
 
 
 def settled(inner: Any, node: Any, rows: Caught, at: Positions) -> Table:
@@ -325,7 +299,7 @@ def _replaced(inner: Any, node: Any, rows: Caught, at: Positions) -> tuple[Table
 
 
 def _parts(rows: IntArray, error: Exception, records: IntArray | None) -> list[IntArray]:
-    """Two parts of rows that raised: those that the error names and the others, or both halves."""
+    """Parts of rows that raised: those that the error names and the others, or both halves."""
     if records is not None and isinstance(error, ReadError) and error.records is not None:
         first, stop = error.records
         named = (records[rows] >= first) & (records[rows] < stop)
@@ -336,6 +310,9 @@ def _parts(rows: IntArray, error: Exception, records: IntArray | None) -> list[I
 
 
 def _taken(table: Table, rows: IntArray) -> Table:
+    """Some rows of a table, in ascending order."""
+    if len(rows) == table.rows:
+        return table
     found = tables.taken(table, rows)
     if isinstance(found, Columnar) and found.present is not None and found.present.all():
         return Columnar(found.tree, found.rows)

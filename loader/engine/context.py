@@ -5,14 +5,12 @@ Invariant: nothing here decides which rows come, or in which order.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from windrow.core.cancellation import CancelScope
 from windrow.core.daemon_threads import DaemonPool
@@ -21,7 +19,7 @@ from windrow.core.threads import HelpedPool
 from windrow.engine import execute
 from windrow.engine.budgets import CacheRoom, budget_of
 from windrow.engine.chunk_cache import ChunkCache
-from windrow.engine.executors import Executors, LocalExecutor, StageExecutor
+from windrow.engine.executors import Count, Executors, LocalExecutor, StageExecutor
 from windrow.engine.prefetch import Prefetcher, cache_of
 from windrow.engine.stages import ChainStage, DropWatch, Result
 from windrow.engine.thread_map import StageThreads, ThreadMap
@@ -32,7 +30,6 @@ from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes import (
     STREAM,
     Node,
-    Tail,
     ToStreamNode,
     chains_of,
     options_of,
@@ -43,13 +40,8 @@ from windrow.transforms.options import ReadOptions
 from windrow.transforms.row_blocks import KeptBlocks, OwnStates
 
 if TYPE_CHECKING:
-    from windrow.engine.bad_records import BadRecords, Counts
-    from windrow.engine.bad_rows import BadRow, DroppedRow
+    from windrow.engine.bad_records import BadRecords
     from windrow.engine.coming_records import ComingRecords
-    from windrow.stats.stats import Stats
-    from windrow.transforms.row_blocks import Block
-
-IntArray = npt.NDArray[np.int64]
 
 # Read batches of a remote source are read in parallel: while one waits, the other decodes.
 _REMOTE_READS = 2
@@ -68,7 +60,7 @@ class RunContext:
         meter: Profiler | None = None,
         clock: Clock = time.perf_counter,
         own_states: OwnStates | None = None,
-        bad: Bad | None = None,
+        bad: BadRecords | None = None,
     ) -> None:
         parts = chains_of(node)
         found = [part.read_options for part in parts]
@@ -79,7 +71,7 @@ class RunContext:
         self.clock = clock
         self.kept: dict[tuple[int, int], KeptBlocks] = {}  # by node and lane
         self.own_states = OwnStates() if own_states is None else own_states
-        self.bad = NoBadRecords() if bad is None else bad
+        self.bad = bad
         self.stopped = threading.Event()
         self.cancel_scope = CancelScope()
         self._executors = Executors(node) if executors is None else executors
@@ -140,6 +132,10 @@ class RunContext:
         self.maker.heard(result.worked_s)
         if result.arrived and halves is not None:
             self._read_counters.add(halves.upper.sources(), result.arrived)
+
+    def counting_bad(self, chain: int | None = None) -> Count | None:
+        """Counts the bad rows of results; `chain` is the number of the chain that is read, if one is."""
+        return None if self.bad is None else functools.partial(self.bad.count, chain)
 
     def drop_watch(self, nodes: Iterable[Node]) -> DropWatch | None:
         """Watches the filters among some nodes that run together, or else the functions of elements.
@@ -216,50 +212,10 @@ class RunContext:
                 pool.shutdown(wait, cancel_futures=True)
 
 
-class NoBadRecords:
-    """In place of `BadRecords`, for an iterator whose chain has no `on_bad` node."""
-
-    def counts(self, position: Sequence[int]) -> dict[str, list[int | None]]:
-        """No counts."""
-        return {}
-
-    def added_to(self, stats: Stats, position: Sequence[int]) -> Stats:
-        """The stats unchanged."""
-        return stats
-
-    def passed(
-        self, position: Sequence[int], *, is_over: bool = False, is_last: bool = False
-    ) -> None:
-        """Do nothing."""
-
-    def noted(
-        self,
-        chain: ToStreamNode,
-        elements: IntArray,
-        rows: Sequence[BadRow],
-        dropped: Sequence[DroppedRow],
-        block: Block,
-    ) -> tuple[Block, Exception | None]:
-        """The block unchanged."""
-        return block, None
-
-    def dropped(
-        self, top: Node, lane: int, rows: Sequence[DroppedRow], block: Block
-    ) -> tuple[Block, Exception | None]:
-        """The block unchanged."""
-        return block, None
-
-
-Bad: TypeAlias = "BadRecords | NoBadRecords"
-"""Counts the bad records of an iterator."""
-
-
-def bad_records(
-    node: Node, tail: Tail, position: Sequence[int], counts: Counts | None = None
-) -> Bad:
-    """Counts the bad records of an iterator from a position on."""
+def bad_records(node: Node) -> BadRecords | None:
+    """Counts the bad records that a run of a chain meets; None without an `on_bad` node."""
     if not any(each.takes_bad for each in node.walk()):
-        return NoBadRecords()
+        return None
     from windrow.engine.bad_records import BadRecords  # few chains need it
 
-    return BadRecords(node, tail, position, counts or {})
+    return BadRecords(node)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 W = TypeVar("W", bound=WorkItem)
 Found = Callable[[], Result]
+Count = Callable[[Result], None]
+"""Counts the bad rows of a result, or raises if there are too many: see `bad_records.BadRecords`."""
 
 # Matches notes that state a place. A batched map only knows its number of rows.
 _PLACED = re.compile(r"windrow: .*\b(element (\d|before)|when a worker started)")
@@ -87,11 +89,15 @@ class LocalExecutor:
             yield work, self.begun(work)
 
 
-def results(executor: StageExecutor, work: WorkItem, found: Found) -> Iterator[Result]:
+def results(
+    executor: StageExecutor, work: WorkItem, found: Found, count: Count | None = None
+) -> Iterator[Result]:
     """The result of a work item; after a failure the results of ever smaller parts of it."""
     parts: Sequence[WorkItem] = ()
     try:
         result = found()
+        if count is not None:
+            count(result)
     except ClosedError:
         raise
     except Exception as error:
@@ -108,7 +114,7 @@ def results(executor: StageExecutor, work: WorkItem, found: Found) -> Iterator[R
             raise result.error
     # Not while the error is handled: each error of a part would have it as its context.
     for part in parts:
-        yield from results(executor, part, executor.begun(part))
+        yield from results(executor, part, executor.begun(part), count)
 
 
 def _is_placed(error: Exception) -> bool:

@@ -37,7 +37,7 @@ from windrow.workers.process import Job
 from windrow.workers.stacking import as_tree, stacked, unstacked
 
 if TYPE_CHECKING:
-    from windrow.engine.bad_rows import BadRow, DroppedRow
+    from windrow.engine.bad_rows import BadRow
 
 W = TypeVar("W", bound=WorkItem)
 Found = Callable[[], Result]
@@ -317,7 +317,6 @@ class _Handler:
             worked_s,
             result.arrived,
             result.bad,
-            result.dropped,
             bool(unknown),
         )
 
@@ -337,7 +336,6 @@ class _Reply:
     worked_s: Mapping[str, float]
     arrived: tuple[tuple[int, int], ...]
     bad: tuple[BadRow, ...]
-    dropped: tuple[DroppedRow, ...]
     has_unstacked: bool
 
     def result(self) -> Result:
@@ -356,7 +354,6 @@ class _Reply:
             self.worked_s,
             self.arrived,
             self.bad,
-            self.dropped,
         )
 
 

@@ -23,7 +23,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,9 @@ from windrow.transforms.options import ReadOptions
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import BLOCK_ROWS, Block, Blocks
 from windrow.transforms.tables import Listed, Table
+
+if TYPE_CHECKING:
+    from windrow.engine.bad_rows import BadRow
 
 IntArray = npt.NDArray[np.int64]
 _log = logging.getLogger("windrow.plan")
@@ -274,22 +277,14 @@ class ReadBatches(Iterator["ReadBatch"]):
 
     def _results(self) -> Iterator[Result]:
         begins_at = -1
+        count = self._run.counting_bad(self._chain_number)
         for work, found in self._executor.in_order(self):
             begins_at = int(work.elements[0]) if begins_at < 0 else begins_at
-            for result in results(self._executor, work, found):
+            for result in results(self._executor, work, found, count):
                 self._learn(result)
-                block, failed = result.block, None
-                bad = (*work.reader.noted, *result.bad)
-                if bad or result.dropped:
-                    elements = as_array(work.elements)
-                    block, failed = self._run.bad.noted(
-                        self._chain.node, elements, bad, result.dropped, block
-                    )
-                made_of = MadeOf.of_elements(self._chain_number, block.marks[:, 0] - 1)
-                known = Block(block.table, block.marks, made_of)
+                made_of = MadeOf.of_elements(self._chain_number, result.block.marks[:, 0] - 1)
+                known = dataclasses.replace(result.block, made_of=made_of)
                 yield dataclasses.replace(result, block=known)
-                if failed is not None:
-                    raise failed
                 if self._watch is not None:
                     self._watch.saw(result.rows, len(known))
         if self._watch is not None and begins_at == 0:
@@ -363,12 +358,8 @@ class ReadBatches(Iterator["ReadBatch"]):
     def bytes_by(self) -> Mapping[str, int]:
         """Bytes of the read batches that are made or begun, and of planned reads."""
         begun = self._waiting[0].reader.expected_bytes() if self._waiting else 0
-        read_batches = {"rounds": self._rest_bytes + begun}
-        return (
-            read_batches
-            if self._prefetcher is None
-            else {**self._prefetcher.bytes_by(), **read_batches}
-        )
+        planned = {} if self._prefetcher is None else self._prefetcher.bytes_by()
+        return {**planned, "rounds": self._rest_bytes + begun}
 
     def _in_steps(self, block: Block) -> Blocks:
         """Yield a block's rows, and spread the starts of due reads over them.
@@ -431,7 +422,10 @@ class _Chain:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReadBatchTask(StageTask):
-    """Elements of a chain, from the tables that its lower half made; those before `first` go."""
+    """Elements of a chain, from the tables that its lower half made; those before `first` go.
+
+    `bad` are the rows that `on_bad` nodes left out or replaced when these tables were made.
+    """
 
     stage: int
     elements: Elements
@@ -439,6 +433,7 @@ class ReadBatchTask(StageTask):
     first: int
     allow_nones: bool
     given: tuple[Any, ...]
+    bad: tuple[BadRow, ...]
 
     def result(self, stage: Sequence[Node], upper: Node | None, threads: StageThreads) -> Result:
         if upper is None:
@@ -456,7 +451,7 @@ class ReadBatchTask(StageTask):
             found,
             bytes_read=bytes_read,
             arrived=read_counters.arrivals(),
-            bad=tuple(handed.noted),
+            bad=(*found.bad, *handed.noted),
         )
 
 
@@ -495,9 +490,9 @@ def _result(
     block = _as_block(table, task.elements, allow_nones=task.allow_nones)
     if task.first > task.elements[0]:
         block = block.sliced(int(np.sum(block.marks[:, 0] <= task.first)), len(block))
-    block, error, dropped = done(block, steps, seen=0, skip=0, thread_map=thread_map)
+    block, error, bad = done(block, steps, seen=0, skip=0, thread_map=thread_map)
     took_s = time.perf_counter() - began
-    return Result(block, error, len(task.elements), took_s, dropped=tuple(dropped))
+    return Result(block, error, len(task.elements), took_s, bad=(*task.bad, *bad))
 
 
 class ReadBatch(WorkItem):
@@ -530,9 +525,10 @@ class ReadBatch(WorkItem):
         return planned
 
     def _task(self, given: tuple[Any, ...]) -> ReadBatchTask:
-        chain, allow_nones = self._chain, self._chain.node.allow_nones
+        chain, noted = self._chain, tuple(self.reader.noted)
+        allow_nones = chain.node.allow_nones
         return ReadBatchTask(
-            chain.number, self.elements, chain.rows, chain.first, allow_nones, given
+            chain.number, self.elements, chain.rows, chain.first, allow_nones, given, noted
         )
 
     @property
@@ -542,12 +538,15 @@ class ReadBatch(WorkItem):
 
     def result(self, thread_map: ThreadMap | None) -> Result:
         began = time.perf_counter()
-        found = _result(self._task(()), self._finish(), self._chain.stage.steps, thread_map, began)
+        self.reader.noted.clear()  # of a try that failed
+        table = self._finish()
+        found = _result(self._task(()), table, self._chain.stage.steps, thread_map, began)
         # Slow functions make a read batch small; a slow network does not.
         took_s = found.took_s - self.reader.waited_s
         return dataclasses.replace(found, bytes_read=self.reader.bytes_read, took_s=took_s)
 
     def request(self) -> StageTask:
+        self.reader.noted.clear()
         return self._task(tuple(finish() for finish in self._lower))
 
     @property

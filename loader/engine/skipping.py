@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from windrow.engine import streams
-from windrow.engine.context import Bad, RunContext
+from windrow.engine.context import RunContext, bad_records
 from windrow.engine.executors import Executors
 from windrow.stats.profiler import Profiler
 from windrow.transforms.moves import Moved
@@ -86,22 +86,21 @@ class _EngineMoves:
         return count if self.of_lane is None else lane_share(count, *self.of_lane)
 
 
-def running(meter: Profiler, own_states: OwnStates, bad: Bad) -> Run:
-    """Makes the elements; `meter` counts what is read, and `bad` the bad records."""
-    return functools.partial(_run, meter, own_states, bad)
+def running(meter: Profiler, own_states: OwnStates) -> Run:
+    """Makes the elements; `meter` counts what is read."""
+    return functools.partial(_run, meter, own_states)
 
 
 def _run(
     meter: Profiler,
     own_states: OwnStates,
-    bad: Bad,
     node: Node,
     position: Sequence[int],
     count: int,
     unit: int | None,
 ) -> Moved:
     executors = Executors(node)
-    run = RunContext(node, executors, meter, own_states=own_states, bad=bad)
+    run = RunContext(node, executors, meter, own_states=own_states, bad=bad_records(node))
     rows = streams.blocks(node, position, run, unit)
     is_interrupted = True
     try:

@@ -46,7 +46,7 @@ from windrow.transforms.row_blocks import Block, joined, place_text, places
 from windrow.transforms.tables import Listed
 
 if TYPE_CHECKING:
-    from windrow.engine.bad_rows import BadRow, DroppedRow
+    from windrow.engine.bad_rows import BadRow
     from windrow.transforms.nodes import RowWatch
     from windrow.transforms.nodes.caught import Catch
 
@@ -63,8 +63,7 @@ class Result:
         bytes_read: Bytes read for it.
         worked_s: Seconds of a worker process by activity.
         arrived: The records and their bytes, for each source that it read itself.
-        bad: Rows that `on_bad` nodes of a chain left out or replaced.
-        dropped: Rows that raised in the steps, and were dropped for an `on_bad` node of the stream.
+        bad: Rows that `on_bad` nodes left out or replaced.
     """
 
     block: Block
@@ -75,7 +74,6 @@ class Result:
     worked_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     arrived: tuple[tuple[int, int], ...] = ()
     bad: tuple[BadRow, ...] = ()
-    dropped: tuple[DroppedRow, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -207,11 +205,11 @@ class BlockTask(StageTask):
 def _result(task: BlockTask, steps: Sequence[Node], thread_map: ThreadMap | None) -> Result:
     began = time.perf_counter()
     lane = task.lane, task.lanes
-    block, error, dropped = done(
+    block, error, bad = done(
         task.block, steps, seen=task.seen, skip=task.skip, lane=lane, thread_map=thread_map
     )
     took_s = time.perf_counter() - began
-    return Result(block, error, len(task.block), took_s, dropped=tuple(dropped))
+    return Result(block, error, len(task.block), took_s, bad=tuple(bad))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -273,19 +271,19 @@ def done(
     skip: int,
     thread_map: ThreadMap | None,
     lane: tuple[int, int] = (0, 1),
-) -> tuple[Block, Exception | None, list[DroppedRow]]:
-    """A block after some steps, and the rows that they dropped.
+) -> tuple[Block, Exception | None, list[BadRow]]:
+    """A block after some steps, and the bad rows that they dropped.
 
     It ends at the first row that failed, and has its error.
     """
     failure: Exception | None = None
-    dropped: list[DroppedRow] = []
+    bad: list[BadRow] = []
     for number, step in enumerate(steps):
-        block, error = _step(step, block, seen, lane, thread_map, dropped)
+        block, error = _step(step, block, seen, lane, thread_map, bad)
         failure = error or failure  # an earlier step may have found the error of a later row
         if number == 0 and skip:
             block = block.sliced(min(skip, len(block)), len(block))
-    return block, failure, dropped
+    return block, failure, bad
 
 
 def _step(
@@ -294,7 +292,7 @@ def _step(
     seen: int,
     lane: tuple[int, int],
     thread_map: ThreadMap | None,
-    dropped: list[DroppedRow],
+    bad: list[BadRow],
 ) -> tuple[Block, Exception | None]:
     indices, marked = places(block), block
     if step.stream_step is Step.NUMBERED:
@@ -302,66 +300,62 @@ def _step(
         indices, marked = numbers * lane[1] + lane[0], block.with_marks(numbers + 1)
     match step:
         case BatchNode():
-            return _batched(step, block, dropped)
+            return _batched(step, block, bad)
         case EachNode():
             takes = None if step.caught is None else step.caught.takes
             out, error = execute.call(
                 step, block.table, indices, on_none=step.drops, thread_map=thread_map, takes=takes
             )
             if step.caught is not None:
-                marked, out = _without_failed(step.caught, marked, out, dropped)
+                marked, out = _without_failed(step.caught, marked, out, bad)
             if step.drops:
                 return _kept(marked, out), error
             return marked.with_table(Listed(out)), error
         case ValueNode():
-            return _at_once(step, marked, indices, dropped)
+            return _at_once(step, marked, indices, bad)
         case _:
             raise TypeError(f"{type(step).__name__} is not a step of a stage")
 
 
 def _without_failed(
-    caught: Catch, block: Block, out: list[Any], dropped: list[DroppedRow]
+    caught: Catch, block: Block, out: list[Any], bad: list[BadRow]
 ) -> tuple[Block, list[Any]]:
     """The first rows of a block with their results, without those whose function raised."""
     if execute.Failed not in set(map(type, out)):
         return block, out
     failed = [type(each) is execute.Failed for each in out]
     errors = {row: out[row].error for row in np.flatnonzero(failed).tolist()}
-    _drop(caught, block, errors, dropped)
+    _drop(caught, block, errors, bad)
     good = np.flatnonzero(np.logical_not(failed))
     return block.taken(good), [out[row] for row in good.tolist()]
 
 
-def _drop(
-    caught: Catch, block: Block, errors: Mapping[int, Exception], dropped: list[DroppedRow]
-) -> None:
+def _drop(caught: Catch, block: Block, errors: Mapping[int, Exception], bad: list[BadRow]) -> None:
     from windrow.engine.bad_rows import dropped_rows  # few streams drop some
 
-    dropped += dropped_rows(caught, block, errors)
+    bad += dropped_rows(caught, block, errors)
 
 
-def _batched(
-    step: BatchNode, block: Block, dropped: list[DroppedRow]
-) -> tuple[Block, Exception | None]:
+def _batched(step: BatchNode, block: Block, bad: list[BadRow]) -> tuple[Block, Exception | None]:
     try:
         return step.batched(block, functools.partial(calling, step)), None
     except Exception as error:
         if step.caught is None or not step.caught.takes(error):
             return block.sliced(0, 0), error
         made_of = None if block.made_of is None else block.made_of.grouped([0, len(block)])
-        _drop(step.caught, Block(block.table, block.marks[-1:], made_of), {0: error}, dropped)
+        _drop(step.caught, Block(block.table, block.marks[-1:], made_of), {0: error}, bad)
         return block.sliced(0, 0), None
 
 
 def _at_once(
-    step: ValueNode, block: Block, indices: npt.NDArray[Any], dropped: list[DroppedRow]
+    step: ValueNode, block: Block, indices: npt.NDArray[Any], bad: list[BadRow]
 ) -> tuple[Block, Exception | None]:
     rows = len(block)
     try:
         table = execute.apply_at_once(step, block.table, indices, [0, rows])
     except Exception as error:
         if rows == 1 and step.caught is not None and step.caught.takes(error):
-            _drop(step.caught, block, {0: error}, dropped)
+            _drop(step.caught, block, {0: error}, bad)
             return block.sliced(0, 0), None
         if rows < 2 or step.stream_step is Step.GROUPS:
             return block.sliced(0, 0), error
@@ -369,10 +363,10 @@ def _at_once(
         return block.with_table(table), None
     # Row by row if needed, to get the rows before the first that fails.
     middle = rows // 2
-    first, failure = _at_once(step, block.sliced(0, middle), indices[:middle], dropped)
+    first, failure = _at_once(step, block.sliced(0, middle), indices[:middle], bad)
     if failure is not None:
         return first, failure
-    second, failure = _at_once(step, block.sliced(middle, rows), indices[middle:], dropped)
+    second, failure = _at_once(step, block.sliced(middle, rows), indices[middle:], bad)
     parts = [part for part in (first, second) if len(part)]
     return joined(parts or [first]), failure
 

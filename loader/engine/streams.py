@@ -172,22 +172,16 @@ def _staged(
     if not stage.takes_groups:
         tasks = (part for task in tasks for part in _parts(task, size))
     for work, found in executor.in_order(BlockItem(task, stage) for task in tasks):
-        for result in results(executor, work, found):
+        for result in results(executor, work, found, run.counting_bad()):
             run.heard(result, None)
-            block, failed = result.block, None
-            if result.dropped:
-                at = 0 if lane is None else lane.number
-                block, failed = run.bad.dropped(stage.top, at, result.dropped, block)
             if watch is not None:
                 watch.saw(result.rows, len(result.block) > 0, work.task.block.marks)
             if result.rows:
                 size_bytes = tables.nbytes(result.block.table)
                 too_few = executor.wants_more_rows()
                 size.saw(result.rows, size_bytes, result.took_s, too_few=too_few)
-            if len(block):
-                yield block
-            if failed is not None:
-                raise failed
+            if len(result.block):
+                yield result.block
             if drops is not None:
                 drops.saw(result.rows if stage.batch is None else 1, len(result.block))
 

@@ -42,7 +42,6 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
     """
     if node.length != STREAM:
         node = ToStreamNode((node,), default_options(node))
-    node = node.all_good()
     whole, tail = node, tail_of(node)
     node = tail.explained()
     found = predicted(node)

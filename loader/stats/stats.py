@@ -108,8 +108,8 @@ class Stats:
         packing: Documents and tokens of the windows that were planned from lengths so far, for rows
             or batches, and what became of documents that were too long; None without such a plan.
             A window that was resumed in its middle counts as a whole.
-        bad_records: Records that `on_bad` nodes left out or replaced up to the element given last, by
-            node; None without such a node. They include what a restored state had counted.
+        bad_records: Records that `on_bad` nodes left out or replaced since the iterator was made or
+            moved, by node, ahead of the elements given; None without such a node.
         chosen: The number of workers of each `mp_prefetch("auto")`, and why, from the end of the chain.
         requests: Network requests of this process for the sources since these were opened, also by other
             iterators; None if no source is remote. `requests`, which includes `retries` and second

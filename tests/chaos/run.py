@@ -136,9 +136,7 @@ class Chaos:
             f"run {number}: {task}, cache {remote['cache_dir'] and remote['cache_bytes']}",
             flush=True,
         )
-        oracle = Oracle(
-            iter(store.chain(task, str(self._files), seed)), self._check, store.IGNORED[task]
-        )
+        oracle = Oracle(iter(store.chain(task, str(self._files), seed)), self._check, store.IGNORED)
         at, life, count = Checkpoint(0, None, [0.0] * store.WIDTH), 0, 0
         while at.step < STEPS:
             life += 1

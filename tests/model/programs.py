@@ -570,10 +570,9 @@ def explained(text: str) -> str | None:
     except Exception as error:
         return f"explain: {type(error).__name__}: {error}"
     said = explanation.length
-    # It predicts as if all records were good, and no function gave None.
+    # It predicts as if a filter dropped nothing, and no function gave None.
     if (
-        "on_bad" in text
-        or ".map(gone)" in text
+        ".map(gone)" in text
         or whole.error
         or said is None
         or explanation.is_endless

@@ -54,7 +54,6 @@ from windrow.transforms.nodes.shard import (
     BatchParts,
     ShardBatchNode,
     sharded,
-    share_of,
     shared,
     unshared,
 )
@@ -124,12 +123,7 @@ if TYPE_CHECKING:
     from windrow.transforms.nodes.lengths import lengths_of, over_records
     from windrow.transforms.nodes.limit import StreamLimitNode
     from windrow.transforms.nodes.mixing import StreamMixNode, TokenMixNode, token_sizes
-    from windrow.transforms.nodes.on_bad import (
-        BAD_ERRORS,
-        OnBadNode,
-        on_bad_node,
-        places_before,
-    )
+    from windrow.transforms.nodes.on_bad import BAD_ERRORS, on_bad_node
     from windrow.transforms.nodes.own import (
         OwnIndicesNode,
         OwnMapNode,
@@ -160,7 +154,6 @@ _MODULE_OF: Final = {
     "FitPackNode": "stream_packing",
     "FlatMapNode": "flatten",
     "FlattenNode": "flatten",
-    "OnBadNode": "on_bad",
     "OwnIndicesNode": "own",
     "OwnMapNode": "own",
     "OwnStreamNode": "own",
@@ -186,7 +179,6 @@ _MODULE_OF: Final = {
     "over_records": "lengths",
     "own_numbers": "own",
     "pack_node": "stream_packing",
-    "places_before": "on_bad",
     "sample_node": "sample",
     "token_sizes": "mixing",
     "with_own_numbers": "own",
@@ -223,7 +215,6 @@ __all__ = [
     "MixNode",
     "MixingNode",
     "Node",
-    "OnBadNode",
     "OptionsNode",
     "OwnIndicesNode",
     "OwnMapNode",
@@ -306,13 +297,11 @@ __all__ = [
     "over_records",
     "own_numbers",
     "pack_node",
-    "places_before",
     "random_access_parts",
     "sample_node",
     "seed_for",
     "shard_of",
     "sharded",
-    "share_of",
     "shared",
     "sliced",
     "tail_of",

@@ -44,12 +44,10 @@ class Catch:
     Args:
         errors: The classes of errors that count.
         token: The `on_bad` node that has them.
-        column: The column of positions after the node that counts the elements which come to it.
     """
 
     errors: tuple[type[Exception], ...]
     token: int
-    column: int
 
     def takes(self, error: BaseException) -> bool:
         """Whether this error drops an element."""

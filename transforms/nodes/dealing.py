@@ -126,16 +126,6 @@ class TakesBad:
     takes_bad: ClassVar[bool] = False
     """Whether rows before it that raise are isolated, and left out or replaced."""
 
-    @property
-    def counts_places(self: Any) -> bool:
-        """Whether its own integer in a position is the `Catch.column` of itself and later nodes."""
-        caught = self.caught if self.position_width == 1 else None
-        return caught is not None and caught.column == self.width - 1
-
-    def all_good(self: Any) -> Any:
-        """The chain as if no row before it were bad, for predictions."""
-        return self.over(tuple(parent.all_good() for parent in self.parents))
-
     def sent_over(self: Any, parents: tuple[Any, ...]) -> Any:
         """As `over`, in the half of a chain that is sent to worker processes."""
         return self.over(parents)

@@ -1,14 +1,13 @@
 """Bad rows: elements that cannot be read, or for which a function raised, are left out or replaced.
 
-With random access the engine isolates the rows before such a node that raise (`windrow.engine.bad_rows`).
-The node says which errors it takes, and what stands in place of a bad row.
+With random access `skip` is a filter and `replace` a map. The engine isolates the rows before the node
+that raise (`windrow.engine.bad_rows`); the node says which errors it takes, and what comes instead.
 
 On a stream each node before it that calls a function on elements drops those for which this raises
-(`windrow.transforms.nodes.caught.Catch`). The node itself changes nothing. What counts are the places of dropped elements: a column of
-positions that counts the elements which come to a node, so it is known before they are made.
+(`windrow.transforms.nodes.caught.Catch`), and the node itself changes nothing.
 
 Invariant: what comes is a function of the chain, its seed and its data. An undamaged element is not
-changed.
+changed, and no state counts bad rows.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class OnBadNode(ValueNode):
 
     Args:
         errors: The classes of errors that it takes.
-        max_bad: The most bad records of a lane, or their share of each 1,000 elements; None for no
-            limit.
+        max_bad: The most bad records that a process may meet, or their share of each 1,000 elements;
+            None for no limit.
         log: The file that they are appended to, if any.
         token: Names the node in this run, also in its workers.
     """
@@ -104,7 +103,7 @@ class OnBadNode(ValueNode):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SkipBadNode(OnBadNode):
-    """Makes bad elements absent; the length stays."""
+    """Makes bad elements absent; the length stays. On a stream nodes before it drop them."""
 
     drops: ClassVar[bool] = True
 
@@ -112,22 +111,16 @@ class SkipBadNode(OnBadNode):
     def action(self) -> OnBad:
         return "skip"
 
-    def all_good(self) -> Node:
-        (parent,) = super().all_good().parents
-        return _AllGoodNode((parent,), self.errors, self.max_bad, self.log)
+    @property
+    def stream_step(self) -> Step:
+        return Step.NOTHING
+
+    def elements(self, *, once: bool = True) -> Amount:
+        found = super().elements(once=once)
+        return Amount(0, found.high) if self.length == STREAM else found
 
     def runs_as(self, where: Where) -> str:
-        return "bad records are left out; predicted as if all were good"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _AllGoodNode(SkipBadNode):
-    """As its base class, where no element is absent."""
-
-    drops: ClassVar[bool] = False
-
-    def all_good(self) -> Node:
-        return self
+        return "bad records are left out"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -166,106 +159,10 @@ class ReplaceBadNode(OnBadNode):
         return Positions(at.epochs, np.array(offsets, np.int64))
 
     def runs_as(self, where: Where) -> str:
-        return "bad records are replaced; predicted as if all were good"
+        return "bad records are replaced"
 
 
 # --- on a stream ---------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PlacesNode(ValueNode):
-    """The rows of a stream, counted, where no column of positions counts them yet."""
-
-    position_width: ClassVar[int] = 1
-    is_half: ClassVar[bool] = True
-    keeps_values: ClassVar[bool] = True
-    looks_at_values: ClassVar[bool] = False
-    keeps_elements: ClassVar[bool] = True
-    seed_depth: ClassVar[int] = 0
-
-    @property
-    def label(self) -> str:
-        return "places"
-
-    @property
-    def counts_places(self) -> bool:
-        return True
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        return ()
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NUMBERED
-
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return parents[0]
-
-    def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
-        return table
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class StreamSkipBadNode(OnBadNode):
-    """A stream whose nodes drop bad elements.
-
-    Args:
-        plain: The parent as it was written.
-    """
-
-    plain: Node
-
-    drops: ClassVar[bool] = True
-
-    @property
-    def action(self) -> OnBad:
-        return "skip"
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NOTHING
-
-    def elements(self, *, once: bool = True) -> Amount:
-        return Amount(0, super().elements(once=once).high)
-
-    def all_good(self) -> Node:
-        plain = self.plain.all_good()
-        return _AllGoodStreamNode((plain,), self.errors, self.max_bad, self.log, plain)
-
-    def runs_as(self, where: Where) -> str:
-        return "bad elements are dropped; predicted as if all were good"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _AllGoodStreamNode(StreamSkipBadNode):
-    """As its base class, where no element is dropped."""
-
-    drops: ClassVar[bool] = False
-
-    def elements(self, *, once: bool = True) -> Amount:
-        return self.parent.elements(once=once)
-
-    def all_good(self) -> Node:
-        return self
-
-
-def places_before(node: Node) -> Node | None:
-    """The node whose elements, or whose own integer, give places to the rows of a stream.
-
-    None where another node has put rows in another order, or made others of them, since.
-    """
-    while as_chain(node) is None and not node.counts_places:
-        if node.stream_step is Step.OWN and not node.is_unseen:
-            return None
-        node = node.parent
-    return node
-
-
-def _counts_itself(node: Node) -> bool:
-    """Whether a node that drops elements counts, in positions, those that come to it."""
-    takes_columns = node.stream_step is Step.GROUPS and not node.sets_rows
-    return node.stream_step is Step.NUMBERED or takes_columns
 
 
 def _catching(node: Node, settings: tuple[Any, ...], token: int) -> Node:
@@ -283,14 +180,8 @@ def _catching(node: Node, settings: tuple[Any, ...], token: int) -> Node:
         node = dataclasses.replace(node)
     if not node.functions or node.stream_step is Step.OWN:
         return node
-    counting = places_before(node.parent)
-    if counting is None and _counts_itself(node):
-        counting = node
-    elif counting is None:
-        counting = PlacesNode(node.parents)
-        node = node.over((counting,))
     moved = copy.copy(node)
-    object.__setattr__(moved, "caught", Catch(settings[0], token, counting.width - 1))
+    object.__setattr__(moved, "caught", Catch(settings[0], token))
     return moved
 
 
@@ -323,8 +214,7 @@ def on_bad_node(
         parent = joined(parent)
         _check_batch_functions(parent)
         token, settings = next(_tokens), (kinds, most, path)
-        catching = _catching(parent, settings, token)
-        return StreamSkipBadNode((catching,), *settings, parent, token=token)
+        return SkipBadNode((_catching(parent, settings, token),), *settings, token=token)
     if parent.has_gaps:
         raise PlanError(
             f"on_bad: {parent.label} plans rows from lengths, and needs every document; leave out bad"

@@ -320,23 +320,6 @@ def _share_of(node: BatchNode, share: BatchParts) -> Node:
     )
 
 
-def share_of(batch: Any) -> str | None:
-    """Names the rows that a process makes, where other shards make others of its lanes.
-
-    Args:
-        batch: A batch with `shard_names`.
-
-    Returns:
-        The names; None where the process makes all rows of the lanes that it runs.
-    """
-    lanes = 1 if batch.length != STREAM else lanes_of(batch.parents, "batch")
-    if lanes % batch.shards == 0:
-        return None
-    own = batch.of_own_rows() if lanes == 1 else chain_of_rows(batch.parent)
-    names: str | None = batch.shard_names
-    return None if batch.length == STREAM and own is None else names
-
-
 def unshared(node: Node, who: str) -> tuple[Node, BatchParts | None]:
     """The chain with whole batches in place of the rows of a shard, and the shard.
 

@@ -35,15 +35,12 @@ class RowPosition(NamedTuple):
         after: Integers of nodes after the last batch.
         own: States of the user's own nodes, by their numbers from "0" on, parents first; None
             without them.
-        bad: For the number of each `on_bad` node, parents first, the bad records of each lane; None
-            without such nodes. Where shards count other rows of a lane also which of them this one counted.
     """
 
     rows: int
     lanes: list[list[Any] | None]
     after: list[int]
     own: Mapping[str, Any] | None = None
-    bad: Mapping[str, Sequence[int | None]] | None = None
 
 
 class JoinedLane(NamedTuple):
@@ -84,12 +81,6 @@ class Tail:
     def shards(self) -> int:
         """The number of shards of each batch."""
         return 1 if self.batch is None else self.batch.shards
-
-    @property
-    def lane_counts(self) -> set[int]:
-        """The numbers of lanes that records may be in."""
-        joined = (each.run_lanes for each in self.node.walk())
-        return {self.lanes, *(found[1] for found in joined if found is not None)}
 
     @property
     def agree(self) -> Callable[[bool], bool] | None:

@@ -17,13 +17,13 @@ import numpy as np
 from windrow.core.machine import machine_bytes
 from windrow.engine.budgets import MOST_KEPT
 from windrow.errors import PlanError
-from windrow.explain.explanation import Advice, in_bytes, in_numbers
+from windrow.explain.explanation import Advice, in_bytes, in_middle, in_numbers
 from windrow.explain.memory import rooms_of
 from windrow.quality.shuffle_quality import ShuffleQuality
 from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.chunks import ArrayPart, LaidOutSource, Part
 from windrow.sources.foreign import ForeignDataSource
-from windrow.sources.part_sizes import bytes_per_record, largest_bytes
+from windrow.sources.part_sizes import bytes_per_record
 from windrow.sources.tfds.source import TFDSDataSource
 from windrow.sources.windows.source import WindowDataSource
 from windrow.stats.costs import Amount, SourceCosts, known
@@ -63,23 +63,26 @@ class _SourceRead:
         source: The source.
         paths: The nodes from the last one to the source; a source that occurs twice has two paths.
         costs: Its costs in an epoch.
+        room: The `resident_bytes` that keep all chunks of the streams that read it; None if they
+            have room, or if the machine has not.
     """
 
     source: Any
     paths: Sequence[_Path]
     costs: SourceCosts
+    room: int | None
 
     @property
     def reads(self) -> float:
         """How often a chunk is read in a pass."""
         streams = max(_passes(path, stream=True) for path in self.paths)
-        return _middle(self.costs.reads) / max(1, streams * _middle(self.costs.chunks))
+        return in_middle(self.costs.reads) / max(1, streams * in_middle(self.costs.chunks))
 
     @property
     def ratio(self) -> float:
         """Bytes decoded per byte delivered."""
         ratio = self.costs.decoded_per_delivered
-        return 1.0 if ratio is None else _middle(ratio)
+        return 1.0 if ratio is None else in_middle(ratio)
 
     @property
     def shuffles(self) -> list[Node]:
@@ -105,7 +108,7 @@ def advice_on(
     for source, path in _paths(node, ()):
         paths.setdefault(id(source), []).append(path)
     reads = [
-        _SourceRead(source, paths[id(source)], costs)
+        _SourceRead(source, paths[id(source)], costs, _room(node, source))
         for source, costs in zip(node.sources(), epoch, strict=True)
     ]
     found: list[_Dear] = []
@@ -115,7 +118,7 @@ def advice_on(
             found += _on_order(read, numbers)
             found += _on_strides(read, numbers)
     for stream in {id(each): each for each in chains_of(node)}.values():
-        found += _on_room(node, stream, reads, numbers)
+        found += _on_room(stream, reads, numbers)
         found += _on_threads(stream, numbers)
     found += _on_batches(node, quality, numbers)
     return [advice for _, advice in sorted(found, key=lambda pair: -pair[0])]
@@ -136,10 +139,6 @@ def _passes(path: _Path, *, stream: bool) -> int:
     return math.prod(node.passes or 1 for node in nodes)
 
 
-def _middle(amount: Amount) -> float:
-    return math.sqrt(max(0.0, amount.low) * amount.high)
-
-
 # --- what is read again --------------------------------------------------------------------------
 
 
@@ -154,9 +153,8 @@ def _on_order(read: _SourceRead, numbers: Mapping[int, int]) -> Iterator[_Dear]:
             Advice(
                 "global-shuffle",
                 numbers[id(shuffle)],
-                f"{shuffle.written} over {_chunks_of(read.source)} decodes each"
-                f" {_times(read.reads)} times an epoch, {in_bytes(costs.decoded_bytes)} for"
-                f" {in_bytes(costs.delivered_bytes)} delivered",
+                f"{shuffle.written} decodes each chunk {_times(read.reads)} times an epoch,"
+                f" {in_bytes(costs.decoded_bytes)} for {in_bytes(costs.delivered_bytes)} delivered",
                 _block_shuffle(shuffle) + (f", or {alone}" if alone else ""),
                 "each is decoded once in each pass"
                 + ("; alone, no more than is delivered" if alone else ""),
@@ -170,7 +168,7 @@ def _on_order(read: _SourceRead, numbers: Mapping[int, int]) -> Iterator[_Dear]:
                 numbers[id(block)],
                 f"windows of {block.written} want more chunks at a time than have a place: chunks are"
                 f" read {_times(read.reads)} times",
-                ", or ".join(_smaller_windows(block, read.source)),
+                ", or ".join(_ways_out(block, read)),
                 "each chunk is read once in each pass",
             ),
         )
@@ -202,68 +200,64 @@ def _has_blocks(shuffle: Node) -> bool:
     return True
 
 
-def _chunks_of(source: Any) -> str:
-    """Describe the chunks of a source and the records that they hold."""
-    files = isinstance(source, (ArrayRecordDataSource, TFDSDataSource))
-    sizes = set()
-    for part in _planned(source):
-        if not isinstance(part, ArrayPart):
-            sizes.add(len(source) / part.chunk_count if files else 0)
-        else:
-            sizes.add(min(part.chunk_rows, part.rows) if part.has_single_rows else 0)
-    what = "groups" if files else "chunks"
-    if not sizes or 0 in sizes:  # a window or box lies in several chunks
-        return what
-    return f"{what} of {' and '.join(f'{size:,.0f}' for size in sorted(sizes))} records"
-
-
 def _planned(source: Any) -> list[Part]:
     parts = source.parts if isinstance(source, LaidOutSource) else ()
     return [part for part in parts if part.chunk_count and not part.alone]
 
 
-def _smaller_windows(block: BlockShuffleNode, source: Any) -> Iterator[str]:
+def _ways_out(block: BlockShuffleNode, read: _SourceRead) -> Iterator[str]:
     if block.block is not None:
         own = "leave block out, for the source's own blocks"
         yield own if _has_blocks(block) else f"leave block out, and use block_shuffle{_ON_EACH}"
-    rows = [part.chunk_rows for part in _planned(source) if isinstance(part, ArrayPart)]
+    rows = [part.chunk_rows for part in _planned(read.source) if isinstance(part, ArrayPart)]
     if block.block is None or (rows and block.block >= max(rows)):
         yield "choose a smaller window_blocks"
+    if read.room is not None:
+        yield f"give chunks room: {_with_room(read.room)}"
 
 
-def _on_room(
-    node: Node, stream: ToStreamNode, reads: Sequence[_SourceRead], numbers: Mapping[int, int]
-) -> Iterator[_Dear]:
-    """Advise a budget that keeps all chunks of a stream."""
-    rooms, _ = rooms_of(node, stream)
-    own = [each for each in reads if any(room.source is each.source for room in rooms)]
-    again = [each for each in own if each.reads > _OFTEN]
-    if not again or all(room.fits for room in rooms):
-        return
-    most = max(room.part.chunk_count for room in rooms)
-    wanted = most * sum(largest_bytes(room.part) for room in rooms) / MOST_KEPT
-    number = _rounded(wanted * len(chains_of(node)))
-    if number > _MEMORY * machine_bytes():
-        return
-    stored = sum(room.part.chunk_count * room.chunk_bytes for room in rooms)
-    times = max(each.reads for each in again)
-    yield (
-        max(each.ratio for each in again),
-        Advice(
-            "resident-bytes",
-            numbers[id(stream)],
-            f"{in_bytes(Amount.exactly(stored))} of chunks do not fit what is kept, and each is"
-            f" read {_times(times)} times an epoch",
-            f"give them room: to_iter_dataset(ReadOptions(resident_bytes={number:_}))",
-            "each is read once, or twice until the loader sees that it comes back",
-        ),
-    )
+def _with_room(resident_bytes: int) -> str:
+    return f"to_iter_dataset(ReadOptions(resident_bytes={resident_bytes:_}))"
+
+
+def _room(node: Node, source: Any) -> int | None:
+    wanted = [0.0]
+    for stream in chains_of(node):
+        rooms, _ = rooms_of(node, stream)
+        if any(room.source is source for room in rooms) and not all(room.fits for room in rooms):
+            most = max(room.part.chunk_count for room in rooms)
+            wanted.append(most * sum(room.chunk_bytes for room in rooms) / MOST_KEPT)
+    number = _rounded(max(wanted) * len(chains_of(node)))
+    return number if 0 < number <= _MEMORY * machine_bytes() else None
 
 
 def _rounded(number: float) -> int:
     """Up to two digits, as people write numbers."""
     step: int = 10 ** max(0, math.floor(math.log10(max(1.0, number))) - 1)
     return math.ceil(number / step) * step
+
+
+def _on_room(
+    stream: ToStreamNode, reads: Sequence[_SourceRead], numbers: Mapping[int, int]
+) -> Iterator[_Dear]:
+    """Advise a budget that keeps all chunks of a stream."""
+    again = [
+        (each, each.room)
+        for each in reads
+        if each.reads > _OFTEN and each.source in stream.sources() and each.room is not None
+    ]
+    if again:
+        times = max(each.reads for each, _ in again)
+        yield (
+            max(each.ratio for each, _ in again),
+            Advice(
+                "resident-bytes",
+                numbers[id(stream)],
+                f"chunks do not fit what is kept, and each is read {_times(times)} times an epoch",
+                f"give them room: {_with_room(max(room for _, room in again))}",
+                "each is read once, or twice until the loader sees that it comes back",
+            ),
+        )
 
 
 # --- bytes read without need ---------------------------------------------------------------------
@@ -276,7 +270,7 @@ def _on_strides(read: _SourceRead, numbers: Mapping[int, int]) -> Iterator[_Dear
     at = max(number for number, node in enumerate(path) if node.skips)
     strided, costs = path[at], read.costs
     passes = max(_passes(each, stream=s) for each in read.paths for s in (True, False))
-    run = _of_a_run(read.source, min(len(read.source), round(_middle(costs.records) / passes)))
+    run = _of_a_run(read.source, min(len(read.source), round(in_middle(costs.records) / passes)))
     if read.ratio < _MUCH * run:
         return
     order = next((node for node in path[at:] if node.shuffles), None)

@@ -49,7 +49,6 @@ from windrow.transforms.nodes import (
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.order_costs import ORDER, POSITION_S
-from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import MADE, record_bytes
 from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Columnar, Table, nbytes

@@ -118,7 +118,7 @@ def _unknown(node: Node, order: list[Node], found: Figures) -> Iterator[str]:
     if hidden is not None:
         yield (
             f"what {hidden.written} makes: give its function a method output_spec(spec); memory is"
-            " as if its elements had at most 16 times the bytes of their records"
+            " as if no element had more than block_bytes"
         )
     for source in node.sources():
         size = record_bytes(source)

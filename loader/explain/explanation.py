@@ -280,10 +280,14 @@ _MOST_SOURCES: Final = 3
 
 def _summary(explanation: Explanation) -> Iterator[str]:
     """Yield what matters most, in at most 20 lines of at most 80 columns."""
-    elements = _number_of(explanation.batches) + (" an epoch" if explanation.is_endless else "")
-    spec = _UNKNOWN if explanation.spec is None else spec_text(explanation.spec)
-    size = in_bytes(explanation.batch_bytes)
-    yield from _item("elements", f"{elements}, {size} each: {spec}")
+    elements = _number_of(explanation.batches)
+    if explanation.is_endless:
+        elements += " an epoch, for ever"
+    if explanation.batch_bytes is not None:
+        elements += f", {in_bytes(explanation.batch_bytes)} each"
+    if explanation.spec is not None:
+        elements += f": {spec_text(explanation.spec)}"
+    yield from _item("elements", elements)
     for costs in explanation.epoch[:_MOST_SOURCES]:
         yield from _item("source", costs.source)
         yield from _item("", _read(costs))
@@ -314,15 +318,11 @@ def _item(title: str, text: str, lines: int = 1) -> Iterator[str]:
 def _read(costs: SourceCosts) -> str:
     if not costs.chunks.high:
         return f"{in_numbers(costs.records)} records, without chunks"
-    times = ""
-    if costs.reads.is_exact and costs.reads == costs.chunks:
-        times = ": each chunk once"
-    elif costs.reads != costs.records:
-        each = in_middle(costs.reads) / in_middle(costs.chunks)
-        times = f": a chunk {in_numbers(Amount(each / 2, each * 2))} times"
+    each = in_middle(costs.reads) / in_middle(costs.chunks)
+    times = Amount.exactly(each) if costs.reads.is_exact else Amount(each / 2, each * 2)
     return (
-        f"{in_numbers(costs.records)} records in {in_numbers(costs.chunks)} chunks,"
-        f" {in_numbers(costs.reads)} reads{times}"
+        f"{in_numbers(costs.records)} records in {in_numbers(costs.chunks)} chunks:"
+        f" {in_numbers(costs.reads)} reads, {in_numbers(times)} each"
     )
 
 

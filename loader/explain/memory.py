@@ -116,9 +116,11 @@ def _read_batch_bytes(node: Node, stream: ToStreamNode, run: DryRun) -> int:
 def _queue_bytes(node: Node, run: DryRun) -> int:
     if not run.ahead:
         return 0
-    options, each = run.options, run.bytes_of(node)
+    options, each = run.options, node.element_bytes()
+    if each is None:
+        return max(options.prefetch_bytes, run.largest_block)
     count = min(options.prefetch_buffer_size, node.elements(once=False).high)
-    return math.ceil(max(min(options.prefetch_bytes, count * each), run.largest_block, each))
+    return math.ceil(max(min(options.prefetch_bytes, count * each.high), run.largest_block))
 
 
 def _worker_bytes(node: Node, largest: int) -> int:

@@ -20,7 +20,6 @@ from windrow.explain.explanation import (
     AcrossProcesses,
     Advice,
     ProcessCosts,
-    in_middle,
     in_numbers,
 )
 from windrow.explain.read_costs import figures_of
@@ -117,7 +116,7 @@ def _more_decoded(found: AcrossProcesses) -> float:
     """Bytes that all processes decode per byte of one alone, of the source where they are most."""
     return max(
         (
-            in_middle(costs.decoded_bytes) / max(1.0, in_middle(alone.decoded_bytes))
+            costs.decoded_bytes.middle / max(1.0, alone.decoded_bytes.middle)
             for costs, alone in zip(found.epoch, found.alone, strict=True)
             if costs.decoded_bytes is not None and alone.decoded_bytes is not None
         ),

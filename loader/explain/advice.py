@@ -17,7 +17,7 @@ import numpy as np
 from windrow.core.machine import machine_bytes
 from windrow.engine.budgets import MOST_KEPT
 from windrow.errors import PlanError
-from windrow.explain.explanation import Advice, in_bytes, in_middle, in_numbers
+from windrow.explain.explanation import Advice, in_bytes, in_numbers
 from windrow.explain.memory import rooms_of
 from windrow.quality.shuffle_quality import ShuffleQuality
 from windrow.sources.array_record.source import ArrayRecordDataSource
@@ -76,13 +76,13 @@ class _SourceRead:
     def reads(self) -> float:
         """How often a chunk is read in a pass."""
         streams = max(_passes(path, stream=True) for path in self.paths)
-        return in_middle(self.costs.reads) / max(1, streams * in_middle(self.costs.chunks))
+        return self.costs.reads.middle / max(1, streams * self.costs.chunks.middle)
 
     @property
     def ratio(self) -> float:
         """Bytes decoded per byte delivered."""
         ratio = self.costs.decoded_per_delivered
-        return 1.0 if ratio is None else in_middle(ratio)
+        return 1.0 if ratio is None else ratio.middle
 
     @property
     def shuffles(self) -> list[Node]:
@@ -270,7 +270,7 @@ def _on_strides(read: _SourceRead, numbers: Mapping[int, int]) -> Iterator[_Dear
     at = max(number for number, node in enumerate(path) if node.skips)
     strided, costs = path[at], read.costs
     passes = max(_passes(each, stream=s) for each in read.paths for s in (True, False))
-    run = _of_a_run(read.source, min(len(read.source), round(in_middle(costs.records) / passes)))
+    run = _of_a_run(read.source, min(len(read.source), round(costs.records.middle / passes)))
     if read.ratio < _MUCH * run:
         return
     order = next((node for node in path[at:] if node.shuffles), None)

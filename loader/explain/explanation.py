@@ -16,12 +16,11 @@ from windrow.core.text import (
     ABSENT,
     TextTable,
     counted,
-    in_units,
     notebook_html,
     shortened,
 )
 from windrow.sources.base import ArraySpec
-from windrow.stats.costs import Amount, SourceCosts
+from windrow.stats.costs import Amount, SourceCosts, column_text
 from windrow.transforms.nodes import VAST
 
 JSON_VERSION: Final = 1
@@ -245,26 +244,14 @@ def spec_text(spec: Any) -> str:
             return str(spec)
 
 
-def in_middle(amount: Amount) -> float:
-    """The number of an exact amount or of an estimate; of what may be nothing, the most."""
-    return math.sqrt(amount.low * amount.high) if amount.low > 0 else amount.high
-
-
 def in_numbers(amount: Amount) -> str:
     """An amount as a number, marked with ≈ unless it is exact."""
-    return str(amount) if amount.is_exact else f"≈ {Amount.exactly(_rough(amount))}"
+    return column_text("", amount)
 
 
 def in_bytes(amount: Amount | None) -> str:
     """Bytes in units that people read, marked in the same way."""
-    if amount is None:
-        return _UNKNOWN
-    return amount.in_units() if amount.is_exact else f"≈ {in_units(round(_rough(amount)))}"
-
-
-def _rough(amount: Amount) -> float:
-    """The number of an estimate, with three digits."""
-    return float(f"{in_middle(amount):.3g}")
+    return _UNKNOWN if amount is None else column_text("_bytes", amount)
 
 
 def _count(number: int | None) -> str:
@@ -318,7 +305,7 @@ def _item(title: str, text: str, lines: int = 1) -> Iterator[str]:
 def _read(costs: SourceCosts) -> str:
     if not costs.chunks.high:
         return f"{in_numbers(costs.records)} records, without chunks"
-    each = in_middle(costs.reads) / in_middle(costs.chunks)
+    each = costs.reads.middle / costs.chunks.middle
     times = Amount.exactly(each) if costs.reads.is_exact else Amount(each / 2, each * 2)
     return (
         f"{in_numbers(costs.records)} records in {in_numbers(costs.chunks)} chunks:"

@@ -25,7 +25,6 @@ from windrow.explain.dry_run import (
     in_small_batches,
     may_end_early,
 )
-from windrow.explain.explanation import in_middle
 from windrow.explain.memory import bound_of
 from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part
 from windrow.sources.foreign import ForeignDataSource
@@ -264,7 +263,7 @@ def _estimated_part(
     known: IntArray | None,
 ) -> SourceCosts:
     """Estimates for a part; `own` are the costs of what was made, scaled."""
-    number, reads = in_middle(records), own.reads.high
+    number, reads = records.middle, own.reads.high
     likely = min(part.chunk_count, own.chunks.high) if known is None else len(known)
     if ahead:
         room, whole = ahead[-1].ahead.room, ahead[-1].whole

@@ -279,7 +279,7 @@ def test_explain_predicts_as_if_all_were_good() -> None:
     dataset = numbers().shuffle(seed=1).map(checked)
     plain, found = dataset.explain(), dataset.on_bad("skip").explain()
     assert (found.length, found.epoch) == (plain.length, plain.epoch)
-    assert "predicted as if all were good" in str(found)
+    assert "predicted as if all were good" in found.details()
 
 
 # --- counts ---------------------------------------------------------------------------------------

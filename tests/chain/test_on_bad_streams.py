@@ -177,7 +177,7 @@ def test_explain_predicts_as_if_all_were_good() -> None:
     stream = numbers().map(checked).window_shuffle(4, seed=1).map(checked)
     plain, found = stream.explain(), stream.on_bad("skip").explain()
     assert (found.length, found.epoch) == (plain.length, plain.epoch)
-    assert "predicted as if all were good" in str(found)
+    assert "predicted as if all were good" in found.details()
 
 
 def test_the_node_is_part_of_the_fingerprint() -> None:

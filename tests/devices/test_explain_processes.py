@@ -188,7 +188,7 @@ def test_the_sums_of_all(rows: Path) -> None:
     (all_of_them,), (alone,) = found.epoch, found.alone
     assert (all_of_them.records.high, alone.records.high) == (512, 512)
     assert (all_of_them.chunks.high, alone.chunks.high) == (227, 64)  # of 8 rows for 4 processes
-    text = str(dataset.explain(sharding=NamedSharding(mesh(4, 2), P("data"))))
+    text = dataset.explain(sharding=NamedSharding(mesh(4, 2), P("data"))).details()
     assert "processes, in the first epoch: a chunk is read 3.55 times in all" in text
     (line,) = (line.split() for line in text.splitlines() if line.startswith("  all 4 "))
     assert line[2:4] == ["227", "227"]

@@ -32,7 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> MapDataset[Any]:
 
 def lines_of(dataset: Any) -> list[str]:
     """What `print(ds.explain())` has under 'shuffle quality'."""
-    printed = str(dataset.explain())
+    printed = dataset.explain().details()
     _, _, lines = printed.partition("shuffle quality\n")
     return [line.removeprefix("  - ") for line in lines.partition("\n\n")[0].splitlines()]
 

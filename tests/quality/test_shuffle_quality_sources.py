@@ -174,7 +174,7 @@ def test_each_source_has_a_line_and_its_figures_in_json(tmp_path: Path) -> None:
     assert plain[0]["variance_ratio"]["low"] == pytest.approx(in_order(640, 32))
     lines = [line.strip() for line in str(windrow.shuffle_quality(both)).splitlines()]
     assert sum(line.startswith("range(0, ") for line in lines) == 2
-    printed = str(both.explain())
+    printed = both.explain().details()
     assert all(f"  - {line}" in printed for line in lines)
     page = Page(windrow.report(both, tmp_path / "page.html", elements=0))
     assert set(lines[1:]) <= set(page.words)

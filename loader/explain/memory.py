@@ -40,15 +40,15 @@ class Bound(NamedTuple):
     held: dict[int, int]
 
 
-def bound_of(node: Node, run: DryRun) -> Bound:
-    """The bound of a whole stream, from a dry run of its first epoch."""
+def bound_of(node: Node, run: DryRun, ran: Node) -> Bound:
+    """The bound of a whole stream, from a dry run of its first epoch, which is the stream `ran`."""
     # Then a run of another speed reads and plans no more than this one did.
     is_whole = run.is_whole and not node.is_endless() and not may_end_early(node)
     found = dict.fromkeys(("chunks", "planned", "rounds", "queue"), 0)
     held: dict[int, int] = {}
     largest = 0
-    for stream in chains_of(node):
-        batch_bytes = _read_batch_bytes(node, stream, run)
+    for stream, stream_ran in zip(chains_of(node), chains_of(ran), strict=True):
+        batch_bytes = _read_batch_bytes(ran, stream_ran, run)
         largest = max(largest, batch_bytes)
         found["rounds"] += 2 * batch_bytes
         own_rooms, horizon_bytes = rooms_of(node, stream)
@@ -103,7 +103,7 @@ def _planned_bytes(
 def _read_batch_bytes(node: Node, stream: ToStreamNode, run: DryRun) -> int:
     """The most bytes of a read batch of a stream."""
     goal_bytes = run.options_of(stream).block_bytes
-    seen = max((size for key, size in run.largest.items() if key == id(stream)), default=goal_bytes)
+    seen = run.largest.get(id(stream), goal_bytes)
     if not run.is_whole:
         return max(seen, goal_bytes)  # read batches may not have been as long as they get
     sizes = [each.element_bytes() for each in node.walk()]

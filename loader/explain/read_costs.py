@@ -85,7 +85,7 @@ def figures_of(node: Node, most_s: float = MOST_S) -> Figures:
     once = node.first_epochs(1) if node.is_endless() else node
     parted, is_parted = in_small_batches(once)
     run = dry_run(parted, most_s)
-    bound = bound_of(node, run)
+    bound = bound_of(node, run, parted)
     costs = [
         dataclasses.replace(own, held_bytes=Amount.exactly(bound.held.get(id(source), 0)))
         for own, source in zip(
@@ -126,18 +126,13 @@ def costs_of(run: DryRun, node: Node, *, is_parted: bool) -> Iterator[SourceCost
             costs = _scaled(run, node, counters, streams)
         else:
             costs = _of_whole(run, counters)
-            if ends_early and not all(_is_over(run, own) for own in streams):
+            if ends_early and any(run.open[id(stream)] for stream, _ in streams):
                 costs = estimated(costs)  # how much is read ahead of the end depends on time
         if is_parted:
             costs = dataclasses.replace(
                 estimated(costs), records=costs.records, delivered_bytes=costs.delivered_bytes
             )
         yield _without_unknown(costs, source)
-
-
-def _is_over(run: DryRun, own: _Stream) -> bool:
-    """Whether all elements of a stream were taken."""
-    return not run.open[id(own[0])] and run.made.get(id(own[0]), 0) >= own[1]
 
 
 def _without_unknown(costs: SourceCosts, source: Any) -> SourceCosts:

@@ -1,7 +1,7 @@
 """Chooses the levels of pyramids that windows are cut from.
 
-Invariant: with sizes in cells and without a resolution, levels of OME-Zarr that are named are plain arrays,
-as if there were no pyramids. A record's field has one level, and only levels that a field has are opened.
+Invariant: without a scale, levels of OME-Zarr that are named are plain arrays, as if there were no
+pyramids. A record's field has one level, and only levels that a field has are opened.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from windrow.core.text import listing
 from windrow.errors import ArgumentError
 from windrow.sources.windows.fields import Field
 from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, arrays_of, choose
-from windrow.sources.zarr.pyramids import Pyramid, checked_resolution, pyramids_of
+from windrow.sources.zarr.pyramids import Pyramid, checked_scale, pyramids_of
 
 _WHAT: Final = "WindowDataSource"
 
@@ -22,26 +22,19 @@ _WHAT: Final = "WindowDataSource"
 class LevelChooser:
     """Picks the arrays of a source, as `names.choose` does, where they may be levels of pyramids."""
 
-    def __init__(self, resolution: Any, fields: Any, extents: Sequence[Any]) -> None:
+    def __init__(self, scale: Any, fields: Any) -> None:
         """Keeps the arguments of a user.
 
         Args:
-            resolution: As for `WindowDataSource`.
+            scale: As for `WindowDataSource`.
             fields: As for `WindowDataSource`.
-            extents: Its `sizes`, `strides`, `start` and `stop`, and the unit of its centers.
 
         Raises:
-            ArgumentError: If `resolution` is not a dict.
+            ArgumentError: If `scale` is of a wrong kind.
         """
-        self._resolution = checked_resolution(resolution, f"{_WHAT}: resolution")
-        own = [field for field in _values(fields) if isinstance(field, Field)]
-        self._asked = self._resolution is not None or any(f.resolution is not None for f in own)
-        given = [value for each in (*extents, *(f.sizes for f in own)) for value in _values(each)]
-        self._has_extents = any(isinstance(value, str) for value in given)
+        self._scale = checked_scale(scale, f"{_WHAT}: scale")
         self.fields = fields
         """The fields; after a choice of levels, each names its array."""
-        self.in_world = False
-        """Whether levels were chosen, so that fields are aligned by positions in the world."""
 
     def __call__(
         self, what: str, tree: FoundTree, names: Sequence[str] | None = None
@@ -49,33 +42,30 @@ class LevelChooser:
         """The arrays that give records, and the arrays that do not.
 
         Raises:
-            ArgumentError, SourceError: As `names.choose` raises them, or if no level has the
-                resolution.
+            ArgumentError, SourceError: As `names.choose` raises them, or if no level has the scale.
         """
         pyramids = {pyramid.name: pyramid for pyramid in pyramids_of(tree)}
-        if not self._asked and (names is not None or not self._has_levels(pyramids)):
-            chosen, others = choose(what, tree, names)
-            return (_placed(chosen, pyramids) if self._has_extents else chosen), others
+        if self._scale is None and (names is not None or not self._has_levels(pyramids)):
+            return choose(what, tree, names)
         if names is not None:
             raise ArgumentError(
-                f"{_WHAT}: names and resolution do not go together; give fields={{'x': Field(...)}}"
+                f"{_WHAT}: names and scale do not go together; give fields={{'x': Field(...)}}"
             )
         if not pyramids:
             raise ArgumentError(
-                f"{_WHAT}: resolution is for volumes at several resolutions, OME-Zarr or precomputed,"
-                " and this source has neither; leave it out"
+                f"{_WHAT}: scale is for volumes at several resolutions, OME-Zarr or precomputed, and"
+                " this source has neither; leave it out"
             )
-        self.in_world = True
         if not isinstance(self.fields, Mapping):  # None, or `fields_of` says what is wrong
             return self._without_fields(tree, pyramids), ()
         return self._of_fields(tree, pyramids), ()
 
     def _has_levels(self, pyramids: Mapping[str, Pyramid]) -> bool:
-        """Whether levels are meant without a resolution, where arrays of these names would not do."""
-        named = [f.array if isinstance(f, Field) else f for f in _values(self.fields)]
+        """Whether levels are meant without a scale, where arrays of these names would not do."""
+        fields = self.fields.values() if isinstance(self.fields, Mapping) else ()
+        named = [field.array if isinstance(field, Field) else field for field in fields]
         images = [each for each in pyramids.values() if each.levels[0].metadata is not None]
-        whole = {each.name for each in images}
-        if "" in whole and not any(named):
+        if any(not each.name for each in images) and not any(named):
             return True  # an OME-Zarr image, and the user names no level
         # A scale of a precomputed volume is not an array by itself.
         scales = {
@@ -84,16 +74,11 @@ class LevelChooser:
             if each not in images
             for k in range(len(each.keys))
         }
-        names = {name or "" for name in named if name is None or isinstance(name, str)}
-        if scales & names:
-            return True
-        if not isinstance(self.fields, Mapping):
-            return self._has_extents and bool(whole)
-        return self._has_extents and bool(whole & names)
+        return any(isinstance(name, str) and name in scales for name in named)
 
     def _without_fields(self, tree: FoundTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
         if "" in pyramids:
-            return dataclasses.replace(self._level(pyramids[""], self._resolution, ""), name="")
+            return dataclasses.replace(self._level(pyramids[""]), name="")
         chosen: dict[str, ChosenTree] = {}
         plain, _ = choose(_WHAT, tree)
         for item in arrays_of(plain):
@@ -101,22 +86,24 @@ class LevelChooser:
             if not inside:
                 chosen[item.name] = item
             elif inside[0] not in chosen:
-                found = self._level(pyramids[inside[0]], self._resolution, inside[0])
+                found = self._level(pyramids[inside[0]])
                 chosen[inside[0]] = dataclasses.replace(found, name=inside[0])
         return chosen
 
     def _of_fields(self, tree: FoundTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
-        plain = {item.name: item for item in arrays_of(tree)}
+        known = {item.name: item for item in arrays_of(tree)}
+        for each in pyramids.values():
+            known |= {each.named(k).name: each.named(k) for k in range(len(each.levels))}
         chosen: dict[str, Found] = {}
         fields: dict[Any, Any] = {}
         for name, given in self.fields.items():
             field = Field(given) if isinstance(given, str) else given
-            found = self._of_field(name, field, pyramids, plain)
-            if found is None:  # `fields_of` says what is wrong with it
+            if not isinstance(field, Field):  # `fields_of` says what is wrong with it
                 fields[name] = given
                 continue
+            found = self._of_field(name, field, pyramids, known)
             found = chosen.setdefault(found.name, found)
-            fields[name] = dataclasses.replace(field, array=found.name, resolution=None)
+            fields[name] = dataclasses.replace(field, array=found.name)
         if not chosen:
             raise ArgumentError(
                 f"{_WHAT}: fields must be a dict of Field by name, got {self.fields!r}"
@@ -129,62 +116,18 @@ class LevelChooser:
         return dict(chosen)
 
     def _of_field(
-        self,
-        name: Any,
-        field: Any,
-        pyramids: Mapping[str, Pyramid],
-        plain: Mapping[str, Found],
-    ) -> Found | None:
-        if not isinstance(field, Field):
-            return None
-        what = f"fields[{name!r}]"
-        pyramid = pyramids.get(field.array or "")
-        if pyramid is not None:
-            return self._level(pyramid, field.resolution or self._resolution, what)
-        for each in pyramids.values():
-            levels = {each.named(k).name: k for k in range(len(each.levels))}
-            if field.array in levels:
-                level = each.named(levels[field.array])
-                if field.resolution is not None:
-                    raise ArgumentError(
-                        f"{_WHAT}: {what} has a resolution, and {field.array!r} is one level of a"
-                        " pyramid; give one of them"
-                    )
-                return level
-        found = plain.get(field.array or "")
-        if found is None:
-            known = [
-                each.named(k).name for each in pyramids.values() for k in range(len(each.keys))
-            ]
-            known += [name for name in [*pyramids, *plain] if name and name not in known]
+        self, name: Any, field: Field, pyramids: Mapping[str, Pyramid], known: Mapping[str, Found]
+    ) -> Found:
+        wanted = field.array or ""
+        if wanted in pyramids:
+            return self._level(pyramids[wanted])
+        if wanted not in known:
             raise ArgumentError(
-                f"{_WHAT}: {what} is of array {field.array!r}; there are {listing(known)}"
+                f"{_WHAT}: fields[{name!r}] is of array {field.array!r}; there are"
+                f" {listing([name for name in dict.fromkeys([*pyramids, *known]) if name])}"
             )
-        if field.resolution is not None:
-            raise ArgumentError(
-                f"{_WHAT}: {what} has a resolution, and {field.array!r} has one level; leave"
-                " resolution out"
-            )
-        return found
+        return known[wanted]
 
-    def _level(self, pyramid: Pyramid, resolution: Any, what: str) -> Found:
-        if resolution is None:
-            return pyramid.named(0)
-        shown = f"{what}: resolution" if what.startswith("fields") else "resolution"
-        return pyramid.named(pyramid.level_at(resolution, f"{_WHAT}: {shown}"))
-
-
-def _values(given: Any) -> list[Any]:
-    return list(given.values()) if isinstance(given, Mapping) else []
-
-
-def _placed(tree: ChosenTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
-    """The arrays of a tree; levels of pyramids with the names of their axes, and where cells lie."""
-    if not isinstance(tree, Found):
-        return {key: _placed(item, pyramids) for key, item in tree.items()}
-    for each in pyramids.values():
-        for number in range(len(each.levels)):
-            level = each.named(number)
-            if level.name == tree.name and tree.metadata is not None:
-                return dataclasses.replace(tree, dims=level.dims, spacing=level.spacing)
-    return tree
+    def _level(self, pyramid: Pyramid) -> Found:
+        number = 0 if self._scale is None else pyramid.level_of(self._scale, f"{_WHAT}: scale")
+        return pyramid.named(number)

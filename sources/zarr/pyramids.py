@@ -7,18 +7,22 @@ begins with the finest one. Every level has the names of its axes.
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import tensorstore as ts
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.metadata import sizes_of
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree
-from windrow.sources.zarr.spacing import SLACK, Spacing, extent
 
-_VOXELS: Final = "nm"  # the unit of every precomputed volume
+# Sizes in metadata are rounded: two are equal up to this part.
+_SLACK: Final = 0.01
+
+
+Scale: TypeAlias = str | Mapping[str, float]  # name of a level, or size of a cell along some axes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -29,11 +33,14 @@ class Pyramid:
         name: Its name in the source; '' if it is the source.
         levels: Its arrays, the finest one first.
         keys: The name of each level in the pyramid.
+        steps: The size of a cell of each level along the axes whose metadata have it, in the unit of
+            the store, which is nm in a precomputed volume.
     """
 
     name: str
     levels: tuple[Found, ...]
     keys: tuple[str, ...]
+    steps: tuple[Mapping[str, float], ...]
 
     def named(self, number: int) -> Found:
         """A level, named as an array of the source."""
@@ -41,62 +48,59 @@ class Pyramid:
         name = f"{self.name}/{key}" if self.name else key
         return dataclasses.replace(self.levels[number], name=name)
 
-    def level_at(self, resolution: Mapping[str, Any], what: str) -> int:
-        """Number of the level with a resolution.
+    def level_of(self, scale: Scale, what: str) -> int:
+        """Number of the level with a name or a resolution.
 
         Args:
-            resolution: Along some axes, the size of a cell: a number in the unit of the store, or a
-                string with a unit.
+            scale: The name of the level, or the size of a cell along some axes.
             what: Name of the argument, for messages.
 
         Raises:
-            ArgumentError: If `resolution` is of a wrong kind, or names an unknown axis.
-            SourceError: If it is the resolution of no level, or of several ones.
+            ArgumentError: If `scale` names an unknown axis.
+            SourceError: If no level has it, or several have.
         """
-        fits = [k for k, level in enumerate(self.levels) if self._fits(level, resolution, what)]
+        if isinstance(scale, str):
+            fits = [k for k, key in enumerate(self.keys) if key == scale]
+        else:
+            self._check_axes(scale, what)
+            fits = [k for k, steps in enumerate(self.steps) if _has(steps, scale)]
         if len(fits) == 1:
             return fits[0]
         why = "several levels have: name more axes" if fits else "no level has"
         named = f" of {self.name!r}" if self.name else ""
-        raise SourceError(
-            f"{what} is {dict(resolution)}, which {why}; the levels{named} are\n{self.shown}"
-        )
+        raise SourceError(f"{what} is {scale!r}, which {why}; the levels{named} are\n{self.shown}")
+
+    def _check_axes(self, scale: Mapping[str, float], what: str) -> None:
+        dims = list(dict.fromkeys(dim for level in self.levels for dim in level.dims))
+        for dim in scale:
+            if dim not in dims:
+                raise ArgumentError(
+                    f"{what} names {dim!r}, and the axes are {dims}; the levels are\n{self.shown}"
+                )
 
     @property
     def shown(self) -> str:
         """The levels and their resolutions as text for the user, one a line."""
         return "\n".join(
-            f"  {key}: {_resolution(level)}"
-            for key, level in zip(self.keys, self.levels, strict=True)
+            f"  {key}: {_resolution(steps)}"
+            for key, steps in zip(self.keys, self.steps, strict=True)
         )
 
-    def _fits(self, level: Found, resolution: Mapping[str, Any], what: str) -> bool:
-        for dim, wanted in resolution.items():
-            if dim not in level.dims:
-                raise ArgumentError(
-                    f"{what} names {dim!r}, and the axes are {list(level.dims)}; the levels are\n"
-                    f"{self.shown}"
-                )
-            spacing = level.spacing[level.dims.index(dim)] if level.spacing else None
-            if spacing is None:
-                return False
-            size = _size(wanted, spacing, f"{what}[{dim!r}]")
-            if abs(abs(spacing.step) - size) > SLACK * size:
-                return False
-        return True
 
-
-def checked_resolution(given: Any, what: str) -> Mapping[str, Any] | None:
-    """A resolution that a user gives.
+def checked_scale(given: Any, what: str) -> Scale | None:
+    """A scale that a user gives.
 
     Raises:
-        ArgumentError: If it is not a dict with at least one axis.
+        ArgumentError: If it is neither a name nor a dict of numbers with at least one axis.
     """
-    if given is None:
-        return None
-    if not isinstance(given, Mapping) or not given:
-        raise ArgumentError(f"{what} must be a dict by axis, such as {{'x': '8nm'}}, got {given!r}")
-    return dict(given)
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, Mapping) and given and all(map(_is_number, given.values())):
+        return dict(given)
+    raise ArgumentError(
+        f"{what} must be the name of a level, or a dict by axis of the size of a cell in the unit of"
+        f" the store, such as {{'x': 8}}, got {given!r}"
+    )
 
 
 def pyramids_of(tree: FoundTree, name: str = "") -> Iterator[Pyramid]:
@@ -126,7 +130,7 @@ def dataset_paths(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def _of_scales(found: Found, name: str) -> Pyramid:
-    levels, keys = [], []
+    levels, keys, steps = [], [], []
     for number, scale in enumerate(found.scales):
         size = sizes_of(scale.get("size"))
         channels = () if found.shape is None else found.shape[3:]
@@ -135,12 +139,12 @@ def _of_scales(found: Found, name: str) -> Pyramid:
             spec=_at_scale(found.spec, number),
             attributes=scale,
             shape=None if size is None else (*size, *channels),
-            spacing=of_scale(scale),
             scales=(),
         )
         levels.append(level)
         keys.append(str(scale.get("key", number)))
-    return Pyramid(name, tuple(levels), tuple(keys))
+        steps.append(_by_axis(level.dims[:3], _numbers(scale.get("resolution"), 3)))
+    return Pyramid(name, tuple(levels), tuple(keys), tuple(steps))
 
 
 def _at_scale(spec: Any, number: int) -> Any:
@@ -151,19 +155,6 @@ def _at_scale(spec: Any, number: int) -> Any:
     found = ts.Spec({"driver": "neuroglancer_precomputed", "scale_index": number})
     found.update(kvstore=spec.kvstore)
     return found
-
-
-def of_scale(scale: Mapping[str, Any]) -> tuple[Spacing | None, ...]:
-    """The spacing of a scale of a precomputed volume, by axis; () if its metadata have none."""
-    steps, origin = _numbers(scale.get("resolution"), 3), _numbers(scale.get("voxel_offset"), 3)
-    if steps is None or min(steps) <= 0:
-        return ()
-    firsts = origin or [0.0] * 3
-    cells = [
-        Spacing(step, (first + 0.5) * step, _VOXELS)
-        for step, first in zip(steps, firsts, strict=True)
-    ]
-    return (*cells, None)
 
 
 # --- OME-Zarr ------------------------------------------------------------------------------------
@@ -181,7 +172,7 @@ def _of_datasets(group: FoundGroup, name: str) -> Pyramid | None:
     if described is None:
         return None
     after = described.get("coordinateTransformations")
-    levels, keys = [], []
+    levels, keys, steps = [], [], []
     for dataset in described.get("datasets") or ():
         path = dataset.get("path") if isinstance(dataset, Mapping) else None
         found = _item(group, path) if isinstance(path, str) else None
@@ -189,11 +180,11 @@ def _of_datasets(group: FoundGroup, name: str) -> Pyramid | None:
             continue
         before = dataset.get("coordinateTransformations")
         rank = len(found.shape or ())
-        dims, units = _axes(described.get("axes"), rank)
-        spacing = _transformed(before, after, units) if dims else ()
-        levels.append(dataclasses.replace(found, dims=dims or found.dims, spacing=spacing))
+        dims = _axes(described.get("axes"), rank)
+        levels.append(dataclasses.replace(found, dims=dims or found.dims))
         keys.append(str(path))
-    return Pyramid(name, tuple(levels), tuple(keys)) if levels else None
+        steps.append(_by_axis(dims, _scaled(before, after, rank)))
+    return Pyramid(name, tuple(levels), tuple(keys), tuple(steps)) if levels else None
 
 
 def _item(group: FoundGroup, path: str) -> Found | None:
@@ -204,41 +195,29 @@ def _item(group: FoundGroup, path: str) -> Found | None:
     return at if isinstance(at, Found) else None
 
 
-def _axes(axes: Any, rank: int) -> tuple[tuple[str, ...], list[str]]:
-    """Names and units of the axes; no names if they do not fit the array."""
+def _axes(axes: Any, rank: int) -> tuple[str, ...]:
+    """Names of the axes; () if they do not fit the array."""
     listed = axes if isinstance(axes, list) else []
-    named = [{"name": axis} if isinstance(axis, str) else axis for axis in listed]
-    if len(named) != rank or not all(isinstance(axis, Mapping) for axis in named):
-        return (), []
-    names = [axis.get("name") for axis in named]
-    if not all(isinstance(one, str) for one in names) or len(set(names)) < rank:
-        return (), []
-    units = [axis.get("unit") for axis in named]
-    return tuple(map(str, names)), [unit if isinstance(unit, str) else "" for unit in units]
+    named = [axis.get("name") if isinstance(axis, Mapping) else axis for axis in listed]
+    names = tuple(name for name in named if isinstance(name, str))
+    return names if len(names) == len(named) == len(set(names)) == rank else ()
 
 
-def _transformed(before: Any, after: Any, units: Sequence[str]) -> tuple[Spacing | None, ...]:
-    """The spacing that transformations give to cells, one after the other; () if one is not known."""
-    rank = len(units)
-    steps, firsts = [1.0] * rank, [0.0] * rank
+def _scaled(before: Any, after: Any, rank: int) -> list[float] | None:
+    """The size of a cell after all transformations; None if one of them is not known."""
+    steps = [1.0] * rank
     if not isinstance(before, list):
-        return ()
+        return None
     for each in [*before, *(after if isinstance(after, list) else [])]:
         kind = each.get("type") if isinstance(each, Mapping) else None
-        if kind == "identity":
-            continue
-        values = _numbers(each.get(kind), rank) if kind in ("scale", "translation") else None
-        if values is None:
-            return ()
         if kind == "scale":
+            values = _numbers(each.get("scale"), rank)
+            if values is None:
+                return None
             steps = [a * b for a, b in zip(steps, values, strict=True)]
-            firsts = [a * b for a, b in zip(firsts, values, strict=True)]
-        else:
-            firsts = [a + b for a, b in zip(firsts, values, strict=True)]
-    return tuple(
-        Spacing(step, first, unit) if step > 0 else None
-        for step, first, unit in zip(steps, firsts, units, strict=True)
-    )
+        elif kind not in ("identity", "translation"):
+            return None
+    return steps
 
 
 # --- values --------------------------------------------------------------------------------------
@@ -252,16 +231,21 @@ def _numbers(given: Any, count: int) -> list[float] | None:
     return [float(one) for one in given]
 
 
-def _size(wanted: Any, spacing: Spacing, what: str) -> float:
-    parsed = extent(wanted, what)
-    if parsed is not None:
-        return spacing.within(parsed, what)
-    if isinstance(wanted, bool) or not isinstance(wanted, numbers.Real):
-        raise ArgumentError(f"{what} must be a number, or a string such as '8nm', got {wanted!r}")
-    return float(wanted)
+def _by_axis(dims: Sequence[Any], steps: Sequence[float] | None) -> dict[str, float]:
+    """Sizes of cells by the names of axes, without those that are not above 0."""
+    pairs = zip(dims, steps or (), strict=False)
+    return {dim: step for dim, step in pairs if dim is not None and step > 0}
 
 
-def _resolution(level: Found) -> str:
-    known = zip(level.dims, level.spacing, strict=False)
-    shown = [f"{dim} {each.shown_step}" for dim, each in known if each is not None]
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _has(steps: Mapping[str, float], scale: Mapping[str, float]) -> bool:
+    """Whether cells have these sizes, up to rounding."""
+    return all(abs(steps.get(dim, math.nan) - size) <= _SLACK * size for dim, size in scale.items())
+
+
+def _resolution(steps: Mapping[str, float]) -> str:
+    shown = [f"{dim} {step:.6g}" for dim, step in steps.items()]
     return ", ".join(shown) or "the resolution is not stored"

@@ -1,6 +1,6 @@
 """Chooses the levels of pyramids that windows are cut from.
 
-Invariant: without a scale, levels of OME-Zarr that are named are plain arrays, as if there were no
+Invariant: without a resolution, levels of OME-Zarr that are named are plain arrays, as if there were no
 pyramids. A record's field has one level, and only levels that a field has are opened.
 """
 
@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from windrow.core.text import listing
-from windrow.errors import ArgumentError
+from windrow.errors import ArgumentError, SourceError
 from windrow.sources.windows.fields import Field
+from windrow.sources.zarr.level_cells import LevelCells
 from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, arrays_of, choose
-from windrow.sources.zarr.pyramids import Pyramid, checked_scale, pyramids_of
+from windrow.sources.zarr.pyramids import Pyramid, checked_resolution, pyramids_of
 
 _WHAT: Final = "WindowDataSource"
 
@@ -22,17 +23,19 @@ _WHAT: Final = "WindowDataSource"
 class LevelChooser:
     """Picks the arrays of a source, as `names.choose` does, where they may be levels of pyramids."""
 
-    def __init__(self, scale: Any, fields: Any) -> None:
+    def __init__(self, resolution: Any, fields: Any) -> None:
         """Keeps the arguments of a user.
 
         Args:
-            scale: As for `WindowDataSource`.
+            resolution: As for `WindowDataSource`.
             fields: As for `WindowDataSource`.
 
         Raises:
-            ArgumentError: If `scale` is of a wrong kind.
+            ArgumentError: If `resolution` is of a wrong kind.
         """
-        self._scale = checked_scale(scale, f"{_WHAT}: scale")
+        self._resolution = checked_resolution(resolution, f"{_WHAT}: resolution")
+        # Where the cells of the levels lie, by the name and the length of an axis.
+        self._places: dict[tuple[str, int], tuple[str, LevelCells]] = {}
         self.fields = fields
         """The fields; after a choice of levels, each names its array."""
 
@@ -42,26 +45,27 @@ class LevelChooser:
         """The arrays that give records, and the arrays that do not.
 
         Raises:
-            ArgumentError, SourceError: As `names.choose` raises them, or if no level has the scale.
+            ArgumentError, SourceError: As `names.choose` raises them, or if no level has the
+                resolution, or fields lie at several places.
         """
         pyramids = {pyramid.name: pyramid for pyramid in pyramids_of(tree)}
-        if self._scale is None and (names is not None or not self._has_levels(pyramids)):
+        if self._resolution is None and (names is not None or not self._has_levels(pyramids)):
             return choose(what, tree, names)
         if names is not None:
             raise ArgumentError(
-                f"{_WHAT}: names and scale do not go together; give fields={{'x': Field(...)}}"
+                f"{_WHAT}: names and resolution do not go together; give fields={{'x': Field(...)}}"
             )
         if not pyramids:
             raise ArgumentError(
-                f"{_WHAT}: scale is for volumes at several resolutions, OME-Zarr or precomputed, and"
-                " this source has neither; leave it out"
+                f"{_WHAT}: resolution is for volumes at several resolutions, OME-Zarr or precomputed,"
+                " and this source has neither; leave it out"
             )
         if not isinstance(self.fields, Mapping):  # None, or `fields_of` says what is wrong
             return self._without_fields(tree, pyramids), ()
         return self._of_fields(tree, pyramids), ()
 
     def _has_levels(self, pyramids: Mapping[str, Pyramid]) -> bool:
-        """Whether levels are meant without a scale, where arrays of these names would not do."""
+        """Whether levels are meant without a resolution, where arrays of these names would not do."""
         fields = self.fields.values() if isinstance(self.fields, Mapping) else ()
         named = [field.array if isinstance(field, Field) else field for field in fields]
         images = [each for each in pyramids.values() if each.levels[0].metadata is not None]
@@ -92,8 +96,11 @@ class LevelChooser:
 
     def _of_fields(self, tree: FoundTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
         known = {item.name: item for item in arrays_of(tree)}
-        for each in pyramids.values():
-            known |= {each.named(k).name: each.named(k) for k in range(len(each.levels))}
+        levels = {
+            each.named(k).name: (each, k)
+            for each in pyramids.values()
+            for k in range(len(each.levels))
+        }
         chosen: dict[str, Found] = {}
         fields: dict[Any, Any] = {}
         for name, given in self.fields.items():
@@ -101,7 +108,7 @@ class LevelChooser:
             if not isinstance(field, Field):  # `fields_of` says what is wrong with it
                 fields[name] = given
                 continue
-            found = self._of_field(name, field, pyramids, known)
+            found = self._of_field(name, field, pyramids, levels, known)
             found = chosen.setdefault(found.name, found)
             fields[name] = dataclasses.replace(field, array=found.name)
         if not chosen:
@@ -116,18 +123,48 @@ class LevelChooser:
         return dict(chosen)
 
     def _of_field(
-        self, name: Any, field: Field, pyramids: Mapping[str, Pyramid], known: Mapping[str, Found]
+        self,
+        name: Any,
+        field: Field,
+        pyramids: Mapping[str, Pyramid],
+        levels: Mapping[str, tuple[Pyramid, int]],
+        known: Mapping[str, Found],
     ) -> Found:
         wanted = field.array or ""
         if wanted in pyramids:
             return self._level(pyramids[wanted])
+        if wanted in levels:
+            return self._placed(*levels[wanted])
         if wanted not in known:
+            names = dict.fromkeys([*pyramids, *known, *levels])
             raise ArgumentError(
                 f"{_WHAT}: fields[{name!r}] is of array {field.array!r}; there are"
-                f" {listing([name for name in dict.fromkeys([*pyramids, *known]) if name])}"
+                f" {listing([name for name in names if name])}"
             )
         return known[wanted]
 
     def _level(self, pyramid: Pyramid) -> Found:
-        number = 0 if self._scale is None else pyramid.level_of(self._scale, f"{_WHAT}: scale")
-        return pyramid.named(number)
+        if self._resolution is None:
+            return self._placed(pyramid, 0)
+        return self._placed(pyramid, pyramid.level_of(self._resolution, f"{_WHAT}: resolution"))
+
+    def _placed(self, pyramid: Pyramid, number: int) -> Found:
+        """A level; where a resolution is given, all levels must have the same cells.
+
+        Raises:
+            SourceError: If it has other cells than a level before, along an axis of one length.
+        """
+        level = pyramid.named(number)
+        if self._resolution is None or level.shape is None:
+            return level
+        for dim, cells in pyramid.cells[number].items():
+            length = level.shape[level.dims.index(dim)]
+            name, others = self._places.setdefault((dim, length), (level.name, cells))
+            if not cells.are_where(others):
+                raise SourceError(
+                    f"{_WHAT}: along {dim!r} the first cell of {level.name!r} is"
+                    f" {cells.shown(cells.size)} around {cells.shown(cells.first)}, and that of"
+                    f" {name!r} is {others.shown(others.size)} around {others.shown(others.first)};"
+                    " windows count cells from the first one: zip a source of each, with centers="
+                )
+        return level

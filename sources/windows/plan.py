@@ -288,8 +288,8 @@ class _Planner:
                         f"{_WHAT}: the arrays differ in length along {dim!r}\n"
                         f"  {known[1]}: {known[0]:,}\n  {array.name}: {length:,}\n"
                         "Choose arrays that agree with names=, name their axes with dims=, select the"
-                        " same labels in a source of each and zip these, or give scale= for volumes at"
-                        " several resolutions."
+                        " same labels in a source of each and zip these, or give resolution= for volumes"
+                        " at several resolutions."
                     )
         return {dim: length for dim, (length, _) in found.items()}
 

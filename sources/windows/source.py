@@ -38,7 +38,7 @@ from windrow.sources.zarr.missing import Missing
 from windrow.sources.zarr.objects import standing_for
 from windrow.sources.zarr.open_array import LIBRARY, OpenArray
 from windrow.sources.zarr.over_tree import OverTree
-from windrow.sources.zarr.pyramids import Scale
+from windrow.sources.zarr.pyramids import Resolution
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import ArrayTree
 
@@ -86,7 +86,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         centers: Any = None,
         dims: Any = None,
         names: Sequence[str] | None = None,
-        scale: Scale | None = None,
+        resolution: Resolution | None = None,
         select: Mapping[Any, Any] | None = None,
         method: str | None = None,
         tolerance: Any = None,
@@ -129,9 +129,9 @@ class WindowDataSource(OverTree, LaidOutSource):
             dims: Names of the axes if the store has no names, or in place of its names: a tuple, or
                 a dict of tuples by array.
             names: Names of the arrays of a group to open, as for `ZarrDataSource`.
-            scale: The level of a volume at several resolutions, OME-Zarr or precomputed: its name, or
-                the size of a cell along some axes in the unit of the store, `{"x": 32}`. By default
-                the finest one. A `Field` may name a level as its array.
+            resolution: The level of a volume at several resolutions, OME-Zarr or precomputed: its name,
+                or the size of a cell along some axes, `{"x": "32nm"}`, or as a number in the unit of
+                the store. By default the finest one. A `Field` may name a level as its array.
             select: By dimension, labels of its coordinates as in xarray's `sel`: a slice (both ends
                 included) bounds the cells that may be read, also by windows; a single label takes
                 that cell and drops the axis, a list takes several. Along dimensions without
@@ -167,7 +167,7 @@ class WindowDataSource(OverTree, LaidOutSource):
             _WHAT, arrays, names, storage_options, decode=decode is not False
         )
         access = Access(_WHAT, storage_options, remote)
-        levels = LevelChooser(scale, fields)
+        levels = LevelChooser(resolution, fields)
         self._tree = ArrayTree(
             _WHAT, arrays, direct=direct, names=names, access=access, choose=levels, missing=missing
         )

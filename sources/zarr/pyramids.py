@@ -7,22 +7,20 @@ begins with the finest one. Every level has the names of its axes.
 from __future__ import annotations
 
 import dataclasses
-import math
-import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import tensorstore as ts
 
 from windrow.errors import ArgumentError, SourceError
+from windrow.sources.zarr.level_cells import LevelCells
 from windrow.sources.zarr.metadata import sizes_of
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree
 
-# Sizes in metadata are rounded: two are equal up to this part.
-_SLACK: Final = 0.01
+# The name of a level, or the size of a cell along some axes: a number, or a string with a unit.
+Resolution: TypeAlias = str | Mapping[str, Any]
 
-
-Scale: TypeAlias = str | Mapping[str, float]  # name of a level, or size of a cell along some axes
+_VOXELS: Final = "nm"  # the unit of every precomputed volume
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -33,14 +31,13 @@ class Pyramid:
         name: Its name in the source; '' if it is the source.
         levels: Its arrays, the finest one first.
         keys: The name of each level in the pyramid.
-        steps: The size of a cell of each level along the axes whose metadata have it, in the unit of
-            the store, which is nm in a precomputed volume.
+        cells: The cells of each level along the axes whose metadata say where they lie.
     """
 
     name: str
     levels: tuple[Found, ...]
     keys: tuple[str, ...]
-    steps: tuple[Mapping[str, float], ...]
+    cells: tuple[Mapping[str, LevelCells], ...]
 
     def named(self, number: int) -> Found:
         """A level, named as an array of the source."""
@@ -48,58 +45,64 @@ class Pyramid:
         name = f"{self.name}/{key}" if self.name else key
         return dataclasses.replace(self.levels[number], name=name)
 
-    def level_of(self, scale: Scale, what: str) -> int:
+    def level_of(self, resolution: Resolution, what: str) -> int:
         """Number of the level with a name or a resolution.
 
         Args:
-            scale: The name of the level, or the size of a cell along some axes.
+            resolution: The name of the level, or along some axes the size of a cell: a number in the
+                unit of the store, or a string with a unit.
             what: Name of the argument, for messages.
 
         Raises:
-            ArgumentError: If `scale` names an unknown axis.
+            ArgumentError: If `resolution` is of a wrong kind, or names an unknown axis.
             SourceError: If no level has it, or several have.
         """
-        if isinstance(scale, str):
-            fits = [k for k, key in enumerate(self.keys) if key == scale]
+        if isinstance(resolution, str):
+            fits = [k for k, key in enumerate(self.keys) if key == resolution]
         else:
-            self._check_axes(scale, what)
-            fits = [k for k, steps in enumerate(self.steps) if _has(steps, scale)]
+            fits = [k for k in range(len(self.levels)) if self._fits(k, resolution, what)]
         if len(fits) == 1:
             return fits[0]
         why = "several levels have: name more axes" if fits else "no level has"
         named = f" of {self.name!r}" if self.name else ""
-        raise SourceError(f"{what} is {scale!r}, which {why}; the levels{named} are\n{self.shown}")
-
-    def _check_axes(self, scale: Mapping[str, float], what: str) -> None:
-        dims = list(dict.fromkeys(dim for level in self.levels for dim in level.dims))
-        for dim in scale:
-            if dim not in dims:
-                raise ArgumentError(
-                    f"{what} names {dim!r}, and the axes are {dims}; the levels are\n{self.shown}"
-                )
+        raise SourceError(
+            f"{what} is {resolution!r}, which {why}; the levels{named} are\n{self.shown}"
+        )
 
     @property
     def shown(self) -> str:
         """The levels and their resolutions as text for the user, one a line."""
         return "\n".join(
-            f"  {key}: {_resolution(steps)}"
-            for key, steps in zip(self.keys, self.steps, strict=True)
+            f"  {key}: {_resolution(cells)}"
+            for key, cells in zip(self.keys, self.cells, strict=True)
         )
 
+    def _fits(self, number: int, resolution: Mapping[str, Any], what: str) -> bool:
+        for dim, wanted in resolution.items():
+            if dim not in self.levels[number].dims:
+                axes = list(self.levels[number].dims)
+                raise ArgumentError(
+                    f"{what} names {dim!r}, and the axes are {axes}; the levels are\n{self.shown}"
+                )
+            cell = self.cells[number].get(dim)
+            if cell is None or not cell.have_size(wanted, f"{what}[{dim!r}]"):
+                return False
+        return True
 
-def checked_scale(given: Any, what: str) -> Scale | None:
-    """A scale that a user gives.
+
+def checked_resolution(given: Any, what: str) -> Resolution | None:
+    """A resolution that a user gives.
 
     Raises:
-        ArgumentError: If it is neither a name nor a dict of numbers with at least one axis.
+        ArgumentError: If it is neither a name nor a dict with at least one axis.
     """
     if given is None or isinstance(given, str):
         return given
-    if isinstance(given, Mapping) and given and all(map(_is_number, given.values())):
+    if isinstance(given, Mapping) and given:
         return dict(given)
     raise ArgumentError(
-        f"{what} must be the name of a level, or a dict by axis of the size of a cell in the unit of"
-        f" the store, such as {{'x': 8}}, got {given!r}"
+        f"{what} must be the name of a level, or a dict by axis, such as {{'x': '8nm'}}, got"
+        f" {given!r}"
     )
 
 
@@ -130,7 +133,7 @@ def dataset_paths(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def _of_scales(found: Found, name: str) -> Pyramid:
-    levels, keys, steps = [], [], []
+    levels, keys, cells = [], [], []
     for number, scale in enumerate(found.scales):
         size = sizes_of(scale.get("size"))
         channels = () if found.shape is None else found.shape[3:]
@@ -143,8 +146,15 @@ def _of_scales(found: Found, name: str) -> Pyramid:
         )
         levels.append(level)
         keys.append(str(scale.get("key", number)))
-        steps.append(_by_axis(level.dims[:3], _numbers(scale.get("resolution"), 3)))
-    return Pyramid(name, tuple(levels), tuple(keys), tuple(steps))
+        cells.append(_of_scale(scale, level.dims))
+    return Pyramid(name, tuple(levels), tuple(keys), tuple(cells))
+
+
+def _of_scale(scale: Mapping[str, Any], dims: Sequence[Any]) -> dict[str, LevelCells]:
+    steps, origin = _numbers(scale.get("resolution"), 3), _numbers(scale.get("voxel_offset"), 3)
+    steps, origin = steps or [], origin or [0.0] * 3
+    firsts = [(cell + 0.5) * step for cell, step in zip(origin, steps, strict=False)]
+    return _by_axis(dims, steps, firsts, [_VOXELS] * 3)
 
 
 def _at_scale(spec: Any, number: int) -> Any:
@@ -172,7 +182,7 @@ def _of_datasets(group: FoundGroup, name: str) -> Pyramid | None:
     if described is None:
         return None
     after = described.get("coordinateTransformations")
-    levels, keys, steps = [], [], []
+    levels, keys, cells = [], [], []
     for dataset in described.get("datasets") or ():
         path = dataset.get("path") if isinstance(dataset, Mapping) else None
         found = _item(group, path) if isinstance(path, str) else None
@@ -180,11 +190,11 @@ def _of_datasets(group: FoundGroup, name: str) -> Pyramid | None:
             continue
         before = dataset.get("coordinateTransformations")
         rank = len(found.shape or ())
-        dims = _axes(described.get("axes"), rank)
+        dims, units = _axes(described.get("axes"), rank)
         levels.append(dataclasses.replace(found, dims=dims or found.dims))
         keys.append(str(path))
-        steps.append(_by_axis(dims, _scaled(before, after, rank)))
-    return Pyramid(name, tuple(levels), tuple(keys), tuple(steps)) if levels else None
+        cells.append(_by_axis(dims, *_transformed(before, after, rank), units))
+    return Pyramid(name, tuple(levels), tuple(keys), tuple(cells)) if levels else None
 
 
 def _item(group: FoundGroup, path: str) -> Found | None:
@@ -195,29 +205,37 @@ def _item(group: FoundGroup, path: str) -> Found | None:
     return at if isinstance(at, Found) else None
 
 
-def _axes(axes: Any, rank: int) -> tuple[str, ...]:
-    """Names of the axes; () if they do not fit the array."""
+def _axes(axes: Any, rank: int) -> tuple[tuple[str, ...], list[str]]:
+    """Names and units of the axes; no names if they do not fit the array."""
     listed = axes if isinstance(axes, list) else []
-    named = [axis.get("name") if isinstance(axis, Mapping) else axis for axis in listed]
-    names = tuple(name for name in named if isinstance(name, str))
-    return names if len(names) == len(named) == len(set(names)) == rank else ()
+    named = [{"name": axis} if isinstance(axis, str) else axis for axis in listed]
+    if len(named) != rank or not all(isinstance(axis, Mapping) for axis in named):
+        return (), []
+    names = [axis.get("name") for axis in named]
+    if not all(isinstance(one, str) for one in names) or len(set(names)) < rank:
+        return (), []
+    units = [axis.get("unit") for axis in named]
+    return tuple(map(str, names)), [unit if isinstance(unit, str) else "" for unit in units]
 
 
-def _scaled(before: Any, after: Any, rank: int) -> list[float] | None:
-    """The size of a cell after all transformations; None if one of them is not known."""
-    steps = [1.0] * rank
+def _transformed(before: Any, after: Any, rank: int) -> tuple[list[float], list[float]]:
+    """Sizes of cells and the first middles after transformations; empty if one is not known."""
+    steps, firsts = [1.0] * rank, [0.0] * rank
     if not isinstance(before, list):
-        return None
+        return [], []
     for each in [*before, *(after if isinstance(after, list) else [])]:
         kind = each.get("type") if isinstance(each, Mapping) else None
+        if kind == "identity":
+            continue
+        values = _numbers(each.get(kind), rank) if kind in ("scale", "translation") else None
+        if values is None:
+            return [], []
         if kind == "scale":
-            values = _numbers(each.get("scale"), rank)
-            if values is None:
-                return None
             steps = [a * b for a, b in zip(steps, values, strict=True)]
-        elif kind not in ("identity", "translation"):
-            return None
-    return steps
+            firsts = [a * b for a, b in zip(firsts, values, strict=True)]
+        else:
+            firsts = [a + b for a, b in zip(firsts, values, strict=True)]
+    return steps, firsts
 
 
 # --- values --------------------------------------------------------------------------------------
@@ -231,21 +249,18 @@ def _numbers(given: Any, count: int) -> list[float] | None:
     return [float(one) for one in given]
 
 
-def _by_axis(dims: Sequence[Any], steps: Sequence[float] | None) -> dict[str, float]:
-    """Sizes of cells by the names of axes, without those that are not above 0."""
-    pairs = zip(dims, steps or (), strict=False)
-    return {dim: step for dim, step in pairs if dim is not None and step > 0}
+def _by_axis(
+    dims: Sequence[Any], steps: Sequence[float], firsts: Sequence[float], units: Sequence[str]
+) -> dict[str, LevelCells]:
+    """Cells by the names of axes, without axes of unnamed or empty cells."""
+    known = zip(dims, steps, firsts, units, strict=False)
+    return {
+        dim: LevelCells(step, first, unit)
+        for dim, step, first, unit in known
+        if dim is not None and step > 0
+    }
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _has(steps: Mapping[str, float], scale: Mapping[str, float]) -> bool:
-    """Whether cells have these sizes, up to rounding."""
-    return all(abs(steps.get(dim, math.nan) - size) <= _SLACK * size for dim, size in scale.items())
-
-
-def _resolution(steps: Mapping[str, float]) -> str:
-    shown = [f"{dim} {step:.6g}" for dim, step in steps.items()]
-    return ", ".join(shown) or "the resolution is not stored"
+def _resolution(cells: Mapping[str, LevelCells]) -> str:
+    known = ", ".join(f"{dim} {cell.shown(cell.size)}" for dim, cell in cells.items())
+    return known or "the resolution is not stored"

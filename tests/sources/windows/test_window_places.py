@@ -1,4 +1,4 @@
-"""Levels of images without a scale, values in memory, and tolerances."""
+"""Levels of images without a resolution, values in memory, and tolerances."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ome(tmp_path_factory.mktemp("places") / "image", levels, space("y", "x"))
 
 
-# --- levels without a scale ----------------------------------------------------------------------
+# --- levels without a resolution -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
@@ -56,7 +56,7 @@ def test_levels_with_nested_paths_that_are_not_listed(tmp_path: Path, version: s
     path = ome(tmp_path / "image", levels, space("y", "x"), version)
     with RangeServer(tmp_path) as server:
         for where in (path, server.url("image")):
-            source = WindowDataSource(where, {"x": 4, "y": 4}, scale={"x": 4})
+            source = WindowDataSource(where, {"x": 4, "y": 4}, resolution={"x": "4um"})
             assert np.array_equal(source[1], FINE[::2, ::2][:4, 4:8])
             both = ZarrDataSource(where, names=["scale1/image"])
             assert np.array_equal(both[3]["scale1"]["image"], FINE[6, ::2])

@@ -203,7 +203,7 @@ def _facts(
     yield "buffers at most", in_bytes(explanation.buffers), measured
     ratio = None if explanation.quality is None else explanation.quality.variance_ratio
     if ratio is not None:
-        yield "shuffle: variance ratio", str(ratio), "1 is a global shuffle"
+        yield "shuffle: variance ratio", f"{ratio:.3g}", "1 is a global shuffle"
     if stats is not None:
         rate = stats.elements / stats.passed_s if stats.passed_s else 0.0
         yield (

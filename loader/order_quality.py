@@ -28,10 +28,9 @@ def shuffle_quality(
 ) -> ShuffleQuality:
     """Compare the batches of a dataset with batches of a global shuffle. Reads no records.
 
-    Returns three numbers: the different blocks in a batch, the same under a global shuffle, and the
-    variance ratio, which is 1 for a global shuffle and about the batch size without a shuffle. Short
-    epochs are counted as a whole, and long ones are sampled; ≈ marks what is not exact. Filters are
-    assumed to drop nothing.
+    Three numbers: different blocks in a batch, the same under a global shuffle, and the variance ratio,
+    from 1 for a global shuffle to about the batch size. Short epochs are counted as a whole, long ones
+    are sampled; ≈ marks what is not exact. Filters are assumed to drop nothing.
 
     Args:
         dataset: A dataset of either kind, or the indices of the records in the order of one epoch,

@@ -348,7 +348,7 @@ def _on_batches(
 ) -> Iterator[_Dear]:
     """Advise to shuffle before the batch, where batches of neighbours are shuffled as wholes."""
     ratio = None if quality is None else quality.variance_ratio
-    if ratio is None or ratio.low < _UNLIKE:
+    if ratio is None or ratio < _UNLIKE:
         return
     for shuffle in node.walk():
         batch = next((each for each in shuffle.walk() if (each.group_size or 1) > 1), None)
@@ -359,7 +359,7 @@ def _on_batches(
                     "shuffled-batches",
                     numbers[id(shuffle)],
                     f"{shuffle.written} shuffles whole batches, and each holds {batch.group_size:,}"
-                    f" neighbours: on sorted data their means vary {ratio} times as much as under a"
+                    f" neighbours: on sorted data their means vary ≈ {ratio:.3g} times as much as under a"
                     " global shuffle",
                     f"shuffle before {batch.written}",
                     "batches of records from anywhere",

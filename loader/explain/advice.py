@@ -63,8 +63,8 @@ class _SourceRead:
         source: The source.
         paths: The nodes from the last one to the source; a source that occurs twice has two paths.
         costs: Its costs in an epoch.
-        room: The `resident_bytes` that keep all chunks of the streams that read it; None if they
-            have room, or if the machine has not.
+        room: The `resident_bytes` that keep all chunks of the streams that read it; 0 if they have
+            room, and None if the machine has none.
     """
 
     source: Any
@@ -146,6 +146,8 @@ def _on_order(read: _SourceRead, numbers: Mapping[int, int]) -> Iterator[_Dear]:
     block = next((each for each in read.shuffles if isinstance(each, BlockShuffleNode)), None)
     shuffle = next((each for each in read.shuffles if isinstance(each, ShuffleNode)), None)
     costs = read.costs
+    if read.room == 0:  # then a chunk is read twice at most
+        return
     if shuffle is not None and read.reads > _OFTEN:
         alone = _alone(read.source)
         yield (
@@ -228,11 +230,11 @@ def _room(node: Node, source: Any) -> int | None:
             most = max(room.part.chunk_count for room in rooms)
             wanted.append(most * sum(room.chunk_bytes for room in rooms) / MOST_KEPT)
     number = _rounded(max(wanted) * len(chains_of(node)))
-    return number if 0 < number <= _MEMORY * machine_bytes() else None
+    return number if number <= _MEMORY * machine_bytes() else None
 
 
 def _rounded(number: float) -> int:
-    """Up to two digits, as people write numbers."""
+    """Round up to two digits, as people write numbers."""
     step: int = 10 ** max(0, math.floor(math.log10(max(1.0, number))) - 1)
     return math.ceil(number / step) * step
 
@@ -244,7 +246,7 @@ def _on_room(
     again = [
         (each, each.room)
         for each in reads
-        if each.reads > _OFTEN and each.source in stream.sources() and each.room is not None
+        if each.reads > _OFTEN and each.source in stream.sources() and each.room
     ]
     if again:
         times = max(each.reads for each, _ in again)
@@ -359,7 +361,7 @@ def _on_batches(
                     "shuffled-batches",
                     numbers[id(shuffle)],
                     f"{shuffle.written} shuffles whole batches, and each holds {batch.group_size:,}"
-                    f" neighbours: on sorted data their means vary ≈ {ratio:.3g} times as much as under a"
+                    f" neighbours: on sorted data their means vary ≈{ratio:.3g} times as much as under a"
                     " global shuffle",
                     f"shuffle before {batch.written}",
                     "batches of records from anywhere",

@@ -23,7 +23,7 @@ def column_text(name: str, amount: Amount | None) -> str:
         return ABSENT
     if not amount.is_exact:
         number = float(f"{amount.middle:.3g}")
-        return f"≈ {column_text(name, Amount.exactly(number))}"
+        return f"≈{column_text(name, Amount.exactly(number))}"
     return amount.in_units() if name.endswith("_bytes") else str(amount)
 
 

@@ -9,14 +9,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
 
-from tests.hypothesis_profiles import examples
 from tests.laid_out import PiecedSource, pieced
 from windrow import Explanation, IterDataset, MapDataset, ReadOptions
 from windrow.explain.explanation import Advice
-from windrow.stats.costs import Amount
 
 # Runs are compared with predictions, which takes long. A part of `make test-brief`.
 pytestmark = pytest.mark.jobs
@@ -75,77 +71,6 @@ def followed(
     at, new = stream_of(advice, explanation), list(options)
     new[at] = dataclasses.replace(new[at], resident_bytes=number)
     return make(new)
-
-
-def reads(explanation: Explanation) -> Amount:
-    return sum((costs.reads for costs in explanation.epoch), start=Amount.exactly(0))
-
-
-@st.composite
-def sources(draw: st.DrawFn) -> PiecedSource:
-    names = draw(st.sampled_from(["x", "xy", "xyz"]))
-    chunks = {name: draw(st.integers(1, 20)) for name in names}
-    return group(draw(st.integers(20, 120)), **chunks)
-
-
-@st.composite
-def chains(draw: st.DrawFn) -> MapDataset[Any]:
-    chain = MapDataset.source(draw(sources()))
-    seed = draw(st.integers(0, 9))
-    if draw(st.booleans()):
-        chain = chain.shuffle(seed=seed)
-    else:
-        block, window = draw(st.none() | st.integers(1, 20)), draw(st.integers(1, 40))
-        chain = chain.block_shuffle(seed=seed, block=block, window_blocks=window)
-    return chain.repeat(draw(st.integers(1, 3)))
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> MapDataset[Any]:
-    parts = draw(st.lists(chains(), min_size=1, max_size=2))
-    ways: list[Any] = [MapDataset.mix, MapDataset.concatenate, MapDataset.zip]
-    how = draw(st.sampled_from(ways))
-    if how == MapDataset.zip:
-        parts = [part[: min(map(len, parts))] for part in parts]
-    combined: MapDataset[Any] = how(parts)
-    return combined.batch(draw(st.integers(1, 16)))
-
-
-@st.composite
-def makes(draw: st.DrawFn) -> Make:
-    parts = draw(st.lists(batches(), min_size=1, max_size=2))
-    times = draw(st.integers(1, 2))
-
-    def make(options: Sequence[ReadOptions]) -> IterDataset[Any]:
-        streams = [part.to_iter_dataset(own) for part, own in zip(parts, options, strict=False)]
-        return IterDataset.mix(streams).repeat(times)
-
-    return make
-
-
-OPTIONS = st.builds(
-    ReadOptions,
-    prefetch_buffer_size=st.integers(1, 16),
-    resident_bytes=st.integers(100, 10_000),
-    in_flight_bytes=st.integers(100, 2_000),
-)
-
-
-@settings(max_examples=examples(20))
-@given(make=makes(), options=st.lists(OPTIONS, min_size=2, max_size=2))
-def test_who_follows_the_number_that_is_told_does_not_get_it_again(
-    make: Make, options: list[ReadOptions]
-) -> None:
-    before = make(options).explain()
-    for advice in before.advice:
-        dataset = followed(make, options, advice, before)
-        if dataset is None:
-            assert advice.kind in {"global-shuffle", "window-room"}
-            continue
-        event(advice.kind)
-        after = dataset.explain()
-        assert (advice.kind, advice.node) not in [(each.kind, each.node) for each in after.advice]
-        assert reads(after).low < reads(before).low
 
 
 def counted(dataset: IterDataset[Any]) -> float:

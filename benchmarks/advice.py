@@ -324,8 +324,8 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         "records/s",
         "then",
         "times",
-        "MB decoded (predicted)",
-        "then (predicted)",
+        "MB decoded",
+        "then",
     )
     cells = [
         (
@@ -343,9 +343,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _bytes(row: dict[str, Any], side: str) -> str:
-    low, high = (f"{bound / 1e6:,.1f}" for bound in row[f"{side}_predicted_bytes"])
-    predicted = low if low == high else f"{low} to {high}"
-    return f"{row[f'{side}_bytes'] / 1e6:,.1f} ({predicted})"
+    return f"{row[f'{side}_bytes'] / 1e6:,.1f}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -191,9 +191,7 @@ def table(found: shuffling_pictures.Losses) -> str:
     ]
     for name, curves in found["curves"].items():
         quality = found["quality"][name]
-        blocks, ratio = (
-            np.mean([*quality[key].values()]) for key in ("blocks_per_batch", "variance_ratio")
-        )
+        blocks, ratio = quality["blocks_per_batch"], quality["variance_ratio"]
         ends = shuffling_pictures.at_the_end(curves)
         lines.append(
             f"| {name} | {blocks:.1f} | {ratio:.2f} | {np.median(ends):.3f} | {max(ends):.3f} |"

@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from tqdm import tqdm
 
 import windrow
-
-Array = npt.NDArray[Any]
 
 _INK, _FAINT, _RULE, _PAPER = "#24292f", "#6e7781", "#d0d7de", "#ffffff"
 _GLOBAL, _NONE, _SLIDING = "#0969da", "#57606a", "#8250df"
@@ -83,9 +80,7 @@ def draw_orders(path: Path) -> None:
         quality = windrow.shuffle_quality(chain.batch(_BATCH), block=_BLOCK)
         blocks, ratio = quality.blocks_per_batch, quality.variance_ratio
         if blocks is not None and ratio is not None:
-            below = (
-                f"{_about(blocks.middle)} blocks in a batch\nvariance ratio {_about(ratio.middle)}"
-            )
+            below = f"{_about(blocks)} blocks in a batch\nvariance ratio {_about(ratio)}"
             axis.text(
                 0, -0.14, below, transform=axis.transAxes, va="top", fontsize=9.5, color=colour
             )
@@ -130,12 +125,12 @@ def draw_quality(path: Path, windows: Sequence[int] = WINDOWS) -> None:
             (_SLIDING, 1.4, [data.window_shuffle(int(n), 1).batch(size) for n in records]),
         ):
             ratios, blocks = _both(chains)
-            _draw_band(left, records, ratios, colour, width, style)
-            _draw_band(right, records, blocks, colour, width, style)
+            left.plot(records, ratios, color=colour, lw=width, ls=style)
+            right.plot(records, blocks, color=colour, lw=width, ls=style)
         left.plot(records, 1 + size / np.array(windows), color=_FAINT, lw=1.2, ls=":", zorder=1)
         shuffled = windrow.shuffle_quality(data.batch(size), block=_CHUNK)
         if shuffled.blocks_per_batch_shuffled is not None:
-            level = shuffled.blocks_per_batch_shuffled.middle
+            level = shuffled.blocks_per_batch_shuffled
             right.axhline(level, color=_GLOBAL, lw=1.4, ls=style, zorder=0)
     left.axhline(1, color=_GLOBAL, lw=1.4, zorder=0)
     for axis in (left, right):
@@ -167,19 +162,13 @@ def _chunks(data: windrow.MapDataset[Any], window_blocks: int) -> windrow.MapDat
     return data.block_shuffle(1, block=_CHUNK, window_blocks=window_blocks)
 
 
-def _both(chains: Sequence[windrow.MapDataset[Any]]) -> tuple[Array, Array]:
-    """Variance ratios and blocks in a batch; low and high of each chain."""
-    ratios, blocks = [], []
-    for chain in tqdm(chains, "quality", unit="chain", disable=None):
-        found = windrow.shuffle_quality(chain, block=_CHUNK).to_json()
-        ratios.append([*found["variance_ratio"].values()])
-        blocks.append([*found["blocks_per_batch"].values()])
-    return np.array(ratios), np.array(blocks)
-
-
-def _draw_band(axis: Any, at: Array, bounds: Array, colour: str, width: float, style: Any) -> None:
-    axis.fill_between(at, bounds[:, 0], bounds[:, 1], color=colour, alpha=0.18, lw=0)
-    axis.plot(at, bounds.mean(axis=1), color=colour, lw=width, ls=style)
+def _both(chains: Sequence[windrow.MapDataset[Any]]) -> tuple[list[Any], list[Any]]:
+    """Variance ratios and blocks in a batch of each chain."""
+    found = [
+        windrow.shuffle_quality(chain, block=_CHUNK)
+        for chain in tqdm(chains, "quality", unit="chain", disable=None)
+    ]
+    return [each.variance_ratio for each in found], [each.blocks_per_batch for each in found]
 
 
 # --- losses --------------------------------------------------------------------------------------
@@ -197,7 +186,7 @@ def draw_losses(path: Path, found: Losses) -> None:
         left.fill_between(found["steps"], low, high, color=colour, alpha=0.2, lw=0)
         left.plot(found["steps"], middle, color=colour, lw=1.6, label=name)
         ends = at_the_end(found["curves"][name])
-        ratio = float(np.mean([*found["quality"][name]["variance_ratio"].values()]))
+        ratio = found["quality"][name]["variance_ratio"]
         right.plot([ratio, ratio], [min(ends), max(ends)], color=colour, lw=2.4)
         right.plot(ratio, np.median(ends), "o", ms=8, color=colour)
         words = name.replace("block_shuffle, windows of ", "")

@@ -298,7 +298,7 @@ class Dataset(abc.ABC, Generic[T_co]):
 
         Returns:
             The chain as written and as run, and for each source the chunks, reads and bytes of an
-            epoch and of a batch. `print` shows it as tables, and so do notebooks.
+            epoch and of a batch. `print` shows the most of it; `details()` and notebooks, tables.
 
         Raises:
             ReadError: If metadata that describe a layout cannot be read.

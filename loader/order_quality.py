@@ -28,9 +28,9 @@ def shuffle_quality(
 ) -> ShuffleQuality:
     """Compare the batches of a dataset with batches of a global shuffle. Reads no records.
 
-    All batches of short epochs are traced, over many epochs where orders differ; long epochs are
-    sampled. A number that is not exact is an interval of three standard errors on either side.
-    Filters are assumed to drop nothing.
+    Three numbers: different blocks in a batch, the same under a global shuffle, and the variance ratio,
+    from 1 for a global shuffle to about the batch size. Short epochs are counted as a whole, long ones
+    are sampled; ≈ marks what is not exact. Filters are assumed to drop nothing.
 
     Args:
         dataset: A dataset of either kind, or the indices of the records in the order of one epoch,
@@ -51,7 +51,7 @@ def shuffle_quality(
         >>> dataset = windrow.MapDataset.range(10_000).batch(50)
         >>> print(windrow.shuffle_quality(dataset, block=100))
         batches of 50 of 10,000 records
-          blocks in a batch: 1 of 100; under a global shuffle 39.6
+          blocks in a batch: 1 of 100; under a global shuffle ≈39.6
           variance of batch means on sorted data: 50.2 times the variance of a global shuffle
           so a batch is worth 0.995 records drawn at random from the epoch
     """

@@ -289,6 +289,7 @@ FIRST = {
             .batch(8)
             .to_iter_dataset(SMALL)
         ),
+        exact=False,
         knows_bytes=False,
     ),
     "patches with a target, by blocks": Case(
@@ -618,7 +619,7 @@ LANES = {
     "a shard of elements dealt to lanes": Case(
         lambda f: _zarr(f, "chunks").to_iter_dataset(SHORT, lanes=8).batch(16).shard(0, 2)
     ),
-    "shards that share a lane": Case(lambda f: _lanes(f).batch(16).shard(3, 16), exact=False),
+    "shards that share a lane": Case(lambda f: _lanes(f).batch(16).shard(3, 16)),
     "a shard of a stream of one lane": Case(
         lambda f: (
             _zarr(f, "chunks")

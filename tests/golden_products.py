@@ -162,7 +162,7 @@ def statistics(folder: Path) -> dict[str, Any]:
 
 
 def reports(folder: Path) -> dict[str, Any]:
-    """Of pages of `report` the headings, tables, charts and the orders that they draw."""
+    """Of pages of `report` the headings, tables and charts."""
     found: dict[str, Any] = {}
     every = hand_written()
     for name in ("zarr chunks: by blocks", "zarr group: shuffled, batched, in two epochs"):
@@ -181,13 +181,11 @@ def _page(given: Any, folder: Path) -> Any:
     charts = dict(
         re.findall(r'<script type="application/json" id="([^"]*)">(.*?)</script>', text, re.DOTALL)
     )
-    orders = {name: digest(held) for name, held in charts.items() if name.startswith("order")}
     return {
         "headings": re.findall(r"<h[1-4][^>]*>(.*?)</h[1-4]>", body),
         "captions": [re.sub("<.*?>", "", c) for c in re.findall("<caption>(.*?)</caption>", body)],
         "charts": sorted(charts),
         "chart keys": {name: sorted(json.loads(held)) for name, held in charts.items()},
-        "orders": orders,
     }
 
 
@@ -455,7 +453,7 @@ def _commands(folder: Path, made: Path) -> dict[str, list[str]]:
         "inspect: tfds": ["inspect", at["counts/1.0.0"], "--json"],
         "inspect: missing": ["inspect", at["missing"]],
         "inspect: no data set": ["inspect", at["nothing.txt"]],
-        "inspect: sheet": ["inspect", chunks, "--sheet", str(made / "sheet.txt")],
+        "inspect: picture": ["inspect", chunks, "--picture", str(made / "picture.txt")],
         "verify": ["verify", chunks],
         "verify: JSON": ["verify", records, "--json", "--quiet"],
         "verify: damaged": ["verify", at["damaged"], "-q"],

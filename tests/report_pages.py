@@ -78,13 +78,6 @@ class Page(html.parser.HTMLParser):
         return self.text.replace(largest, "")
 
 
-def dots(chart: dict[str, Any]) -> list[tuple[float, int]]:
-    """Positions and records of a chart of an order."""
-    (path,) = (s["path"] for s in chart["layout"]["shapes"] if s.get("name") == "records")
-    found = [part.partition("H")[0].split(",") for part in path.split("M")[1:]]
-    return [(float(x), int(y)) for x, y in found]
-
-
 def pictures_at(folder: Path) -> str:
     """A store of 600 pictures with labels, in chunks of 20."""
     group = zarr.create_group(folder / "pictures.zarr")

@@ -35,8 +35,8 @@ class Amount:
 
     @property
     def middle(self) -> float:
-        """The middle of the interval, or the exact number."""
-        return (self.low + self.high) / 2
+        """The exact number, or the geometric mean of the bounds; the high bound if the low one is 0."""
+        return math.sqrt(self.low * self.high) if 0 < self.low < self.high else self.high
 
     def __contains__(self, number: float) -> bool:
         return self.low <= number <= self.high

@@ -18,12 +18,12 @@ from windrow.cli.main import BAD_DATA, examples, say, shared_options, show
         "windrow inspect era5.zarr",
         "windrow inspect 'digits/*.array_record' --json",
         "windrow inspect s3://bucket/era5.zarr --storage-option anon=true --sizes",
-        "windrow inspect era5.zarr --sheet era5.png --records 0,100,200",
-        "windrow inspect digits --sheet digits.html --field image",
+        "windrow inspect era5.zarr --picture era5.png --records 0,100,200",
+        "windrow inspect digits --picture digits.png --field image",
     ),
 )
 @click.argument("url")
-@click.option("--sheet", metavar="FILE", help="Draw some records: FILE is a .png or a .html.")
+@click.option("--picture", metavar="FILE", help="Draw some records into FILE, a .png.")
 @click.option("--records", metavar="N,N,...", help="Which records to draw [16, evenly spread].")
 @click.option("--field", metavar="NAME", help="Which array or feature to draw [the first fit].")
 @click.option(
@@ -37,7 +37,7 @@ from windrow.cli.main import BAD_DATA, examples, say, shared_options, show
 def command(
     context: click.Context,
     url: str,
-    sheet: str | None,
+    picture: str | None,
     records: str | None,
     field: str | None,
     sizes: bool | None,
@@ -52,10 +52,10 @@ def command(
     only metadata and a few records. An unfinished conversion is bad data (exit code 1).
     """
     from windrow.core.native import native
-    from windrow.inspection.contact_sheet import check_request, draw
+    from windrow.inspection.shown_records import check_request, draw
     from windrow.sources.location import location_of
 
-    wanted = check_request(sheet, records, field)
+    check_request(picture, records, field)
     from windrow.formats.inspect import inspect
 
     found = inspect(url, storage_options=storage_options or None, sizes=sizes)
@@ -67,8 +67,8 @@ def command(
         way = resume or "run the conversion again with the same arguments"
         say(f"windrow inspect: {found.url} is unfinished; to resume: {way}")
         context.exit(BAD_DATA)
-    if wanted is not None and sheet is not None:
+    if picture is not None:
         location = location_of(url, storage_options or None, caller="inspect")
-        drawn = draw(found, location, wanted, sheet)
+        drawn = draw(found, location, picture, records, field)
         if not quiet:
             say(f"windrow inspect: {drawn}")

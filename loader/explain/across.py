@@ -16,18 +16,20 @@ import numpy as np
 
 from windrow.core.text import counted
 from windrow.errors import PlanError
-from windrow.explain.explanation import AcrossProcesses, Advice, ProcessCosts
-from windrow.explain.prediction import quick_figures
-from windrow.stats.costs import Amount
-from windrow.transforms.nodes import BlockShuffleNode, Node, chains_of, tail_of
+from windrow.explain.explanation import (
+    AcrossProcesses,
+    Advice,
+    ProcessCosts,
+    in_numbers,
+)
+from windrow.explain.read_costs import figures_of
+from windrow.transforms.nodes import BlockShuffleNode, Node, tail_of
 
 # The most processes that are run, and the seconds of planning that all runs of a chain may take.
 _MOST_RUN: Final = 8
 _MOST_S: Final = 0.4
-# Reads of a chunk by all processes: from when on lanes are advised, and how many they may leave.
+# Bytes decoded by all processes per byte of one alone, from when on lanes are advised.
 _OFTEN: Final = 1.5
-_ONCE: Final = 1.1
-_WINDOW_BLOCKS: Final = 16  # of a block shuffle that names no other number
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -57,17 +59,13 @@ class SharedStream:
 
 def across(shared: SharedStream) -> AcrossProcesses:
     """The costs of each process that shares a stream, and of one process that runs all of it."""
-    return _across(shared, shared.whole)
-
-
-def _across(shared: SharedStream, whole: Node) -> AcrossProcesses:
-    sample = shared.sample()
+    whole, sample = shared.whole, shared.sample()
     most_s = _MOST_S / (1 + len(sample))
     found = []
     for process in sample:
-        run = quick_figures(tail_of(shared.chain_of(whole, process)).explained(), most_s)
-        found.append(ProcessCosts(process, run.costs, run.peak))
-    alone = quick_figures(tail_of(whole).explained(), most_s)
+        run = figures_of(tail_of(shared.chain_of(whole, process)).explained(), most_s)
+        found.append(ProcessCosts(process, run.costs, run.buffers))
+    alone = figures_of(tail_of(whole).explained(), most_s)
     return AcrossProcesses(len(shared.processes), tuple(found), alone.costs)
 
 
@@ -77,7 +75,7 @@ def _across(shared: SharedStream, whole: Node) -> AcrossProcesses:
 def advice_on_lanes(
     shared: SharedStream, found: AcrossProcesses, numbers: Mapping[int, int]
 ) -> Iterator[Advice]:
-    """Advise lanes where processes read the chunks of one another, and would not in lanes.
+    """Advise lanes where processes read the chunks of one another.
 
     Args:
         shared: The stream.
@@ -86,63 +84,41 @@ def advice_on_lanes(
     """
     lanes = tail_of(shared.chain_of(shared.whole, shared.own)).shards
     more = _more_decoded(found)
-    if lanes == 1 or more.low < _OFTEN:
+    orders = [each for each in shared.whole.walk() if each.shuffles]
+    if lanes == 1 or more < _OFTEN or not orders or tail_of(shared.whole).lanes > 1:
         return
-    times = " or ".join(str(each) for each in found.times_read if each is not None)
-    for shuffle, chain in _ways(shared.whole, lanes):
-        if _more_decoded(_across(shared, chain)).high > _ONCE:
-            continue
-        block = "" if shuffle is None else f"use block_shuffle in place of {shuffle.written}, and "
-        yield Advice(
-            "lanes",
-            max(numbers.values()),
-            f"{counted(found.count, 'process')} read each chunk {times} times in all, and"
-            f" decode {more} times the bytes of one process alone",
-            f"{block}to_iter_dataset(lanes={lanes}) before the batch, or a multiple of {lanes} lanes",
-            "each chunk is read by one process",
-        )
+    shuffle = orders[0]
+    layout = _blocks_of(shuffle)
+    if layout < lanes:
         return
+    times = " or ".join(in_numbers(each) for each in found.times_read if each is not None)
+    is_block = isinstance(shuffle, BlockShuffleNode)
+    block = "" if is_block else f"use block_shuffle in place of {shuffle.written}, and "
+    yield Advice(
+        "lanes",
+        max(numbers.values()),
+        f"{counted(found.count, 'process')} read each chunk {times} times in all, and"
+        f" decode {more:.3g} times the bytes of one process alone",
+        f"{block}to_iter_dataset(lanes={lanes}) before the batch, or a multiple of {lanes} lanes",
+        "each chunk is read by one process",
+    )
 
 
-def _more_decoded(found: AcrossProcesses) -> Amount:
+def _blocks_of(shuffle: Node) -> int:
+    """The blocks that a block shuffle in place of a shuffle has; 0 if there are none."""
+    try:
+        return len(shuffle.parent.layout().bounds) - 1
+    except PlanError:
+        return 0
+
+
+def _more_decoded(found: AcrossProcesses) -> float:
     """Bytes that all processes decode per byte of one alone, of the source where they are most."""
-    ratios = [Amount.exactly(1)]
-    for costs, alone in zip(found.epoch, found.alone, strict=True):
-        if costs.decoded_bytes is not None and alone.decoded_bytes is not None:
-            ratios.append(costs.decoded_bytes.times(1 / max(1, alone.decoded_bytes.high)))
-    return max(ratios, key=lambda ratio: ratio.middle)
-
-
-def _ways(whole: Node, lanes: int) -> Iterator[tuple[Node | None, Node]]:
-    """The stream in lanes, as it is and with a block shuffle in place of a shuffle, which comes too."""
-    for shuffle in (None, *(node for node in whole.walk() if node.shuffles)):
-        try:
-            chain = whole if shuffle is None else _with(whole, shuffle, _block_shuffle(shuffle))
-            yield shuffle, _in_lanes(chain, lanes)
-        except PlanError:  # there are no blocks, or fewer blocks than lanes
-            continue
-
-
-def _block_shuffle(shuffle: Node) -> Node:
-    return BlockShuffleNode((shuffle.parent,), 0, None, _WINDOW_BLOCKS)
-
-
-def _in_lanes(node: Node, lanes: int) -> Node:
-    """The stream with lanes, which begin before its last batch."""
-    stream, tail = chains_of(node)[0], tail_of(node)
-    if not tail.is_indexed or tail.batch is None:
-        dealt = (stream.parent.dealt(lanes),)
-        return _with(node, stream, dataclasses.replace(stream, parents=dealt, lanes=lanes))
-    dealt = (tail.batch.parent.dealt(lanes),)
-    rows = dataclasses.replace(stream, parents=dealt, lanes=lanes)
-    batches = dataclasses.replace(tail.batch, parents=(rows,))
-    return _with(node, stream, _with(stream.parent, tail.batch, batches))
-
-
-def _with(node: Node, old: Node, new: Node) -> Node:
-    """The chain with another node for `old`, checked again."""
-    if node is old:
-        return new
-    if not node.parents:
-        return node
-    return dataclasses.replace(node, parents=tuple(_with(each, old, new) for each in node.parents))
+    return max(
+        (
+            costs.decoded_bytes.middle / max(1.0, alone.decoded_bytes.middle)
+            for costs, alone in zip(found.epoch, found.alone, strict=True)
+            if costs.decoded_bytes is not None and alone.decoded_bytes is not None
+        ),
+        default=1.0,
+    )

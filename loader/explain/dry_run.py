@@ -1,13 +1,12 @@
-"""A dry run plans, prefetches and queues a stream as an iterator does, and reads nothing.
+"""A dry run plans and prefetches a stream as an iterator does, and reads nothing.
 
-A dry run has the same planner, prefetcher, stream nodes and queue as every iterator. Only the work
-is replaced: reads fill no memory and end at once or when they are waited for, functions are not
-called, and blocks have rows and bytes but no data. The clock advances only by the time that a setting
-gives to reads and functions. The loop is slow, so that the queue is full. The counters of
-`DatasetIterator.stats` count reads and bytes.
+A dry run has the same planner, prefetchers and stream nodes as every iterator. Only the work is
+replaced: reads fill no memory and end at once, functions are not called, filters keep everything, and
+blocks have rows and bytes but no data. The clock stands still, so read batches are as long as their
+bytes allow. The counters of `DatasetIterator.stats` count the reads and bytes.
 
-Invariant: no record is read, no thread is started, and no function of the user's is called but
-selection maps.
+Invariant: no record is read, no thread or process is started, and no function of the user's is
+called but selection maps.
 """
 
 from __future__ import annotations
@@ -15,37 +14,27 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-import random
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.engine import streams as stream
 from windrow.engine.budgets import CacheRoom
-from windrow.engine.chunk_cache import ChunkCache
+from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedChunks, WantedRecords
 from windrow.engine.chunk_prefetch import ChunkPrefetcher
 from windrow.engine.context import RunContext
-from windrow.engine.executors import Executors, StageExecutor
-from windrow.engine.prefetch import Prefetcher
-from windrow.engine.prefetch_thread import BlockQueue
-from windrow.engine.process_executor import ProcessExecutor
+from windrow.engine.execute import Finish, Reader
+from windrow.engine.executors import Executors, Found, StageExecutor, W
+from windrow.engine.prefetch import Prefetcher, cache_of
 from windrow.engine.read_batches import ReadBatch, as_array
 from windrow.engine.stages import BlockItem, ChainStage, Result, WorkItem
 from windrow.errors import ElementError, PlanError
-from windrow.explain.null_executor import (
-    DONE,
-    PENDING,
-    NullCache,
-    NullExecutor,
-    NullPool,
-    NullReader,
-    NullWorkers,
-)
 from windrow.sources.chunks import LaidOutSource, Part
-from windrow.stats.costs import Amount
+from windrow.sources.part_sizes import ragged_bytes
+from windrow.sources.ragged_column import PiecePlaces
 from windrow.stats.profiler import Profiler
 from windrow.transforms.columns import SizedColumn
 from windrow.transforms.nodes import (
@@ -55,82 +44,71 @@ from windrow.transforms.nodes import (
     ToStreamNode,
     as_chain,
     chains_of,
-    may_be_absent,
     origin,
 )
+from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.order_costs import ORDER, POSITION_S
-from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import MADE, record_bytes
 from windrow.transforms.row_blocks import Block
-from windrow.transforms.tables import Columnar, nbytes
+from windrow.transforms.tables import Columnar, Table, nbytes
 
 IntArray = npt.NDArray[np.int64]
-Pace: TypeAlias = Literal["quick", "uneven", "slow storage", "slow functions"]
 
 # Seconds that a usual machine takes to plan a read batch, each of its records, and each chunk that
 # it wants, without the order. They decide where a long run is cut, on every machine alike.
 _BATCH_S: Final = 300e-6
 _RECORD_S: Final = 0.24e-6
 _CHUNK_S: Final = 4e-6
-# Where a run is cut.
 MOST_S: Final = 0.4
-# Slow storage: bytes decoded in a second, seconds for each read, and seconds of each read batch in
-# which others have the cores.
-_SLOW_BYTES_PER_S: Final = 100e6
-_SLOW_READ_S: Final = 0.0005
-_STOPPED_S: Final = 0.025
-# The least advance of the clock while reads are waited for, and the duration of slow functions.
-_TICK_S: Final = 1.1e-3
-_LONG_S: Final = 1e6
-# The shares of read batches that other work delays, in runs with even and with odd seeds, and by how
-# many seconds.
-_STOPPED_SHARES: Final = (0.3, 1.0)
-_STOPS_S: Final = (0.001, 0.1)
-# The most records of an element that are computed.
-MOST_RECORDS: Final = 1 << 17
+"""Where a run is cut."""
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Setting:
-    """The speed of reads and functions, and assumptions where a chain leaves something open.
-
-    Args:
-        pace: Read batches are as long as their bytes allow where functions and storage are 'quick';
-            as long as 0.1 s allow of 'slow storage'; now longer and now shorter where the machine
-            does other work as well, 'uneven'; and as short as can be with 'slow functions'.
-        waits: Whether reads and workers end only when the run waits for them; otherwise they end at
-            once.
-        keeps: Whether filters keep all elements; otherwise they keep none.
-        is_large: Whether elements have the most bytes that they may have; otherwise they have the
-            fewest.
-        seed: Chooses how many read batches are stopped, and for how long, where they are 'uneven'.
-    """
-
-    pace: Pace = "quick"
-    waits: bool = False
-    keeps: bool = True
-    is_large: bool = False
-    seed: int = 0
+# Elements of more records than this are planned in parts.
+_MOST_RECORDS: Final = 1 << 17
+# Two uses of a chunk that lie in this many of the shortest read batches are always planned together.
+_SURE_BATCHES: Final = 64
 
 
 class _Enough(BaseException):
     """Ends a run at its limit; no `except Exception` of the engine catches it."""
 
 
-class DryRun(RunContext):
-    """State that the streams of a dry run share, and its results."""
+class PlannedPart(NamedTuple):
+    """A part of a source that one pass over a stream reads through a prefetcher."""
 
-    def __init__(
-        self,
-        node: Node,
-        setting: Setting,
-        most_s: float = MOST_S,
-        at_half: Callable[[DryRun], None] = lambda run: None,
-    ) -> None:
+    stream: ToStreamNode
+    whole: Prefetcher
+    ahead: ChunkPrefetcher
+    uses: ChunkUses
+
+    @property
+    def is_once(self) -> bool:
+        """Whether every run reads each chunk once, however short its read batches are."""
+        if self.ahead.entered > len(self.uses.last):
+            return False
+        return self.ahead.room.keeps or self.uses.lie_close(self.whole.batches_per_plan)
+
+
+class DryRun(RunContext):
+    """State that the streams of a dry run share, and its results.
+
+    Attributes:
+        streams: The streams with the number of elements of each in all passes over it, by `id`.
+        made: Elements of each stream that were made.
+        open: How many passes over each stream were not followed to their end.
+        delivered: Elements that the loop got.
+        largest: The most bytes of a read batch of each stream.
+        largest_block: The most bytes of a block that the loop got.
+        parts: The parts that were read through a prefetcher.
+        is_whole: Whether the run came to its end.
+        varies: Whether a read batch was longer than the first one.
+    """
+
+    has_values = False
+
+    def __init__(self, node: Node, most_s: float) -> None:
         """Begin a run: see `dry_run`."""
-        self.setting, self._most_s = setting, most_s
-        self.may_end_early = may_end_early(node)
+        self._most_s, self._spent_s = most_s, 0.0
         chains = sum(each.order_cost().each for each in chains_of(node))
         # An order of an epoch, however short the epoch is.
         epochs = sum(
@@ -140,39 +118,23 @@ class DryRun(RunContext):
         self._row_s = (node.order_cost().each - chains) * POSITION_S
         self.streams: dict[int, tuple[ToStreamNode, int]] = {}
         _totals(node, 1, self.streams)
-        self.now_s = 0.0
-        self.meter = Profiler(node, lambda: self.now_s)
-        self.aheads: list[tuple[ToStreamNode, Prefetcher]] = []
-        self.made: dict[int, int] = {}  # elements of each stream, in all passes over it
-        self._at_half, self._is_half = at_half, False
-        self.delivered = 0  # elements of the stream that the loop got
-        self.is_whole = True  # whether it came to its end
-        self.was_full = False  # whether the queue was full once
-        self.varies = False  # whether a read batch was longer than the first one
+        self.made: dict[int, int] = {}
+        self.open = collections.Counter[int]()
+        self.delivered = 0
+        self.largest: dict[int, int] = {}
+        self.largest_block = 0
+        self.parts: list[PlannedPart] = []
+        self.is_whole, self.varies = True, False
         self._shortest = 0
-        self._spent_s = self._took_s = 0.0
-        self._random = random.Random(setting.seed)
-        self._stopped_share = _STOPPED_SHARES[setting.seed % 2]
-        self._null_executors: dict[int, NullExecutor] = {}
-        # The chunks of parts that were planned, and those that finished read batches used.
-        self.wanted: dict[int, set[int]] = collections.defaultdict(set)
-        self.used: dict[int, set[int]] = collections.defaultdict(set)
-        self.longest_s = 0.0  # that a read batch takes of slow storage
+        self._caches: list[NullCache] = []
         self._bytes: dict[int, float] = {}
-        executors = Executors(node, NullWorkers)
-        super().__init__(node, executors, self.meter, lambda: self.now_s)
+        self.meter = Profiler(node, lambda: 0.0)
+        super().__init__(node, Executors(node, NullWorkers), self.meter, lambda: 0.0)
 
     # --- in place of what a run gives ---
 
-    has_values = False
-
     def executor_of(self, stage: ChainStage) -> StageExecutor:
-        executor = self._executors.of(stage, self._here)
-        found = self._null_executors.get(id(executor))
-        if found is None:
-            workers: Any = executor.workers if isinstance(executor, ProcessExecutor) else None
-            found = self._null_executors[id(executor)] = NullExecutor(self, executor, workers)
-        return found
+        return NullExecutor(self, self._executors.of(stage, self._here), stage)
 
     def reader(
         self, options: ReadOptions, prefetcher: Prefetcher | None, number: int
@@ -187,36 +149,28 @@ class DryRun(RunContext):
         )
 
     def prefetcher(self, node: ToStreamNode) -> Prefetcher | None:
+        self._caches = []
         found = super().prefetcher(node)
         if found is not None:
-            self.aheads.append((node, found))
+            self.parts += (
+                PlannedPart(node, found, ahead, cache.uses)
+                for ahead, cache in zip(found.parts, self._caches, strict=True)
+            )
         return found
 
     def new_cache(self, room: CacheRoom) -> ChunkCache:
-        return NullCache(room, self)
-
-    def prefetched(self, source: Any, part: Part) -> list[tuple[ChunkPrefetcher, Prefetcher]]:
-        """The prefetchers of a part, each with the prefetcher of its stream."""
-        found = ((whole.of(source, part), whole) for _, whole in self.aheads)
-        return [(own, whole) for own, whole in found if own is not None]
+        self._caches.append(NullCache(room, self))
+        return self._caches[-1]
 
     # --- what happens ---
 
-    @property
-    def waits(self) -> bool:
-        return self.setting.waits
-
     def asked(self, records: int) -> None:
+        """Count planned records of a source."""
         self.spend(self._record_s * records)
 
-    def planned(self, part: Part, chunks: Sequence[int]) -> None:
-        self.spend(_CHUNK_S * len(chunks))
-        self.wanted[id(part)].update(chunks)
-
-    @property
-    def spent_s(self) -> float:
-        """Seconds of planning so far, on a usual machine."""
-        return self._spent_s
+    def planned(self, chunks: int) -> None:
+        """Count chunks that a read batch wants."""
+        self.spend(_CHUNK_S * chunks)
 
     def spend(self, seconds: float) -> None:
         """Add seconds of planning; end the run if the sum is above its limit."""
@@ -224,85 +178,43 @@ class DryRun(RunContext):
         if self._spent_s > self._most_s:
             raise _Enough
 
-    def started(self, part: Part, chunks: IntArray) -> Future[Any]:
-        self._took_s += float(part.memory_bytes(chunks).sum()) / _SLOW_BYTES_PER_S
-        return PENDING if self.setting.waits else DONE
-
-    def arrived(self, source: Any, parts: Sequence[Part], records: IntArray) -> None:
-        laid_out = source.parts if isinstance(source, LaidOutSource) else ()
-        for part in laid_out if self.may_end_early else ():
-            self.used[id(part)].update(np.unique(part.needs(records).chunks).tolist())
-        for part in parts:
-            if self.setting.pace == "slow storage" and not part.alone:
-                chunks = np.unique(part.needs(records).chunks)
-                decoded_bytes = float(part.memory_bytes(chunks).sum())
-                self._took_s += _SLOW_READ_S * len(chunks) + decoded_bytes / _SLOW_BYTES_PER_S
-
     def result(self, work: WorkItem) -> Result:
+        """The result of some work, without its values."""
         self.spend(_BATCH_S)
-        if not self._is_half and self._spent_s > self._most_s / 2:
-            self._is_half = True
-            self._at_half(self)
         if isinstance(work, ReadBatch):
-            block, bytes_read = self._made(work)
-            rows = len(work.elements)
-        elif isinstance(work, BlockItem):
-            block, bytes_read = self._mapped(work), 0
-            rows = len(work.task.block)
-        else:
-            raise TypeError(f"a dry run knows no {type(work).__name__}")
-        took_s = self._round_s(bytes_read)
-        self.now_s += max(took_s, _TICK_S)
-        return Result(block, None, rows, took_s, bytes_read)
+            return self._made(work)
+        if isinstance(work, BlockItem):
+            return Result(self._mapped(work), None, len(work.task.block), 0.0)
+        raise TypeError(f"a dry run knows no {type(work).__name__}")
 
-    def _round_s(self, bytes_read: int) -> float:
-        took_s, self._took_s = max(self._took_s, bytes_read / _SLOW_BYTES_PER_S), 0.0
-        self.longest_s = max(self.longest_s, took_s)
-        match self.setting.pace:
-            case "quick":
-                return 0.0
-            case "slow storage":
-                return took_s if self.aheads else _STOPPED_S + took_s
-            case "uneven":
-                return self._stop_s()
-            case _:
-                return _LONG_S
-
-    def _stop_s(self) -> float:
-        if self._random.random() >= self._stopped_share:
-            return 0.0
-        return math.exp(self._random.uniform(*map(math.log, _STOPS_S)))
-
-    def _made(self, work: ReadBatch) -> tuple[Block, int]:
-        reader, stage, elements = work.reader, work.stage, work.elements
+    def _made(self, work: ReadBatch) -> Result:
+        reader, stage, rows = work.reader, work.stage, len(work.elements)
         if not isinstance(reader, NullReader) or stage.chain is None:
             raise TypeError("a dry run makes its own read batches of streams")
+        expected_bytes = reader.expected_bytes()
         for finish in reader.finishes:
             finish()
-        node, rows = stage.chain, len(elements)
+        node = stage.chain
         self.spend(self._row_s * rows)
         if not node.sources():  # otherwise it was counted when it was planned
-            self.spend(self._record_s * rows * min(node.parent.most_records(), MOST_RECORDS))
+            self.spend(self._record_s * rows * min(node.parent.most_records(), _MOST_RECORDS))
         self.made[id(node)] = self.made.get(id(node), 0) + rows
         self._shortest = self._shortest or rows
         self.varies = self.varies or rows > self._shortest
-        drops = not stage.keeps_rows
-        drops = drops or (may_be_absent(node.parent) and not node.allow_nones)
-        kept = 0 if drops and not self.setting.keeps else rows
-        marks = as_array(elements)[:kept, None] + 1
-        return self._block(stage.top, marks), reader.bytes_read
+        block = self._block(stage.top, as_array(work.elements)[:, None] + 1)
+        size_bytes = max(reader.bytes_read, expected_bytes, nbytes(block.table))
+        self.largest[id(node)] = max(self.largest.get(id(node), 0), size_bytes)
+        return Result(block, None, rows, 0.0, reader.bytes_read)
 
     def _mapped(self, work: BlockItem) -> Block:
-        task, steps = work.task, work.stage.steps
+        task = work.task
         marks = task.block.marks[task.skip :]
-        for number, step in enumerate(steps):
+        for number, step in enumerate(work.stage.steps):
             size = step.group_size
             if size is not None:
                 ends = np.arange(size, len(marks) + size, size)
                 marks = marks[np.minimum(ends, len(marks)) - 1]
-            elif step.drops:
-                marks = marks if self.setting.keeps else marks[:0]
-            elif number == 0 and work.stage.counts:
+            elif number == 0 and work.stage.counts and not step.drops:
                 marks = np.column_stack([marks, np.arange(len(marks)) + task.seen + 1])
         return self._block(work.stage.top, marks)
 
@@ -310,90 +222,59 @@ class DryRun(RunContext):
         rows = len(marks)
         return Block(Columnar(SizedColumn(rows, self.bytes_of(node)), rows), marks)
 
+    def parts_of(self, source: Any, part: Part) -> list[PlannedPart]:
+        """The passes that read a part of a source through a prefetcher."""
+        rooms = ((own, own.ahead.room) for own in self.parts)
+        return [own for own, room in rooms if room.source is source and room.part.name == part.name]
+
     # --- bytes ---
 
     def bytes_of(self, node: Node) -> float:
-        """Bytes of an element of a node."""
+        """The most bytes of an element of a node."""
         found = self._bytes.get(id(node))
         if found is None:
             size = node.element_bytes()
-            if size is None:
-                found = MADE * self._read_bytes(node) if self.setting.is_large else 0.0
-            else:
-                found = size.high if self.setting.is_large else size.low
-            self._bytes[id(node)] = found
+            found = self._bytes[id(node)] = (
+                MADE * node.most_records() * max(map(mean_bytes, node.sources()), default=8.0)
+                if size is None
+                else size.high
+            )
         return found
 
-    def _read_bytes(self, node: Node) -> float:
-        """Bytes of the records that an element of a node is made of."""
-        return node.most_records() * max(map(self.record_bytes, node.sources()), default=8.0)
+    # --- to the end ---
 
-    def record_bytes(self, source: Any) -> float:
-        found = self._bytes.get(id(source))
-        if found is None:
-            size = record_bytes(source)
-            if size is None:
-                size = Amount.exactly(64)
-            found = self._bytes[id(source)] = size.high if self.setting.is_large else size.low
-        return found
-
-
-class _SlowLoop(BlockQueue):
-    """The queue of a loop that takes a block when there is no room for another one."""
-
-    def __init__(self, run: DryRun) -> None:
-        super().__init__(run)
-        self._meter = run.meter
-        self.was_full = False
-
-    def _wait_for_room(self, rows: int, size_bytes: int) -> None:
-        self.was_full = True
-        while not self._ready.has_room(rows, size_bytes):
-            self.take()
-
-    def take(self) -> None:
-        """The loop takes a block."""
-        block, size_bytes, made = self.get()
-        self._meter.took(len(block), size_bytes, made)
+    def finish(self, node: Node) -> None:
+        """Run the stream to its end, or up to the limit of planning."""
+        blocks = stream.blocks(node, origin(node), self, None)
+        # Rows that are kept and given again, or taken out of batches one by one, take no planning.
+        is_unplanned = any(hasattr(each, "takes_no_planning") for each in node.walk())
+        try:
+            for block in blocks:
+                self.delivered += len(block)
+                self.largest_block = max(self.largest_block, nbytes(block.table))
+                if is_unplanned:
+                    self.spend(_BATCH_S)
+        except _Enough:
+            self.is_whole = False
+        # Streams of one chain may differ in length; a lane may have no row, if filters keep nothing.
+        except (ElementError, PlanError):
+            pass
+        finally:
+            blocks.close()
+            self.end_threads()
 
 
-def dry_run(
-    node: Node, setting: Setting, most_s: float, at_half: Callable[[DryRun], None]
-) -> DryRun:
-    """Run a stream to its end, or up to a limit of planning.
-
-    Args:
-        node: The stream.
-        setting: The speeds and assumptions of the run.
-        most_s: The limit: seconds that planning may take on a usual machine.
-        at_half: Called when half of the limit was used.
-    """
-    run = DryRun(node, setting, most_s, at_half)
-    loop = _SlowLoop(run)
-    blocks = stream.blocks(node, origin(node), run, None)
-    run.maker.watch(loop)
-    # Rows that are kept and given again, or taken out of batches one by one, take no planning.
-    is_unplanned = any(hasattr(each, "takes_no_planning") for each in node.walk())
-    try:
-        for block in blocks:
-            run.delivered += len(block)
-            if is_unplanned:
-                run.spend(_BATCH_S)
-            if run.ahead:
-                loop.put(block)
-            else:
-                run.meter.took(len(block), nbytes(block.table), None)
-                run.maker.weigh(always=True)
-    except _Enough:
-        run.is_whole = False
-    # Streams of one chain may differ in length; a lane may have no row, if filters keep nothing.
-    except (ElementError, PlanError):
-        pass
-    finally:
-        blocks.close()
-        run.end_threads()
-    run.was_full = loop.was_full or not run.ahead
+def dry_run(node: Node, most_s: float = MOST_S) -> DryRun:
+    """Run a stream to its end, or up to a limit: seconds that planning takes on a usual machine."""
+    run = DryRun(node, most_s)
+    run.finish(node)
     return run
+
+
+def mean_bytes(source: Any) -> float:
+    """Bytes of a record of a source, by an estimate where its size differs or is not known."""
+    size = record_bytes(source)
+    return 64.0 if size is None else math.sqrt(size.low * size.high)
 
 
 # --- chains --------------------------------------------------------------------------------------
@@ -422,31 +303,197 @@ def may_end_early(node: Node) -> bool:
     return any(each.length == STREAM and each.may_end_early for each in node.walk())
 
 
-def streams_of(node: Node) -> list[ToStreamNode]:
-    """The streams that a stream is made of, each once."""
-    return list({id(each): each for each in chains_of(node)}.values())
+def in_small_batches(node: Node) -> tuple[Node, bool]:
+    """The stream with its huge batches in parts, and whether it has any.
+
+    A batch of more records than a run plans would have to be planned as a whole.
+    """
+    most = max(each.parent.most_records() for each in chains_of(node))
+    return (_parted(node), True) if most > _MOST_RECORDS else (node, False)
 
 
-def rooms_of(node: Node, stream: ToStreamNode) -> list[CacheRoom]:
-    """The budgets of one of the streams of a chain."""
-    found = DryRun(node, Setting()).prefetcher(stream)
-    return [] if found is None else [ahead.room for ahead in found.parts]
+def _parted(node: Node) -> Node:
+    over = node.over(tuple(map(_parted, node.parents)))
+    if node.length == STREAM or (over.group_size or 0) <= _MOST_RECORDS:
+        return over
+    return BatchNode(over.parents, _MOST_RECORDS, False, None)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PartOfBatch(BatchNode):
-    """Batches that make only their first rows."""
+# --- readers that read nothing -------------------------------------------------------------------
 
-    share: float = 1.0
+_DONE: Final[Future[Any]] = Future()
+_DONE.set_result(())
 
-    def to_rows(self, at: Positions) -> tuple[Positions, IntArray]:
-        """As of all of them, and no more than the share of each batch."""
-        size = min(self.size, self.parent.length)
-        starts = at.offsets * size
-        counts = np.minimum(math.ceil(size * self.share), self.parent.length - starts)
-        bounds = np.concatenate([[0], np.cumsum(counts)])
-        if bounds[-1] > 4 * MOST_RECORDS:
-            raise _Enough
-        inside = np.arange(bounds[-1]) - np.repeat(bounds[:-1], counts)
-        rows = Positions(np.repeat(at.epochs, counts), np.repeat(starts, counts) + inside)
-        return rows, bounds
+
+class ChunkUses:
+    """Where a stream uses each chunk of a part: how far a plan must reach to read it once."""
+
+    def __init__(self) -> None:
+        """Start with no uses."""
+        self.last: dict[int, int] = {}  # the record that used a chunk last, by chunk
+        self.records = self.fragments = 0
+        self._unit = 0  # records of the shortest read batch, which is the first one
+        self._farthest = 0  # records between two uses
+        self._needed = 0.0  # read batches to plan for each one that is made
+
+    def add(self, records: int, chunks: WantedChunks) -> None:
+        """Add the chunks of the next read batch."""
+        which, before = chunks.which, self.records
+        self.records += records
+        self.fragments += len(which)
+        self._unit = self._unit or max(1, records)
+        if not len(which):
+            return
+        order = np.argsort(which, kind="stable")
+        places = before + order * records // len(which)
+        ends = np.flatnonzero(np.diff(which[order], append=-1))
+        begins = np.append(0, ends[:-1] + 1)
+        gaps, since = np.diff(places), places[:-1]
+        within = np.delete(np.arange(len(gaps)), ends[:-1])
+        if len(within):
+            self._note(int(gaps[within].max()), float(self._per_made(gaps, since)[within].max()))
+        firsts, lasts = places[begins].tolist(), places[ends].tolist()
+        for chunk, first, last in zip(chunks.numbers, firsts, lasts, strict=True):
+            used = self.last.get(chunk)
+            if used is not None:
+                self._note(first - used, float(self._per_made(first - used, used)))
+            self.last[chunk] = last
+
+    @property
+    def batches(self) -> int:
+        """The most read batches that there can be."""
+        return -(-self.records // max(1, self._unit))
+
+    def _per_made(self, gap: Any, since: Any) -> Any:
+        return gap / (self._unit + since)
+
+    def _note(self, gap: int, needed: float) -> None:
+        self._farthest, self._needed = max(self._farthest, gap), max(self._needed, needed)
+
+    def lie_close(self, batches_per_plan: int) -> bool:
+        """Whether the next use of a chunk is planned before the last one is over.
+
+        Args:
+            batches_per_plan: Read batches that are planned more for each one that is made.
+        """
+        return self._needed <= batches_per_plan and self._farthest <= _SURE_BATCHES * self._unit
+
+
+class NullPool(Executor):
+    """Calls nothing."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """A future that is done."""
+        return _DONE
+
+
+class NullCache(ChunkCache):
+    """Plans where chunks go as a chunk cache does, and has no memory."""
+
+    def __init__(self, room: CacheRoom, run: DryRun) -> None:
+        """Take the room of a chunk cache."""
+        self._cache = cache_of(dataclasses.replace(room, slots=0))
+        self._run = run
+        self.uses = ChunkUses()
+
+    def fragments(
+        self, indices: IntArray, places: PiecePlaces | None = None
+    ) -> tuple[Any, WantedChunks]:
+        found, chunks = self._cache.fragments(indices, places)
+        self._run.planned(len(chunks.numbers))
+        self.uses.add(len(indices), chunks)
+        return found, chunks
+
+    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
+        return _DONE
+
+    def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
+        """Do nothing: the read has no data."""
+        return {}
+
+    def may_skip(self, read_batches: int, *, last: bool) -> bool:
+        return self._cache.may_skip(read_batches, last=last)
+
+    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
+        return self._cache.skips(number, wanted, at, last=last)
+
+    def targets(self, wanted: WantedRecords) -> Any:
+        return ()
+
+    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
+        return []
+
+    def empty(self, count: int, fragments: Any) -> Any:
+        return ()
+
+    def fill(self, out: Any, fragments: Any, slots: IntArray) -> None:
+        """Do nothing: there is no data to copy."""
+
+    def gather(self, count: int, fragments: Any, slots: IntArray) -> Any:
+        return ()
+
+    def finished(self, out: Any, fragments: Any) -> Any:
+        return ()
+
+
+@dataclasses.dataclass(slots=True)
+class NullReader(Reader):
+    """Plans the reads of a read batch and counts them; its results have no data."""
+
+    run: DryRun | None = None
+    finishes: list[Finish] = dataclasses.field(default_factory=list)
+
+    def start(self, source: Any, records: IntArray, places: PiecePlaces | None = None) -> Finish:
+        """Plan reading records of a source, or parts of them."""
+        if self.run is not None:
+            self.run.asked(len(records))
+        finish = super(NullReader, self).start(source, records, places)
+        self.finishes.append(finish)
+        return finish
+
+    def _assembled(self, source: LaidOutSource, columns: list[Any], records: IntArray) -> Any:
+        return ()
+
+    def _table(
+        self, source: Any, found: Any, records: IntArray, places: PiecePlaces | None
+    ) -> Table:
+        size = ragged_bytes(source, records, None if places is None else places.lengths)
+        each = mean_bytes(source) if size is None else size / max(1, len(records))
+        return Columnar(SizedColumn(len(records), each), len(records))
+
+
+class NullWorkers:
+    """Stands for worker processes."""
+
+    def __init__(self, handler: Any, options: Any, init: Any) -> None:
+        """Start nothing."""
+        self.options = options
+
+
+class NullExecutor:
+    """An executor that does no work: its results have the rows and bytes of real ones."""
+
+    def __init__(self, run: DryRun, executor: StageExecutor, stage: ChainStage) -> None:
+        """Take the work of a stage from `executor`."""
+        self._run, self._executor, self._stage = run, executor, stage
+        self.is_here = executor.is_here
+
+    def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
+        return 0, None
+
+    def bounded(self, options: ReadOptions) -> ReadOptions:
+        return self._executor.bounded(options)
+
+    def wants_more_rows(self) -> bool:
+        return False
+
+    def begun(self, work: WorkItem) -> Found:
+        return lambda: self._run.result(work)
+
+    def in_order(self, works: Iterable[W]) -> Iterator[tuple[W, Found]]:
+        if self._stage.chain is not None:
+            self._run.open[id(self._stage.chain)] += 1
+        for work in works:
+            yield work, self.begun(work)
+        if self._stage.chain is not None:
+            self._run.open[id(self._stage.chain)] -= 1

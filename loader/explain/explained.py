@@ -6,19 +6,19 @@ and those that return specs. Only lengths, layouts and metadata of the sources a
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from windrow.engine.budgets import default_options
 from windrow.explain.across import SharedStream, across, advice_on_lanes
 from windrow.explain.advice import advice_on
-from windrow.explain.explanation import Advice, Explanation, NodeLine
-from windrow.explain.prediction import Prediction, predicted
+from windrow.explain.explanation import Explanation, NodeLine
+from windrow.explain.read_costs import Figures, about, estimated, figures_of
 from windrow.explain.running import running
-from windrow.quality.shuffle_quality import ShuffleQuality, quality_of
-from windrow.stats.costs import combined
-from windrow.transforms.amounts import Amount
+from windrow.quality.shuffle_quality import quality_of
+from windrow.stats.costs import Amount, SourceCosts, combined
 from windrow.transforms.nodes import STREAM, VAST, Node, ToStreamNode
 from windrow.transforms.nodes.tail import tail_of
 from windrow.transforms.record_sizes import record_bytes
@@ -26,8 +26,6 @@ from windrow.transforms.record_sizes import record_bytes
 _OTHERS_END: Final = (
     "at which batch another shard ends, and with it all of them: numbers are as if at any batch"
 )
-# There is advice if the variance ratio is at least this.
-_UNLIKE: Final = 2.0
 
 
 def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
@@ -44,25 +42,23 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
         node = ToStreamNode((node,), default_options(node))
     whole, tail = node, tail_of(node)
     node = tail.explained()
-    found = predicted(node)
+    found = figures_of(node)
     order = node.parents_first()
     numbers = {id(each): number for number, each in enumerate(order)}
     sources = {id(source): number for number, source in enumerate(node.sources())}
     runs = running(node)
     lines = tuple(_line(each, numbers, sources, runs) for each in order)
-    advice = [*advice_on(node, numbers, found)]
+    quality = quality_of(whole)
+    advice = advice_on(node, numbers, found.costs, quality)
     every = None
     if shared is not None:
         every = across(shared)
         advice += advice_on_lanes(shared, every, numbers)
-    quality = quality_of(whole)
-    advice += _advice_on_batches(node, numbers, quality)
     batches, endless = node.elements(), node.is_endless()
-    epoch, later = found.epoch, found.later_epoch
+    epoch = found.costs
     others_end = tail.agree is not None and not endless
     if others_end:
         epoch = tuple(combined(lambda own: Amount(0, own.high), [costs]) for costs in epoch)
-    per_batch = 1 / batches.middle if batches.low else None
     return Explanation(
         nodes=lines,
         spec=lines[-1].spec,
@@ -71,10 +67,10 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
         batch_bytes=lines[-1].element_bytes,
         batches=batches,
         epoch=epoch,
-        later_epoch=later,
-        batch=() if per_batch is None else tuple(c.times(per_batch) for c in epoch),
-        buffers=found.peak,
-        buffers_by=found.peak_by,
+        later_epoch=tuple(map(_later, epoch, found.is_kept)) if endless else epoch,
+        batch=tuple(_each(costs, batches) for costs in epoch) if batches.high else (),
+        buffers=found.buffers,
+        buffers_by=found.buffers_by,
         quality=quality,
         advice=tuple(advice),
         unknown=(*_unknown(node, order, found), *([_OTHERS_END] if others_end else [])),
@@ -82,48 +78,46 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
     )
 
 
-def _advice_on_batches(
-    node: Node, numbers: dict[int, int], quality: ShuffleQuality | None
-) -> Iterator[Advice]:
-    """Advice to shuffle before the batch, where batches of neighbours are shuffled as wholes."""
-    ratio = None if quality is None else quality.variance_ratio
-    if ratio is None or ratio.low < _UNLIKE:
-        return
-    for shuffle in node.walk():
-        batch = next((each for each in shuffle.walk() if (each.group_size or 1) > 1), None)
-        if shuffle.shuffles and batch is not None and not any(n.shuffles for n in batch.walk()):
-            yield Advice(
-                kind="shuffled-batches",
-                node=numbers[id(shuffle)],
-                now=f"{shuffle.written} shuffles whole batches, and each holds {batch.group_size:,}"
-                f" neighbours: on sorted data their means vary {ratio} times as much as under a"
-                " global shuffle",
-                do=f"shuffle before {batch.written}",
-                then="batches of records from anywhere",
-            )
+def _later(costs: SourceCosts, is_kept: bool | None) -> SourceCosts:
+    """The costs of a later epoch; `is_kept` as in `Figures`."""
+    if is_kept is None or not costs.chunks.high:
+        return costs
+    if is_kept:
+        nothing = Amount.exactly(0)
+        stored = costs.stored_bytes and nothing
+        return dataclasses.replace(costs, reads=nothing, stored_bytes=stored, decoded_bytes=nothing)
+    found = estimated(costs)
+    return dataclasses.replace(
+        costs,
+        reads=found.reads,
+        stored_bytes=found.stored_bytes,
+        decoded_bytes=found.decoded_bytes,
+        hits=found.hits,
+    )
 
 
-def _unknown(node: Node, order: list[Node], found: Prediction) -> Iterator[str]:
+def _each(costs: SourceCosts, batches: Amount) -> SourceCosts:
+    """The costs of one element of the chain."""
+    mean = costs.times(1 / batches.high)
+    return mean if batches.is_exact else combined(lambda own: about(own.high), [mean])
+
+
+def _unknown(node: Node, order: list[Node], found: Figures) -> Iterator[str]:
     """Yield a message for each unknown figure."""
     for each in order:
         if each.drops:
             yield (
-                f"{each.written} drops an unknown part of its elements: numbers above it are as if"
-                " it dropped from none to all of them"
+                f"{each.written} drops an unknown part of its elements: numbers are as if it kept"
+                " all of them"
             )
-            if not node.is_endless() and each.parent.is_endless():
-                yield (
-                    f"how much of what is endless {each.written} goes through: numbers below it are"
-                    " as if it dropped nothing"
-                )
     many = next((each for each in order if _has_any_number(each)), None)
     if many is not None:
         yield f"how many elements {many.written} gives: numbers are as if it gave one of each"
     hidden = next((each for each in order if each.functions and each.known_spec() is None), None)
     if hidden is not None:
         yield (
-            f"what {hidden.written} makes: give its function a method output_spec(spec); buffers are"
-            " estimated as if a read batch of it had at most block_bytes, or 16 times the bytes of its records"
+            f"what {hidden.written} makes: give its function a method output_spec(spec); memory is"
+            " as if no element had more than block_bytes"
         )
     for source in node.sources():
         size = record_bytes(source)
@@ -131,9 +125,9 @@ def _unknown(node: Node, order: list[Node], found: Prediction) -> Iterator[str]:
             yield f"bytes of the records of {source!r}: not known before a record is read"
         elif not size.is_exact:
             yield f"bytes of the records of {source!r}, which are judged by the first of them"
-    for stream, reached in found.cut:
+    for stream, made in found.cut:
         yield (
-            f"the order of all {stream.parent.length:,} elements: the first {reached:,} were worked"
+            f"the order of all {stream.parent.length:,} elements: the first {made:,} were worked"
             " out, and the rest taken to be like them"
         )
 
@@ -146,6 +140,7 @@ def _has_any_number(node: Node) -> bool:
 def _line(
     node: Node, numbers: dict[int, int], sources: dict[int, int], runs: dict[int, str]
 ) -> NodeLine:
+    source: Any = node.data_source
     return NodeLine(
         number=numbers[id(node)],
         label=node.written,
@@ -155,7 +150,7 @@ def _line(
         is_endless=node.is_endless(),
         element_bytes=node.element_bytes(),
         parents=tuple(numbers[id(parent)] for parent in node.parents),
-        source=None if node.data_source is None else sources[id(node.data_source)],
+        source=None if source is None else sources[id(source)],
     )
 
 

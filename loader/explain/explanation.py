@@ -8,12 +8,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from windrow.core.text import ABSENT, TextTable, notebook_html, shortened
+from windrow.core.text import (
+    ABSENT,
+    TextTable,
+    counted,
+    notebook_html,
+    shortened,
+)
 from windrow.sources.base import ArraySpec
-from windrow.stats.costs import Amount, SourceCosts
+from windrow.stats.costs import Amount, SourceCosts, column_text
 from windrow.transforms.nodes import VAST
 
 JSON_VERSION: Final = 1
@@ -81,7 +88,7 @@ class ProcessCosts:
     Args:
         process: Its `jax.process_index()`.
         epoch: The costs of reading each source in the first epoch.
-        buffers: The most bytes that Windrow's own buffers hold at a time.
+        buffers: A bound of the bytes that Windrow's own buffers hold.
     """
 
     process: int
@@ -139,8 +146,9 @@ class Explanation:
     """The nodes and costs of a chain, predicted before anything is read.
 
     An epoch is one pass over the elements of a dataset, or over the elements that an endless dataset
-    repeats. Amounts are numbers if they are known, and otherwise intervals that contain the
-    measured number. Bytes of memory count Windrow's own buffers, not the user's functions.
+    repeats. An amount whose two bounds are equal is exact. All others are estimates: printed with ≈,
+    and from half of the number to twice the number. Bytes of memory count Windrow's own buffers, not
+    the user's functions. `print` shows what matters most; `details()` has the tables.
 
     Args:
         nodes: The chain, parents before their children.
@@ -154,11 +162,10 @@ class Explanation:
             a walk from the last node meets the sources.
         later_epoch: The same for each epoch after it, in a chain that repeats.
         batch: The same for an element of the chain, on average over the first epoch.
-        buffers: The most bytes that Windrow's own buffers hold at a time, when the caller takes
-            elements more slowly than they are made.
+        buffers: A bound of the bytes that Windrow's own buffers hold: no run holds more.
         buffers_by: The same by kind of buffer, as in `Stats.peak_by`.
         quality: The quality of the order (`windrow.shuffle_quality`); None if it is unknown.
-        advice: Cheaper ways.
+        advice: Cheaper ways, those that spare most first.
         unknown: Messages about unknown figures.
         across: The costs of each process, with `explain(sharding=...)` where several processes share
             the stream; otherwise None.
@@ -202,6 +209,10 @@ class Explanation:
         return {"version": JSON_VERSION, **plain}
 
     def __str__(self) -> str:
+        return "\n".join(_summary(self))
+
+    def details(self) -> str:
+        """Return the tables: every node, the costs of every source, memory by kind, and all advice."""
         parts = [f"{table.title}\n{table.to_text()}".lstrip("\n") for table in _tables(self)]
         for title, lines in _lists(self):
             parts.append("\n".join([title, *(f"  - {line}" for line in lines)]))
@@ -233,13 +244,90 @@ def spec_text(spec: Any) -> str:
             return str(spec)
 
 
+def in_numbers(amount: Amount) -> str:
+    """An amount as a number, marked with ≈ unless it is exact."""
+    return column_text("", amount)
+
+
 def in_bytes(amount: Amount | None) -> str:
-    """Bytes in units that people read."""
-    return _UNKNOWN if amount is None else amount.in_units()
+    """Bytes in units that people read, marked in the same way."""
+    return _UNKNOWN if amount is None else column_text("_bytes", amount)
 
 
 def _count(number: int | None) -> str:
     return _UNKNOWN if number is None else f"{number:,}"
+
+
+# --- in a few lines --------------------------------------------------------------------------------
+
+_COLUMNS_WIDE: Final = 80
+_INDENT: Final = 10
+_MOST_SOURCES: Final = 3
+
+
+def _summary(explanation: Explanation) -> Iterator[str]:
+    """Yield what matters most, in at most 20 lines of at most 80 columns."""
+    elements = _number_of(explanation.batches)
+    if explanation.is_endless:
+        elements += " an epoch, for ever"
+    if explanation.batch_bytes is not None:
+        elements += f", {in_bytes(explanation.batch_bytes)} each"
+    if explanation.spec is not None:
+        elements += f": {spec_text(explanation.spec)}"
+    yield from _item("elements", elements)
+    for costs in explanation.epoch[:_MOST_SOURCES]:
+        yield from _item("source", costs.source)
+        yield from _item("", _read(costs))
+        yield from _item("", _sizes(costs))
+    if len(explanation.epoch) > _MOST_SOURCES:
+        yield from _item("", f"and {len(explanation.epoch) - _MOST_SOURCES:,} more sources")
+    kinds = [
+        f"{kind} {in_bytes(size)}" for kind, size in explanation.buffers_by.items() if size.high
+    ]
+    yield from _item("memory", f"at most {in_bytes(explanation.buffers)}: {', '.join(kinds)}", 2)
+    first = next(iter(explanation.advice), None)
+    yield from _item("slow", first.now if first is not None else _slow(explanation), 3)
+    if first is not None:
+        yield from _item("advice", first.do, 3)
+    others = len(explanation.advice[1:]) + len(explanation.unknown)
+    more = f"; {counted(others, 'more note')}" if others else ""
+    yield from _item("", f"(details() has the tables{more})")
+
+
+def _item(title: str, text: str, lines: int = 1) -> Iterator[str]:
+    found = textwrap.wrap(
+        " ".join(text.split()), _COLUMNS_WIDE - _INDENT, max_lines=lines, placeholder=" ..."
+    )
+    for number, line in enumerate(found):
+        yield f"{'' if number else title:<{_INDENT}}{line}"
+
+
+def _read(costs: SourceCosts) -> str:
+    if not costs.chunks.high:
+        return f"{in_numbers(costs.records)} records, without chunks"
+    each = costs.reads.middle / costs.chunks.middle
+    times = Amount.exactly(each) if costs.reads.is_exact else Amount(each / 2, each * 2)
+    return (
+        f"{in_numbers(costs.records)} records in {in_numbers(costs.chunks)} chunks:"
+        f" {in_numbers(costs.reads)} reads, {in_numbers(times)} each"
+    )
+
+
+def _sizes(costs: SourceCosts) -> str:
+    return ", ".join(
+        f"{in_bytes(getattr(costs, name))} {name.removesuffix('_bytes')}" for name in _BYTES
+    )
+
+
+def _slow(explanation: Explanation) -> str:
+    """What takes time, where there is no advice."""
+    calls = [node for node in explanation.nodes if node.runs.startswith("one by one")]
+    if calls:
+        return f"{shortened(calls[0].label, 40)} is called for each element, {calls[0].runs}"
+    return "nothing that the plan shows"
+
+
+# --- as tables -------------------------------------------------------------------------------------
 
 
 def _tables(explanation: Explanation) -> Iterator[TextTable]:
@@ -272,7 +360,9 @@ def _of_nodes(explanation: Explanation) -> TextTable:
 
 
 def _number_of(elements: Amount) -> str:
-    return _UNKNOWN if VAST <= elements.high < math.inf else str(elements)
+    if VAST <= elements.high < math.inf:
+        return _UNKNOWN
+    return str(elements) if elements.is_exact else f"at most {Amount.exactly(elements.high)}"
 
 
 def _of_whole(explanation: Explanation) -> TextTable:
@@ -307,13 +397,14 @@ def _of_sources(explanation: Explanation) -> Iterator[TextTable]:
             del columns["epoch"]
         known = {title: costs for title, costs in columns.items() if costs is not None}
         rows = [
-            [name, *(str(getattr(costs, name)) for costs in known.values())] for name in _COLUMNS
+            [name, *(in_numbers(getattr(costs, name)) for costs in known.values())]
+            for name in _COLUMNS
         ]
         for name in _BYTES:
             title = name.replace("_bytes", "") + (", about" if name == "stored_bytes" else "")
             rows.append([title, *(in_bytes(getattr(costs, name)) for costs in known.values())])
         ratios = [costs.decoded_per_delivered for costs in known.values()]
-        shown = [ABSENT if ratio is None else str(ratio) for ratio in ratios]
+        shown = [ABSENT if ratio is None else in_numbers(ratio) for ratio in ratios]
         rows.append(["decoded per delivered", *shown])
         if epoch.held_bytes.high:
             held = [ABSENT if title == "batch" else in_bytes(epoch.held_bytes) for title in known]
@@ -333,16 +424,16 @@ def _of_processes(found: AcrossProcesses) -> TextTable:
         rows.append(
             [
                 name,
-                str(costs.chunks),
-                str(costs.reads),
+                in_numbers(costs.chunks),
+                in_numbers(costs.reads),
                 in_bytes(costs.decoded_bytes),
                 in_bytes(costs.delivered_bytes),
-                ABSENT if ratio is None else str(ratio),
+                ABSENT if ratio is None else in_numbers(ratio),
                 ABSENT if buffers is None else in_bytes(buffers),
             ]
         )
     heads = ["", "chunks", "reads", "decoded", "delivered", "decoded per delivered"]
-    times = [str(each) for each in found.times_read if each is not None]
+    times = [in_numbers(each) for each in found.times_read if each is not None]
     each_chunk = f": a chunk is read {' or '.join(times)} times in all" if times else ""
     title = f"processes, in the first epoch{each_chunk}"
     return TextTable(title, [*heads, "buffers at most"], rows)

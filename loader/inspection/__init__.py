@@ -1,1 +1,1 @@
-"""`windrow.inspect`: what lies at a path, as facts and as a contact sheet."""
+"""`windrow.inspect`: what lies at a path, as facts and as pictures."""

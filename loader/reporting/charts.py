@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -20,7 +19,6 @@ import numpy.typing as npt
 from windrow.core.optional_imports import optional
 from windrow.core.text import counted, shortened
 from windrow.reporting.html import chart
-from windrow.reporting.order import Order
 from windrow.stats.costs import Amount, SourceCosts, known
 from windrow.stats.stats import BlockTimes, Stats
 
@@ -35,9 +33,6 @@ _MARK: Final = "#7a828c"
 _MOST_BARS: Final = 14
 # Shorter parts of the time do not get a bar of their own.
 _SEEN: Final = 0.005
-_CROWDED: Final = 5_000
-_SPARSE: Final = 500
-_MOST_NAMED: Final = 16
 
 MANY: Final = {"batch": "batches", "element": "elements"}
 
@@ -251,88 +246,6 @@ def _sums(costs: Sequence[SourceCosts]) -> dict[str, Amount]:
         (known(each.delivered_bytes) for each in costs), start=Amount.exactly(0)
     )
     return found
-
-
-# --- order ---------------------------------------------------------------------------------------
-
-
-def order_chart(name: str, order: Order, title: str, what: str) -> str:
-    """Draw the record index against the position, with a dot for each record.
-
-    Args:
-        name: Id of the chart in the page.
-        order: The order to draw.
-        title: Heading of the chart.
-        what: The word for what positions count, such as 'batch'.
-    """
-    figure = _plotly("graph_objects").Figure()
-    records = sum(length for _, length in order.sources)
-    places, found = order.positions.tolist(), order.records.tolist()
-    # One path instead of a page element per dot: a line of length 0 with round ends is a dot.
-    dots = "".join(f"M{at:.8g},{record}H{at:.8g}" for at, record in zip(places, found, strict=True))
-    size = 2.0 if len(places) > _CROWDED else 3.2 if len(places) > _SPARSE else 5.0
-    figure.add_shape(
-        type="path", path=dots or "M0,0", name="records", line={"width": size, "color": _READING}
-    )
-    low, high = _limits(order, records)
-    figure.update_xaxes(
-        range=[0, max(order.elements, 1)], title_text=f"position ({what})", nticks=6
-    )
-    figure.update_yaxes(range=[low, high], title_text="record", automargin=True, nticks=7)
-    right = _name_sources(figure, order, low, high) if len(order.sources) > 1 else 14
-    figure.update_layout(title={"text": title, "font": {"size": 14}, "x": 0, "xref": "paper"})
-    shown = counted(len(places), "dot")
-    which = "one for each record" if order.is_whole else "for records spread over all"
-    notes = f" {'; '.join(order.notes).capitalize()}." if order.notes else ""
-    return chart(
-        name,
-        _dressed(figure, left=10, top=34, right=right),
-        400,
-        f"{title}: {_likeness(order)}.",
-        f"{shown}, {which}. A record stands as high as its index.{notes}",
-    )
-
-
-def _name_sources(figure: Any, order: Order, low: float, high: float) -> int:
-    """Draw lines between sources and their names; return the width of the names in pixels."""
-    ends = np.cumsum([length for _, length in order.sources]).tolist()
-    last = -math.inf
-    for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True), 1):
-        if number > 1 and low < start < high and number <= _MOST_BARS + 1:
-            figure.add_hline(y=start, line={"width": 1, "dash": "dot", "color": _WAITING})
-        middle = (max(start, low) + min(end, high)) / 2
-        # Names must not overlap.
-        if low < middle < high and middle - last > (high - low) / _MOST_NAMED:
-            last = middle
-            figure.add_annotation(
-                x=1, xref="paper", xanchor="left", xshift=4, y=middle, yanchor="middle",
-                showarrow=False, text=f"source {number}", font={"size": 11},
-            )  # fmt: skip
-    return 72
-
-
-def _limits(order: Order, records: int) -> tuple[float, float]:
-    """Return the range of the record axis: all records, or the range that occurs if it is small."""
-    if not len(order.records):
-        return 0.0, float(max(records, 1))
-    low, high = float(order.records.min()), float(order.records.max())
-    if high - low > 0.5 * records:
-        low, high = 0.0, float(records)
-    margin = max((high - low) * 0.02, 0.5)
-    return low - margin, high + margin
-
-
-def _likeness(order: Order) -> str:
-    """Describe the order for the text alternative."""
-    if len(order.records) < 2:
-        return counted(len(order.records), "record")
-    steps = np.diff(order.records[np.argsort(order.positions, kind="stable")])
-    rising = float((steps > 0).mean())
-    if rising == 1.0:
-        return "records come in the order of their indices"
-    rank = np.corrcoef(order.positions, order.records)[0, 1]
-    alike = "" if not np.isfinite(rank) else f"; position and record correlate by {rank:.2f}"
-    return f"{rising:.0%} of the records come after one with a smaller index{alike}"
 
 
 # --- all -----------------------------------------------------------------------------------------

@@ -77,7 +77,6 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
   fill: var(--soft) !important; }
 .js-plotly-plot .plotly .gridlayer path, .js-plotly-plot .plotly .zerolinelayer path {
   stroke: var(--line) !important; }
-.js-plotly-plot .plotly .shapelayer path { stroke-linecap: round; }
 .js-plotly-plot .plotly .hoverlayer rect, .js-plotly-plot .plotly .hoverlayer .hovertext path {
   fill: var(--card) !important; stroke: var(--line) !important; }
 .js-plotly-plot .plotly .modebar-group { background: transparent !important; }
@@ -113,38 +112,12 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
   width: 100%; min-width: 12rem; }
 .flow span { grid-column: 3; font-size: .8rem; color: var(--soft); line-height: 1.25; }
 .flow svg { grid-column: 2; fill: var(--flow); display: block; }
-.sheet { display: grid; grid-template-columns: repeat(8, minmax(0, 1fr)); gap: .9rem;
-  align-items: start; }
-.tokens-sheet, .text-sheet { grid-template-columns: repeat(4, minmax(0, 1fr)); }
-.sheet :is(img, svg, .blank) { width: 100%; display: block; border-radius: .25rem; }
-.sheet .picture { object-fit: contain; }
-.sheet .coarse, .scale { image-rendering: pixelated; }
-.sheet svg.lines { background: var(--card); fill: none; stroke-width: 1.2; stroke-linecap: round; }
-.sheet svg.few { stroke-width: 5; }
-.lines path { vector-effect: non-scaling-stroke; }
-.blank { background: var(--card); color: var(--soft); font-size: .82rem; overflow: hidden;
-  display: grid !important; place-content: center; text-align: center; overflow-wrap: anywhere; }
-.sheet figcaption { overflow-wrap: anywhere; line-height: 1.3; margin-top: .25rem;
-  white-space: pre-line; }
-.scale-box { max-width: 30rem; padding: 0 1.5rem; margin-top: .75rem; }
-.scale { display: block; width: 100%; height: .9rem; border-radius: .25rem; }
-.ticks { position: relative; height: 1.5rem; font-size: .88rem; font-variant-numeric: tabular-nums; }
-.ticks span { position: absolute; transform: translateX(-50%); }
-.words { background: var(--card); border-radius: .25rem; padding: .5rem; font-size: .82rem;
-  overflow-wrap: anywhere; white-space: pre-wrap; margin: 0; }
-.tokens { display: flex; flex-wrap: wrap; gap: .15rem; }
-.tokens span { border-radius: .2rem; padding: 0 .25rem; font-size: .78rem; color: var(--ink);
-  font-variant-numeric: tabular-nums;
-  background: hsl(var(--hue) 60% 50% / .24); }
-@media (max-width: 64rem) { .sheet { grid-template-columns: repeat(4, minmax(0, 1fr)); }
-  .tokens-sheet, .text-sheet { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
+.grid { max-width: 100%; }
 @media (max-width: 40rem) {
   body { padding: 1rem .75rem 3rem; font-size: .95rem; }
   table { font-size: .84rem; } th, td { padding: .3rem .35rem; }
   .node, .store, .loop { max-width: 80vw; }
   .facts { gap: .5rem; }
-  .sheet { grid-template-columns: repeat(2, minmax(0, 1fr)); }
-  .tokens-sheet, .text-sheet { grid-template-columns: 1fr; }
 }
 @media print { body { max-width: none; padding: 0; font-size: .85rem; } nav { display: none; }
   section { margin-top: 1.5rem; } h2, h3, caption { break-after: avoid; }
@@ -153,7 +126,7 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
     aspect-ratio: var(--ratio); }
   .js-plotly-plot .svg-container .main-svg { width: 100% !important; height: 100% !important; }
   .modebar-container { display: none !important; }
-  tr, figure, .wide, .node, .facts div, .advice li, .sheet figure { break-inside: avoid; }
+  tr, figure, .wide, .node, .facts div, .advice li, .grid { break-inside: avoid; }
   .charts { grid-template-columns: 1fr 1fr; gap: .75rem; } .hint { display: none !important; }
   .wide, .plan { overflow: visible; mask-image: none; } }
 """

@@ -1,7 +1,7 @@
 """`windrow.report`: writes a page about a chain, its costs, its order and its elements.
 
 1. `windrow.explain` and `windrow.stats` provide the predicted and the measured figures.
-2. The modules `plan`, `charts`, `order` and `elements` of this package make the pictures.
+2. The modules `plan`, `charts` and `elements` of this package make the pictures.
 3. This module assembles the page and writes it.
 
 Invariant: the file is a whole page or does not exist; the page needs no other file and loads nothing;
@@ -23,7 +23,6 @@ from windrow.errors import (
     ArgumentError,
     ConversionError,
     NotFoundError,
-    WindrowError,
 )
 from windrow.explain.explanation import Explanation, in_bytes, spec_text
 from windrow.iter_dataset import IterDataset
@@ -33,15 +32,13 @@ from windrow.reporting import charts
 from windrow.reporting import elements as report_elements
 from windrow.reporting.elements import ElementSample
 from windrow.reporting.html import facts, page, section, table, text
-from windrow.reporting.order import Order, order_of, sources_of
 from windrow.reporting.plan import MADE, MEASURED, ElementBytes, element_bytes, plan_html
 from windrow.stats.costs import Amount, SourceCosts, column_text, known
 from windrow.stats.stats import Stats
 from windrow.transforms.arguments import at_least, integer
-from windrow.transforms.nodes import Node, may_be_absent
+from windrow.transforms.nodes import Node
 
 _SUFFIXES: Final = (".html", ".htm")
-_BEGINNING: Final = 2_000
 _MOST_SOURCES: Final = 16
 
 
@@ -148,10 +145,10 @@ def _body(
     what = _what(node)
     sample = report_elements.sample_of(node, elements) if elements else None
     seen = _element_bytes(explanation, stats, node, sample)
-    drawn = _orders(node)
     sections = {"plan": "Plan", "costs": "What it costs"}
     sections |= {"time": "Time"} if stats is not None else {}
-    sections |= {"order": "Order", "elements": "Elements"}
+    sections |= {"order": "Order"} if explanation.quality is not None else {}
+    sections |= {"elements": "Elements"}
     links = "".join(f'<a href="#{name}">{text(words)}</a>' for name, words in sections.items())
     yield f"<header><h1>{text(title)}</h1>"
     yield f'<p class="soft">{text(_source_names(explanation))}</p>'
@@ -165,8 +162,9 @@ def _body(
     yield section("costs", sections["costs"], _costs(explanation, stats, what))
     if stats is not None:
         yield section("time", sections["time"], _time(stats, what))
-    yield section("order", sections["order"], _order(explanation, drawn, what))
-    yield section("elements", sections["elements"], _elements(node, sample, drawn))
+    if explanation.quality is not None:
+        yield section("order", sections["order"], [_quality(str(explanation.quality))])
+    yield section("elements", sections["elements"], _elements(sample))
     yield "</main>"
 
 
@@ -205,7 +203,7 @@ def _facts(
     yield "buffers at most", in_bytes(explanation.buffers), measured
     ratio = None if explanation.quality is None else explanation.quality.variance_ratio
     if ratio is not None:
-        yield "shuffle: variance ratio", str(ratio), "1 is a global shuffle"
+        yield "shuffle: variance ratio", f"{ratio:.3g}", "1 is a global shuffle"
     if stats is not None:
         rate = stats.elements / stats.passed_s if stats.passed_s else 0.0
         yield (
@@ -376,38 +374,11 @@ def _time(stats: Stats, what: str) -> Iterator[str]:
     yield "</div>"
 
 
-def _orders(node: Node) -> tuple[Order, Order] | str:
-    """Return the order of an epoch and of its beginning, or the reason why they are unknown."""
-    try:
-        return order_of(node), order_of(node, points=_BEGINNING, beginning=True)
-    except Exception as error:  # a selection map is a function of the user
-        return str(error) if isinstance(error, WindrowError) else f"{type(error).__name__}: {error}"
-
-
-def _order(explanation: Explanation, drawn: tuple[Order, Order] | str, what: str) -> Iterator[str]:
-    if explanation.quality is not None:
-        first, *others = str(explanation.quality).splitlines()
-        lines = "".join(f"<li>{text(line)}</li>" for line in others)
-        yield f"<p>{text(first[:1].upper() + first[1:])}:</p><ul>{lines}</ul>"
-    if isinstance(drawn, str):
-        yield f'<p class="soft">The order cannot be drawn: {text(shortened(drawn, 600))}</p>'
-        return
-    whole, beginning = drawn
-    if not len(whole.records):
-        yield '<p class="soft">There is no record.</p>'
-        return
-    yield '<div class="charts">'
-    yield charts.order_chart("order-epoch", whole, "An epoch", what)
-    if len(beginning.records) < len(whole.records):
-        yield charts.order_chart("order-beginning", beginning, "Its beginning", what)
-    yield "</div>"
-    if len(whole.sources) > 1:
-        rows, start = [], 0
-        for number, (name, length) in enumerate(whole.sources[:_MOST_SOURCES], 1):
-            named = f"source {number}: {shortened(name, 100)}"
-            rows.append([named, f"{start:,} to {start + length - 1:,}" if length else "none"])
-            start += length
-        yield table("Records of several sources are counted on", ["", "records"], rows)
+def _quality(lines: str) -> str:
+    """Return how good the order is, a line each."""
+    first, *others = lines.splitlines()
+    rest = "".join(f"<li>{text(line)}</li>" for line in others)
+    return f"<p>{text(first[:1].upper() + first[1:])}:</p><ul>{rest}</ul>"
 
 
 def _what(node: Node) -> str:
@@ -428,15 +399,8 @@ def _element_bytes(
     return ElementBytes()
 
 
-def _elements(
-    node: Node, sample: ElementSample | None, drawn: tuple[Order, Order] | str
-) -> Iterator[str]:
+def _elements(sample: ElementSample | None) -> Iterator[str]:
     if sample is None:
         yield '<p class="soft">None were asked for.</p>'
         return
-    sources = {}
-    # Positions after a filter differ from the positions of the order.
-    filtered = may_be_absent(node)
-    if not isinstance(drawn, str) and len(drawn[1].sources) > 1 and not filtered:
-        sources = sources_of(drawn[1], node)
-    yield from report_elements.sample_html(sample, sources)
+    yield from report_elements.sample_html(sample)

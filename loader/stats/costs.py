@@ -6,7 +6,6 @@ Invariant: plain values only, so that costs can be printed, compared, pickled an
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -19,9 +18,12 @@ _NOTHING: Final = Amount.exactly(0)
 
 
 def column_text(name: str, amount: Amount | None) -> str:
-    """Format the amount in the column `name` of costs; columns named `..._bytes` are in bytes."""
+    """Format an amount, marked with ≈ unless it is exact; columns named `..._bytes` are in bytes."""
     if amount is None:
         return ABSENT
+    if not amount.is_exact:
+        number = float(f"{amount.middle:.3g}")
+        return f"≈{column_text(name, Amount.exactly(number))}"
     return amount.in_units() if name.endswith("_bytes") else str(amount)
 
 
@@ -75,16 +77,6 @@ class SourceCosts:
         }
         del numbers["held_bytes"]
         return dataclasses.replace(self, **numbers)
-
-    def with_reads(self, reads: Amount) -> SourceCosts:
-        """Return the costs with another number of reads, and stored and decoded bytes in proportion."""
-        low, high = reads.low / max(1, self.reads.low), reads.high / max(1, self.reads.high)
-        stored, decoded = (
-            size
-            and Amount(math.floor(round(size.low * low, 3)), math.ceil(round(size.high * high, 3)))
-            for size in (self.stored_bytes, self.decoded_bytes)
-        )
-        return dataclasses.replace(self, reads=reads, stored_bytes=stored, decoded_bytes=decoded)
 
 
 def combined(function: Callable[..., Amount], costs: Sequence[SourceCosts]) -> SourceCosts:

@@ -21,11 +21,8 @@ from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.boxes import BoxField, Cut
 from windrow.sources.cells import Box, Cells
-from windrow.sources.windows.aligned import Aligned
 from windrow.sources.windows.durations import duration
 from windrow.sources.windows.origins import Dim, Run
-from windrow.sources.zarr.pyramids import checked_resolution
-from windrow.sources.zarr.spacing import Extent, extent
 
 Offset: TypeAlias = int | np.timedelta64  # cells, or a duration
 
@@ -46,12 +43,10 @@ class Field:
             keeps the axis, with the cells (or windows) of all offsets one after the other. Along a
             dimension with times, durations too: `"-12h"`, a `numpy.timedelta64`, a
             `datetime.timedelta` or a `pandas.Timedelta`.
-        sizes: By dimension, cells of this field's window or its size in the world, such as
-            `"640nm"`, in place of the source's `sizes`.
+        sizes: By dimension, cells of this field's window or its duration, in place of the source's
+            `sizes`.
         select: Labels that this field takes along dimensions without moving windows, in place of
             the source's `select`: `{"level": 500}`.
-        resolution: The level of a volume at several resolutions, in place of the source's
-            `resolution`: `{"x": "32nm"}`.
 
     Example:
         >>> from windrow.sources import Field
@@ -62,9 +57,8 @@ class Field:
 
     array: str | None = None
     offsets: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    sizes: Mapping[Any, int | str] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
     select: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    resolution: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.array is not None and not isinstance(self.array, str):
@@ -73,13 +67,10 @@ class Field:
         offsets: dict[Dim, Offset | tuple[Offset, ...]] = {}
         for dim, given in by_dim(self.offsets, "Field: offsets"):
             offsets[dim] = _offsets(given, f"Field: offsets[{dim!r}]")
-        found = {dim: size_of(size, dim, "Field: sizes") for dim, size in sizes}
-        given = {d: size.text if isinstance(size, Extent) else size for d, size in found.items()}
-        object.__setattr__(self, "sizes", given)
+        checked = {dim: size_of(size, dim, "Field: sizes") for dim, size in sizes}
+        object.__setattr__(self, "sizes", checked)
         object.__setattr__(self, "offsets", offsets)
         object.__setattr__(self, "select", dict(by_dim(self.select, "Field: select")))
-        checked = checked_resolution(self.resolution, "Field: resolution")
-        object.__setattr__(self, "resolution", checked)
 
 
 def _offsets(given: Any, what: str) -> Offset | tuple[Offset, ...]:
@@ -145,17 +136,17 @@ def _dim(given: Any, what: str) -> Dim:
     raise ArgumentError(f"{what} has the dimension {given!r}; give a name or the number of an axis")
 
 
-def size_of(value: Any, dim: Dim, what: str) -> int | Extent:
-    """A size or stride along `dim`: cells, or a size in the world.
+def size_of(value: Any, dim: Dim, what: str) -> int | np.timedelta64:
+    """A size or stride along `dim`: cells, or a duration.
 
     Raises:
-        ArgumentError: If it is neither an integer nor a string with a unit.
+        ArgumentError: If it is neither an integer nor a duration.
         SourceError: If it is below 1 cell, or not above 0.
     """
     named = f"{what}[{dim!r}]"
-    found = extent(value, named)
+    found = duration(value, named)
     if found is not None:
-        if found.value <= 0:
+        if found <= np.timedelta64(0):
             raise SourceError(f"{named} must be above 0, got {value!r}")
         return found
     cells = integer(value, named)
@@ -209,8 +200,6 @@ class Along:
         dropped: Whether the field takes one cell and is delivered without the axis.
         matched: The cells by offset and origin, where they lie at different distances from different
             origins; else None.
-        aligned: Where windows begin, if origins count cells of another array; `runs` count from
-            there. Else None.
     """
 
     dim: Dim
@@ -218,7 +207,6 @@ class Along:
     moves: bool
     dropped: bool
     matched: Matched | None = None
-    aligned: Aligned | None = None
 
     @property
     def length(self) -> int:
@@ -253,16 +241,7 @@ class Along:
         """
         if self.matched is not None:
             return self.matched.cells[self.cells()[:, None], origins].T
-        return self.starts(origins)[:, None] + self.cells()
-
-    def starts(self, origins: IntArray) -> IntArray:
-        """The cells `(n,)` that runs count from."""
-        return origins if self.aligned is None else self.aligned.starts(origins)
-
-    @property
-    def follows_origins(self) -> bool:
-        """Whether runs lie at the same distance from every origin."""
-        return self.matched is None and self.aligned is None
+        return origins[:, None] + self.cells()
 
     @property
     def first(self) -> int:
@@ -272,8 +251,6 @@ class Along:
     @property
     def reach(self) -> Run:
         """The cells from the first to the last one of all windows, counted from their origins."""
-        if self.aligned is not None:
-            return self.aligned.around
         if self.matched is None:
             return min(first for first, _ in self.runs), max(stop for _, stop in self.runs)
         return self.matched.reach
@@ -315,7 +292,6 @@ class TakenField:
             f"{axis.dim}{'+' if axis.moves else ''}{list(map(list, axis.runs))}"
             + ("!" if axis.dropped else "")
             + ("" if axis.matched is None else f" of {axis.matched.label}")
-            + ("" if axis.aligned is None else f" from {axis.aligned.label}")
             for axis in self.along
         ]
         return f"{self.name}={self.number}({', '.join(axes)})"
@@ -370,7 +346,7 @@ def runs_of_cells(firsts: Sequence[int], cells: int = 1) -> tuple[Run, ...]:
 def runs_along(taken: Sequence[TakenField], dim: Dim) -> list[Run]:
     """The runs of fields along a dimension that follow the origins of windows, each once."""
     along = [axis for field in taken for axis in field.along if axis.dim == dim]
-    return sorted({run for axis in along if axis.follows_origins for run in axis.runs})
+    return sorted({run for axis in along if axis.matched is None for run in axis.runs})
 
 
 def timed_dims(field: Field) -> list[Dim]:

@@ -1,7 +1,7 @@
 """Chooses the levels of pyramids that windows are cut from.
 
-Invariant: with sizes in cells and without a resolution, levels of OME-Zarr that are named are plain arrays,
-as if there were no pyramids. A record's field has one level, and only levels that a field has are opened.
+Invariant: without a resolution, levels of OME-Zarr that are named are plain arrays, as if there were no
+pyramids. A record's field has one level, and only levels that a field has are opened.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from windrow.core.text import listing
-from windrow.errors import ArgumentError
+from windrow.errors import ArgumentError, SourceError
 from windrow.sources.windows.fields import Field
+from windrow.sources.zarr.level_cells import LevelCells
 from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, arrays_of, choose
 from windrow.sources.zarr.pyramids import Pyramid, checked_resolution, pyramids_of
 
@@ -22,26 +23,21 @@ _WHAT: Final = "WindowDataSource"
 class LevelChooser:
     """Picks the arrays of a source, as `names.choose` does, where they may be levels of pyramids."""
 
-    def __init__(self, resolution: Any, fields: Any, extents: Sequence[Any]) -> None:
+    def __init__(self, resolution: Any, fields: Any) -> None:
         """Keeps the arguments of a user.
 
         Args:
             resolution: As for `WindowDataSource`.
             fields: As for `WindowDataSource`.
-            extents: Its `sizes`, `strides`, `start` and `stop`, and the unit of its centers.
 
         Raises:
-            ArgumentError: If `resolution` is not a dict.
+            ArgumentError: If `resolution` is of a wrong kind.
         """
         self._resolution = checked_resolution(resolution, f"{_WHAT}: resolution")
-        own = [field for field in _values(fields) if isinstance(field, Field)]
-        self._asked = self._resolution is not None or any(f.resolution is not None for f in own)
-        given = [value for each in (*extents, *(f.sizes for f in own)) for value in _values(each)]
-        self._has_extents = any(isinstance(value, str) for value in given)
+        # Where the cells of the levels lie, by the name and the length of an axis.
+        self._places: dict[tuple[str, int], tuple[str, LevelCells]] = {}
         self.fields = fields
         """The fields; after a choice of levels, each names its array."""
-        self.in_world = False
-        """Whether levels were chosen, so that fields are aligned by positions in the world."""
 
     def __call__(
         self, what: str, tree: FoundTree, names: Sequence[str] | None = None
@@ -50,12 +46,11 @@ class LevelChooser:
 
         Raises:
             ArgumentError, SourceError: As `names.choose` raises them, or if no level has the
-                resolution.
+                resolution, or fields lie at several places.
         """
         pyramids = {pyramid.name: pyramid for pyramid in pyramids_of(tree)}
-        if not self._asked and (names is not None or not self._has_levels(pyramids)):
-            chosen, others = choose(what, tree, names)
-            return (_placed(chosen, pyramids) if self._has_extents else chosen), others
+        if self._resolution is None and (names is not None or not self._has_levels(pyramids)):
+            return choose(what, tree, names)
         if names is not None:
             raise ArgumentError(
                 f"{_WHAT}: names and resolution do not go together; give fields={{'x': Field(...)}}"
@@ -65,17 +60,16 @@ class LevelChooser:
                 f"{_WHAT}: resolution is for volumes at several resolutions, OME-Zarr or precomputed,"
                 " and this source has neither; leave it out"
             )
-        self.in_world = True
         if not isinstance(self.fields, Mapping):  # None, or `fields_of` says what is wrong
             return self._without_fields(tree, pyramids), ()
         return self._of_fields(tree, pyramids), ()
 
     def _has_levels(self, pyramids: Mapping[str, Pyramid]) -> bool:
         """Whether levels are meant without a resolution, where arrays of these names would not do."""
-        named = [f.array if isinstance(f, Field) else f for f in _values(self.fields)]
+        fields = self.fields.values() if isinstance(self.fields, Mapping) else ()
+        named = [field.array if isinstance(field, Field) else field for field in fields]
         images = [each for each in pyramids.values() if each.levels[0].metadata is not None]
-        whole = {each.name for each in images}
-        if "" in whole and not any(named):
+        if any(not each.name for each in images) and not any(named):
             return True  # an OME-Zarr image, and the user names no level
         # A scale of a precomputed volume is not an array by itself.
         scales = {
@@ -84,16 +78,11 @@ class LevelChooser:
             if each not in images
             for k in range(len(each.keys))
         }
-        names = {name or "" for name in named if name is None or isinstance(name, str)}
-        if scales & names:
-            return True
-        if not isinstance(self.fields, Mapping):
-            return self._has_extents and bool(whole)
-        return self._has_extents and bool(whole & names)
+        return any(isinstance(name, str) and name in scales for name in named)
 
     def _without_fields(self, tree: FoundTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
         if "" in pyramids:
-            return dataclasses.replace(self._level(pyramids[""], self._resolution, ""), name="")
+            return dataclasses.replace(self._level(pyramids[""]), name="")
         chosen: dict[str, ChosenTree] = {}
         plain, _ = choose(_WHAT, tree)
         for item in arrays_of(plain):
@@ -101,22 +90,27 @@ class LevelChooser:
             if not inside:
                 chosen[item.name] = item
             elif inside[0] not in chosen:
-                found = self._level(pyramids[inside[0]], self._resolution, inside[0])
+                found = self._level(pyramids[inside[0]])
                 chosen[inside[0]] = dataclasses.replace(found, name=inside[0])
         return chosen
 
     def _of_fields(self, tree: FoundTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
-        plain = {item.name: item for item in arrays_of(tree)}
+        known = {item.name: item for item in arrays_of(tree)}
+        levels = {
+            each.named(k).name: (each, k)
+            for each in pyramids.values()
+            for k in range(len(each.levels))
+        }
         chosen: dict[str, Found] = {}
         fields: dict[Any, Any] = {}
         for name, given in self.fields.items():
             field = Field(given) if isinstance(given, str) else given
-            found = self._of_field(name, field, pyramids, plain)
-            if found is None:  # `fields_of` says what is wrong with it
+            if not isinstance(field, Field):  # `fields_of` says what is wrong with it
                 fields[name] = given
                 continue
+            found = self._of_field(name, field, pyramids, levels, known)
             found = chosen.setdefault(found.name, found)
-            fields[name] = dataclasses.replace(field, array=found.name, resolution=None)
+            fields[name] = dataclasses.replace(field, array=found.name)
         if not chosen:
             raise ArgumentError(
                 f"{_WHAT}: fields must be a dict of Field by name, got {self.fields!r}"
@@ -131,60 +125,46 @@ class LevelChooser:
     def _of_field(
         self,
         name: Any,
-        field: Any,
+        field: Field,
         pyramids: Mapping[str, Pyramid],
-        plain: Mapping[str, Found],
-    ) -> Found | None:
-        if not isinstance(field, Field):
-            return None
-        what = f"fields[{name!r}]"
-        pyramid = pyramids.get(field.array or "")
-        if pyramid is not None:
-            return self._level(pyramid, field.resolution or self._resolution, what)
-        for each in pyramids.values():
-            levels = {each.named(k).name: k for k in range(len(each.levels))}
-            if field.array in levels:
-                level = each.named(levels[field.array])
-                if field.resolution is not None:
-                    raise ArgumentError(
-                        f"{_WHAT}: {what} has a resolution, and {field.array!r} is one level of a"
-                        " pyramid; give one of them"
-                    )
-                return level
-        found = plain.get(field.array or "")
-        if found is None:
-            known = [
-                each.named(k).name for each in pyramids.values() for k in range(len(each.keys))
-            ]
-            known += [name for name in [*pyramids, *plain] if name and name not in known]
+        levels: Mapping[str, tuple[Pyramid, int]],
+        known: Mapping[str, Found],
+    ) -> Found:
+        wanted = field.array or ""
+        if wanted in pyramids:
+            return self._level(pyramids[wanted])
+        if wanted in levels:
+            return self._placed(*levels[wanted])
+        if wanted not in known:
+            names = dict.fromkeys([*pyramids, *known, *levels])
             raise ArgumentError(
-                f"{_WHAT}: {what} is of array {field.array!r}; there are {listing(known)}"
+                f"{_WHAT}: fields[{name!r}] is of array {field.array!r}; there are"
+                f" {listing([name for name in names if name])}"
             )
-        if field.resolution is not None:
-            raise ArgumentError(
-                f"{_WHAT}: {what} has a resolution, and {field.array!r} has one level; leave"
-                " resolution out"
-            )
-        return found
+        return known[wanted]
 
-    def _level(self, pyramid: Pyramid, resolution: Any, what: str) -> Found:
-        if resolution is None:
-            return pyramid.named(0)
-        shown = f"{what}: resolution" if what.startswith("fields") else "resolution"
-        return pyramid.named(pyramid.level_at(resolution, f"{_WHAT}: {shown}"))
+    def _level(self, pyramid: Pyramid) -> Found:
+        if self._resolution is None:
+            return self._placed(pyramid, 0)
+        return self._placed(pyramid, pyramid.level_of(self._resolution, f"{_WHAT}: resolution"))
 
+    def _placed(self, pyramid: Pyramid, number: int) -> Found:
+        """A level; where a resolution is given, all levels must have the same cells.
 
-def _values(given: Any) -> list[Any]:
-    return list(given.values()) if isinstance(given, Mapping) else []
-
-
-def _placed(tree: ChosenTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
-    """The arrays of a tree; levels of pyramids with the names of their axes, and where cells lie."""
-    if not isinstance(tree, Found):
-        return {key: _placed(item, pyramids) for key, item in tree.items()}
-    for each in pyramids.values():
-        for number in range(len(each.levels)):
-            level = each.named(number)
-            if level.name == tree.name and tree.metadata is not None:
-                return dataclasses.replace(tree, dims=level.dims, spacing=level.spacing)
-    return tree
+        Raises:
+            SourceError: If it has other cells than a level before, along an axis of one length.
+        """
+        level = pyramid.named(number)
+        if self._resolution is None or level.shape is None:
+            return level
+        for dim, cells in pyramid.cells[number].items():
+            length = level.shape[level.dims.index(dim)]
+            name, others = self._places.setdefault((dim, length), (level.name, cells))
+            if not cells.are_where(others):
+                raise SourceError(
+                    f"{_WHAT}: along {dim!r} the first cell of {level.name!r} is"
+                    f" {cells.shown(cells.size)} around {cells.shown(cells.first)}, and that of"
+                    f" {name!r} is {others.shown(others.size)} around {others.shown(others.first)};"
+                    " windows count cells from the first one: zip a source of each, with centers="
+                )
+        return level

@@ -92,11 +92,7 @@ def _homes(part: BoxPart | ArrayPart, field: TakenField, plan: WindowPlan) -> li
     for axis, along in enumerate(field.along):
         if along.dim in homes:
             chunk, shift, length = axes[axis]
-            homes[along.dim] = (
-                Home(chunk, shift, along.first, length)
-                if along.aligned is None
-                else along.aligned.home(chunk, shift, length)
-            )
+            homes[along.dim] = Home(chunk, shift, along.first, length)
     return list(homes.values())
 
 
@@ -130,7 +126,7 @@ def _row_part(array: OpenArray, fields: Sequence[TakenField], plan: WindowPlan) 
     )
     if len(fields) > 1 or not whole or not first.moves or len(first.runs) > 1:
         return None
-    if not first.follows_origins:
+    if first.matched is not None:
         return None
     begin, stop = first.runs[0]
     if array.part.row_bytes * (stop - begin) > _LARGE_BYTES:
@@ -170,7 +166,7 @@ def _box_part(
         return array.box_part(origins, boxes, None)
     part = array.box_part(origins, boxes, Padding(modes, fill))
     readable = tuple(
-        plan.readable(axis) if axis.moves else range(cells)
+        plan.ranges[axis.dim] if axis.moves else range(cells)
         for axis, cells in zip(fields[0].along, array.shape, strict=True)
     )
     return dataclasses.replace(part, readable=readable)
@@ -181,11 +177,11 @@ def _of_cuts(
 ) -> IntArray:
     """The first cell of each record `(n, axes)`, or of each cut of it `(n, cuts, axes)`.
 
-    Cuts differ where cells lie at different distances from different origins: where they are found by
-    their times, and in an array at another resolution.
+    Cuts differ where cells lie at different distances from different origins, since they are found by
+    their times.
     """
     axes = range(origins.shape[1])
-    if all(field.along[axis].follows_origins for field in fields for axis in axes):
+    if all(field.along[axis].matched is None for field in fields for axis in axes):
         return origins
     cuts = [(field, cut) for field, box in zip(fields, boxes, strict=True) for cut in box.cuts]
     found = np.repeat(origins[:, None], len(cuts), axis=1)
@@ -196,6 +192,4 @@ def _of_cuts(
             if along.matched is not None:
                 places = [cuts[k][1].target[axis] for k in mine]
                 found[:, mine, axis] = along.at(origins[:, axis])[:, places]
-            elif along.aligned is not None:
-                found[:, mine, axis] = along.starts(origins[:, axis])[:, None]
     return found

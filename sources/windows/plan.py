@@ -18,6 +18,7 @@ from windrow.errors import ArgumentError, SourceError
 from windrow.sources.padding import Mode
 from windrow.sources.windows.arguments import axis_names, fields_of
 from windrow.sources.windows.coordinates import Coordinates
+from windrow.sources.windows.durations import duration
 from windrow.sources.windows.fields import (
     Along,
     Field,
@@ -44,10 +45,8 @@ from windrow.sources.windows.origins import (
 from windrow.sources.windows.selection import Picked, picked
 from windrow.sources.windows.stores import check_labels, coordinate_along
 from windrow.sources.windows.times import Offsets, Times, times_along, with_times
-from windrow.sources.windows.world import World, limits, tolerances
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.open_array import OpenArray
-from windrow.sources.zarr.spacing import Extent, Spacing, extent
 
 _WHAT: Final = "WindowDataSource"
 _PADS: Final = ("constant", "edge", "reflect", "symmetric", "wrap")
@@ -65,13 +64,11 @@ class WindowRequest:
     fields: Any = None
     anchors: Any = None
     centers: Any = None
-    centers_unit: str | None = None
     dims: Any = None
     select: Any = None
     method: str | None = None
     tolerance: Any = None
     labelled: bool = False  # whether records have coordinates
-    in_world: bool = False  # whether levels of pyramids were chosen, which are aligned
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +82,6 @@ class WindowPlan:
         ranges: The cells that may be read; cells outside are padding.
         arrays: Names of the axes of each array.
         pads: The padding along each dimension with padding.
-        spacings: Where cells lie, by array and dimension, if the array says it.
     """
 
     origins: Origins
@@ -94,11 +90,6 @@ class WindowPlan:
     ranges: Mapping[Dim, range]
     arrays: tuple[tuple[Dim, ...], ...]
     pads: Mapping[Dim, Mode]
-    spacings: Mapping[tuple[int, Dim], Spacing]
-
-    def readable(self, along: Along) -> range:
-        """The cells that may be read of an array along an axis that windows move along."""
-        return self.ranges[along.dim] if along.aligned is None else along.aligned.cells
 
     @property
     def pad_label(self) -> str:
@@ -151,50 +142,29 @@ class _Planner:
         self._fields = [
             (name, self._resolved(field), number) for name, field, number in self._fields
         ]
-        kinds = self._kinds()
-        in_world = request.in_world or bool(kinds)
         timed = any(timed_dims(field) for _, field, _ in self._fields)
-        self._tolerance, off = tolerances(
-            request.tolerance, timed=timed, in_world=in_world, in_time="time" in kinds
-        )
-        self._world = World(opened, self._names, self._used, known, tolerance=off, aligns=in_world)
+        self._tolerance = _checked_tolerance(request.tolerance, timed=timed)
         self._times: dict[Dim, Times] = {}
         self._matched: dict[Dim, dict[Offsets, Matched]] = {}
         self._centered: tuple[Dim, ...] = ()
         if request.centers is not None:
             self._centered = tuple(self._sizes)
-        elif request.centers_unit is not None:
-            raise ArgumentError(f"{_WHAT}: centers_unit is given without centers; leave it out")
         self._moving = self._moving_dims()
         self._pads = self._padded()
         self._lengths = self._agreed_lengths()
         self._picked: dict[Dim, Picked] = {}
         self._read_ahead()
-        check_labels(opened, self._names, self._used, known, skipped=self._world.references)
+        check_labels(opened, self._names, self._used, known)
         self._ranges = self._allowed()
 
     def plan(self) -> WindowPlan:
         taken = tuple(
-            TakenField(
-                name, number, tuple(self._along(field, dim, number) for dim in self._names[number])
-            )
+            TakenField(name, number, tuple(self._along(field, dim) for dim in self._names[number]))
             for name, field, number in self._fields
         )
         origins = self._centers(taken) if self._centered else self._grid(taken)
-        self._world.check_tolerance()
-        stored = {
-            (number, dim): self._world.stored(number, dim)
-            for number in self._used
-            for dim in self._names[number]
-        }
         return WindowPlan(
-            origins,
-            taken,
-            self._lengths,
-            self._ranges,
-            tuple(self._names),
-            self._pads,
-            {key: spacing for key, spacing in stored.items() if spacing is not None},
+            origins, taken, self._lengths, self._ranges, tuple(self._names), self._pads
         )
 
     def _read_ahead(self) -> None:
@@ -254,21 +224,6 @@ class _Planner:
             found[dim] = value
         return list(found.items())
 
-    def _kinds(self) -> set[str]:
-        """The kinds of the sizes that are given in the world, and 'bound' if a bound or centers are."""
-        sizes = [*self._sizes.values(), *self._strides.values()]
-        sizes += [
-            size_of(size, dim, "Field: sizes")
-            for _, field, _ in self._fields
-            for dim, size in field.sizes.items()
-        ]
-        found = {size.kind for size in sizes if isinstance(size, Extent)}
-        found |= {"bound"} if self._request.centers_unit is not None else set()
-        for name in ("start", "stop"):
-            bounds = self._by_dim(getattr(self._request, name), name)
-            found |= {"bound" for _, value in bounds if isinstance(value, str)}
-        return found
-
     def _resolved(self, field: Field) -> Field:
         return dataclasses.replace(
             field,
@@ -327,16 +282,14 @@ class _Planner:
         for number in self._used:
             array = self._opened[number]
             for dim, length in zip(self._names[number], array.shape, strict=True):
-                if self._world.references.get(dim, number) != number:
-                    continue
                 known = found.setdefault(dim, (length, array.name))
                 if known[0] != length and (isinstance(dim, str) or dim in self._moving):
                     raise SourceError(
                         f"{_WHAT}: the arrays differ in length along {dim!r}\n"
                         f"  {known[1]}: {known[0]:,}\n  {array.name}: {length:,}\n"
                         "Choose arrays that agree with names=, name their axes with dims=, select the"
-                        " same labels in a source of each and zip these, or give resolution= for volumes at"
-                        " several resolutions."
+                        " same labels in a source of each and zip these, or give resolution= for volumes"
+                        " at several resolutions."
                     )
         return {dim: length for dim, (length, _) in found.items()}
 
@@ -370,10 +323,6 @@ class _Planner:
         return ranges
 
     def _bound(self, dim: Dim, value: Any, name: str) -> int:
-        position = extent(value, f"{_WHAT}: {name}[{dim!r}]")
-        if position is not None:
-            number = self._world.number_for(dim)
-            return self._world.bound(position, number, dim, f"{_WHAT}: {name}[{dim!r}]")
         cell, length = integer(value, f"{_WHAT}: {name}[{dim!r}]"), self._lengths[dim]
         if not -length <= cell <= length:
             raise SourceError(
@@ -383,11 +332,10 @@ class _Planner:
         return cell
 
     def _selected(self, dim: Dim, label: Any) -> Picked:
-        of = [self._world.references[dim]] if dim in self._world.references else self._used
         return picked(
             dim,
             label,
-            coordinate_along(dim, self._opened, self._names, of, self._known),
+            coordinate_along(dim, self._opened, self._names, self._used, self._known),
             self._lengths[dim],
             moves=dim in self._moving,
             method=self._request.method,
@@ -395,7 +343,7 @@ class _Planner:
 
     # --- fields ----------------------------------------------------------------------------------
 
-    def _along(self, field: Field, dim: Dim, number: int) -> Along:
+    def _along(self, field: Field, dim: Dim) -> Along:
         if dim in field.select:
             if dim in self._moving:
                 raise ArgumentError(
@@ -403,68 +351,39 @@ class _Planner:
                     f" {field.select[dim]!r} there; give it offsets, or leave offsets and sizes along"
                     f" {dim!r} out of all fields"
                 )
-            return self._still(dim, self._selected(dim, field.select[dim]), number)
+            return _fixed(dim, self._selected(dim, field.select[dim]))
         if dim not in self._moving:
-            return self._still(dim, self._picked.get(dim, self._ranges[dim]), number)
-        if dim not in self._world.references:
-            size = self._size(field, dim, number)
-            offsets = field.offsets.get(dim, 0)
-            dropped = size is None and not isinstance(offsets, tuple)
-            cells = 1 if size is None else size
-            before = cells // 2 if dim in self._centered else 0
-            firsts: Any = offsets if isinstance(offsets, tuple) else (offsets,)
-            if isinstance(firsts[0], np.timedelta64):
-                firsts = self._cells_at(dim, firsts)
-            if isinstance(firsts, Matched):
-                if size is not None:
-                    raise ArgumentError(
-                        f"{_WHAT}: offsets along {dim!r} are matched by time, one cell each, so that"
-                        f" there is no size; leave {dim!r} out of sizes, and list all offsets"
-                    )
-                return Along(dim, ((0, len(firsts.cells)),), True, dropped, firsts)
-            runs = runs_of_cells([offset - before for offset in firsts], cells)
-            return Along(dim, runs, True, dropped)
-        return self._aligned(field, dim, number)
+            return _fixed(dim, self._picked.get(dim, self._ranges[dim]))
+        size = self._size(field, dim)
+        offsets = field.offsets.get(dim, 0)
+        dropped = size is None and not isinstance(offsets, tuple)
+        cells = 1 if size is None else size
+        before = cells // 2 if dim in self._centered else 0
+        firsts: Any = offsets if isinstance(offsets, tuple) else (offsets,)
+        if isinstance(firsts[0], np.timedelta64):
+            firsts = self._cells_at(dim, firsts)
+        if isinstance(firsts, Matched):
+            if size is not None:
+                raise ArgumentError(
+                    f"{_WHAT}: offsets along {dim!r} are matched by time, one cell each, so that"
+                    f" there is no size; leave {dim!r} out of sizes, and list all offsets"
+                )
+            return Along(dim, ((0, len(firsts.cells)),), True, dropped, firsts)
+        runs = runs_of_cells([offset - before for offset in firsts], cells)
+        return Along(dim, runs, True, dropped)
 
-    def _still(self, dim: Dim, cells: Picked, number: int) -> Along:
-        """The cells of an array where windows do not move; `cells` are cells of the reference."""
-        other = dim in self._world.references
-        return _fixed(dim, self._world.range_of(number, dim, cells) if other else cells)
-
-    def _size(self, field: Field, dim: Dim, number: int) -> int | None:
+    def _size(self, field: Field, dim: Dim) -> int | None:
         """Cells of a field's window; None without a size."""
         if dim in field.sizes:
-            what = f"sizes[{dim!r}] of a Field"
-            return self._world.cells(size_of(field.sizes[dim], dim, what), number, dim, what)
+            return self._cells(field.sizes[dim], dim, f"sizes[{dim!r}] of a Field")
         given = self._sizes.get(dim)
-        return None if given is None else self._cells(given, dim, "sizes", number)
+        return None if given is None else self._cells(given, dim, f"{_WHAT}: sizes[{dim!r}]")
 
-    def _cells(self, given: int | Extent, dim: Dim, name: str, number: int | None = None) -> int:
-        """A size of windows, or a stride, in cells of an array; by default of the reference."""
-        if not isinstance(given, Extent):
-            return given
-        number = self._world.number_for(dim) if number is None else number
-        return self._world.cells(given, number, dim, f"{_WHAT}: {name}[{dim!r}]")
-
-    def _aligned(self, field: Field, dim: Dim, number: int) -> Along:
-        """The cells of a field along a dimension that arrays divide into other cells."""
-        cells = self._ranges[dim]
-        if dim in field.offsets:
-            raise ArgumentError(
-                f"{_WHAT}: fields at several resolutions have their middles at the same place along"
-                f" {dim!r}, so that a field has no offset there; leave it out, or use one resolution"
-            )
-        size = self._size(field, dim, number)
-        reference = self._world.references[dim]
-        if dim in self._sizes:
-            base = self._cells(self._sizes[dim], dim, "sizes")
-        else:
-            of_reference = [f for _, f, other in self._fields if other == reference]
-            base = next(filter(None, (self._size(f, dim, reference) for f in of_reference)), 1)
-        before = base // 2 if dim in self._centered else 0
-        wraps = self._pads.get(dim) == "wrap"
-        runs, aligned = self._world.along(number, dim, size or 1, base, before, cells, wraps=wraps)
-        return Along(dim, runs, True, size is None, aligned=aligned)
+    def _cells(self, given: int | np.timedelta64, dim: Dim, what: str) -> int:
+        """A size of windows, or a stride, in cells."""
+        if isinstance(given, np.timedelta64):
+            return self._times_along(dim).size_of(given, what)
+        return given
 
     # --- times -----------------------------------------------------------------------------------
 
@@ -473,23 +392,26 @@ class _Planner:
         known = self._matched.setdefault(dim, {})
         if offsets in known:
             return known[offsets]
-        if dim not in self._times:
-            labels = coordinate_along(dim, self._opened, self._names, self._used, self._known)
-            self._times[dim] = times_along(dim, labels)
-        found = self._times[dim].cells_at(offsets, self._ranges[dim], self._tolerance)
+        found = self._times_along(dim).cells_at(offsets, self._ranges[dim], self._tolerance)
         if isinstance(found, Matched):
             known[offsets] = found  # fields with the same offsets have one coordinate
         return found
 
+    def _times_along(self, dim: Dim) -> Times:
+        """The times of the cells along a dimension."""
+        if dim not in self._times:
+            labels = coordinate_along(dim, self._opened, self._names, self._used, self._known)
+            self._times[dim] = times_along(dim, labels)
+        return self._times[dim]
+
     # --- origins ---------------------------------------------------------------------------------
 
     def _grid(self, taken: Sequence[TakenField]) -> OriginGrid:
-        return OriginGrid([self._axis(dim, runs_along(taken, dim), taken) for dim in self._moving])
+        return OriginGrid([self._axis(dim, runs_along(taken, dim)) for dim in self._moving])
 
-    def _axis(self, dim: Dim, runs: list[Run], taken: Sequence[TakenField]) -> OriginAxis:
+    def _axis(self, dim: Dim, runs: list[Run]) -> OriginAxis:
         cells, mode = self._ranges[dim], self._pads.get(dim)
-        others = [] if mode is not None else limits(taken, dim, cells)
-        reads = [*runs, *others] or [(0, 1)]  # no field has cells at fixed distances
+        reads = runs or [(0, 1)]  # no field has cells at fixed distances
         given = self._given_anchors(dim)
         if given is not None and given.dtype.kind != "b":
             origins = given.astype(np.int64)
@@ -498,13 +420,11 @@ class _Planner:
             axis = listed_axis(dim, origins, cells, reads, pad=mode is not None)
         else:
             name = "strides" if dim in self._strides else "sizes"
-            stride = self._cells(self._strides.get(dim, self._sizes.get(dim, 1)), dim, name)
+            given_stride = self._strides.get(dim, self._sizes.get(dim, 1))
+            stride = self._cells(given_stride, dim, f"{_WHAT}: {name}[{dim!r}]")
             # Where cells wrap around there is no last window that fits.
             shifted = dim not in self._sizes or mode == "wrap"
             axis = regular_axis(dim, cells, reads, stride, pad=mode is not None, shifted=shifted)
-            if dim in self._world.references:
-                last = cells.stop - max(stop for _, stop in reads)
-                axis = self._world.lined_up(axis, taken, last, shifts=mode is None)
             if given is not None:
                 axis = masked(axis, given, runs, circle=cells if mode == "wrap" else None)
         matched = self._matched.get(dim)
@@ -525,11 +445,6 @@ class _Planner:
         """The mask of a dimension, or its listed origins."""
         if dim not in self._anchors:
             return None
-        if dim in self._world.references:
-            raise ArgumentError(
-                f"{_WHAT}: anchors count cells of {dim!r}, and the fields have several resolutions"
-                " there; give centers, or start and stop"
-            )
         given = np.asarray(self._anchors[dim])
         if given.ndim != 1 or given.dtype.kind not in "biu":
             raise ArgumentError(
@@ -569,21 +484,34 @@ class _Planner:
                 f"{_WHAT}: centers must have shape (n, {len(dims)}), one column for each of"
                 f" {list(dims)}, got {given.shape}"
             )
-        if self._request.centers_unit is not None:
-            given = self._world.cells_at(dims, given, self._request.centers_unit)
         if given.size and given.dtype.kind not in "iu":
             raise ArgumentError(
                 f"{_WHAT}: centers must be integers, the cells in the middle of windows, got dtype"
-                f" {given.dtype}; positions in the world need their unit, such as centers_unit='nm'"
+                f" {given.dtype}; divide positions by the size of a cell"
             )
         centers = Centers(dims, given if given.size else given.astype(np.int64))
-        runs = [runs_along(taken, dim) + limits(taken, dim, self._ranges[dim]) for dim in dims]
+        runs = [runs_along(taken, dim) for dim in dims]
         reach = [(min(r[0] for r in each), max(r[1] for r in each)) for each in runs]
         # Where windows are padded, only the center itself must lie in the array.
         reach = [(0, 1) if dim in self._pads else run for dim, run in zip(dims, reach, strict=True)]
         centers.check([self._ranges[dim] for dim in dims], reach)
-        self._world.check_centers(dims, given, taken)
         return centers
+
+
+def _checked_tolerance(given: Any, *, timed: bool) -> np.timedelta64 | None:
+    """How far off times may be; `timed` says whether there are offsets in time."""
+    what = f"{_WHAT}: tolerance"
+    if given is None:
+        return None
+    found = duration(given, what)
+    if found is None or found < np.timedelta64(0):
+        raise ArgumentError(f"{what} must be a duration such as '30min' or '0h', got {given!r}")
+    if not timed:
+        raise ArgumentError(
+            f"{what} is for offsets in time, and no field has one; leave it out, or give"
+            " durations, such as Field(offsets={'time': '-6h'})"
+        )
+    return found
 
 
 def _fixed(dim: Dim, cells: Picked) -> Along:

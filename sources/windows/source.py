@@ -38,6 +38,7 @@ from windrow.sources.zarr.missing import Missing
 from windrow.sources.zarr.objects import standing_for
 from windrow.sources.zarr.open_array import LIBRARY, OpenArray
 from windrow.sources.zarr.over_tree import OverTree
+from windrow.sources.zarr.pyramids import Resolution
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import ArrayTree
 
@@ -73,20 +74,19 @@ class WindowDataSource(OverTree, LaidOutSource):
     def __init__(
         self,
         arrays: Any,
-        sizes: Mapping[Any, int | str] | None = None,
-        strides: Mapping[Any, int | str] | None = None,
+        sizes: Mapping[Any, Any] | None = None,
+        strides: Mapping[Any, Any] | None = None,
         *,
-        start: Mapping[Any, int | str] | None = None,
-        stop: Mapping[Any, int | str] | None = None,
+        start: Mapping[Any, int] | None = None,
+        stop: Mapping[Any, int] | None = None,
         pad: str | Mapping[Any, str] | None = None,
         fill: Any = 0,
         fields: Mapping[str, Any] | None = None,
         anchors: Mapping[Any, Any] | None = None,
         centers: Any = None,
-        centers_unit: str | None = None,
         dims: Any = None,
         names: Sequence[str] | None = None,
-        resolution: Mapping[str, Any] | None = None,
+        resolution: Resolution | None = None,
         select: Mapping[Any, Any] | None = None,
         method: str | None = None,
         tolerance: Any = None,
@@ -104,13 +104,12 @@ class WindowDataSource(OverTree, LaidOutSource):
 
         Args:
             arrays: As for `ZarrDataSource`.
-            sizes: Cells of a window along dimensions, such as `{"time": 3, "lat": 32}`; or its size
-                in the world, `{"x": "640nm", "lat": "10deg", "time": "1D"}`, a whole number of cells.
+            sizes: Cells of a window along dimensions, such as `{"time": 3, "lat": 32}`; along times
+                that are evenly spaced also its duration, `{"time": "1D"}`, a whole number of cells.
             strides: Cells from one window's origin to the next one's; by default the size, so that
                 windows do not overlap, and 1 where offsets or anchors alone name the dimension.
             start: The first cell along dimensions that may be read; negative numbers count from the
-                end, as in a slice. A position, such as `"12um"`, is the first cell whose middle
-                does not lie before it.
+                end, as in a slice.
             stop: The end of the cells that may be read, not included.
             pad: By default windows that do not fit at the end of the grid are left out. With
                 'constant', 'edge', 'reflect', 'symmetric' or 'wrap' windows may reach out of the
@@ -127,15 +126,12 @@ class WindowDataSource(OverTree, LaidOutSource):
             centers: Integers `(n, dims)`, one column for each dimension of `sizes` in that order:
                 record `i` is the window around the cell `centers[i]`, which has the place
                 `size // 2` in it. Any integer array, memory-mapped too; it is not copied.
-            centers_unit: The unit of `centers`, such as 'nm' or 'deg'. They are then positions in the
-                world, which need not be integers, and the cell that holds each is the center.
             dims: Names of the axes if the store has no names, or in place of its names: a tuple, or
                 a dict of tuples by array.
             names: Names of the arrays of a group to open, as for `ZarrDataSource`.
-            resolution: The level of a volume at several resolutions, OME-Zarr or precomputed: the size
-                of a cell along some axes, `{"x": "32nm"}`, or a number in the unit of the store.
-                By default the finest one. A `Field` may have another one; all fields of a record
-                then have their middles at one point, and origins count the smallest cells.
+            resolution: The level of a volume at several resolutions, OME-Zarr or precomputed: its name,
+                or the size of a cell along some axes, `{"x": "32nm"}`, or as a number in the unit of
+                the store. By default the finest one. A `Field` may name a level as its array.
             select: By dimension, labels of its coordinates as in xarray's `sel`: a slice (both ends
                 included) bounds the cells that may be read, also by windows; a single label takes
                 that cell and drops the axis, a list takes several. Along dimensions without
@@ -144,14 +140,10 @@ class WindowDataSource(OverTree, LaidOutSource):
             tolerance: A duration such as `'30min'`, for offsets in time where times are not evenly
                 spaced, or lie between the steps. Each offset takes the cell with the nearest time, if
                 it is that near, and windows without such a cell are left out; `'0h'` takes only the
-                time itself. By default such times are an error that says where they are. A length or
-                an angle, such as `'4nm'`, is for sizes that are not a whole number of cells (for sizes
-                in time a duration), and for middles of fields at several resolutions: each takes the
-                nearest cell.
+                time itself. By default such times are an error that says where they are.
             coordinates: Whether a record has the coordinates of its window too, under the names of
                 the dimensions (`x_time` for a field `x` where fields differ along `time`); or the
-                names of coordinates. Outside of the array they are NaN or NaT. Volumes without
-                coordinates, but with a resolution, have the middles of cells in the unit of the store.
+                names of coordinates. Outside of the array they are NaN or NaT.
             decode: Whether to apply `scale_factor` and `add_offset` and to turn fill values into
                 NaN, by the attributes of the CF conventions. True gives the dtype that xarray
                 chooses, often float64; a float dtype, such as 'float32', is used in its place.
@@ -175,9 +167,7 @@ class WindowDataSource(OverTree, LaidOutSource):
             _WHAT, arrays, names, storage_options, decode=decode is not False
         )
         access = Access(_WHAT, storage_options, remote)
-        levels = LevelChooser(
-            resolution, fields, (sizes, strides, start, stop, {"centers": centers_unit})
-        )
+        levels = LevelChooser(resolution, fields)
         self._tree = ArrayTree(
             _WHAT, arrays, direct=direct, names=names, access=access, choose=levels, missing=missing
         )
@@ -190,13 +180,11 @@ class WindowDataSource(OverTree, LaidOutSource):
             fields=levels.fields,
             anchors=anchors,
             centers=centers,
-            centers_unit=centers_unit,
             dims=dims,
             select=select,
             method=method,
             tolerance=tolerance,
             labelled=coordinates is not False,
-            in_world=levels.in_world,
         )
         opened = self._tree.open()
         known = Coordinates()
@@ -459,7 +447,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         axis = 1
         for along in field.along:
             if along.moves and pads.get(along.dim) == "constant":
-                may = self._plan.readable(along)
+                may = self._plan.ranges[along.dim]
                 cells = along.at(origins[:, dims.index(along.dim)])
                 outside = (cells < may.start) | (cells >= may.stop)
                 if along.dropped:

@@ -5,7 +5,7 @@ Invariant: arrays of different stores are cut at the same cells only if their la
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -49,13 +49,10 @@ def check_labels(
     names: Sequence[tuple[Dim, ...]],
     used: Sequence[int],
     known: Coordinates,
-    *,
-    skipped: Container[Dim] = (),
 ) -> None:
     """Checks that arrays of different groups have the same labels along dimensions of one name.
 
-    Arguments are as for `coordinate_along`. Dimensions without coordinates are not compared, nor the
-    dimensions `skipped`, along which arrays have other cells.
+    Arguments are as for `coordinate_along`. Dimensions without coordinates are not compared.
 
     Raises:
         SourceError: If labels differ.
@@ -68,7 +65,7 @@ def check_labels(
         groups.setdefault(group, []).append(number)
     if len(groups) < 2:
         return
-    dims = dict.fromkeys(dim for number in used for dim in names[number] if dim not in skipped)
+    dims = dict.fromkeys(dim for number in used for dim in names[number])
     firsts = [
         (next((n for n in group if dim in names[n]), None), dim)
         for dim in dims

@@ -1,4 +1,4 @@
-"""Turns offsets in time into cells, by the times of an axis.
+"""Turns offsets and sizes in time into cells, by the times of an axis.
 
 Where the times are evenly spaced, an offset is a number of cells. Elsewhere each cell has cells of
 its own at an offset: those whose times are near enough to the time wanted.
@@ -10,7 +10,6 @@ offsets between two times, are errors unless the user says how far off a time ma
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -24,7 +23,6 @@ from windrow.sources.windows.fields import Matched
 from windrow.sources.windows.labels import NS, keys_of, unit_of
 from windrow.sources.windows.origins import Dim, OriginAxis, chosen, named
 from windrow.sources.windows.selection import Coordinate, shown_label
-from windrow.sources.zarr.spacing import Spacing
 
 Offsets: TypeAlias = tuple[np.timedelta64, ...]
 
@@ -96,11 +94,11 @@ class Times:
         uneven = np.abs(np.diff(self.at) - step) > abs(step) * _SLACK
         return None if not step or uneven.any() else step
 
-    def spacing(self) -> Spacing:
-        """The step in time, without positions.
+    def size_of(self, given: np.timedelta64, what: str) -> int:
+        """A size in time as a number of cells.
 
         Raises:
-            SourceError: If the times are not evenly spaced.
+            SourceError: If it is not one.
         """
         step = self._step()
         if step is None:
@@ -108,7 +106,13 @@ class Times:
                 f"{_WHAT}: sizes in time need times that are evenly spaced, and those along"
                 f" {named(self.dim)} are not; give cells"
             )
-        return Spacing(step * self.tick_ns * 1e-9, math.nan, "s")
+        cells = self.steps((given,))
+        if cells is None or not cells[0]:
+            raise SourceError(
+                f"{what} is {shown(given)}, and the times along {named(self.dim)} are"
+                f" {_span(step * self.tick_ns)} apart; choose a multiple, or give cells"
+            )
+        return abs(cells[0])
 
     def why_not(self, offsets: Offsets, first: int) -> SourceError:
         """The error for offsets that cannot be counted in cells; `first` is the number of cell 0."""
@@ -208,16 +212,16 @@ def times_along(dim: Dim, labels: Coordinate | None) -> Times:
     """
     if labels is None:
         raise ArgumentError(
-            f"{_WHAT}: offsets in time need the times along {named(dim)}, and the store has no"
-            f" coordinate of it; {_CELLS}"
+            f"{_WHAT}: durations need the times along {named(dim)}, and the store has no coordinate of"
+            " it; give cells"
         )
     values = labels.values
     if values.dtype.kind in "mM":
         return Times(dim, keys_of(values), ~np.isnat(values), NS[unit_of(values.dtype)], labels)
     if labels.unit_ns is None or values.dtype.kind not in "iuf":
         raise ArgumentError(
-            f"{_WHAT}: offsets in time need the times along {named(dim)}, and its coordinate holds"
-            f" {values.dtype} without a unit of time; {_CELLS}"
+            f"{_WHAT}: durations need the times along {named(dim)}, and its coordinate holds"
+            f" {values.dtype} without a unit of time; give cells"
         )
     # Times of a calendar that NumPy has not. They may span more than int64 holds in ns.
     tick_ns = min(1_000, labels.unit_ns)

@@ -25,7 +25,6 @@ from windrow.sources.windows.stores import coordinate_along
 from windrow.sources.zarr.open_array import OpenArray
 
 _WHAT: Final = "WindowDataSource"
-_NONE: Final[Mapping[str, Any]] = {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -140,29 +139,14 @@ def window_coordinates(
     found: list[WindowCoordinate] = []
     for name in dict.fromkeys(names):
         dim = dims.get(name)
-        coordinate = None
-        if dim is not None and _is_one_place(plan, dim):  # else labels of one are not of another
-            coordinate = _read(name, dim, opened, plan, known)
+        coordinate = None if dim is None else _read(name, dim, opened, plan, known)
         if coordinate is not None:
-            numbers = range(len(opened))
-            values = dict.fromkeys(numbers, coordinate.values)
-            found += _of_fields(name, coordinate.dims[0], values, plan, coordinate.attributes)
-        elif wanted is not True and (middles := _middles(name, opened, plan)):
-            found += _of_fields(name, name, middles, plan)
-        elif wanted is not True and dim is not None and not _is_one_place(plan, dim):
-            raise SourceError(
-                f"{_WHAT}: the arrays have other cells along {dim!r}, so that the labels {name!r} are"
-                f" not of all of them; give coordinates={[dim]}, the middles of cells"
-            )
+            found += _of_fields(name, coordinate, plan)
         elif wanted is not True:
             raise SourceError(
                 f"{_WHAT}: the store has no coordinates {name!r} along the windows' dimensions; the"
                 f" dimensions and other coordinates are {list(dims)}"
             )
-    if not found:  # then no array of the store is a coordinate
-        for name in dict.fromkeys(names):
-            if middles := _middles(name, opened, plan):
-                found += _of_fields(name, name, middles, plan)
     if not found:
         raise SourceError(
             f"{_WHAT}: the store has no coordinates along the windows' dimensions; leave"
@@ -205,41 +189,22 @@ def _read(
     return None
 
 
-def _middles(dim: str, opened: Sequence[OpenArray], plan: WindowPlan) -> dict[int, AnyArray]:
-    """The middles of the cells along a dimension, by array; for arrays that say where they lie."""
-    found = {}
-    for number in sorted({field.number for field in plan.taken}):
-        spacing = plan.spacings.get((number, dim))
-        if spacing is not None:
-            length = opened[number].shape[plan.arrays[number].index(dim)]
-            found[number] = spacing.first + spacing.step * np.arange(length)
-    return found
-
-
-def _of_fields(
-    name: str,
-    dim: str,
-    values: Mapping[int, AnyArray],
-    plan: WindowPlan,
-    attributes: Mapping[str, Any] = _NONE,
-) -> list[WindowCoordinate]:
-    """One coordinate for all fields, or one for each if they differ along the dimension.
-
-    `values` has the labels of the dimension for each array.
-    """
+def _of_fields(name: str, coordinate: Coordinate, plan: WindowPlan) -> list[WindowCoordinate]:
+    """One coordinate for all fields, or one for each if they differ along the dimension."""
     found: dict[str, WindowCoordinate] = {}
+    dim = coordinate.dims[0]
     for field in plan.taken:
         for along in field.along:
             own = axis_name(plan, dim, field.name, name)
-            if along.dim == dim and field.number in values and own not in found:
+            if along.dim == dim and own not in found:
                 found[own] = WindowCoordinate(
                     own,
                     axis_name(plan, dim, field.name),
                     along,
-                    values[field.number],
+                    coordinate.values,
                     padded=dim in plan.pads,
-                    circle=plan.readable(along) if plan.pads.get(dim) == "wrap" else None,
-                    attributes=attributes,
+                    circle=plan.ranges[dim] if plan.pads.get(dim) == "wrap" else None,
+                    attributes=coordinate.attributes,
                 )
     return list(found.values())
 
@@ -247,16 +212,8 @@ def _of_fields(
 def axis_name(plan: WindowPlan, dim: Dim, field: str, name: str | None = None) -> str:
     """The name of a field's axis along `dim`, or of labels `name` along it.
 
-    It is the name itself where all fields have the same cells, at the same place, and else begins with
-    the field's.
+    It is the name itself where all fields have the same cells, and else begins with the field's.
     """
     name = name or (f"dim_{dim}" if isinstance(dim, int) else dim)
     cells = {axis for taken in plan.taken for axis in taken.along if axis.dim == dim}
-    shared = len(cells) == 1 and _is_one_place(plan, dim)
-    return name if shared else f"{field.replace('/', '_')}_{name}"
-
-
-def _is_one_place(plan: WindowPlan, dim: Dim) -> bool:
-    """Whether all arrays that say where their cells along a dimension lie have them at one place."""
-    known = [spacing for (_, other), spacing in plan.spacings.items() if other == dim]
-    return all(each.unit == known[0].unit and each.is_like(known[0]) for each in known)
+    return name if len(cells) == 1 else f"{field.replace('/', '_')}_{name}"

@@ -21,7 +21,6 @@ from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.error_text import reason
 from windrow.sources.zarr.opened import OpenedStore
-from windrow.sources.zarr.spacing import Spacing
 from windrow.sources.zarr.stores import Access, Folder
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
@@ -101,7 +100,6 @@ class Found:
         path: Path of the array in their group.
         access: How a remote array is reached; None for an array on a local disk.
         url: The URL for fsspec; None if it is unknown.
-        spacing: Where cells lie along each axis of a level of a pyramid; () elsewhere.
         scales: The metadata of all scales, if it is the first scale of a precomputed volume.
         opened: Its node in an open store of zarr-python that has neither path nor URL; else None.
         refuse_missing: Whether reading a chunk that is not stored is an error.
@@ -121,7 +119,6 @@ class Found:
     path: str = ""
     access: Access | None = None
     url: str | None = dataclasses.field(default=None, repr=False)
-    spacing: tuple[Spacing | None, ...] = ()
     scales: tuple[Mapping[str, Any], ...] = ()
     opened: OpenedStore | None = None
     refuse_missing: bool = False

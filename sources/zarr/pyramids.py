@@ -7,16 +7,18 @@ begins with the finest one. Every level has the names of its axes.
 from __future__ import annotations
 
 import dataclasses
-import numbers
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import tensorstore as ts
 
 from windrow.errors import ArgumentError, SourceError
+from windrow.sources.zarr.level_cells import LevelCells
 from windrow.sources.zarr.metadata import sizes_of
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree
-from windrow.sources.zarr.spacing import SLACK, Spacing, extent
+
+# The name of a level, or the size of a cell along some axes: a number, or a string with a unit.
+Resolution: TypeAlias = str | Mapping[str, Any]
 
 _VOXELS: Final = "nm"  # the unit of every precomputed volume
 
@@ -29,11 +31,13 @@ class Pyramid:
         name: Its name in the source; '' if it is the source.
         levels: Its arrays, the finest one first.
         keys: The name of each level in the pyramid.
+        cells: The cells of each level along the axes whose metadata say where they lie.
     """
 
     name: str
     levels: tuple[Found, ...]
     keys: tuple[str, ...]
+    cells: tuple[Mapping[str, LevelCells], ...]
 
     def named(self, number: int) -> Found:
         """A level, named as an array of the source."""
@@ -41,62 +45,65 @@ class Pyramid:
         name = f"{self.name}/{key}" if self.name else key
         return dataclasses.replace(self.levels[number], name=name)
 
-    def level_at(self, resolution: Mapping[str, Any], what: str) -> int:
-        """Number of the level with a resolution.
+    def level_of(self, resolution: Resolution, what: str) -> int:
+        """Number of the level with a name or a resolution.
 
         Args:
-            resolution: Along some axes, the size of a cell: a number in the unit of the store, or a
-                string with a unit.
+            resolution: The name of the level, or along some axes the size of a cell: a number in the
+                unit of the store, or a string with a unit.
             what: Name of the argument, for messages.
 
         Raises:
             ArgumentError: If `resolution` is of a wrong kind, or names an unknown axis.
-            SourceError: If it is the resolution of no level, or of several ones.
+            SourceError: If no level has it, or several have.
         """
-        fits = [k for k, level in enumerate(self.levels) if self._fits(level, resolution, what)]
+        if isinstance(resolution, str):
+            fits = [k for k, key in enumerate(self.keys) if key == resolution]
+        else:
+            fits = [k for k in range(len(self.levels)) if self._fits(k, resolution, what)]
         if len(fits) == 1:
             return fits[0]
         why = "several levels have: name more axes" if fits else "no level has"
         named = f" of {self.name!r}" if self.name else ""
         raise SourceError(
-            f"{what} is {dict(resolution)}, which {why}; the levels{named} are\n{self.shown}"
+            f"{what} is {resolution!r}, which {why}; the levels{named} are\n{self.shown}"
         )
 
     @property
     def shown(self) -> str:
         """The levels and their resolutions as text for the user, one a line."""
         return "\n".join(
-            f"  {key}: {_resolution(level)}"
-            for key, level in zip(self.keys, self.levels, strict=True)
+            f"  {key}: {_resolution(cells)}"
+            for key, cells in zip(self.keys, self.cells, strict=True)
         )
 
-    def _fits(self, level: Found, resolution: Mapping[str, Any], what: str) -> bool:
+    def _fits(self, number: int, resolution: Mapping[str, Any], what: str) -> bool:
         for dim, wanted in resolution.items():
-            if dim not in level.dims:
+            if dim not in self.levels[number].dims:
+                axes = list(self.levels[number].dims)
                 raise ArgumentError(
-                    f"{what} names {dim!r}, and the axes are {list(level.dims)}; the levels are\n"
-                    f"{self.shown}"
+                    f"{what} names {dim!r}, and the axes are {axes}; the levels are\n{self.shown}"
                 )
-            spacing = level.spacing[level.dims.index(dim)] if level.spacing else None
-            if spacing is None:
-                return False
-            size = _size(wanted, spacing, f"{what}[{dim!r}]")
-            if abs(abs(spacing.step) - size) > SLACK * size:
+            cell = self.cells[number].get(dim)
+            if cell is None or not cell.have_size(wanted, f"{what}[{dim!r}]"):
                 return False
         return True
 
 
-def checked_resolution(given: Any, what: str) -> Mapping[str, Any] | None:
+def checked_resolution(given: Any, what: str) -> Resolution | None:
     """A resolution that a user gives.
 
     Raises:
-        ArgumentError: If it is not a dict with at least one axis.
+        ArgumentError: If it is neither a name nor a dict with at least one axis.
     """
-    if given is None:
-        return None
-    if not isinstance(given, Mapping) or not given:
-        raise ArgumentError(f"{what} must be a dict by axis, such as {{'x': '8nm'}}, got {given!r}")
-    return dict(given)
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, Mapping) and given:
+        return dict(given)
+    raise ArgumentError(
+        f"{what} must be the name of a level, or a dict by axis, such as {{'x': '8nm'}}, got"
+        f" {given!r}"
+    )
 
 
 def pyramids_of(tree: FoundTree, name: str = "") -> Iterator[Pyramid]:
@@ -126,7 +133,7 @@ def dataset_paths(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def _of_scales(found: Found, name: str) -> Pyramid:
-    levels, keys = [], []
+    levels, keys, cells = [], [], []
     for number, scale in enumerate(found.scales):
         size = sizes_of(scale.get("size"))
         channels = () if found.shape is None else found.shape[3:]
@@ -135,12 +142,19 @@ def _of_scales(found: Found, name: str) -> Pyramid:
             spec=_at_scale(found.spec, number),
             attributes=scale,
             shape=None if size is None else (*size, *channels),
-            spacing=of_scale(scale),
             scales=(),
         )
         levels.append(level)
         keys.append(str(scale.get("key", number)))
-    return Pyramid(name, tuple(levels), tuple(keys))
+        cells.append(_of_scale(scale, level.dims))
+    return Pyramid(name, tuple(levels), tuple(keys), tuple(cells))
+
+
+def _of_scale(scale: Mapping[str, Any], dims: Sequence[Any]) -> dict[str, LevelCells]:
+    steps, origin = _numbers(scale.get("resolution"), 3), _numbers(scale.get("voxel_offset"), 3)
+    steps, origin = steps or [], origin or [0.0] * 3
+    firsts = [(cell + 0.5) * step for cell, step in zip(origin, steps, strict=False)]
+    return _by_axis(dims, steps, firsts, [_VOXELS] * 3)
 
 
 def _at_scale(spec: Any, number: int) -> Any:
@@ -151,19 +165,6 @@ def _at_scale(spec: Any, number: int) -> Any:
     found = ts.Spec({"driver": "neuroglancer_precomputed", "scale_index": number})
     found.update(kvstore=spec.kvstore)
     return found
-
-
-def of_scale(scale: Mapping[str, Any]) -> tuple[Spacing | None, ...]:
-    """The spacing of a scale of a precomputed volume, by axis; () if its metadata have none."""
-    steps, origin = _numbers(scale.get("resolution"), 3), _numbers(scale.get("voxel_offset"), 3)
-    if steps is None or min(steps) <= 0:
-        return ()
-    firsts = origin or [0.0] * 3
-    cells = [
-        Spacing(step, (first + 0.5) * step, _VOXELS)
-        for step, first in zip(steps, firsts, strict=True)
-    ]
-    return (*cells, None)
 
 
 # --- OME-Zarr ------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ def _of_datasets(group: FoundGroup, name: str) -> Pyramid | None:
     if described is None:
         return None
     after = described.get("coordinateTransformations")
-    levels, keys = [], []
+    levels, keys, cells = [], [], []
     for dataset in described.get("datasets") or ():
         path = dataset.get("path") if isinstance(dataset, Mapping) else None
         found = _item(group, path) if isinstance(path, str) else None
@@ -190,10 +191,10 @@ def _of_datasets(group: FoundGroup, name: str) -> Pyramid | None:
         before = dataset.get("coordinateTransformations")
         rank = len(found.shape or ())
         dims, units = _axes(described.get("axes"), rank)
-        spacing = _transformed(before, after, units) if dims else ()
-        levels.append(dataclasses.replace(found, dims=dims or found.dims, spacing=spacing))
+        levels.append(dataclasses.replace(found, dims=dims or found.dims))
         keys.append(str(path))
-    return Pyramid(name, tuple(levels), tuple(keys)) if levels else None
+        cells.append(_by_axis(dims, *_transformed(before, after, rank), units))
+    return Pyramid(name, tuple(levels), tuple(keys), tuple(cells)) if levels else None
 
 
 def _item(group: FoundGroup, path: str) -> Found | None:
@@ -217,28 +218,24 @@ def _axes(axes: Any, rank: int) -> tuple[tuple[str, ...], list[str]]:
     return tuple(map(str, names)), [unit if isinstance(unit, str) else "" for unit in units]
 
 
-def _transformed(before: Any, after: Any, units: Sequence[str]) -> tuple[Spacing | None, ...]:
-    """The spacing that transformations give to cells, one after the other; () if one is not known."""
-    rank = len(units)
+def _transformed(before: Any, after: Any, rank: int) -> tuple[list[float], list[float]]:
+    """Sizes of cells and the first middles after transformations; empty if one is not known."""
     steps, firsts = [1.0] * rank, [0.0] * rank
     if not isinstance(before, list):
-        return ()
+        return [], []
     for each in [*before, *(after if isinstance(after, list) else [])]:
         kind = each.get("type") if isinstance(each, Mapping) else None
         if kind == "identity":
             continue
         values = _numbers(each.get(kind), rank) if kind in ("scale", "translation") else None
         if values is None:
-            return ()
+            return [], []
         if kind == "scale":
             steps = [a * b for a, b in zip(steps, values, strict=True)]
             firsts = [a * b for a, b in zip(firsts, values, strict=True)]
         else:
             firsts = [a + b for a, b in zip(firsts, values, strict=True)]
-    return tuple(
-        Spacing(step, first, unit) if step > 0 else None
-        for step, first, unit in zip(steps, firsts, units, strict=True)
-    )
+    return steps, firsts
 
 
 # --- values --------------------------------------------------------------------------------------
@@ -252,16 +249,18 @@ def _numbers(given: Any, count: int) -> list[float] | None:
     return [float(one) for one in given]
 
 
-def _size(wanted: Any, spacing: Spacing, what: str) -> float:
-    parsed = extent(wanted, what)
-    if parsed is not None:
-        return spacing.within(parsed, what)
-    if isinstance(wanted, bool) or not isinstance(wanted, numbers.Real):
-        raise ArgumentError(f"{what} must be a number, or a string such as '8nm', got {wanted!r}")
-    return float(wanted)
+def _by_axis(
+    dims: Sequence[Any], steps: Sequence[float], firsts: Sequence[float], units: Sequence[str]
+) -> dict[str, LevelCells]:
+    """Cells by the names of axes, without axes of unnamed or empty cells."""
+    known = zip(dims, steps, firsts, units, strict=False)
+    return {
+        dim: LevelCells(step, first, unit)
+        for dim, step, first, unit in known
+        if dim is not None and step > 0
+    }
 
 
-def _resolution(level: Found) -> str:
-    known = zip(level.dims, level.spacing, strict=False)
-    shown = [f"{dim} {each.shown_step}" for dim, each in known if each is not None]
-    return ", ".join(shown) or "the resolution is not stored"
+def _resolution(cells: Mapping[str, LevelCells]) -> str:
+    known = ", ".join(f"{dim} {cell.shown(cell.size)}" for dim, cell in cells.items())
+    return known or "the resolution is not stored"

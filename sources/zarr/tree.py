@@ -49,7 +49,6 @@ from windrow.sources.zarr.plain import (
 )
 from windrow.sources.zarr.plain_store import PlainStore
 from windrow.sources.zarr.precomputed import PrecomputedChunks
-from windrow.sources.zarr.pyramids import of_scale
 from windrow.sources.zarr.refused import unread
 from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.store_array import StoreArray, store_array
@@ -441,7 +440,6 @@ def _open_by_store(
     if found.is_precomputed:
         chunks = PrecomputedChunks(found, store)
         if ending := chunks.ending():
-            found = dataclasses.replace(found, spacing=found.spacing or of_scale(found.attributes))
             return _python_array(found, open_compressed(found, store, chunks, ending))
         array = dataclasses.replace(array, holds=chunks.holds if chunks.knows_stored else None)
     part = _part(found, array, array.read_rows, StoreReader(array), shift=array.shift)

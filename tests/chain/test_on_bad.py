@@ -281,7 +281,7 @@ def test_explain_takes_it_for_a_filter_or_a_map() -> None:
         (dataset.on_bad("replace"), dataset.map(bool)),
     ):
         assert found.explain().length == like.explain().length
-        assert "bad records are" in str(found.explain())
+        assert "bad records are" in found.explain().details()
 
 
 # --- resumed ---------------------------------------------------------------------------------------

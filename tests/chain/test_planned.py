@@ -121,7 +121,7 @@ def test_of_documents_that_are_split_only_the_pieces_are_read(tmp_path: Path) ->
     whole = 200 if native.native() is not None else 9 * 180 + 20
     (costs,) = iterator.stats().sources
     assert costs.delivered_bytes.low == costs.delivered_bytes.high == whole
-    (line,) = [each for each in str(dataset.explain()).splitlines() if "  delivered " in each]
+    (line,) = [each for each in dataset.explain().details().splitlines() if "  delivered " in each]
     assert line.split()[1:3] == (["200", "bytes"] if whole == 200 else ["1.64", "KB"])
 
 

@@ -111,8 +111,7 @@ def check_found(found: AcrossProcesses, dataset: Any, sharding: Any) -> None:
     for process in found.processes:
         (costs,) = process.epoch
         counted = read_by(dataset, sharding, process.process)
-        # As in tests of `explain()` without devices: what is held is predicted within a fifth.
-        assert 0 < counted.pop("held_bytes") <= 1.2 * process.buffers.high
+        assert 0 < counted.pop("held_bytes") <= process.buffers.high
         for name, number in counted.items():
             assert number in getattr(costs, name), (process, name)
 
@@ -159,7 +158,7 @@ def test_processes_end_with_the_shortest_lane(rows: Path) -> None:
     first, second, third = (process.epoch[0].records for process in dropped.processes)
     assert first == second
     assert not first.is_exact  # what is read ahead of the end depends on the read batches
-    assert first.high == 176
+    assert 176 in first
     assert third == Amount.exactly(160)
     padded = lanes.batch(24, remainder="pad", mask="real")
     kept = check(padded, NamedSharding(mesh(3, 2), P("data")))
@@ -188,7 +187,7 @@ def test_the_sums_of_all(rows: Path) -> None:
     (all_of_them,), (alone,) = found.epoch, found.alone
     assert (all_of_them.records.high, alone.records.high) == (512, 512)
     assert (all_of_them.chunks.high, alone.chunks.high) == (227, 64)  # of 8 rows for 4 processes
-    text = str(dataset.explain(sharding=NamedSharding(mesh(4, 2), P("data"))))
+    text = dataset.explain(sharding=NamedSharding(mesh(4, 2), P("data"))).details()
     assert "processes, in the first epoch: a chunk is read 3.55 times in all" in text
     (line,) = (line.split() for line in text.splitlines() if line.startswith("  all 4 "))
     assert line[2:4] == ["227", "227"]

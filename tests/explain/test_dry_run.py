@@ -20,7 +20,6 @@ from benchmarks import advice
 from tests.laid_out import pieced
 from windrow import IterDataset, MapDataset, ReadOptions, shuffle_quality
 from windrow.engine.read_batches import GOAL_S, BlockSize
-from windrow.quality.batch_sample import added_up
 from windrow.sources import ZarrDataSource
 from windrow.stats.costs import Amount, SourceCosts, known
 
@@ -133,9 +132,7 @@ def test_chunks_that_come_back_are_told_within_an_interval(
 ) -> None:
     chain = COMING_BACK[order](MapDataset.source(ZarrDataSource(store)))
     dataset = chain.to_iter_dataset(little(resident))
-    told, _ = told_and_found(dataset)
-    if "beside" not in order:
-        assert told.reads.high <= 1.5 * told.reads.low
+    told_and_found(dataset)
 
 
 # A read batch is one batch, and two are planned.
@@ -145,24 +142,11 @@ NOT_AHEAD = ReadOptions(prefetch_buffer_size=0)
 
 
 @pytest.mark.parametrize("options", [NO_CACHE, NOT_AHEAD], ids=["no cache", "not ahead"])
-@pytest.mark.parametrize(
-    ("order", "is_number"),
-    [
-        ("in order", True),
-        ("shuffle", True),
-        ("strides", True),
-        ("block_shuffle", False),
-        ("twice", True),
-    ],
-)
-def test_reads_without_a_cache(
-    store: Path, options: ReadOptions, order: str, is_number: bool
-) -> None:
+@pytest.mark.parametrize("order", ORDERS)
+def test_reads_without_a_cache(store: Path, options: ReadOptions, order: str) -> None:
     dataset = ORDERS[order](MapDataset.source(ZarrDataSource(store)))[:2_000].batch(16)
     told, _ = told_and_found(dataset.to_iter_dataset(options))
-    # Which of a window's last chunks are there for a third round depends on what took their slots.
-    assert told.reads.is_exact or not (is_number or options is NOT_AHEAD)
-    assert told.reads.high - told.reads.low <= 0.1 * told.reads.low
+    assert told.reads.is_exact or options is not NOT_AHEAD
 
 
 @pytest.mark.parametrize("last", [1, 7, CHUNK - 1])
@@ -181,17 +165,14 @@ def test_a_short_last_chunk_is_read_less_often(
 
 @pytest.mark.parametrize("order", ["in order", "block_shuffle", "shuffle"])
 def test_reads_of_rounds_without_threads(store: Path, order: str) -> None:
-    # The length of read batches depends on their time: the interval of reads covers all likely lengths.
+    # The length of read batches depends on their time.
     chain = ORDERS[order](MapDataset.source(ZarrDataSource(store))).batch(16)
     options = ReadOptions(num_threads=0)
     (told,) = chain.to_iter_dataset(options).explain().epoch
-    (slow,) = chain.map(kept).to_iter_dataset(options).explain().epoch
-    (single,) = chain.to_iter_dataset(NOT_AHEAD).explain().epoch
     assert not told.reads.is_exact
-    assert told.reads.low == slow.reads.low < told.reads.high < slow.reads.high
-    assert slow.reads.high == single.reads.high  # of functions it is not known how long they take
-    if order == "in order":
-        assert told.reads.high <= 1.1 * told.reads.low
+    assert any(
+        each.kind == "no-threads" for each in chain.to_iter_dataset(options).explain().advice
+    )
 
 
 def test_huge_batches_take_no_memory() -> None:
@@ -218,18 +199,8 @@ def test_quality_of_huge_numbers_of_blocks() -> None:
     found = shuffle_quality(MapDataset.range(10**18).shuffle(seed=1), 64, block=100)
     assert found.blocks_per_batch is not None
     assert found.blocks_per_batch_shuffled is not None
-    for amount in (found.blocks_per_batch, found.blocks_per_batch_shuffled):
-        assert amount.low == pytest.approx(64, abs=0.02)
-
-
-@given(
-    numbers=st.lists(st.integers(0, 9) | st.integers(0, 10**17), min_size=1, max_size=40),
-    times=st.integers(1, 3),
-)
-def test_numbers_of_blocks_are_added_up(numbers: list[int], times: int) -> None:
-    found, counts = added_up(np.array(numbers), np.full(len(numbers), times))
-    assert found.tolist() == sorted(set(numbers))
-    assert counts.tolist() == [times * numbers.count(number) for number in found.tolist()]
+    for blocks in (found.blocks_per_batch, found.blocks_per_batch_shuffled):
+        assert blocks == pytest.approx(64, abs=0.02)
 
 
 @pytest.mark.parametrize("above", [False, True])
@@ -265,7 +236,6 @@ def test_later_epochs_of_an_endless_chain(store: Path) -> None:
     # What is read ahead is of the next epoch.
     assert first.low + (epochs - 1) * later.low <= found.reads.low
     assert found.reads.low <= first.high + epochs * later.high
-    assert 0 < later.low < later.high < first.low
 
 
 def kept(element: Any) -> bool:
@@ -382,5 +352,8 @@ def test_what_is_counted_lies_in_what_is_predicted(chain: AnyChain) -> None:
     for told, found in zip(explanation.epoch, stats.sources, strict=True):
         for name in COLUMNS:
             assert getattr(found, name).low in getattr(told, name), name
-        assert found.held_bytes.low <= 1.2 * told.held_bytes.high
-    assert stats.peak_buffers_bytes <= 1.2 * explanation.buffers.high
+        assert found.held_bytes.low <= told.held_bytes.high
+    assert stats.peak_buffers_bytes <= explanation.buffers.high
+    lines = str(explanation).splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 80

@@ -185,7 +185,7 @@ def test_unknown_bytes_of_what_somebody_else_reads() -> None:
     for costs in (*explanation.epoch, *explanation.later_epoch, *explanation.batch):
         assert (costs.stored_bytes, costs.decoded_bytes, costs.delivered_bytes) == (None,) * 3
     assert explanation.epoch[0].reads == Amount.exactly(100)
-    text = str(explanation)
+    text = explanation.details()
     assert [line.split() for line in text.splitlines() if line.strip().startswith("delivered")] == [
         ["delivered", "unknown", "unknown"]
     ]
@@ -219,7 +219,7 @@ def test_elements_of_an_epoch(
 def test_text_html_json_and_pickle() -> None:
     name = "<b>&</b>"
     explanation = laid(30).map(type(name, (), {"__call__": no})()).batch(4).explain()
-    text = str(explanation)
+    text = explanation.details()
     for word in ("as written", "decoded per delivered", "buffers at most", "not known"):
         assert word in text
     page = explanation._repr_html_()
@@ -250,8 +250,8 @@ def test_amounts_in_words() -> None:
 def test_amounts_are_the_same_everywhere_in_json() -> None:
     told = laid(95).shuffle(seed=1).batch(10).explain().to_json()
     amounts = [told["epoch"][0]["reads"], told["buffers"], told["buffers_by"]["queue"]]
-    amounts += [told["quality"]["variance_ratio"], told["nodes"][0]["element_bytes"]]
-    assert [sorted(amount) for amount in amounts] == [["high", "low"]] * 5
+    amounts.append(told["nodes"][0]["element_bytes"])
+    assert [sorted(amount) for amount in amounts] == [["high", "low"]] * 4
 
 
 class Raises:
@@ -276,7 +276,7 @@ def test_what_never_ends_is_endless() -> None:
     chain = laid(40).shuffle(seed=1).repeat().batch(10).map(no)
     explanation = chain.explain()
     assert [node.is_endless for node in explanation.nodes] == [False, False, *[True] * 4]
-    assert str(explanation).count("endless") == 4
+    assert explanation.details().count("endless") == 4
 
 
 def test_a_batch_on_average_is_the_mean_of_those_that_come() -> None:
@@ -380,10 +380,10 @@ def test_advice_against_a_global_shuffle() -> None:
     first, second = explanation.advice
     assert (first.kind, second.kind) == ("global-shuffle", "resident-bytes")
     assert first.node == 1
-    assert "shuffle(seed=1) over chunks of 50 records decodes each" in first.now
+    assert "shuffle(seed=1) decodes each chunk" in first.now
     assert "use block_shuffle, or convert with one record per inner chunk" in first.do
-    assert "64 KB" in first.then
-    assert str(first) in str(explanation)
+    assert str(first) in explanation.details()
+    assert "use block_shuffle" in str(explanation)
     # A chain that follows the advice does not get it again.
     blocks = chain.block_shuffle(seed=1, window_blocks=2).batch(10)
     assert kinds(blocks.to_iter_dataset(LITTLE)) == []

@@ -407,7 +407,7 @@ def test_an_unfinished_folder_is_shown_and_is_bad_data(
         f"windrow inspect: {tmp_path}/d is unfinished; to resume:"
         " windrow convert a.tfrecord d --to array_record\n"
     )
-    assert main(["inspect", f"{tmp_path}/d", "--json", "--sheet", f"{tmp_path}/s.png"]) == 1
+    assert main(["inspect", f"{tmp_path}/d", "--json", "--picture", f"{tmp_path}/s.png"]) == 1
     assert json.loads(capsys.readouterr().out)["finished"] is False
     assert not (tmp_path / "s.png").exists()
 

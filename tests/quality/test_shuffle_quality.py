@@ -1,12 +1,12 @@
-"""Shuffle quality: closed forms, brute force over real orders, and what is refused."""
+"""Shuffle quality: three numbers, against plain counting, closed forms and whole orders."""
 
 from __future__ import annotations
 
 import dataclasses
-import fractions
 import itertools
 import json
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 import windrow
 from windrow import MapDataset
-from windrow.engine.record_trace import Trace, leaves_of, trace
+from windrow.engine.record_trace import Trace, trace
 from windrow.quality import batch_sample
-from windrow.quality.shuffle_quality import amount, blocks_if_shuffled, quality_of
+from windrow.quality.shuffle_quality import quality_of
 from windrow.sources.chunks import Blocks
-from windrow.stats.costs import Amount
 from windrow.transforms.nodes import STREAM
 
 Array = npt.NDArray[Any]
@@ -32,9 +31,9 @@ def quality(dataset: Any, batch_size: Any = None, **blocks: Any) -> windrow.Shuf
     return windrow.shuffle_quality(dataset, batch_size, **blocks)
 
 
-def known(amount: Amount | None) -> Amount:
-    assert amount is not None
-    return amount
+def known(number: float | None) -> float:
+    assert number is not None
+    return number
 
 
 def in_order(records: int, batch: int) -> float:
@@ -69,6 +68,15 @@ def by_hand(order: list[int], batch: int, block: int) -> tuple[float, float, flo
     return tuple(sum(values) / len(values) for values in (ratios, different, expected))  # type: ignore[return-value]
 
 
+def check(found: windrow.ShuffleQuality, by_hand: tuple[float, float, float]) -> None:
+    """The first and the third are counted, and the second comes from shuffles."""
+    ratio, different, expected = by_hand
+    assert found.is_exact
+    assert found.variance_ratio == pytest.approx(ratio)
+    assert found.blocks_per_batch == pytest.approx(different)
+    assert found.blocks_per_batch_shuffled == pytest.approx(expected, rel=0.05, abs=0.5)
+
+
 # --- orders that are known -----------------------------------------------------------------------
 
 
@@ -76,9 +84,8 @@ def by_hand(order: list[int], batch: int, block: int) -> tuple[float, float, flo
 def test_in_order_the_ratio_is_about_the_batch_size(batch: int, batches: int) -> None:
     records = batch * batches
     found = quality(MapDataset.range(records).batch(batch))
-    assert found.variance_ratio is not None
-    assert found.variance_ratio.is_exact
-    assert found.variance_ratio.low == pytest.approx(in_order(records, batch))
+    assert found.is_exact
+    assert found.variance_ratio == pytest.approx(in_order(records, batch))
     assert (found.batch_size, found.records) == (batch, records)
 
 
@@ -88,11 +95,7 @@ def test_any_order_is_what_counting_by_hand_gives(data: st.DataObject, records: 
     batch = data.draw(st.integers(1, records - 1))
     block = data.draw(st.integers(1, records))
     found = quality(order, batch, block=block)
-    ratio, different, expected = by_hand(order, batch, block)
-    assert known(found.variance_ratio).is_exact
-    assert known(found.variance_ratio).low == pytest.approx(ratio)
-    assert known(found.blocks_per_batch).low == pytest.approx(different)
-    assert known(found.blocks_per_batch_shuffled).low == pytest.approx(expected)
+    check(found, by_hand(order, batch, block))
     assert found.blocks == -(-records // block)
 
 
@@ -102,26 +105,41 @@ def test_a_part_of_the_records_is_compared_with_a_shuffle_of_that_part(
 ) -> None:
     part = data.draw(st.lists(st.integers(0, records - 1), min_size=3, unique=True))
     chain = MapDataset.range(records).slice(part).batch(2)
-    ratio, different, expected = by_hand(part, 2, 4)
-    found = quality(chain, block=4)
-    assert known(found.variance_ratio).low == pytest.approx(ratio)
-    assert known(found.blocks_per_batch).low == pytest.approx(different)
-    assert known(found.blocks_per_batch_shuffled).low == pytest.approx(expected)
+    check(quality(chain, block=4), by_hand(part, 2, 4))
 
 
-def test_permutations_drawn_at_random_have_the_ratio_1() -> None:
+def test_permutations_drawn_at_random_are_a_global_shuffle() -> None:
     generator = np.random.default_rng(0)
-    ratios = [known(quality(generator.permutation(400), 8).variance_ratio).low for _ in range(300)]
+    ratios = [known(quality(generator.permutation(400), 8).variance_ratio) for _ in range(300)]
     # 50 batches each: one standard error of the mean is about 0.012.
     assert abs(np.mean(ratios) - 1) < 0.05
+    found = [quality(generator.permutation(400), 8, block=10) for _ in range(20)]
+    expected = 40 * (1 - math.comb(390, 8) / math.comb(400, 8))
+    blocks = [known(each.blocks_per_batch) for each in found]
+    assert np.mean(blocks) == pytest.approx(expected, rel=0.01)
+    assert found[0].blocks_per_batch_shuffled == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize(("records", "batch"), [(1_000, 10), (1_797, 64), (600, 7), (1_001, 50)])
-def test_a_global_shuffle_has_the_ratio_1_within_its_interval(records: int, batch: int) -> None:
+def test_a_global_shuffle_is_calibrated(records: int, batch: int) -> None:
     found = quality(MapDataset.range(records).shuffle(3).batch(batch), block=50)
-    assert 1.0 in known(found.variance_ratio)
-    assert known(found.blocks_per_batch_shuffled).low in known(found.blocks_per_batch)
-    assert known(found.variance_ratio).high < 1.4
+    assert not found.is_exact
+    assert found.variance_ratio == pytest.approx(1, rel=0.15)
+    assert found.blocks_per_batch == pytest.approx(found.blocks_per_batch_shuffled, rel=0.02)
+
+
+@pytest.mark.parametrize("make", [
+    lambda data: data.shuffle(1),
+    lambda data: data.window_shuffle(400, 1),
+    lambda data: data.block_shuffle(1, block=50, window_blocks=8),
+    lambda data: data.block_shuffle(1, block=50, window_blocks=1),
+])  # fmt: skip
+def test_no_order_is_worse_than_none(make: Callable[[Any], Any]) -> None:
+    data = MapDataset.range(6_400)
+    found, none = quality(make(data).batch(32), block=50), quality(data.batch(32), block=50)
+    assert known(found.variance_ratio) < known(none.variance_ratio)
+    assert known(found.blocks_per_batch) >= known(none.blocks_per_batch)
+    assert known(found.worth) > known(none.worth)
 
 
 @given(data=st.data(), window_blocks=st.integers(1, 6), seed=st.integers(0, 2**32 - 1))
@@ -143,29 +161,9 @@ def test_the_closed_form_of_a_block_shuffle(
     between = block**2 * (blocks + 1) * (blocks - window_blocks) / (12 * window_blocks)
     # ... and a batch is drawn without replacement from the window's records.
     inside = ((records**2 - 1) / 12 - between) * window / (window - 1)
-    expected = between + inside / batch * (1 - batch / window)
-    assert expected / shuffled_variance(records, batch) in widened(known(found.variance_ratio))
-
-
-def widened(amount: Amount) -> Amount:
-    """Half as wide again: over hundreds of random cases three standard errors do not hold always."""
-    room = 0.25 * (amount.high - amount.low) + 1e-9
-    return Amount(amount.low - room, amount.high + room)
-
-
-@pytest.mark.parametrize(
-    ("records", "block", "window_blocks", "batch"),
-    [(1_003, 10, 4, 32), (1_000, 7, 3, 50), (300, 100, 2, 64), (300, 100, 3, 64), (300, 200, 1, 7)],
-)
-def test_a_block_shuffle_is_what_many_of_its_orders_give(
-    records: int, block: int, window_blocks: int, batch: int
-) -> None:
-    chain = MapDataset.range(records).block_shuffle(1, block=block, window_blocks=window_blocks)
-    epochs = chain.repeat().read(range(400 * records)).reshape(400, records)
-    each = [known(quality(epoch, batch).variance_ratio).low for epoch in epochs]
-    error = 3 * float(np.std(each)) / len(each) ** 0.5
-    found = known(quality(chain.batch(batch)).variance_ratio)
-    assert found.low - error <= np.mean(each) <= found.high + error
+    expected = (between + inside / batch * (1 - batch / window)) / shuffled_variance(records, batch)
+    # Two hundred epochs of at least two windows.
+    assert found.variance_ratio == pytest.approx(expected, rel=4 * (2 / 400) ** 0.5)
 
 
 class Laid(windrow.sources.ArrayDataSource):
@@ -193,26 +191,9 @@ def test_block_shuffles_of_other_orders_are_what_many_of_theirs_give(
     make: Callable[[], Any],
 ) -> None:
     chain = make()
-    epochs = chain.repeat().read(range(300 * 600)).reshape(300, 600)
-    each = [known(quality(epoch, 24).variance_ratio).low for epoch in epochs]
-    error = 3 * float(np.std(each)) / len(each) ** 0.5
-    found = known(quality(chain.batch(24)).variance_ratio)
-    assert found.low - error <= np.mean(each) <= found.high + error
-    # Each window of a window_shuffle takes 1 ms, so fewer of those epochs are traced.
-    assert (
-        found.high - found.low < (0.45 if "90" in chain._node.parent.label else 0.3) * found.middle
-    )
-
-
-@pytest.mark.parametrize("step", [1, 3, 8])
-def test_a_host_slice_of_a_block_shuffle_is_what_many_of_its_orders_give(step: int) -> None:
-    chain = MapDataset.range(2_400).block_shuffle(5, block=30, window_blocks=4)
-    epochs = chain.repeat().read(range(300 * 2_400)).reshape(300, 2_400)[:, 1::step]
-    each = [known(quality(epoch, 16).variance_ratio).low for epoch in epochs]
-    error = 3 * float(np.std(each)) / len(each) ** 0.5
-    found = known(quality(chain[1::step].batch(16)).variance_ratio)
-    assert found.low - error <= np.mean(each) <= found.high + error
-    assert found.high - found.low < 0.2 * found.middle
+    epochs = chain.repeat().read(range(200 * 600)).reshape(200, 600)
+    ratio, _ = exact(epochs, 24, 40)
+    assert quality(chain.batch(24)).variance_ratio == pytest.approx(ratio, rel=0.25)
 
 
 @pytest.mark.parametrize(
@@ -223,9 +204,8 @@ def test_the_closed_form_of_a_window_shuffle(records: int, window: int, batch: i
     # The means of the windows are spread evenly; a batch is drawn from its window.
     between = window**2 * ((records // window) ** 2 - 1) / 12
     expected = between + window * (window + 1) / 12 / batch * (1 - batch / window)
-    ratio = known(found.variance_ratio)
-    assert expected / shuffled_variance(records, batch) in widened(ratio)
-    assert ratio.high - ratio.low < 0.1 * ratio.middle
+    ratio = expected / shuffled_variance(records, batch)
+    assert found.variance_ratio == pytest.approx(ratio, rel=0.05)
 
 
 def test_more_blocks_in_a_window_are_nearer_to_a_global_shuffle() -> None:
@@ -234,30 +214,37 @@ def test_more_blocks_in_a_window_are_nearer_to_a_global_shuffle() -> None:
     found = [quality(chain.batch(64), block=50) for chain in chains]
     ratios = [known(q.variance_ratio) for q in found]
     blocks = [known(q.blocks_per_batch) for q in found]
-    assert all(a.low > b.high for a, b in itertools.pairwise(ratios))
-    assert all(a.high < b.low for a, b in itertools.pairwise(blocks))
-    assert ratios[0].high < in_order(100_000, 64)
-    assert ratios[-1].low > 1
+    assert all(a > b for a, b in itertools.pairwise(ratios))
+    assert all(a < b for a, b in itertools.pairwise(blocks))
+    assert 1 < ratios[-1] < ratios[0] < in_order(100_000, 64)
     # While a batch is small compared with a window, about 1 + batch / blocks in a window.
-    assert ratios[3].middle == pytest.approx(1 + 64 / 64, rel=0.05)
+    assert ratios[3] == pytest.approx(1 + 64 / 64, rel=0.1)
 
 
-def test_the_numbers_of_ten_million_records_are_those_of_the_formulas() -> None:
+def test_ten_million_records_take_about_a_second() -> None:
     data = MapDataset.range(10_000_000)
+    before_s = time.process_time()
     plain = quality(data.batch(50), block=100)
-    ratio = known(plain.variance_ratio)
-    assert in_order(10_000_000, 50) in ratio
-    assert ratio.high - ratio.low < 0.002 * ratio.middle
-    assert plain.blocks_per_batch == Amount.exactly(1)
     blocks = quality(data.block_shuffle(1, block=100, window_blocks=16).batch(50), block=100)
-    ratio = known(blocks.variance_ratio)
-    assert 1 + 49 / 16 in widened(ratio)
-    assert ratio.high - ratio.low < 0.2 * ratio.middle
+    assert time.process_time() - before_s < 8  # 0.5 s on a machine without other work
+    assert plain.variance_ratio == pytest.approx(in_order(10_000_000, 50), rel=0.01)
+    assert plain.blocks_per_batch == 1
+    assert blocks.variance_ratio == pytest.approx(1 + 49 / 16, rel=0.25)
     expected = 16 * (1 - math.comb(1_500, 50) / math.comb(1_600, 50))
-    assert expected in known(blocks.blocks_per_batch)
+    assert blocks.blocks_per_batch == pytest.approx(expected, rel=0.02)
+    assert blocks.blocks_per_batch_shuffled == pytest.approx(50, rel=0.01)
 
 
 # --- samples against whole orders ----------------------------------------------------------------
+
+
+def in_rows(found: Trace) -> Array:
+    """The one record of each row."""
+    records = np.full(int(found.counts.sum()), -1)
+    for taken in found.taken:
+        assert (records[taken.rows] == -1).all()
+        records[taken.rows] = taken.records
+    return records
 
 
 def exact(orders: Array, batch: int, block: int) -> tuple[float, float]:
@@ -300,20 +287,20 @@ def test_a_sample_agrees_with_whole_epochs(
     chain = make(MapDataset.range(LONG))
     node = chain._node.with_random_access()
     length = node.length
-    epochs = trace(node, np.arange(MANY * length))
-    ratio, blocks = exact(in_rows(epochs).reshape(MANY, length), 50, 40)
-    whole = known(quality(chain, 50, block=40).variance_ratio)
+    orders = in_rows(trace(node, np.arange(MANY * length))).reshape(MANY, length)
+    ratio, blocks = exact(orders, 50, 40)
+    whole = quality(chain, 50, block=40)
     monkeypatch.setattr(
-        batch_sample, "MOST_POSITIONS", 400_000 if "window" in node.label else 20_000
+        batch_sample, "MOST_POSITIONS", 400_000 if "window" in node.label else 100_000
     )
+    monkeypatch.setattr(batch_sample, "MOST_ROWS", 20_000)
     found = quality(chain, 50, block=40)
-    sampled = known(found.variance_ratio)
-    assert not sampled.is_exact
-    # The figures of twelve epochs are known only to a few percent.
-    assert 0.9 * sampled.low <= ratio <= 1.1 * sampled.high
-    assert 0.9 * sampled.low <= whole.middle <= 1.1 * sampled.high
-    assert 0.97 * known(found.blocks_per_batch).low <= blocks
-    assert blocks <= 1.03 * known(found.blocks_per_batch).high
+    assert not found.is_exact
+    assert found.variance_ratio == pytest.approx(ratio, rel=0.3)
+    assert whole.variance_ratio == pytest.approx(ratio, rel=0.25)
+    assert found.blocks_per_batch == pytest.approx(blocks, rel=0.05)
+    shuffled = whole.blocks_per_batch_shuffled
+    assert found.blocks_per_batch_shuffled == pytest.approx(shuffled, rel=0.02)
     assert found == quality(chain, 50, block=40)
 
 
@@ -334,20 +321,20 @@ class CountingMap:
         return 0, index
 
 
-def test_of_a_long_order_some_is_looked_at_and_the_interval_says_so() -> None:
+def test_of_a_long_order_some_is_looked_at() -> None:
     selection = CountingMap(10_000_000)
     chain = MapDataset.select_from_datasets([MapDataset.range(10_000_000)], selection)
     found = quality(chain.batch(64), block=100)
     assert 64 * 16 <= selection.asked < 500_000
-    ratio = known(found.variance_ratio)
-    assert not ratio.is_exact
-    assert in_order(10_000_000, 64) in widened(ratio)
-    assert ratio.high - ratio.low < 0.1 * ratio.middle
+    assert found.variance_ratio == pytest.approx(in_order(10_000_000, 64), rel=0.1)
 
 
-def test_the_same_chain_has_the_same_quality() -> None:
-    chain = MapDataset.range(3_000_000).window_shuffle(5_000, 1).batch(64)
-    assert quality(chain, block=100) == quality(chain, block=100)
+def test_few_windows_are_noted() -> None:
+    data = MapDataset.range(3_000_000)
+    found = quality(data.block_shuffle(1, block=10_000, window_blocks=100).batch(64))
+    assert found == quality(data.block_shuffle(1, block=10_000, window_blocks=100).batch(64))
+    assert "the ratio is rough" in found.notes[-1]
+    assert quality(data.shuffle(1).batch(64), block=100).notes == ()
 
 
 # --- chains --------------------------------------------------------------------------------------
@@ -381,7 +368,7 @@ def test_nothing_is_read_and_no_function_is_called() -> None:
     stream = chain.random_map(not_called, seed=1).map_with_index(not_called).to_iter_dataset()
     found = quality(stream.filter(not_called).batch(25).map(not_called))
     assert found.blocks == 50
-    assert known(found.blocks_per_batch_shuffled).low in known(found.blocks_per_batch)
+    assert found.blocks_per_batch == pytest.approx(found.blocks_per_batch_shuffled, rel=0.02)
     assert found.notes == ("filters are assumed to drop nothing",)
 
 
@@ -390,102 +377,19 @@ def test_blocks_whose_records_are_not_consecutive() -> None:
     places = np.arange(1_000).reshape(100, 10).T.ravel()
     source = Unreadable(Blocks(np.arange(0, 1_001, 100), lambda at: places[at]))
     found = quality(MapDataset.source(source).batch(10))
-    assert (found.blocks, found.blocks_per_batch) == (10, Amount.exactly(10))
+    assert (found.blocks, found.blocks_per_batch) == (10, 10)
 
 
 def test_bounds_of_blocks_may_be_given() -> None:
     found = quality(range(100), 10, block=[0, 5, 50, 100])
-    assert found.blocks_per_batch == Amount.exactly(1.1)
-    assert found.blocks == 3
+    assert (found.blocks, found.blocks_per_batch) == (3, 1.1)
 
 
 def test_an_index_may_come_twice_or_never() -> None:
     found = quality([0, 0, 9, 9], 2, block=5)
-    assert (found.records, found.blocks_per_batch) == (4, Amount.exactly(1))
+    assert (found.records, found.blocks_per_batch) == (4, 1)
     # The records have the variance of 0, 0, 9, 9; means of two of them have a third of it.
-    assert known(found.variance_ratio).low == pytest.approx(3)
-
-
-N = 37
-STREAMS: dict[str, Callable[[], Any]] = {
-    "in order": lambda: MapDataset.range(N),
-    "reversed": lambda: MapDataset.range(N)[::-1],
-    "block_shuffle": lambda: MapDataset.range(N).block_shuffle(1, block=4, window_blocks=3),
-    "batch of batch": lambda: MapDataset.range(36).shuffle(2).batch(4).shuffle(3).batch(2),
-    "repeat": lambda: MapDataset.range(N).shuffle(2).repeat(3).batch(5),
-    "same repeat": lambda: MapDataset.range(N).shuffle(2).repeat(2, reseed_each_epoch=False),
-    "mix": lambda: MapDataset.mix([MapDataset.range(N).shuffle(1), MapDataset.range(N)], [2, 1]),
-    "shuffled batches": lambda: MapDataset.range(N).batch(5).shuffle(3),
-    "mix of batches": lambda: MapDataset.mix(
-        [MapDataset.range(36).batch(4).shuffle(1), MapDataset.range(36)[::-1].batch(3)]
-    ).shuffle(2),
-    "concatenate": lambda: MapDataset.concatenate(
-        [MapDataset.range(20)[::2].batch(3), MapDataset.range(N).shuffle(1).batch(7)]
-    ),
-    "stream window": lambda: MapDataset.range(N).to_iter_dataset().window_shuffle(5, 3).batch(4),
-    "stream repeat": lambda: MapDataset.range(N).shuffle(1).to_iter_dataset().repeat(2).batch(5),
-    "stream limit": lambda: MapDataset.range(N).to_iter_dataset().limit(11).window_shuffle(7, 2),
-    "endless limit": lambda: MapDataset.range(N).shuffle(1).repeat().to_iter_dataset().limit(90),
-    "drop": lambda: MapDataset.range(N).to_iter_dataset().batch(5, drop_remainder=True),
-    "workers": lambda: MapDataset.range(N).shuffle(3).to_iter_dataset().batch(4).mp_prefetch(0),
-}
-
-
-def traced(dataset: Any, count: int) -> Trace:
-    """What the first elements are made of."""
-    return trace(dataset._node.with_random_access(), np.arange(count))
-
-
-def in_rows(found: Trace) -> Array:
-    """The one record of each row."""
-    records = np.full(int(found.counts.sum()), -1)
-    for taken in found.taken:
-        assert (records[taken.rows] == -1).all()
-        records[taken.rows] = taken.records
-    return records
-
-
-def by_leaf(dataset: Any, count: int) -> list[tuple[int, int]]:
-    """The number of each leaf in the chain, with the records of each row; of the first elements."""
-    node = dataset._node.with_random_access()
-    numbers = {key: number for number, key in enumerate(leaves_of(node))}
-    rows: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-    for taken in trace(node, np.arange(count)).taken:
-        for row, record in zip(taken.rows.tolist(), taken.records.tolist(), strict=True):
-            rows[row].append((numbers[id(taken.leaf)], record))
-    return [pair for row in rows for pair in row]
-
-
-@pytest.mark.parametrize("make", STREAMS.values(), ids=STREAMS.keys())
-def test_the_order_is_that_of_the_elements(make: Callable[[], Any]) -> None:
-    dataset = make()
-    elements = [np.ravel(element).tolist() for element in dataset]
-    found = traced(dataset, len(elements))
-    ends = np.cumsum(found.counts)[:-1]
-    # Elements of a range are their own indices; a mixture takes both from one range.
-    assert [part.tolist() for part in np.split(in_rows(found), ends)] == elements
-
-
-def test_ranks_count_on_over_the_sources() -> None:
-    first, second = np.arange(10), np.arange(20)
-    data = MapDataset.concatenate([MapDataset.source(second), MapDataset.source(first)])
-    places = [(0, k) for k in range(15, 20)] + [(1, k) for k in range(5)]
-    assert by_leaf(data[15:25], 10) == places
-    # In order, ranks that run on over both have the figures of one source of 30 records.
-    one = quality(MapDataset.range(30).batch(5)).variance_ratio
-    assert quality(data.batch(5)).variance_ratio == one
-    assert quality(data.batch(5), block=5).notes == (
-        "ranks run on over 2 sources, one after the other",
-    )
-
-
-def test_streams_of_streams() -> None:
-    streams = [MapDataset.source(np.arange(n)).to_iter_dataset() for n in (12, 9)]
-    mixed = windrow.IterDataset.mix(streams)
-    assert by_leaf(mixed, 6) == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
-    zipped = windrow.IterDataset.zip(streams, strict=False)
-    assert zipped._node.with_random_access().length == 9
-    assert by_leaf(zipped, 2) == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert found.variance_ratio == pytest.approx(3)
 
 
 def test_a_zip_has_the_quality_of_its_datasets() -> None:
@@ -493,8 +397,8 @@ def test_a_zip_has_the_quality_of_its_datasets() -> None:
     both = MapDataset.zip([MapDataset.source(images), MapDataset.source(labels)])
     found = quality(both.batch(32), block=32)
     assert (found.records, found.batch_size, found.blocks) == (640, 32, 40)
-    assert found.blocks_per_batch == Amount.exactly(2)
-    assert known(found.variance_ratio).low == pytest.approx(in_order(640, 32))
+    assert found.blocks_per_batch == 2
+    assert found.variance_ratio == pytest.approx(in_order(640, 32))
 
 
 @pytest.mark.parametrize("times", [None, 3])
@@ -502,7 +406,7 @@ def test_a_repeat_is_looked_at_by_its_epochs(times: int | None) -> None:
     chain = MapDataset.range(640).batch(32)
     assert quality(chain.repeat(times), block=10) == quality(chain, block=10)
     shuffled = MapDataset.range(640).shuffle(1).to_iter_dataset().repeat(times).batch(32)
-    assert 1.0 in known(quality(shuffled).variance_ratio)
+    assert quality(shuffled).variance_ratio == pytest.approx(1, rel=0.15)
 
 
 @pytest.mark.parametrize("batch", [7, 10, 30, 99])
@@ -513,11 +417,7 @@ def test_batches_that_go_over_epochs_are_looked_at_until_one_ends_with_an_epoch(
     ratio, different, _ = by_hand(list(range(100)) * epochs, batch, 10)
     # By hand the records of all these epochs are shuffled, and here the records of one.
     ratio *= (100 * epochs - batch) / (100 * epochs - 1) / ((100 - batch) / 99)
-    assert known(found.variance_ratio).is_exact
-    assert known(found.variance_ratio).low == pytest.approx(ratio)
-    assert known(found.blocks_per_batch).low == pytest.approx(different)
-    drawn = 10 * (1 - math.comb(90, batch) / math.comb(100, batch))
-    assert known(found.blocks_per_batch_shuffled).low == pytest.approx(drawn)
+    check(found, (ratio, different, 10 * (1 - math.comb(90, batch) / math.comb(100, batch))))
 
 
 @pytest.mark.parametrize("records", [100, 999_983, 10**9 + 7])
@@ -525,24 +425,21 @@ def test_batches_that_go_over_epochs_are_looked_at_until_one_ends_with_an_epoch(
 def test_an_epoch_has_its_records_whatever_the_batches_are(records: int, times: int | None) -> None:
     found = quality(MapDataset.range(records).shuffle(1).repeat(times).batch(7), block=10)
     assert found.records == records
-    assert known(found.variance_ratio).low > 0
+    assert known(found.variance_ratio) > 0
 
 
 def test_a_batch_of_more_than_an_epoch_has_no_ratio() -> None:
     found = quality(MapDataset.range(30).shuffle(1).repeat().batch(70), block=10)
     assert (found.records, found.batch_size, found.variance_ratio) == (30, 70, None)
     assert "a batch is more than an epoch, in any order" in str(found)
-    assert (found.blocks_per_batch, found.blocks_per_batch_shuffled) == (
-        Amount(3, 3),
-        Amount.exactly(3),
-    )
+    assert (found.blocks_per_batch, found.blocks_per_batch_shuffled) == (3, 3)
 
 
 def test_an_endless_mixture() -> None:
     data = [MapDataset.range(500).shuffle(1).repeat(), MapDataset.range(300).shuffle(2).repeat()]
     found = quality(MapDataset.mix(data, [1, 3]).batch(20))
     assert found.records == 800
-    assert known(found.variance_ratio).high < 2
+    assert known(found.variance_ratio) < 2
 
 
 def test_a_batch_size_replaces_that_of_the_chain() -> None:
@@ -551,9 +448,11 @@ def test_a_batch_size_replaces_that_of_the_chain() -> None:
     assert quality(MapDataset.range(640), 64) == quality(MapDataset.range(640).batch(64))
 
 
-def test_an_epoch_of_one_batch_has_no_ratio() -> None:
-    found = quality(MapDataset.range(10).batch(10))
+@pytest.mark.parametrize("records", [1, 10])
+def test_an_epoch_of_one_batch_has_no_ratio(records: int) -> None:
+    found = quality(MapDataset.range(records).batch(10), records, block=2)
     assert (found.variance_ratio, found.worth) == (None, None)
+    assert found.blocks_per_batch == found.blocks_per_batch_shuffled == -(-records // 2)
     assert "an epoch is one batch, in any order" in str(found)
 
 
@@ -579,24 +478,7 @@ def test_a_chain_without_a_batch_is_looked_at_as_if_it_had_one() -> None:
 
 def test_a_batch_counts_as_much_as_fewer_records_drawn_at_random() -> None:
     found = quality(MapDataset.range(1_000).batch(50))
-    assert known(found.worth).low == pytest.approx(50 / in_order(1_000, 50))
-
-
-def test_an_interval_is_as_wide_as_its_runs_differ() -> None:
-    values = np.array([1.0, 3.0, 2.0, 4.0])
-    assert amount(values, np.arange(4), is_exact=True) == Amount.exactly(2.5)
-    # Steps of 2, -1 and 2 between four runs: the error is the root of 9 / 24.
-    found = amount(values, np.arange(4), is_exact=False)
-    wide = (3 + 7.5 / 3 + 17.25 / 9) * 0.375**0.5  # of four runs: three errors are not enough
-    assert (found.low, found.high) == pytest.approx((max(0, 2.5 - wide), 2.5 + wide))
-    halves = amount(values, np.array([0]), is_exact=False)
-    assert (halves.low, halves.high) == pytest.approx((0.0, 2.5 + 0.5 * (3 + 7.5 + 17.25)))
-    assert amount(values[:1], np.array([0]), is_exact=False) == Amount(0.0, 4.0)
-    many = np.tile([1.0, 3.0], 5_000)
-    found = amount(many, np.arange(10_000), is_exact=False)
-    assert (found.low, found.high) == pytest.approx(
-        (2 - 3 * 2e-4**0.5, 2 + 3 * 2e-4**0.5), abs=1e-4
-    )
+    assert found.worth == pytest.approx(50 / in_order(1_000, 50))
 
 
 # --- as JSON and as text -------------------------------------------------------------------------
@@ -605,15 +487,18 @@ def test_an_interval_is_as_wide_as_its_runs_differ() -> None:
 def test_json_and_text() -> None:
     found = quality(MapDataset.range(1_000).shuffle(1).batch(50), block=10)
     plain = json.loads(json.dumps(found.to_json()))
-    ratio = known(found.variance_ratio)
-    assert plain["variance_ratio"] == {"low": ratio.low, "high": ratio.high}
-    assert (plain["batch_size"], plain["notes"]) == (50, [])
+    assert plain["variance_ratio"] == found.variance_ratio
+    assert (plain["batch_size"], plain["is_exact"], plain["notes"]) == (50, False, [])
     assert str(found).splitlines() == [
         "batches of 50 of 1,000 records",
-        f"  blocks in a batch: {found.blocks_per_batch} of 100; under a global shuffle 40.3",
-        f"  variance of batch means on sorted data: {ratio} times the variance of a global shuffle",
-        f"  so a batch is worth {found.worth} records drawn at random from the epoch",
+        f"  blocks in a batch: ≈{found.blocks_per_batch:.3g} of 100; under a global shuffle"
+        f" ≈{found.blocks_per_batch_shuffled:.3g}",
+        f"  variance of batch means on sorted data: ≈{found.variance_ratio:.3g} times the variance of"
+        " a global shuffle",
+        f"  so a batch is worth ≈{found.worth:.3g} records drawn at random from the epoch",
     ]
+    plain_order = str(quality(MapDataset.range(100_000).batch(2_000), block=10)).splitlines()
+    assert plain_order[2].startswith("  variance of batch means on sorted data: 2,040 times")
 
 
 def test_without_blocks_the_text_says_so() -> None:
@@ -664,25 +549,16 @@ def test_a_huge_batch_is_refused() -> None:
 def test_a_huge_dataset_is_looked_at_here_and_there() -> None:
     found = quality(MapDataset.range(2**61).shuffle(1).batch(32), block=2**20)
     assert (found.blocks, found.records) == (2**41, 2**61)
-    assert known(found.blocks_per_batch_shuffled).low == pytest.approx(32)
-    assert known(found.blocks_per_batch).low == pytest.approx(32, rel=0.01)
-
-
-@given(data=st.data(), records=st.sampled_from([2, 50, 16_384, 16_385, 30_000]))
-def test_blocks_that_a_global_shuffle_draws(data: st.DataObject, records: int) -> None:
-    batch = data.draw(st.integers(1, records // 2))
-    size = data.draw(st.integers(1, records // 2))
-    none = fractions.Fraction(math.comb(records - size, batch), math.comb(records, batch))
-    found = blocks_if_shuffled(np.array([float(size)]), np.array([3.0]), records, batch)
-    assert found == pytest.approx(float(3 * (1 - none)), rel=1e-6)
+    assert found.blocks_per_batch_shuffled == pytest.approx(32)
+    assert found.blocks_per_batch == pytest.approx(32, rel=0.01)
 
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_blocks_of_a_long_order_are_those_of_the_formula(step: int) -> None:
     chain = MapDataset.range(20_000_000)[::step].batch(40)
     found = quality(chain, block=2_000_000)
-    assert known(found.blocks_per_batch_shuffled).low == pytest.approx(10 * (1 - 0.9**40), rel=1e-4)
-    assert 1 in widened(known(found.blocks_per_batch))
+    assert found.blocks_per_batch_shuffled == pytest.approx(10 * (1 - 0.9**40), rel=0.01)
+    assert found.blocks_per_batch == pytest.approx(1, abs=0.01)
 
 
 def test_a_zip_of_batches_that_differ_in_size_has_no_quality() -> None:

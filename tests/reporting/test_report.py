@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import windrow
@@ -26,7 +26,6 @@ from tests.report_pages import (
     brighter,
     chain_of_pictures,
     chain_of_tokens,
-    dots,
     measured,
 )
 from windrow import IterDataset, MapDataset
@@ -34,7 +33,6 @@ from windrow.errors import ArgumentError, ConversionError, NotFoundError, PlanEr
 from windrow.reporting.charts import activities_chart, in_time
 from windrow.reporting.elements import sample_of
 from windrow.reporting.html import chart, page, table
-from windrow.reporting.order import order_of
 from windrow.reporting.plan import plan_html
 
 pytestmark = pytest.mark.jobs
@@ -59,21 +57,7 @@ def test_a_page_has_the_plan_the_costs_the_order_and_the_elements(tmp_path: Path
     for line in dataset.explain().nodes[1:]:
         assert line.label in found.said
     assert "600 elements per epoch" in found.said
-    assert set(found.charts()) == {"bytes", "order-epoch"}
-    assert len(dots(found.charts()["order-epoch"])) == 600
-
-
-def test_every_record_stands_at_its_position(tmp_path: Path) -> None:
-    dataset = chain_of_pictures(tmp_path)
-    order = MapDataset.range(600)
-    shuffled = dataset._node.parent.parent  # below batch and map
-    expected = [int(at) for at in range(600)]
-    found = dots(page_of(dataset, tmp_path).charts()["order-epoch"])
-    positions = [x for x, _ in found]
-    assert positions == [at / 8 for at in expected]
-    labels = MapDataset(shuffled).read(expected)["label"]
-    assert [y % 10 for _, y in found] == labels.tolist()
-    assert sorted(y for _, y in found) == list(order)
+    assert set(found.charts()) == {"bytes"}
 
 
 def test_an_iterator_has_its_time_and_what_was_measured(tmp_path: Path) -> None:
@@ -210,24 +194,24 @@ CHAINS: dict[str, tuple[Callable[[], Any], str]] = {
     "empty": (lambda: MapDataset.source([]), "There is no element."),
     "one record": (lambda: MapDataset.source([np.zeros((4, 4))]), "4 x 4 float64"),
     "endless": (lambda: MapDataset.range(9).shuffle(seed=0).repeat(), "for ever"),
-    "endless batches": (lambda: MapDataset.range(9).repeat().batch(4), "epoch of several"),
+    "endless batches": (lambda: MapDataset.range(9).repeat().batch(4), "for ever"),
     "numbers": (lambda: MapDataset.range(5), "element 4"),
     "strings": (lambda: MapDataset.source(["a string that is long enough to be seen"] * 3), "a string that"),
     "bytes": (lambda: MapDataset.source([b"\x00\xff\x01" * 9, b""]), "value"),
-    "tokens": (chain_of_tokens, "source 2"),
+    "tokens": (chain_of_tokens, "the text of"),
     "objects": (lambda: MapDataset.source([Odd("x"), Odd("y")]), "Odd"),
     "nothing": (lambda: MapDataset.source([None, None]), "There is no element."),
     "all dropped": (lambda: MapDataset.range(9).filter(lambda n: n > 9), "There is no element."),
-    "half dropped": (lambda: MapDataset.range(9).filter(lambda n: n % 2), "what the filter drops"),
+    "half dropped": (lambda: MapDataset.range(9).filter(lambda n: n % 2), "element 2"),
     "failing": (lambda: MapDataset.range(9).map(_bad), "ValueError: no 0 <b>today</b>"),
     "deep": (lambda: _deep(), "7 x 3 float32"),
     "stream": (lambda: MapDataset.range(40).to_iter_dataset().window_shuffle(8, seed=1), "element 7"),
-    "mixed streams": (lambda: _mixed(), "source 2"),
+    "mixed streams": (lambda: _mixed(), "element 0, row 2"),
     "zipped": (lambda: MapDataset.zip([MapDataset.range(6), chain_of_tokens()[:6]]), "element 5"),
     "lines": (lambda: MapDataset.source(np.random.default_rng(0).random((5, 60))), "60 float64"),
     "ragged": (lambda: MapDataset.source([np.zeros(3), np.zeros((0,)), np.ones((2, 2))]), "element 2"),
-    "selected": (lambda: _selected(), "source 2"),
-    "times": (lambda: MapDataset.source({"at": TIMES, "x": np.zeros((3, 9))}), "at 2020-01-03"),
+    "selected": (lambda: _selected(), "element 2"),
+    "times": (lambda: MapDataset.source({"at": TIMES, "x": np.zeros((3, 9))}), "2020-01-03"),
     "many": (lambda: _many(), "and 24 more"),
     "one source twice": (lambda: _reread(), "over all nodes that read it"),
     "itself twice": (lambda: _twice(), "again"),
@@ -293,9 +277,8 @@ def test_functions_run_here_and_no_worker_is_started(tmp_path: Path) -> None:
 def test_without_elements_nothing_is_read(tmp_path: Path) -> None:
     source = Counting(200)
     dataset = MapDataset.source(source).shuffle(seed=1).batch(4)
-    found = page_of(dataset, tmp_path, elements=0)
+    page_of(dataset, tmp_path, elements=0)
     assert source.read == []
-    assert len(dots(found.charts()["order-epoch"])) == 200
 
 
 def shuffled(source: Counting) -> Any:
@@ -339,95 +322,6 @@ def test_records_for_filters_and_windows_are_read_many_at_a_time(name: str) -> N
     assert source.read == list(range(len(source.read)))
     assert wanted <= len(source.read) <= min(wanted + 500, 4 * wanted + 1)
     assert source.calls <= 8
-
-
-def test_an_order_that_can_not_be_worked_out_is_told(tmp_path: Path) -> None:
-    class Failing(_Selection):
-        def __init__(self, calls: float) -> None:
-            self.calls = calls
-
-        def __getitem__(self, index: int) -> tuple[int, int]:
-            self.calls -= 1
-            if self.calls < 0:
-                raise KeyError(f"no {index}")
-            return super().__getitem__(index)
-
-    def dataset(selection: Failing) -> MapDataset[Any]:
-        return MapDataset.select_from_datasets([MapDataset.range(9)] * 2, selection)
-
-    counting = Failing(1e9)
-    dataset(counting).explain()
-    asked = int(1e9 - counting.calls)
-    found = page_of(dataset(Failing(asked)), tmp_path, elements=0)
-    assert "The order cannot be drawn: KeyError: 'no 0'" in found.said
-
-
-# --- the order -----------------------------------------------------------------------------------
-
-ORDERS: dict[str, Callable[[], Any]] = {
-    "in order": lambda: MapDataset.range(50),
-    "shuffled": lambda: MapDataset.range(50).shuffle(seed=4),
-    "windows": lambda: MapDataset.range(50).window_shuffle(7, seed=4),
-    "blocks": lambda: MapDataset.range(50).block_shuffle(seed=4, block=5, window_blocks=3),
-    "sliced": lambda: MapDataset.range(50).shuffle(seed=1)[3:40:3],
-    "reversed": lambda: MapDataset.range(50)[::-1],
-    "windows of a stream": lambda: MapDataset.range(50).to_iter_dataset().window_shuffle(7, seed=4),
-    "a limited stream": lambda: MapDataset.range(50).shuffle(seed=2).to_iter_dataset().limit(30),
-    "mapped": lambda: MapDataset.range(50).shuffle(seed=2).map(int).to_iter_dataset().map(int),
-}
-
-
-@pytest.mark.parametrize("name", ORDERS)
-def test_the_order_is_the_one_that_comes(name: str) -> None:
-    dataset = ORDERS[name]()
-    order = order_of(dataset._node)
-    assert order.is_whole
-    assert order.records.tolist() == list(dataset)
-    assert order.positions.tolist() == list(range(len(order.records)))
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@given(records=st.integers(1, 40), size=st.integers(1, 9), drop=st.booleans())
-def test_rows_stand_inside_their_batch(records: int, size: int, drop: bool, stream: bool) -> None:
-    below: Any = MapDataset.range(records).shuffle(seed=1)
-    below = below.to_iter_dataset() if stream else below
-    dataset = below.batch(size, drop_remainder=drop)
-    order = order_of(dataset._node)
-    found: dict[int, list[int]] = {}
-    for position, record in zip(order.positions.tolist(), order.records.tolist(), strict=True):
-        found.setdefault(int(position), []).append(record)
-    assert found == {at: batch.tolist() for at, batch in enumerate(dataset)}
-
-
-@given(records=st.integers(300, 5000), size=st.integers(1, 70), seed=st.integers(0, 9))
-@settings(max_examples=30)
-def test_a_sample_is_of_the_whole_epoch(records: int, size: int, seed: int) -> None:
-    dataset = MapDataset.range(records).shuffle(seed=seed).batch(size)
-    order = order_of(dataset._node, points=200)
-    assert not order.is_whole
-    assert order.elements == len(dataset)
-    # Rows that the last batch lacks are not records.
-    assert 200 * records / (len(dataset) * size) - 2 <= len(order.records) <= 200
-    batches = list(dataset)
-    for position, record in zip(order.positions.tolist(), order.records.tolist(), strict=True):
-        assert record in batches[int(position)]
-    # One in each of as many equal parts.
-    shares = np.sort(order.positions) / len(dataset) * 200
-    assert np.abs(shares - np.arange(len(shares))).max() <= 2 + 200 / len(dataset)
-
-
-def test_an_epoch_of_any_length_is_sampled() -> None:
-    order = order_of(MapDataset.range(2**61).batch(1000).map(int).repeat()._node)
-    assert len(order.records) == 20_000
-    assert order.records.max() < 2**61
-    assert (np.diff(order.records) > 0).all()
-
-
-def test_the_beginning_has_all_its_records() -> None:
-    dataset = MapDataset.range(10_000).shuffle(seed=1)
-    order = order_of(dataset._node, points=50, beginning=True)
-    assert order.records.tolist() == dataset[:50].read(range(50)).tolist()
-    assert (order.elements, order.is_whole) == (50, True)
 
 
 # --- wrong arguments and faults ------------------------------------------------------------------

@@ -16,7 +16,6 @@ from tests.processes import LIMIT_S, until
 from tests.report_pages import HOSTILE, Told, chain_of_pictures, chain_of_tokens, measured
 from windrow import MapDataset
 from windrow.reporting.html import page
-from windrow.reporting.order import order_of
 
 pytestmark = pytest.mark.report
 
@@ -134,59 +133,11 @@ def test_datasets_that_are_joined_stand_side_by_side(look: Look) -> None:
 # --- charts --------------------------------------------------------------------------------------
 
 
-def test_the_order_has_a_dot_for_each_record(look: Look) -> None:
-    order = order_of(MapDataset.range(10**7).shuffle(seed=5).batch(100)._node)
-    looked = look("many")
-    assert subpaths(looked, "#order-epoch") == [20_000]
-    assert subpaths(looked, "#order-beginning") == [2_000]
-    assert axis(looked, "order-epoch", "xaxis") == [0, 100_000]
-    low, high = axis(looked, "order-epoch", "yaxis")
-    assert low < 0 < 10**7 < high < 1.05 * 10**7
-    seen = dots_in(looked, "order-epoch")
-    xs = order.positions / 100_000
-    ys = (order.records - low) / (high - low)
-    assert np.abs(seen - np.stack([xs, ys], axis=1)).max() < 0.01
-
-
-def subpaths(looked: Looked, chart: str) -> list[int]:
-    """Dots of each path that is drawn over a chart."""
-    found: list[int] = looked.told(
-        "s => [...document.querySelectorAll(s)].map(p => p.getAttribute('d').split('M').length-1)",
-        f"{chart} .shapelayer path",
-    )
-    return found
-
-
 def axis(looked: Looked, chart: str, name: str) -> list[float]:
     found: list[float] = looked.told(
         "([chart, name]) => document.getElementById(chart)._fullLayout[name].range", [chart, name]
     )
     return found
-
-
-def dots_in(looked: Looked, chart: str) -> npt.NDArray[np.float64]:
-    """Where the dots of a chart are, as shares of its width and, from below, of its height."""
-    path, width, height, left, top = looked.told(
-        """chart => {
-          const place = document.getElementById(chart), size = place._fullLayout._size;
-          const path = place.querySelector(".shapelayer path").getAttribute("d");
-          return [path, size.w, size.h, size.l, size.t];
-        }""",
-        chart,
-    )
-    pairs = [part.partition("H")[0].split(",") for part in path.split("M")[1:]]
-    found: npt.NDArray[np.float64] = np.array(pairs, np.float64)
-    found = (found - [left, top]) / [width, height]
-    found[:, 1] = 1 - found[:, 1]
-    return found
-
-
-def test_dots_are_seen(look: Look) -> None:
-    looked = look("many")
-    pixels = pixels_of(looked.picture("#order-epoch .cartesianlayer"))
-    blue = (pixels[..., 2].astype(int) - pixels[..., 0] > 60).mean()
-    # 20,000 dots of 3 square pixels on some 500 x 320.
-    assert 0.1 < blue < 0.6
 
 
 def test_the_timeline_shows_reading_mapping_and_waiting(look: Look) -> None:
@@ -247,27 +198,20 @@ def waits(lengths: dict[str, float]) -> float:
 
 def test_pictures_show_the_elements(look: Look) -> None:
     looked = look("pictures")
-    assert len(looked.boxes("#elements figure img")) == 8
-    captions = looked.texts("#elements figcaption")
-    assert captions[0].startswith("element 0, row 0\nlabel ")
-    shown = pixels_of(looked.picture("#elements figure img"))
+    shown = pixels_of(looked.picture("#elements img.grid"))
     # Chunks have their pixels in rows of rising shades, halved: no more than 125.
-    assert len(np.unique(shown[20:-20, 20:-20].reshape(-1, 3), axis=0)) > 20
+    assert len(np.unique(shown.reshape(-1, 3), axis=0)) > 20
+    assert looked.texts("#elements tbody th")[0] == "element 0, row 0"
 
 
 def test_tokens_and_texts_are_told(look: Look) -> None:
     looked = look("tokens")
     assert looked.told("document.title") == HOSTILE
     assert looked.texts("h1") == [HOSTILE]
-    numbers = looked.texts("#elements .tokens:first-child span")
-    first = [int(number) for number in numbers[:40]]
-    assert first == list(range(first[0], first[0] + 40))
-    colours = looked.told(
-        "[...document.querySelectorAll('#elements .tokens span')].slice(0, 40)"
-        ".map(e => getComputedStyle(e).backgroundColor)"
-    )
-    assert len(set(colours)) > 10
-    assert f"the text of {first[0]}" in looked.texts("#elements .words")[0]
+    tokens, words = looked.texts("#elements tbody tr:first-child td")
+    first = int(tokens.split()[0])
+    assert tokens == " ".join(str(first + at) for at in range(8)) + " and 32 more"
+    assert words.startswith(f"the text of {first}")
 
 
 # --- looks ---------------------------------------------------------------------------------------
@@ -280,11 +224,7 @@ def test_words_are_read_on_light_and_on_dark(dark: bool, look: Look) -> None:
     assert (ground < 0.05) == dark
     for selector in ("body", ".soft", "figcaption", "td", "thead th", ".node small"):
         assert contrast(looked, selector, "color", ground) > 4.5, selector
-    for selector in (
-        "#timeline .x3title",
-        "#activities .ytick text",
-        "#order-epoch .infolayer text",
-    ):
+    for selector in ("#timeline .x3title", "#activities .ytick text"):
         assert contrast(looked, selector, "fill", ground) > 4.5, selector
     picture = pixels_of(looked.picture())
     assert (picture.mean() < 80) == dark

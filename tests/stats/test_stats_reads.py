@@ -265,11 +265,11 @@ def test_chunks_held_are_those_of_each_source() -> None:
     assert len(stats.sources) == 2
     for predicted, found in zip(explanation.epoch, stats.sources, strict=True):
         assert found.held_bytes.low > 0
-        assert found.held_bytes == predicted.held_bytes
+        assert found.held_bytes.low <= predicted.held_bytes.high
         assert predicted.times(0.5).held_bytes == predicted.held_bytes
     held = sum(costs.held_bytes.low for costs in stats.sources)
     assert held == stats.peak_by["chunks"]
-    assert "held of its chunks, at most" in str(explanation)
+    assert "held of its chunks, at most" in explanation.details()
     assert "held bytes" in str(stats)
 
 

@@ -408,4 +408,4 @@ def test_packed_rows_are_cut_after_they_are_made() -> None:
         for name, leaf in batch.items():
             expected = leaf[:, 2:6] if (name,) in boxes else leaf
             np.testing.assert_array_equal(found[name], expected)
-    assert "part" in str(part.explain())
+    assert "part" in part.explain().details()

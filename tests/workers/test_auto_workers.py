@@ -312,7 +312,7 @@ def test_the_chain_says_what_it_will_do() -> None:
     assert dataset._node.written == "mp_prefetch('auto')"
     most = MultiprocessingOptions("auto").most_workers
     text = f"in this process or up to {most} worker processes, as the first elements show"
-    assert text in str(dataset.explain())
+    assert text in dataset.explain().details()
 
 
 def test_stats_say_what_was_chosen() -> None:

@@ -390,13 +390,13 @@ def test_pictures_of_a_dataset_are_drawn(tmp_path: Path, run: Run) -> None:
     pytest.importorskip("matplotlib")
     kitchen = kitchen_folder(tmp_path)
     for path in (kitchen, kitchen.parent):
-        sheet = tmp_path / f"{path.name}.html"
+        picture = tmp_path / f"{path.name}.png"
         code, _, err = run(
-            "inspect", path, "--sheet", sheet, "--field", "image", "--records", "0,3"
+            "inspect", path, "--picture", picture, "--field", "image", "--records", "0,3"
         )
         assert code == 0
         assert "2 records of" in err
-        assert sheet.stat().st_size > 1000
+        assert picture.stat().st_size > 1000
 
 
 def test_bench_reads_examples_of_a_split(folder: Path, run: Run) -> None:

@@ -74,9 +74,8 @@ def test_volumes_with_compressed_files(tmp_path: Path, ending: str, encoding: st
     assert f"chunk by chunk (chunk files end in {ending})" in repr(source)
     read = pickle.loads(pickle.dumps(source)).read(np.arange(11))
     np.testing.assert_array_equal(read[..., 0], VOLUME)
-    windows = WindowDataSource(tmp_path / "v", {"x": "24nm", "y": 3}, coordinates=["x"])
-    np.testing.assert_array_equal(windows[4]["v"][..., 0], VOLUME[3:6, 3:6])
-    assert windows[4]["x"].tolist() == [52.0, 60.0, 68.0]
+    windows = WindowDataSource(tmp_path / "v", {"x": 3, "y": 3})
+    np.testing.assert_array_equal(windows[4][..., 0], VOLUME[3:6, 3:6])
     report = windrow.verify(source, missing="error", progress=False)
     assert (report.missing, report.chunks, report.untold) == (0, 18, 0)
     (bad,) = report.bad  # other readers do not find them

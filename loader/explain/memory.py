@@ -1,0 +1,135 @@
+"""Memory: a bound of the bytes that the buffers of an iterator hold.
+
+Each kind of buffer has a budget, and the chain may have less to put into it. The bound is the sum of
+the smaller of the two, over all kinds and streams.
+
+Invariant: no run holds more, where the bytes of elements are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from windrow.core.machine import shared_bytes_of
+from windrow.engine.budgets import CacheRoom, budget_of, rooms
+from windrow.engine.chunk_prefetch import EARLY_BYTES, TICKET_BYTES
+from windrow.engine.prefetch import FREE_BYTES
+from windrow.explain.dry_run import DryRun, PlannedPart, may_end_early
+from windrow.sources.chunks import LaidOutSource
+from windrow.sources.remote.options import is_remote_source
+from windrow.transforms.nodes import Node, ToStreamNode, chains_of
+
+
+def rooms_of(node: Node, stream: ToStreamNode) -> tuple[list[CacheRoom], int]:
+    """The budgets of one of the streams of a chain, and the bytes for records that it plans."""
+    sources = list({id(s): s for s in stream.sources() if isinstance(s, LaidOutSource)}.values())
+    if not sources or not stream.read_options.ahead:
+        return [], 0
+    remote = any(map(is_remote_source, sources))
+    share = budget_of(stream.read_options, remote=remote).share(1 / len(chains_of(node)))
+    found, budget = rooms(sources, share)
+    return found, budget.horizon_bytes
+
+
+class Bound(NamedTuple):
+    """The most bytes that each kind of buffer holds, and of chunks by the `id` of their source."""
+
+    by: dict[str, int]
+    held: dict[int, int]
+
+
+def bound_of(node: Node, run: DryRun, ran: Node) -> Bound:
+    """The bound of a whole stream, from a dry run of its first epoch, which is the stream `ran`."""
+    # Then a run of another speed reads and plans no more than this one did.
+    is_whole = run.is_whole and not node.is_endless() and not may_end_early(node)
+    found = dict.fromkeys(("chunks", "planned", "rounds", "queue"), 0)
+    held: dict[int, int] = {}
+    largest = 0
+    for stream, stream_ran in zip(chains_of(node), chains_of(ran), strict=True):
+        batch_bytes = _read_batch_bytes(ran, stream_ran, run)
+        largest = max(largest, batch_bytes)
+        found["rounds"] += 2 * batch_bytes
+        own_rooms, horizon_bytes = rooms_of(node, stream)
+        if own_rooms:
+            seen = run.parts if is_whole else []
+            found["planned"] += _planned_bytes(own_rooms, horizon_bytes, seen, batch_bytes)
+        for room in own_rooms:
+            chunk_bytes = _chunk_bytes(room, seen)
+            found["chunks"] += chunk_bytes
+            held[id(room.source)] = held.get(id(room.source), 0) + chunk_bytes
+    # A block is made of others, and then waits for room in the queue.
+    found["rounds"] += 2 * max(largest, run.largest_block)
+    found["queue"] = _queue_bytes(node, run)
+    workers = _worker_bytes(node, largest)
+    return Bound(found | ({"workers": workers} if workers else {}), held)
+
+
+def _seen_of(room: CacheRoom, seen: Sequence[PlannedPart]) -> list[PlannedPart]:
+    part, source = room.part, room.source
+    rooms_seen = ((own, own.ahead.room) for own in seen)
+    return [own for own, r in rooms_seen if r.source is source and r.part.name == part.name]
+
+
+def _chunk_bytes(room: CacheRoom, seen: Sequence[PlannedPart]) -> int:
+    """Bytes of the slots, which are no more than the chunks that are read."""
+    counts = [len(own.uses.last) for own in _seen_of(room, seen)]
+    return min([room.slots, *([max(counts)] if counts else [])]) * room.chunk_bytes
+
+
+def _planned_bytes(
+    own_rooms: Sequence[CacheRoom],
+    horizon_bytes: int,
+    seen: Sequence[PlannedPart],
+    batch_bytes: int,
+) -> int:
+    """Bytes of the indices of planned read batches, and of columns that have memory already."""
+    fits = all(room.fits for room in own_rooms)
+    columns = min(horizon_bytes, EARLY_BYTES) if fits else horizon_bytes
+    most = FREE_BYTES + columns + 2 * batch_bytes
+    if not seen:
+        return most
+    indices = sum(
+        own.uses.fragments * room.index_bytes
+        + own.uses.records * room.record_bytes
+        + own.uses.batches * TICKET_BYTES
+        for room in own_rooms
+        for own in _seen_of(room, seen)
+    )
+    return min(most, indices)
+
+
+def _read_batch_bytes(node: Node, stream: ToStreamNode, run: DryRun) -> int:
+    """The most bytes of a read batch of a stream."""
+    goal_bytes = run.options_of(stream).block_bytes
+    seen = run.largest.get(id(stream), goal_bytes)
+    if not run.is_whole:
+        return max(seen, goal_bytes)  # read batches may not have been as long as they get
+    sizes = [each.element_bytes() for each in node.walk()]
+    if all(size is not None and size.is_exact for size in sizes):
+        return seen
+    # One of large elements may follow one of small ones, and have as many.
+    return max(2 * seen, goal_bytes)
+
+
+def _queue_bytes(node: Node, run: DryRun) -> int:
+    if not run.ahead:
+        return 0
+    options, each = run.options, node.element_bytes()
+    if each is None:
+        return max(options.prefetch_bytes, run.largest_block)
+    count = min(options.prefetch_buffer_size, node.elements(once=False).high)
+    return math.ceil(max(min(options.prefetch_bytes, count * each.high), run.largest_block))
+
+
+def _worker_bytes(node: Node, largest: int) -> int:
+    """Bytes of the arrays that are under way to workers: a request and a reply for each work item."""
+    found = 0
+    for each in node.walk():
+        if each.workers is not None:
+            options = each.workers.options
+            jobs = options.most_workers * (1 + options.per_worker_buffer_size)
+            room = shared_bytes_of(options.shared_bytes)
+            found += min(jobs * 2 * largest, max(room, options.most_workers * 2 * largest))
+    return found

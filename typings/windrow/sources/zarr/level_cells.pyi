@@ -1,0 +1,1 @@
+from sources.zarr.level_cells import *

@@ -3,7 +3,7 @@
 1. The wheel is built from the sdist, so the sdist is complete enough to build from.
 2. The wheel holds the modules of the four folders, `py.typed`, the native core where cargo can build
    it, and nothing else.
-3. The sdist holds every file of the examples, tests, benchmarks, tools and stubs, and of the crate.
+3. The sdist holds every file of the examples, tests, benchmarks and tools, and of the crate.
 4. In a clean environment with no extras, and from a directory outside the checkout, the wheel
    imports, runs a chain, and names the extra to install where one is missing. It is the same chain
    with and without the native core.
@@ -33,7 +33,7 @@ CORE = "windrow/core/_native.abi3.so"
 ENVIRONMENT = {
     key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "WINDROW_NATIVE")
 }
-SOURCE_FOLDERS = ("benchmarks", "examples", "tests", "tools", "typings")
+SOURCE_FOLDERS = ("benchmarks", "examples", "tests", "tools")
 
 # Runs in the clean environment: it may use the standard library and windrow alone.
 TRIAL = """

@@ -37,7 +37,9 @@ MODULES = module_files()
 def imports_of(path: Path) -> set[str]:
     """Modules of the package that `path` imports anywhere, `from a import b` as `a` or `a.b`."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    stub = path.with_suffix(".pyi")  # the names of a facade
+    trees = [ast.parse(each.read_text(encoding="utf-8")) for each in (path, stub) if each.exists()]
+    for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -2,7 +2,8 @@
 
 Packages are mapped to folders of other names (`loader/` is `windrow`), which only the import
 system of an installed package knows. Each stub under `typings/` forwards to one real module, so a
-class has one identity for mypy and pyright, and its source is the real file. The stubs are not in git:
+class has one identity for mypy and pyright, and its source is the real file; a facade's own stub, which
+lists its names, is copied. The stubs are not in git:
 `make` writes them with the environment, and `make lint` anew.
 
 Invariant: the stubs are a function of the folders and of `pyproject.toml` alone.
@@ -43,7 +44,9 @@ def stubs(root: Path = ROOT) -> dict[Path, str]:
         real = path.parent if is_package else path.with_suffix("")
         where = STUBS.joinpath(*name.split("."))
         stub = where / "__init__.pyi" if is_package else where.with_suffix(".pyi")
-        texts[stub] = f"from {'.'.join(real.parts)} import *\n"
+        own = (root / path).with_suffix(".pyi")
+        forward = f"from {'.'.join(real.parts)} import *\n"
+        texts[stub] = own.read_text(encoding="utf-8") if own.exists() else forward
     return texts
 
 

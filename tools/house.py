@@ -56,7 +56,9 @@ class House:
         for room, folder in folders.items():
             for path in sorted((root / folder).glob("*.py")):
                 name = room if path.stem == "__init__" else f"{room}.{path.stem}"
-                text = path.read_text(encoding="utf-8")
+                stub = path.with_suffix(".pyi")  # lists the names of a facade
+                files = [path, *([stub] if stub.exists() else [])]
+                text = "".join(file.read_text(encoding="utf-8") for file in files)
                 modules[name] = Module(name, room, text.count("\n"), ast.parse(text))
         return cls(modules)
 

@@ -7,7 +7,8 @@
     python -m tools.house --arms     the places that dispatch on node classes
 
 A room is a package. An arrow is an import from a module of one room to a module of another; a back
-edge is an arrow that `tests/rooms.py` does not allow. An arm is a place that dispatches on a class of
+edge is an arrow that `tests/rooms.py` does not allow. A module is in a circle if it imports itself through
+others, in functions and by names as strings too. An arm is a place that dispatches on a class of
 node: a `case`, an `isinstance`, or a key of a table. A name is ambiguous if two modules define a class
 of that name, leading underscores aside.
 """
@@ -29,6 +30,7 @@ from tests.rooms import ROOMS, may_import
 
 HERE = Path(__file__).resolve().parent.parent
 _LAST_ROW = "in all"
+_BY_NAME = ("import_module", "optional")  # functions that import a module by its name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,7 @@ class House:
         return cls(modules)
 
     def imports(self, module: Module) -> set[str]:
-        """Modules of the package that `module` imports anywhere, in functions too."""
+        """Modules of the package that `module` imports anywhere, in functions too, and by their names as strings."""
         found: set[str] = set()
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Import):
@@ -72,7 +74,23 @@ class House:
                 for alias in node.names:
                     full = f"{node.module}.{alias.name}"
                     found.add(full if full in self.modules else str(node.module))
+            elif isinstance(node, ast.Call) and _name(node.func) in _BY_NAME and node.args:
+                found.add(ast.unparse(node.args[0]).strip("'"))
         return (found & set(self.modules)) - {module.name}
+
+    def in_circles(self) -> set[str]:
+        """The modules on a circle of imports, and those between two circles."""
+        imports = {name: self.imports(module) for name, module in self.modules.items()}
+        while True:
+            needed = set().union(*imports.values())
+            left = {
+                name: found & imports.keys()
+                for name, found in imports.items()
+                if name in needed and found & imports.keys()
+            }
+            if left == imports:
+                return set(left)
+            imports = left
 
     def lines(self) -> collections.Counter[str]:
         """The lines of each room."""
@@ -138,10 +156,11 @@ def table(house: House) -> str:
     nodes = house.node_classes()
     twice = {name: where for name, where in house.classes().items() if len(where) > 1}
     arrows = list(house.arrows())
+    circles = house.in_circles()
     order = {room: number for number, room in enumerate(ROOMS)}
     rooms = sorted({m.room for m in house.modules.values()}, key=lambda r: (order.get(r, 99), r))
     rows: list[tuple[str, ...]] = []
-    sums = [0] * 7
+    sums = [0] * 8
     for room in rooms:
         inside = [module for module in house.modules.values() if module.room == room]
         figures = [
@@ -150,6 +169,7 @@ def table(house: House) -> str:
             max(module.lines for module in inside),
             sum(a.room == room for a, _ in arrows),
             sum(a.room == room and not may_import(a.name, b.name) for a, b in arrows),
+            sum(module.name in circles for module in inside),
             sum(len(house.arms(module, nodes)) for module in inside),
             sum(any(house.modules[w].room == room for w in where) for where in twice.values()),
         ]
@@ -167,10 +187,11 @@ def table(house: House) -> str:
         "longest",
         "arrows",
         "back edges",
+        "in circles",
         "arms",
         "ambiguous names",
     )
-    return tabulate(rows, heads, tablefmt="github", colalign=("left", *["right"] * 7))
+    return tabulate(rows, heads, tablefmt="github", colalign=("left", *["right"] * 8))
 
 
 def written(page: str, house: House) -> str:

@@ -38,7 +38,8 @@ def lazy_names(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str
         setattr(facade, name, value)
         return value
 
-    return found, lambda: sorted({*vars(facade), *places}), list(places)
+    names = list(places)
+    return found, lambda: sorted({*vars(facade), *names}), names
 
 
 def _places(facade: Any) -> dict[str, tuple[str, str]]:

@@ -6,7 +6,7 @@ be stopped at any moment and resumes when it is called again.
 Invariant: a folder under conversion carries a marker until its manifest is complete, and a file
 under a final name is complete.
 
-The stub beside this file lists the public names, each imported when it is first used.
+The stub next to this file lists the public names, each imported when it is first used.
 """
 
 from windrow.core.lazy_names import lazy_names

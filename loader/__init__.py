@@ -3,7 +3,7 @@
 A chain of `MapDataset` and `IterDataset` nodes over random-access sources; the whole order is known
 in advance, so reads are planned and batched, and an iterator's state is a few integers.
 
-The stub beside this file lists the public names. Each is imported when it is first used, so that a command or a
+The stub next to this file lists the public names. Each is imported when it is first used, so that a command or a
 worker process loads only what it needs.
 """
 

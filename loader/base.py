@@ -401,7 +401,7 @@ class _OfClass(classmethod):  # type: ignore[type-arg]
         return refused
 
 
-_KINDS: Final[dict[bool, type[Dataset[Any]]]] = {}  # that of streams, and of what has random access
+_KINDS: Final[dict[bool, type[Dataset[Any]]]] = {}  # by whether it is of streams
 
 
 def register(kind: type[Dataset[Any]], *, of_streams: bool) -> None:

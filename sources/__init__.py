@@ -1,6 +1,6 @@
 """Random access to records in Zarr arrays, ArrayRecord files, tfds folders, memory and other sources.
 
-The stub beside this file lists the public names. Each is imported when it is first used, so that a process loads
+The stub next to this file lists the public names. Each is imported when it is first used, so that a process loads
 only the formats that it reads.
 """
 

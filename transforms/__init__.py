@@ -1,7 +1,7 @@
 """Transforms: what users hand to a chain, and the nodes that chains are made of.
 
 Nodes are values with pure functions: they map indices and turn tables of elements into others, and
-never read. The stub beside this file lists the public names.
+never read. The stub next to this file lists the public names.
 """
 
 from windrow.core.lazy_names import lazy_names

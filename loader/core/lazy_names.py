@@ -1,6 +1,6 @@
 """Names of a facade, each imported when it is first used.
 
-The stub beside a facade, such as `__init__.pyi`, is the one list of its names. Type checkers and editors read it, and
+The stub next to a facade, such as `__init__.pyi`, is the one list of its names. Type checkers and editors read it, and
 so does `lazy_names`, so that a process imports only what it uses. As in every stub, `from place import name as name`
 makes a name public, and so does `name = other` for a name under which another one is imported.
 
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def lazy_names(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a module that has a stub beside it.
+    """Return `__getattr__`, `__dir__` and `__all__` of a module that has a stub next to it.
 
     Args:
         module: The `__name__` of the module, which is being imported.

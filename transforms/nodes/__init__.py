@@ -1,7 +1,7 @@
 """Nodes of a chain: frozen values that check themselves, know their length and map indices.
 
 Nodes do not read, and do not start threads: the engine of the loader does. `base` has the protocol
-that a node follows, as a numbered contract. The stub beside this file lists the names; a process loads only the
+that a node follows, as a numbered contract. The stub next to this file lists the names; a process loads only the
 kinds of nodes that its chain has.
 """
 

@@ -110,7 +110,8 @@ class Dataset(abc.ABC, Generic[T_co]):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # With both classes, which a stream's `parents` need where it arrives.
-        make, arguments, *state = super().__reduce_ex__(protocol)
+        found: Any = super().__reduce_ex__(protocol)
+        make, arguments, *state = found
         return _remade, (tuple(_KINDS.values()), make, arguments), *state
 
     def pipe(

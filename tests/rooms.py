@@ -137,7 +137,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.devices": 1402,
     "windrow.quality": 867,
     "windrow.explain": 2818,
-    "windrow": 6255,
+    "windrow": 6256,
     "windrow.grain_api": 3219,
     "windrow.inspection": 2215,
     "windrow.verification": 1140,

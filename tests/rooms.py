@@ -146,6 +146,10 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.cli": 1546,
     "windrow.converters": 317,
 }
+# What each node must answer; it only falls too.
+OTHER_BUDGETS: Final[dict[str, int]] = {
+    "methods of Node": 74,
+}
 # Packages and modules that only pass names on: they may import whatever lies inside them.
 FACADES: Final = frozenset(
     {

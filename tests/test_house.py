@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rooms import BUDGETS
+from tests.rooms import BUDGETS, OTHER_BUDGETS
 from tools import house
 
 # Modules that may dispatch on classes of nodes, and the places where all of them do.
@@ -106,6 +106,12 @@ def test_no_room_exceeds_its_budget_and_budgets_fall_with_their_rooms() -> None:
     assert {room: lines[room] for room in lines if lines[room] > BUDGETS[room]} == {}
     spare = {room: BUDGETS[room] for room in lines if lines[room] < BUDGETS[room] - MOST_SPARE}
     assert spare == {}, "python -m tools.house --write"
+
+
+def test_a_node_has_no_more_methods_than_it_had() -> None:
+    methods = house.House.of(house.HERE).methods_of_node()
+    assert {"label", "blocks", "count"} <= methods
+    assert len(methods) == OTHER_BUDGETS["methods of Node"], "python -m tools.house --write"
 
 
 def test_the_measures_on_the_page_are_those_of_the_house() -> None:

@@ -46,9 +46,9 @@ help:
 	@echo "make chaos     a training run under faults of every kind, for MINUTES=30; SEED=... draws the same"
 	@echo "make hunt      new examples for all hypothesis tests, for MINUTES=30; SEED=... repeats a round"
 	@echo "make fuzz      any bytes for each parser of the native core, MINUTES=60 in all; needs cargo-fuzz"
-	@echo "make lint      ruff, ruff format, mypy, the stubs and the workflow files"
+	@echo "make lint      ruff, ruff format, mypy, words and the workflow files"
 	@echo "make docs      run the tutorials, build the site in build/site; docs-serve shows it while you write"
-	@echo "make format    apply the formatter, write the stubs"
+	@echo "make format    apply the formatter"
 	@echo "make bench     the measured comparisons; first those of bench-steady"
 	@echo "make bench-small the same programs on tiny data, to see that they run"
 	@echo "make bench-steady epochs that repeat over a store that memory does not hold, beside the floor"
@@ -195,7 +195,7 @@ fuzz: $(READY)
 lint: $(READY)
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
-	@$(PY) -m tools.forward_types --check
+	@$(PY) -m tools.forward_types
 	@$(PY) -m tools.words
 	@$(PY) -m mypy
 	@$(PY) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
@@ -212,7 +212,6 @@ docs-serve: $(READY)
 format: $(READY)
 	@$(PY) -m ruff check --fix
 	@$(PY) -m ruff format
-	@$(PY) -m tools.forward_types
 
 bench: $(READY)
 	@$(PY) -m benchmarks.steady
@@ -251,4 +250,4 @@ coverage: $(READY)
 		--cov --cov-report=term --cov-report=html --cov-fail-under=90
 
 clean:
-	rm -rf $(VENV) $(OLDEST_VENV) $(TFDS_VENV) $(CRATE)/target loader/core/_native.* build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST_VENV) $(TFDS_VENV) $(CRATE)/target loader/core/_native.* build dist htmlcov typings .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import abc
 import functools
-import importlib
 import itertools
 import os
 import types
@@ -16,6 +15,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
+    Final,
     Generic,
     Literal,
     ParamSpec,
@@ -104,13 +104,15 @@ class Dataset(abc.ABC, Generic[T_co]):
         """
         if "_own_parents" in self.__dict__:
             return self._own_parents
-        # Few processes ask, and the classes are defined over this one.
-        maps = importlib.import_module("windrow.map_dataset").MapDataset
-        streams = importlib.import_module("windrow.iter_dataset").IterDataset
         return tuple(
-            (streams if node.length == STREAM else maps)(node)
-            for node in nodes.written_parents(self._node)
+            _KINDS[node.length == STREAM](node) for node in nodes.written_parents(self._node)
         )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # With both classes, which a stream's `parents` need where it arrives.
+        found: Any = super().__reduce_ex__(protocol)
+        make, arguments, *state = found
+        return _remade, (tuple(_KINDS.values()), make, arguments), *state
 
     def pipe(
         self, function: Callable[Concatenate[Self, P], S], /, *args: P.args, **kwargs: P.kwargs
@@ -400,14 +402,22 @@ class _OfClass(classmethod):  # type: ignore[type-arg]
         return refused
 
 
-def refuse_instances(kind: type[Dataset[Any]]) -> None:
-    """Let the class methods of a kind of dataset be called on the class alone.
+_KINDS: Final[dict[bool, type[Dataset[Any]]]] = {}  # by whether it is of streams
 
-    Type checkers see them as they are written.
+
+def register(kind: type[Dataset[Any]], *, of_streams: bool) -> None:
+    """Make streams, or datasets with random access, of this class where only their node is known.
+
+    Its class methods can be called on the class alone. Type checkers see them as they are written.
     """
+    _KINDS[of_streams] = kind
     for name, method in list(vars(kind).items()):
         if isinstance(method, classmethod):
             setattr(kind, name, _OfClass(method.__func__, kind.__name__))
+
+
+def _remade(_: tuple[type[Any], ...], make: Callable[..., Any], arguments: Any) -> Any:
+    return make(*arguments)
 
 
 def nodes_of(datasets: Any, kind: type[Dataset[Any]], who: str) -> tuple[Node, ...]:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
-from windrow.base import Dataset, applied, nodes_of, refuse_instances
+from windrow.base import Dataset, applied, nodes_of, register
 from windrow.base_iterator import Epochs
 from windrow.errors import ArgumentError, PlanError
 from windrow.iterator import DatasetIterator, records_of
@@ -592,4 +592,4 @@ class IterDataset(Dataset[T_co]):
         return Epochs.of(self, DatasetIterator(self._node))
 
 
-refuse_instances(IterDataset)
+register(IterDataset, of_streams=True)

@@ -22,7 +22,7 @@ from typing import (
 import numpy as np
 import numpy.typing as npt
 
-from windrow.base import applied, nodes_of, refuse_instances
+from windrow.base import applied, nodes_of, register
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.random_access import Ordered
 from windrow.sources.adapt import as_source
@@ -535,4 +535,4 @@ class MapDataset(Ordered[T_co]):
         return element
 
 
-refuse_instances(MapDataset)
+register(MapDataset, of_streams=False)

@@ -60,7 +60,8 @@ def run_page(page: str, name: str) -> dict[str, Any]:
     for block in blocks_to_run(page):
         if block.language == "python":
             # Empty lines before it, so that a traceback names the line of the page.
-            exec(compile("\n" * block.line + block.text, name, "exec"), names)
+            code = compile("\n" * block.line + block.text, name, "exec", dont_inherit=True)
+            exec(code, names)
         else:
             names = _run_doctest(block, name, names)
     return names

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rooms import BUDGETS
+from tests.rooms import BUDGETS, OTHER_BUDGETS
 from tools import house
 
 # Modules that may dispatch on classes of nodes, and the places where all of them do.
@@ -75,9 +75,20 @@ def test_the_table_counts_back_edges_and_names(
         for line in capsys.readouterr().out.splitlines()
         if len(cells := line.split("|")) > 3
     }
-    assert rows["windrow.core"] == ["2", "3", "3", "1", "1", "0", "1"]
-    assert rows["windrow"] == ["2", "11", "11", "1", "0", "3", "1"]
-    assert rows["in all"] == ["6", "18", "11", "2", "1", "3", "1"]
+    assert rows["windrow.core"] == ["2", "3", "3", "1", "1", "0", "0", "1"]
+    assert rows["windrow"] == ["2", "11", "11", "1", "0", "0", "3", "1"]
+    assert rows["in all"] == ["6", "18", "11", "2", "1", "0", "3", "1"]
+
+
+def test_circles_are_found_in_functions_and_behind_strings(toy: Path) -> None:
+    assert house.House.of(toy).in_circles() == set()
+    with (toy / "transforms" / "nodes.py").open("a") as nodes:
+        nodes.write("\ndef late() -> None:\n    from windrow.core import tools\n")
+    both = {"windrow.transforms.nodes", "windrow.core.tools"}
+    assert house.House.of(toy).in_circles() == both
+    with (toy / "loader" / "core" / "tools.py").open("a") as tools:
+        tools.write("\nimport importlib\n\nimportlib.import_module('windrow.run')\n")
+    assert house.House.of(toy).in_circles() == {*both, "windrow.run"}
 
 
 def test_names_and_arms_are_listed(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,6 +106,12 @@ def test_no_room_exceeds_its_budget_and_budgets_fall_with_their_rooms() -> None:
     assert {room: lines[room] for room in lines if lines[room] > BUDGETS[room]} == {}
     spare = {room: BUDGETS[room] for room in lines if lines[room] < BUDGETS[room] - MOST_SPARE}
     assert spare == {}, "python -m tools.house --write"
+
+
+def test_a_node_has_no_more_methods_than_it_had() -> None:
+    methods = house.House.of(house.HERE).methods_of_node()
+    assert {"label", "blocks", "count"} <= methods
+    assert len(methods) == OTHER_BUDGETS["methods of Node"], "python -m tools.house --write"
 
 
 def test_the_measures_on_the_page_are_those_of_the_house() -> None:

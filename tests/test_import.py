@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import windrow
 from benchmarks import import_time
 
 # Each is an optional extra, or takes longer to import than all that windrow needs.
@@ -87,8 +89,6 @@ def test_the_benchmark_of_the_import_runs() -> None:
 
 @pytest.mark.parametrize("name", ["ZarrDataSource", "ArrayRecordDataSource"])
 def test_a_source_that_is_looked_for_at_the_top_is_named(name: str) -> None:
-    import windrow
-
     with pytest.raises(AttributeError, match=f"'{name}'; it is windrow.sources.{name}"):
         getattr(windrow, name)
     assert not hasattr(windrow, "nothing")
@@ -138,3 +138,9 @@ def test_the_modules_of_grains_names_load_what_is_used(tmp_path: Path) -> None:
     loaded = loaded_by(f"import {names}\nwindrow.python.DataLoader", tmp_path)
     assert "windrow.grain_api.data_loader" in loaded
     assert not {"fsspec", "jax", "orbax", "pyarrow"} & set(loaded)
+
+
+def test_a_stream_knows_the_class_of_its_parents_where_it_arrives(tmp_path: Path) -> None:
+    (tmp_path / "stream").write_bytes(pickle.dumps(windrow.MapDataset.range(4).to_iter_dataset()))
+    loads = "import pickle, pathlib\nstream = pickle.loads(pathlib.Path('stream').read_bytes())\n"
+    assert "windrow.map_dataset" in loaded_by(loads + "list(*stream.parents)", tmp_path)

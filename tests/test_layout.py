@@ -1,10 +1,9 @@
-"""The folders, the import names, the stubs and the examples in docstrings stay in step."""
+"""The folders, the import names, the stubs, and the examples in docstrings stay in step."""
 
 from __future__ import annotations
 
 import ast
 import doctest
-import graphlib
 import importlib
 import tomllib
 from pathlib import Path
@@ -15,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 import windrow
 from tests.rooms import FACADES, ROOMS, may_import, room_of
-from tools import forward_types
+from tools import forward_types, house
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -32,19 +31,17 @@ def module_files() -> dict[str, Path]:
 
 
 MODULES = module_files()
+HOUSE = house.House.of(ROOT)
 
 
-def imports_of(path: Path) -> set[str]:
-    """Modules of the package that `path` imports anywhere, `from a import b` as `a` or `a.b`."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}: import by the full name"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            found.update(name if name in MODULES else str(node.module) for name in names)
-    return found & set(MODULES)
+def test_imports_are_by_the_full_name() -> None:
+    relative = [
+        name
+        for name, module in HOUSE.modules.items()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert relative == []
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
@@ -60,30 +57,24 @@ def test_no_module_of_the_loader_hides_a_folder() -> None:
     assert not inner & here
 
 
-def test_stubs_are_in_step() -> None:
-    assert forward_types.differences() == []
-
-
-def test_stubs_out_of_step_are_named_and_mended(tmp_path: Path) -> None:
+def test_stubs_are_brought_in_step(tmp_path: Path) -> None:
     (tmp_path / "loader").mkdir()
     (tmp_path / "loader" / "__init__.py").touch()
     (tmp_path / "loader" / "errors.py").touch()
     (tmp_path / "pyproject.toml").write_text(
         '[tool.setuptools.package-dir]\nwindrow = "loader"\n', encoding="utf-8"
     )
-    stub = tmp_path / "typings" / "windrow" / "errors.pyi"
+    folder = tmp_path / "typings" / "windrow"
+    folder.mkdir(parents=True)
+    (folder / "gone.pyi").touch()
+    (folder / "__init__.pyi").write_text("x: int\n", encoding="utf-8")
     forward_types.write(tmp_path)
-    assert stub.read_text(encoding="utf-8") == "from loader.errors import *\n"
-    assert forward_types.differences(tmp_path) == []
-    stub.rename(stub.with_name("gone.pyi"))
-    stub.with_name("__init__.pyi").write_text("x: int\n", encoding="utf-8")
-    assert forward_types.differences(tmp_path) == [
-        "typings/windrow/gone.pyi: no module of that name",
-        "typings/windrow/__init__.pyi: must be 'from loader import *'",
-        "typings/windrow/errors.pyi: missing",
-    ]
-    forward_types.write(tmp_path)
-    assert forward_types.differences(tmp_path) == []
+    assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == {
+        "__init__.pyi": "from loader import *\n",
+        "errors.pyi": "from loader.errors import *\n",
+    }
+    forward_types.write(tmp_path)  # nothing to do
+    assert len(list(folder.iterdir())) == 2
 
 
 # PyTorch is not in the environment: tests/chain/test_torch.py imports this module with a stand-in.
@@ -110,10 +101,10 @@ def test_docstring_examples(module: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_rooms_know_only_rooms_below_them() -> None:
     wrong = [
-        f"{module} imports {other}"
-        for module, path in MODULES.items()
-        for other in imports_of(path) - {module}
-        if not may_import(module, other)
+        f"{name} imports {other}"
+        for name, module in HOUSE.modules.items()
+        for other in HOUSE.imports(module)
+        if not may_import(name, other)
     ]
     assert wrong == []
 
@@ -134,23 +125,9 @@ def test_no_subpackage_hides_a_public_function() -> None:
     assert not inner & {name for name in dir(windrow) if callable(getattr(windrow, name))}
 
 
-def cycle_of(graph: dict[str, set[str]]) -> list[str]:
-    """Return the names of a cycle in `graph`, the first one also at the end; empty without one."""
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        return list(error.args[1])
-    return []
-
-
-def test_imports_have_no_cycle() -> None:
-    # Imports inside functions count too: that is where a cycle hides.
-    graph = {name: imports_of(path) - {name} for name, path in MODULES.items()}
-    assert cycle_of(graph) == []
-    # With one more import, the same graph has a cycle.
-    assert "windrow.errors" in graph["windrow.iterator"]
-    graph["windrow.errors"] = {"windrow.iterator"}
-    assert {"windrow.errors", "windrow.iterator"} <= set(cycle_of(graph))
+def test_imports_have_no_circle() -> None:
+    # Imports inside functions, and by names as strings, count too: that is where a circle hides.
+    assert HOUSE.in_circles() == set()
 
 
 def test_the_oldest_versions_are_those_that_are_allowed() -> None:

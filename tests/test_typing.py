@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import forward_types
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = sorted((ROOT / "tests" / "typing_programs").rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -34,6 +36,7 @@ def expected(checker: str) -> dict[tuple[str, int], str]:
 
 
 def output(*command: str, paths: list[Path]) -> str:
+    forward_types.write()  # for modules that are newer than the environment
     done = subprocess.run(
         [sys.executable, "-m", *command, *map(str, paths)],
         cwd=ROOT,

@@ -7,9 +7,10 @@
     python -m tools.house --arms     the places that dispatch on node classes
 
 A room is a package. An arrow is an import from a module of one room to a module of another; a back
-edge is an arrow that `tests/rooms.py` does not allow. An arm is a place that dispatches on a class of
+edge is an arrow that `tests/rooms.py` does not allow. A module is in a circle if it imports itself through
+others, in functions and by names as strings too. An arm is a place that dispatches on a class of
 node: a `case`, an `isinstance`, or a key of a table. A name is ambiguous if two modules define a class
-of that name, leading underscores aside.
+of that name, leading underscores aside. The methods of `Node` are those of its bases too.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from tests.rooms import ROOMS, may_import
 
 HERE = Path(__file__).resolve().parent.parent
 _LAST_ROW = "in all"
+_NODES = "windrow.transforms.nodes"
+_BY_NAME = ("import_module", "optional")  # functions that import a module by its name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +59,14 @@ class House:
         for room, folder in folders.items():
             for path in sorted((root / folder).glob("*.py")):
                 name = room if path.stem == "__init__" else f"{room}.{path.stem}"
-                text = path.read_text(encoding="utf-8")
+                stub = path.with_suffix(".pyi")  # lists the names of a facade
+                files = [path, *([stub] if stub.exists() else [])]
+                text = "".join(file.read_text(encoding="utf-8") for file in files)
                 modules[name] = Module(name, room, text.count("\n"), ast.parse(text))
         return cls(modules)
 
     def imports(self, module: Module) -> set[str]:
-        """Modules of the package that `module` imports anywhere, in functions too."""
+        """Modules of the package that `module` imports anywhere, in functions too, and by their names as strings."""
         found: set[str] = set()
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Import):
@@ -70,7 +75,23 @@ class House:
                 for alias in node.names:
                     full = f"{node.module}.{alias.name}"
                     found.add(full if full in self.modules else str(node.module))
+            elif isinstance(node, ast.Call) and _name(node.func) in _BY_NAME and node.args:
+                found.add(ast.unparse(node.args[0]).strip("'"))
         return (found & set(self.modules)) - {module.name}
+
+    def in_circles(self) -> set[str]:
+        """The modules on a circle of imports, and those between two circles."""
+        imports = {name: self.imports(module) for name, module in self.modules.items()}
+        while True:
+            needed = set().union(*imports.values())
+            left = {
+                name: found & imports.keys()
+                for name, found in imports.items()
+                if name in needed and found & imports.keys()
+            }
+            if left == imports:
+                return set(left)
+            imports = left
 
     def lines(self) -> collections.Counter[str]:
         """The lines of each room."""
@@ -94,6 +115,22 @@ class House:
                 if isinstance(node, ast.ClassDef):
                     found[node.name.lstrip("_")].append(module.name)
         return found
+
+    def methods_of_node(self) -> set[str]:
+        """Names of the methods that `Node` has, its own and those of its bases."""
+        classes = {
+            node.name: node
+            for module in self.modules.values()
+            if module.room == _NODES
+            for node in module.tree.body
+            if isinstance(node, ast.ClassDef)
+        }
+        found, waiting = set[str](), ["Node"]
+        while waiting:
+            if node := classes.get(waiting.pop()):
+                waiting.extend(map(_name, node.bases))
+                found.update(each.name for each in node.body if isinstance(each, ast.FunctionDef))
+        return {name for name in found if not name.startswith("__")}
 
     def node_classes(self) -> set[str]:
         """Names of the classes that derive from `Node`, and `Node` itself."""
@@ -136,10 +173,11 @@ def table(house: House) -> str:
     nodes = house.node_classes()
     twice = {name: where for name, where in house.classes().items() if len(where) > 1}
     arrows = list(house.arrows())
+    circles = house.in_circles()
     order = {room: number for number, room in enumerate(ROOMS)}
     rooms = sorted({m.room for m in house.modules.values()}, key=lambda r: (order.get(r, 99), r))
     rows: list[tuple[str, ...]] = []
-    sums = [0] * 7
+    sums = [0] * 8
     for room in rooms:
         inside = [module for module in house.modules.values() if module.room == room]
         figures = [
@@ -148,6 +186,7 @@ def table(house: House) -> str:
             max(module.lines for module in inside),
             sum(a.room == room for a, _ in arrows),
             sum(a.room == room and not may_import(a.name, b.name) for a, b in arrows),
+            sum(module.name in circles for module in inside),
             sum(len(house.arms(module, nodes)) for module in inside),
             sum(any(house.modules[w].room == room for w in where) for where in twice.values()),
         ]
@@ -165,26 +204,31 @@ def table(house: House) -> str:
         "longest",
         "arrows",
         "back edges",
+        "in circles",
         "arms",
         "ambiguous names",
     )
-    return tabulate(rows, heads, tablefmt="github", colalign=("left", *["right"] * 7))
+    measures = tabulate(rows, heads, tablefmt="github", colalign=("left", *["right"] * 8))
+    return f"{measures}\n\n`Node` has {len(house.methods_of_node())} methods."
 
 
 def written(page: str, house: House) -> str:
     """Write the measures of a house into the text of a page."""
-    rows = re.compile(rf"^\| room +\| +modules.*?^\| {_LAST_ROW} [^\n]*$", re.DOTALL | re.MULTILINE)
+    rows = re.compile(
+        rf"^\| room +\| +modules.*?^\| {_LAST_ROW} [^\n]*$(\n\n`Node` has \d+ methods.)?",
+        re.DOTALL | re.MULTILINE,
+    )
     return rows.sub(lambda _: table(house), page)
 
 
 def lowered(rooms: str, house: House) -> str:
-    """Lower the budgets in the text of `tests/rooms.py` to the lines that rooms have."""
-    lines = house.lines()
+    """Lower the budgets in the text of `tests/rooms.py` to what the house has."""
+    lines = {**house.lines(), "methods of Node": len(house.methods_of_node())}
 
     def budget(found: re.Match[str]) -> str:
         return f'"{found[1]}": {min(int(found[2]), lines[found[1]])},'
 
-    return re.sub(r'"([a-z_.]+)": (\d+),', budget, rooms)
+    return re.sub(r'"([A-Za-z_. ]+)": (\d+),', budget, rooms)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

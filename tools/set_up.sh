@@ -28,4 +28,5 @@ rm -f "$venv/.ready"
 # Without --no-compile half of the time goes into bytecode of modules that nobody imports.
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input --no-compile \
     ${versions:+--constraint "$versions"} --editable ".[$extra]"
+"$venv/bin/python" -m tools.forward_types # for type checkers and editors
 touch "$venv/.ready"

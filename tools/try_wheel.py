@@ -1,9 +1,9 @@
 """Builds the sdist and the wheel into `dist/` and tries them as a new user meets them.
 
 1. The wheel is built from the sdist, so the sdist is complete enough to build from.
-2. The wheel holds the modules of the four folders, `py.typed`, the native core where cargo can build
-   it, and nothing else.
-3. The sdist holds every file of the examples, tests, benchmarks, tools and stubs, and of the crate.
+2. The wheel holds the modules of the four folders, the stubs of facades, `py.typed`, the native core
+   where cargo can build it, and nothing else.
+3. The sdist holds every file of the examples, tests, benchmarks and tools, and of the crate.
 4. In a clean environment with no extras, and from a directory outside the checkout, the wheel
    imports, runs a chain, and names the extra to install where one is missing. It is the same chain
    with and without the native core.
@@ -33,7 +33,7 @@ CORE = "windrow/core/_native.abi3.so"
 ENVIRONMENT = {
     key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "WINDROW_NATIVE")
 }
-SOURCE_FOLDERS = ("benchmarks", "examples", "tests", "tools", "typings")
+SOURCE_FOLDERS = ("benchmarks", "examples", "tests", "tools")
 
 # Runs in the clean environment: it may use the standard library and windrow alone.
 TRIAL = """
@@ -122,13 +122,20 @@ def compare(what: str, wanted: set[str], got: set[str]) -> None:
         )
 
 
+def files_of(module: Path) -> list[Path]:
+    """The file of a module, and its stub if it is a facade, which lists its names there."""
+    stub = module.with_suffix(".pyi")
+    return [module, stub] if (ROOT / stub).exists() else [module]
+
+
 def check_wheel(wheel: Path) -> None:
     """Check that the wheel holds the modules, `py.typed` and the native core, and nothing else."""
     folders = package_folders()
     wanted = {"windrow/py.typed"} | ({CORE} if shutil.which("cargo") else set())
     for name, path in modules().items():
         package = name if name in folders else name.rpartition(".")[0]
-        wanted.add(f"{package.replace('.', '/')}/{path.name}")
+        for file in files_of(path):
+            wanted.add(f"{package.replace('.', '/')}/{file.name}")
     with zipfile.ZipFile(wheel) as archive:
         got = {name for name in archive.namelist() if ".dist-info/" not in name}
     compare(wheel.name, wanted, got)
@@ -136,7 +143,8 @@ def check_wheel(wheel: Path) -> None:
 
 def check_sdist(sdist: Path) -> None:
     """Check that the sdist holds the modules, and all files beside them that a user may run."""
-    wanted = {path.as_posix() for path in modules().values()} | {"loader/py.typed"}
+    wanted = {file.as_posix() for path in modules().values() for file in files_of(path)}
+    wanted.add("loader/py.typed")
     for folder in (*(ROOT / name for name in SOURCE_FOLDERS), CRATE):
         wanted.update(
             path.relative_to(ROOT).as_posix()

@@ -1,35 +1,9 @@
 """Transforms: what users hand to a chain, and the nodes that chains are made of.
 
 Nodes are values with pure functions: they map indices and turn tables of elements into others, and
-never read.
+never read. The stub next to this file lists the public names.
 """
 
-from windrow.transforms.columns import ListColumns
-from windrow.transforms.functions import (
-    Batch,
-    DatasetSelectionMap,
-    Filter,
-    FlatMap,
-    Map,
-    MapWithIndex,
-    RandomMap,
-    TfRandomMap,
-    Transformation,
-    Transformations,
-)
-from windrow.transforms.mixtures import Schedule
+from windrow.core.lazy_names import lazy_names
 
-__all__ = [
-    "Batch",
-    "DatasetSelectionMap",
-    "Filter",
-    "FlatMap",
-    "ListColumns",
-    "Map",
-    "MapWithIndex",
-    "RandomMap",
-    "Schedule",
-    "TfRandomMap",
-    "Transformation",
-    "Transformations",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__)

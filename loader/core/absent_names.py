@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 _SHARED = (
     "workers get arrays through shared memory already; pass a list or arrays to MapDataset.source:"
@@ -103,23 +102,6 @@ def _without(kind: str, name: str, hints: Mapping[str, str]) -> AttributeError:
     text = f"{kind!r} object has no attribute {name!r}"
     # Without a name, Python sets it with the object, and so finds names that are near.
     return AttributeError(text) if found is None else AttributeError(f"{text}: {found}", name=name)
-
-
-def found(module: str, places: Mapping[str, str], name: str) -> Any:
-    """What a name of a module stands for, imported now.
-
-    Args:
-        module: The module that is asked.
-        places: For each of its names the module that has it, and after a colon its name there.
-        name: The name.
-
-    Raises:
-        AttributeError: If the module has no such name.
-    """
-    if name not in places:
-        raise absent(module, name)
-    place, _, other = places[name].partition(":")
-    return getattr(importlib.import_module(place), other or name)
 
 
 def absent(module: str, name: str) -> AttributeError:

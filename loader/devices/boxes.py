@@ -17,13 +17,14 @@ from windrow.errors import ArgumentError, PlanError
 from windrow.sources.base import ArraySpec
 from windrow.sources.cells import Box, Boxes, Cells, whole
 from windrow.transforms.nodes import Node
+from windrow.transforms.nodes.boxes import grid_spec
 from windrow.transforms.specs import Spec
 
 
 def grid_of(node: Node) -> Spec | None:
     """The shapes of a batch, where they are known before one is read; dtypes may be others."""
     try:
-        return node.grid_spec()
+        return grid_spec(node)
     except Exception:  # of a method `output_spec`, too: a chain runs without
         return None
 

@@ -74,10 +74,16 @@ def blocks(
         return random_access(stage.chain, stage, position, run, unit)
     if stage.steps:
         return _staged(stage, position, run, unit, lane)
-    inputs = _ParentStreams(stage.below, run, lane)
-    if run.has_values:
-        return stage.below.blocks(position, inputs, unit)
-    return stage.below.blocks_without_values(position, inputs, unit)
+    below, inputs = stage.below, _ParentStreams(stage.below, run, lane)
+    make = below.blocks if run.has_values else below.blocks_without_values
+    return _with_rows(make(position, inputs, unit))
+
+
+def _with_rows(rest: Blocks) -> Blocks:
+    """Leave out the blocks without rows that a node may yield."""
+    for block in rest:
+        if len(block):
+            yield block
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from windrow.sources import ArraySpec, Field, WindowDataSource, ZarrDataSource
 from windrow.sources.cells import Boxes, Cells, cut, whole
 from windrow.transforms.locality import array_leaves
 from windrow.transforms.nodes import fingerprint, narrowed
+from windrow.transforms.nodes.boxes import grid_spec
 
 SIZES = {"lat": 12, "lon": 16}
 OPTIONS = ReadOptions(num_threads=2, prefetch_buffer_size=4)
@@ -124,7 +125,7 @@ def drawn_box(data: st.DataObject, names: tuple[str | None, ...], shape: Any) ->
 
 
 def drawn_boxes(data: st.DataObject, dataset: Any) -> dict[Any, Any]:
-    leaves = array_leaves(dataset._node.grid_spec())
+    leaves = array_leaves(grid_spec(dataset._node))
     return {
         path: drawn_box(data, leaf.dims or (None,) * len(leaf.shape), leaf.shape)
         for path, leaf in leaves

@@ -44,8 +44,8 @@ Contract of a node:
     The defaults are safe: they say that nothing is known. What a node says of itself is believed.
 11. `lengths_of(at, known)` says how long elements at positions are, or raises a PlanError. It reads
     nothing and calls no function. It checks that lengths are known for no positions, too.
-12. Boxes of elements: `boxes_of_parents(boxes)` says what boxes of the parents' elements make boxes of
-    the node's own; None where it takes whole elements. Boxes never change which elements come.
+12. Boxes of elements: a node that `keeps_elements` passes them on; another one is a `MakesBoxes`, or takes
+    whole elements (`windrow.transforms.nodes.boxes`). Boxes never change which elements come.
 13. `functions`: the user's functions that it calls. A node with some runs in workers, so it must pickle.
 """
 
@@ -70,7 +70,7 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.dealing import DealtToLanes, MadeOfBoxes, TakesBad
+from windrow.transforms.nodes.dealing import DealtToLanes, TakesBad
 from windrow.transforms.nodes.following import FollowsBatch, check_shards, parents_of
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
@@ -110,7 +110,7 @@ class RowShare(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node(DealtToLanes, MadeOfBoxes, FollowsBatch, TakesBad, abc.ABC):
+class Node(DealtToLanes, FollowsBatch, TakesBad, abc.ABC):
     """A node of a chain. Immutable; `length` is the elements in one epoch, or `STREAM`."""
 
     parents: tuple[Node, ...]
@@ -124,6 +124,8 @@ class Node(DealtToLanes, MadeOfBoxes, FollowsBatch, TakesBad, abc.ABC):
     """Whether it may take many elements of its parent before it gives one."""
     looks_at_values: ClassVar[bool] = True
     """Whether `blocks` decides by the elements themselves: see `blocks_without_values`."""
+    keeps_elements: ClassVar[bool] = False
+    """Whether each element is, as it is, an element of a parent."""
     keeps_values: ClassVar[bool] = False
     """Whether its elements are its parents' elements, in another order or in containers."""
     keeps_epochs: ClassVar[bool] = False

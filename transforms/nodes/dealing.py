@@ -1,26 +1,20 @@
-"""Parts of the protocol of nodes: elements of lanes, boxes of elements, and bad rows.
+"""Parts of the protocol of nodes: elements of lanes, and bad rows.
 
 Lane `l` of `L` takes the elements `l, l + L, ...`, or a run of elements of each epoch after a block
-shuffle, whose blocks are dealt to lanes. Boxes go down a chain: see `windrow.transforms.nodes.parts`.
+shuffle, whose blocks are dealt to lanes.
 
-Invariant: each element is taken by one lane, and each lane takes its elements in ascending order. Boxes
-never change which elements come, or their order.
+Invariant: each element is taken by one lane, and each lane takes its elements in ascending order.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.transforms import specs
-from windrow.transforms.specs import Spec
-
 if TYPE_CHECKING:
-    from windrow.sources.cells import Boxes
     from windrow.transforms.nodes.caught import Catch
 
 IntArray = npt.NDArray[np.int64]
@@ -81,39 +75,6 @@ def runs_of(first: IntArray, counts: IntArray, step: int = 1) -> IntArray:
     before = np.cumsum(counts) - counts
     found: IntArray = np.repeat(first - before * step, counts) + np.arange(counts.sum()) * step
     return found
-
-
-class MadeOfBoxes:
-    """The part of a node that says which boxes its boxes are made of."""
-
-    parents: tuple[Any, ...]
-    keeps_elements: ClassVar[bool] = False
-    """Whether each element is, as it is, an element of a parent."""
-
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        """See `Node.spec`."""
-        raise NotImplementedError
-
-    def grid_spec(self) -> Spec:
-        """The spec of an element; where a local map declares none, dtypes may be others.
-
-        Raises:
-            PlanError: If shapes are not known before an element is made.
-        """
-        return self.spec(specs.Lazy([parent.grid_spec for parent in self.parents]))
-
-    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
-        """What makes boxes of elements: see `windrow.transforms.nodes.parts`.
-
-        Returns:
-            The boxes of the elements of each parent that are needed, and the boxes that come of them,
-            which hold `boxes`. None if the node needs whole elements.
-        """
-        return ([boxes] * len(self.parents), boxes) if self.keeps_elements else None
-
-    def with_boxes(self, boxes: Boxes) -> Any:
-        """A node without parents that makes only boxes of its elements; None if it cannot."""
-        return None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """Parts of elements: a chain whose elements have only some cells of each leaf.
 
-Boxes go down the chain as indices do. `Node.boxes_of_parents` says which boxes of its parents' elements a node needs
+Boxes go down the chain as indices do. `boxes_of_parents` says which boxes of its parents' elements a node needs
 for boxes of its own. A source that can be narrowed reads only these. Where a node needs whole
 elements, `CutNode` cuts what it makes: that is right, and costs the reading of all of them.
 
@@ -24,6 +24,7 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.columns import rebuilt
 from windrow.transforms.locality import are_whole, array_leaves, children, some_of, whole_box
 from windrow.transforms.nodes.base import Indices, Node, Where
+from windrow.transforms.nodes.boxes import ReadsBoxes, boxes_of_parents, grid_spec
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.specs import Spec
@@ -56,8 +57,9 @@ class _BoxesOfParents:
 
     def _new(self, node: Node, boxes: Boxes) -> Node:
         if not node.parents:
-            return node.with_boxes(boxes) or _cut(node, node, boxes)
-        found = node.boxes_of_parents(boxes)
+            own = node.with_boxes(boxes) if isinstance(node, ReadsBoxes) else None
+            return own or _cut(node, node, boxes)
+        found = boxes_of_parents(node, boxes)
         if found is None:
             return _cut(node, node, boxes)
         asked, made = found
@@ -70,7 +72,7 @@ class _BoxesOfParents:
 
 def _cut(node: Node, moved: Node, boxes: Boxes, made: Boxes | None = None) -> Node:
     """Boxes of the elements of a node, out of the boxes `made` that `moved` makes, or of whole ones."""
-    grid = node.grid_spec()
+    grid = grid_spec(node)
     whole = {path: whole_box(leaf) for path, leaf in array_leaves(grid)}
     have = {path: (made or {}).get(path, whole[path]) for path in {**boxes, **(made or {})}}
     want = {path: boxes.get(path, whole[path]) for path in have}
@@ -82,7 +84,7 @@ class CutNode(ValueNode):
     """Boxes of the leaves of elements.
 
     Args:
-        grid: The spec of whole elements, as `Node.grid_spec` has it.
+        grid: The spec of whole elements, as `grid_spec` has it.
         have: The box of each leaf that the parent's elements have.
         want: The box of each of these leaves to cut.
     """

@@ -31,6 +31,7 @@ from windrow.transforms.nodes.base import (
     Where,
     fewest,
 )
+from windrow.transforms.nodes.boxes import MakesBoxes
 from windrow.transforms.nodes.index import first_elements
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -76,7 +77,7 @@ class JoinNode(Node):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ZipNode(JoinNode):
+class ZipNode(MakesBoxes, JoinNode):
     """A tuple of the elements that the parents have at one index."""
 
     strict: bool = True
@@ -230,7 +231,7 @@ def _without_values(rows: Any) -> int:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BatchNode(RegroupNode):
+class BatchNode(MakesBoxes, RegroupNode):
     """Consecutive elements stacked; batches do not cross an epoch of a random-access parent."""
 
     size: int

@@ -33,6 +33,7 @@ from windrow.transforms.nodes.base import (
     Where,
     WorkerSettings,
 )
+from windrow.transforms.nodes.boxes import MakesBoxes
 from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
@@ -59,7 +60,7 @@ _AT_ONCE: Final = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ToStreamNode(Node):
+class ToStreamNode(MakesBoxes, Node):
     """The elements of a random-access parent in order, absent ones left out.
 
     Its own integer is the index of the next element. The engine reads them: see
@@ -124,7 +125,7 @@ class ToStreamNode(Node):
 
     def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
         # Rows that a plan makes are cut here: the node that makes them comes last before the stream.
-        return None if self.parent.has_gaps else super().boxes_of_parents(boxes)
+        return None if self.parent.has_gaps else ([boxes], boxes)
 
     def of_shard(self, share: RowShare) -> Node | None:
         # Where indices have gaps, rows are planned: none of them is absent.

@@ -17,6 +17,7 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
+from windrow.transforms.nodes.boxes import KnowsGrid, MakesBoxes, grid_spec
 from windrow.transforms.nodes.same import SameIndices
 from windrow.transforms.nodes.whole_chain import follows_batch
 from windrow.transforms.positions import Positions
@@ -182,34 +183,34 @@ def locality_after(node: Node, local: Any, halo: Any, wrap: Any) -> Locality | N
     from windrow.transforms.locality import locality_of
 
     try:
-        spec = node.grid_spec()
+        spec = grid_spec(node)
     except PlanError:
         spec = None
     return locality_of(local, halo, wrap, spec)
 
 
-def grid_after(node: Node, locality: Locality | None) -> Spec:
-    """The spec of a map's elements; a local map that declares none keeps the tree and shapes."""
-    try:
-        return node.spec(specs.Lazy([node.parent.grid_spec]))
-    except PlanError:
-        if locality is None:
-            raise
-        return node.parent.grid_spec()
+class LocalMap(MakesBoxes, KnowsGrid, ValueNode):
+    """A map that may promise to be local: see `windrow.transforms.locality`."""
 
+    locality: Locality | None
 
-def boxes_before(
-    node: Node, locality: Locality | None, boxes: Boxes
-) -> tuple[Sequence[Boxes], Boxes] | None:
-    """`Node.boxes_of_parents` of a map with a promise; None without one."""
-    if locality is None:
-        return None
-    asked, made = locality.of_parent(boxes, node.grid_spec(), node.parent.grid_spec())
-    return ([asked], made) if asked else None
+    def grid_spec(self) -> Spec:
+        try:
+            return self.spec(specs.Lazy([lambda: grid_spec(self.parent)]))
+        except PlanError:
+            if self.locality is None:
+                raise
+            return grid_spec(self.parent)  # it keeps the tree and the shapes
+
+    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
+        if self.locality is None:
+            return None
+        asked, made = self.locality.of_parent(boxes, self.grid_spec(), grid_spec(self.parent))
+        return ([asked], made) if asked else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MapNode(EachNode):
+class MapNode(LocalMap, EachNode):
     """A function of one element."""
 
     keeps_length: bool = False
@@ -233,18 +234,12 @@ class MapNode(EachNode):
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "Map", parents)
 
-    def grid_spec(self) -> Spec:
-        return grid_after(self, self.locality)
-
-    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
-        return boxes_before(self, self.locality, boxes)
-
     def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
         return map(self.function, values)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ColumnMapNode(ValueNode):
+class ColumnMapNode(LocalMap):
     """A function of the columns of many elements.
 
     On a stream its own integer is the rows of the parent since the group of rows began.
@@ -288,12 +283,6 @@ class ColumnMapNode(ValueNode):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "Map", parents)
-
-    def grid_spec(self) -> Spec:
-        return grid_after(self, self.locality)
-
-    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
-        return boxes_before(self, self.locality, boxes)
 
     def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
         who = f"map({name_of(self.function)}, batched=True)"

@@ -1,0 +1,37 @@
+"""The public names of `windrow.sources`: type checkers read this list, and `windrow.sources` imports by it."""
+
+from windrow.sources.adapt import as_source as as_source
+from windrow.sources.array_record.source import ArrayRecordDataSource as ArrayRecordDataSource
+from windrow.sources.base import ArraySpec as ArraySpec
+from windrow.sources.base import BatchedSource as BatchedSource
+from windrow.sources.base import Columns as Columns
+from windrow.sources.base import IntArray as IntArray
+from windrow.sources.base import Source as Source
+from windrow.sources.base import Specified as Specified
+from windrow.sources.base import checked_indices as checked_indices
+from windrow.sources.base import row as row
+from windrow.sources.boxes import BoxField as BoxField
+from windrow.sources.boxes import BoxPart as BoxPart
+from windrow.sources.boxes import Cut as Cut
+from windrow.sources.chunks import ArrayPart as ArrayPart
+from windrow.sources.chunks import Blocks as Blocks
+from windrow.sources.chunks import LaidOutSource as LaidOutSource
+from windrow.sources.chunks import ListPart as ListPart
+from windrow.sources.chunks import Needs as Needs
+from windrow.sources.chunks import Part as Part
+from windrow.sources.chunks import RowReader as RowReader
+from windrow.sources.chunks import Span as Span
+from windrow.sources.foreign import ForeignDataSource as ForeignDataSource
+from windrow.sources.foreign import RandomAccessDataSource as RandomAccessDataSource
+from windrow.sources.memory import ArrayDataSource as ArrayDataSource
+from windrow.sources.memory import RangeDataSource as RangeDataSource
+from windrow.sources.memory import SequenceDataSource as SequenceDataSource
+from windrow.sources.padding import Padding as Padding
+from windrow.sources.remote.options import RemoteOptions as RemoteOptions
+from windrow.sources.remote.options import is_remote_source as is_remote_source
+from windrow.sources.tfds.source import TFDSDataSource as TFDSDataSource
+from windrow.sources.tfds.splits import even_splits as even_splits
+from windrow.sources.windows.fields import Field as Field
+from windrow.sources.windows.source import WindowDataSource as WindowDataSource
+from windrow.sources.zarr.ragged import RaggedDataSource as RaggedDataSource
+from windrow.sources.zarr.source import ZarrDataSource as ZarrDataSource

@@ -1,1 +1,0 @@
-from loader.__main__ import *

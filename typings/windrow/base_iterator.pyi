@@ -1,1 +1,0 @@
-from loader.base_iterator import *

@@ -1,1 +1,0 @@
-from loader.cli.main import *

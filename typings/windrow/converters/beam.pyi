@@ -1,1 +1,0 @@
-from converters.beam import *

@@ -1,1 +1,0 @@
-from converters.job.stages import *

@@ -1,1 +1,0 @@
-from converters.records.array_record import *

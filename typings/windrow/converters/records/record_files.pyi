@@ -1,1 +1,0 @@
-from converters.records.record_files import *

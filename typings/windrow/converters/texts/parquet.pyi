@@ -1,1 +1,0 @@
-from converters.texts.parquet import *

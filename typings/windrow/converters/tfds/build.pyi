@@ -1,1 +1,0 @@
-from converters.tfds.build import *

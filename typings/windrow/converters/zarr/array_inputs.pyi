@@ -1,1 +1,0 @@
-from converters.zarr.array_inputs import *

@@ -1,1 +1,0 @@
-from converters.zarr.chunk_codecs import *

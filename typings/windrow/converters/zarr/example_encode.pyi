@@ -1,1 +1,0 @@
-from converters.zarr.example_encode import *

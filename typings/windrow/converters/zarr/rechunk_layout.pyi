@@ -1,1 +1,0 @@
-from converters.zarr.rechunk_layout import *

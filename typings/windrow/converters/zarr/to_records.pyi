@@ -1,1 +1,0 @@
-from converters.zarr.to_records import *

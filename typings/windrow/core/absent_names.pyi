@@ -1,1 +1,0 @@
-from loader.core.absent_names import *

@@ -1,1 +1,0 @@
-from loader.core.buffer_pool import *

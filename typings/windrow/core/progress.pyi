@@ -1,1 +1,0 @@
-from loader.core.progress import *

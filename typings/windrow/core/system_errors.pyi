@@ -1,1 +1,0 @@
-from loader.core.system_errors import *

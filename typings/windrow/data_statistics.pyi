@@ -1,1 +1,0 @@
-from loader.data_statistics import *

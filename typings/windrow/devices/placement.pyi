@@ -1,1 +1,0 @@
-from loader.devices.placement import *

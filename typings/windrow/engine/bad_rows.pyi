@@ -1,1 +1,0 @@
-from loader.engine.bad_rows import *

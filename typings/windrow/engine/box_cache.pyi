@@ -1,1 +1,0 @@
-from loader.engine.box_cache import *

@@ -1,1 +1,0 @@
-from loader.engine.chunk_prefetch import *

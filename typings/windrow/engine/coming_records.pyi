@@ -1,1 +1,0 @@
-from loader.engine.coming_records import *

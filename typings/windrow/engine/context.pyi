@@ -1,1 +1,0 @@
-from loader.engine.context import *

@@ -1,1 +1,0 @@
-from loader.engine.index_walk import *

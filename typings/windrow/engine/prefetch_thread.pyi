@@ -1,1 +1,0 @@
-from loader.engine.prefetch_thread import *

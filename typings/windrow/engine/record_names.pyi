@@ -1,1 +1,0 @@
-from loader.engine.record_names import *

@@ -1,1 +1,0 @@
-from loader.engine.rows_made_of import *

@@ -1,1 +1,0 @@
-from loader.engine.some_rows import *

@@ -1,1 +1,0 @@
-from loader.engine.worker_choice import *

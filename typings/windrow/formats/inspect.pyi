@@ -1,1 +1,0 @@
-from loader.formats.inspect import *

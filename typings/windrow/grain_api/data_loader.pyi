@@ -1,1 +1,0 @@
-from loader.grain_api.data_loader import *

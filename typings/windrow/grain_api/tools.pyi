@@ -1,1 +1,0 @@
-from loader.grain_api.tools import *

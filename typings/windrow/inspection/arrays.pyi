@@ -1,1 +1,0 @@
-from loader.inspection.arrays import *

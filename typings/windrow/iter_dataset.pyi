@@ -1,1 +1,0 @@
-from loader.iter_dataset import *

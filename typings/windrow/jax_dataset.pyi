@@ -1,1 +1,0 @@
-from loader.jax_dataset import *

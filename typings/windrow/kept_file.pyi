@@ -1,1 +1,0 @@
-from loader.kept_file import *

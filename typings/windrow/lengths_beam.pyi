@@ -1,1 +1,0 @@
-from loader.lengths_beam import *

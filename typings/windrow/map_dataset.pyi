@@ -1,1 +1,0 @@
-from loader.map_dataset import *

@@ -1,1 +1,0 @@
-from loader.mixture_state import *

@@ -1,1 +1,0 @@
-from loader.order_quality import *

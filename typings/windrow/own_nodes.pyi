@@ -1,1 +1,0 @@
-from loader.own_nodes import *

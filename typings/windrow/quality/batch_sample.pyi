@@ -1,1 +1,0 @@
-from loader.quality.batch_sample import *

@@ -1,1 +1,0 @@
-from loader.random_access import *

@@ -1,1 +1,0 @@
-from loader.record_lengths import *

@@ -1,1 +1,0 @@
-from sources.array_record import *

@@ -1,1 +1,0 @@
-from sources.array_record.package_reader import *

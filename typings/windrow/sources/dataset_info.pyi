@@ -1,1 +1,0 @@
-from sources.dataset_info import *

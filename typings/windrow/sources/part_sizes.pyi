@@ -1,1 +1,0 @@
-from sources.part_sizes import *

@@ -1,1 +1,0 @@
-from sources.ragged_column import *

@@ -1,1 +1,0 @@
-from sources.remote.disk_cache import *

@@ -1,1 +1,0 @@
-from sources.remote.fetcher import *

@@ -1,1 +1,0 @@
-from sources.remote.range_cache import *

@@ -1,1 +1,0 @@
-from sources.remote.remote_file import *

@@ -1,1 +1,0 @@
-from sources.tf_example.columns import *

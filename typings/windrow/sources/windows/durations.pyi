@@ -1,1 +1,0 @@
-from sources.windows.durations import *

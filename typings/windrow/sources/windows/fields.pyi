@@ -1,1 +1,0 @@
-from sources.windows.fields import *

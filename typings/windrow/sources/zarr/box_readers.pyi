@@ -1,1 +1,0 @@
-from sources.zarr.box_readers import *

@@ -1,1 +1,0 @@
-from sources.zarr.coming_chunks import *

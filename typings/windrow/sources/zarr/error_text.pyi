@@ -1,1 +1,0 @@
-from sources.zarr.error_text import *

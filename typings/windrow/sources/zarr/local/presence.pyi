@@ -1,1 +1,0 @@
-from sources.zarr.local.presence import *

@@ -1,1 +1,0 @@
-from sources.zarr.open_array import *

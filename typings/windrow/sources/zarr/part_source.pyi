@@ -1,1 +1,0 @@
-from sources.zarr.part_source import *

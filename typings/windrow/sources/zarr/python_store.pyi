@@ -1,1 +1,0 @@
-from sources.zarr.python_store import *

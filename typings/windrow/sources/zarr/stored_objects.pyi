@@ -1,1 +1,0 @@
-from sources.zarr.stored_objects import *

@@ -1,1 +1,0 @@
-from transforms.callables import *

@@ -1,1 +1,0 @@
-from transforms.dealt_blocks import *

@@ -1,1 +1,0 @@
-from transforms.made_of import *

@@ -1,1 +1,0 @@
-from transforms.moves import *

@@ -1,1 +1,0 @@
-from transforms.nodes.on_bad import *

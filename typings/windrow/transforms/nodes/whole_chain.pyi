@@ -1,1 +1,0 @@
-from transforms.nodes.whole_chain import *

@@ -1,1 +1,0 @@
-from transforms.order_costs import *

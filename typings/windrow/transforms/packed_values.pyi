@@ -1,1 +1,0 @@
-from transforms.packed_values import *

@@ -1,1 +1,0 @@
-from transforms.record_sizes import *

@@ -1,1 +1,0 @@
-from transforms.row_blocks import *

@@ -1,1 +1,0 @@
-from loader.workers.by_value import *

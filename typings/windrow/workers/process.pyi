@@ -1,1 +1,0 @@
-from loader.workers.process import *

@@ -12,7 +12,7 @@ from typing import Any
 
 from windrow.core.lazy_names import lazy_names
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _found, __dir__, __all__ = lazy_names(__name__)
 __all__.remove("torch")  # `import *` must do without PyTorch

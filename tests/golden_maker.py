@@ -1,6 +1,6 @@
 """Writes the golden files: `python -m tests.golden_maker --write`.
 
-Without `--write` it says what differs, as the tests do. Names of files after it (`--write errors`)
+Without `--write` it says what differs, as the tests do. Names of files after it (`--write remote`)
 leave the others as they are. With `--stores` the archive of stores is made anew first, which
 changes fingerprints where a library writes other files.
 """
@@ -33,7 +33,7 @@ def main() -> int:
             write_stores(Path(made) / "new")
             pack(Path(made) / "new")
         folder = unpack(Path(made) / "stores")
-        found = {name: computed(name, folder, draws=given.write) for name in names}
+        found = {name: computed(name, folder) for name in names}
     if given.write:
         write(found)
         print(f"wrote {', '.join(names)} in {GOLDEN}")

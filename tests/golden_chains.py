@@ -151,14 +151,6 @@ def fails_at_seven(index: int, element: Any) -> Any:
     return element
 
 
-def stops(element: Any) -> Any:
-    raise StopIteration
-
-
-def loses_rows(columns: Any) -> Any:
-    return columns[:1]
-
-
 class Bump(transforms.Map):
     def map(self, element: Any) -> Any:
         return bump(element)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.errors import ClosedError, RecordIndexError
-from windrow.workers.shared_memory import SharedMemory, SlotAllocator, anonymous, unlinked
+from windrow.workers.shared_memory import SharedMemory, SlotAllocator, unlinked
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -54,30 +52,6 @@ memory.view(0, 1)[:] = 7
     assert memory.view(0, 2).tolist() == [7, 0]
 
 
-def test_it_is_not_inherited_by_itself() -> None:
-    memory = SharedMemory.create(PAGE)
-    assert not os.get_inheritable(memory.descriptor)
-    done = run(f"import os; os.fstat({memory.descriptor})")
-    assert "Bad file descriptor" in done.stderr
-
-
-@linux_only
-def test_only_what_is_written_takes_memory() -> None:
-    memory = SharedMemory.create(64 * MIB)
-    assert os.fstat(memory.descriptor).st_blocks == 0
-    memory.view(8 * PAGE, 9 * PAGE)[:] = 1
-    assert 0 < os.fstat(memory.descriptor).st_blocks * 512 <= 2 * MIB
-
-
-def test_size_zero_needs_no_memory_and_no_warning() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        memory = SharedMemory.create(0)
-    assert memory.size_bytes == 0
-    os.fstat(memory.descriptor)
-    assert SharedMemory.attach(os.dup(memory.descriptor), 0).view(0, 0).size == 0
-
-
 # --- views and loans -----------------------------------------------------------------------------
 
 
@@ -105,16 +79,6 @@ def test_the_last_view_gives_a_loan_back_once(how: str) -> None:
     assert memory.view(PAGE, PAGE + 4).tolist() == [1, 2, 3, 4]
 
 
-def test_a_loan_is_given_back_from_the_thread_that_drops_it() -> None:
-    memory = SharedMemory.create(PAGE)
-    where: list[int] = []
-    held = [memory.lend(0, PAGE, lambda: where.append(threading.get_ident()))]
-    thread = threading.Thread(target=held.clear)
-    thread.start()
-    thread.join()
-    assert where == [thread.ident]
-
-
 def test_views_outlive_closing() -> None:
     memory, calls = SharedMemory.create(MIB), [0]
     view = memory.view(0, MIB)
@@ -127,24 +91,6 @@ def test_views_outlive_closing() -> None:
     assert lent.tolist() == [5] * PAGE
     del lent
     assert calls == [0, 1]
-
-
-def test_a_closed_memory_has_no_bytes() -> None:
-    memory = SharedMemory.create(PAGE)
-    memory.close()
-    with pytest.raises(ClosedError, match=r"bytes \[0, 8\) of a memory that is closed"):
-        memory.view(0, 8)
-    with pytest.raises(ClosedError, match=r"bytes \[0, 8\) of a memory that is closed"):
-        memory.lend(0, 8, int)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (5, 4), (0, PAGE + 1)])
-def test_bytes_outside_the_memory_are_refused(start: int, stop: int) -> None:
-    memory = SharedMemory.create(PAGE)
-    with pytest.raises(RecordIndexError, match=rf"of a memory of {PAGE} bytes; choose"):
-        memory.view(start, stop)
-    with pytest.raises(RecordIndexError, match=rf"of a memory of {PAGE} bytes; choose"):
-        memory.lend(start, stop, int)
 
 
 def test_dropped_memories_leave_no_descriptors() -> None:
@@ -199,41 +145,6 @@ def test_less_room_is_a_smaller_memory_and_a_warning() -> None:
     assert memory.size_bytes == memory.view(0, 2 * MIB).size == 2 * MIB
 
 
-def test_a_kind_of_memory_that_is_refused_is_asked_once() -> None:
-    refused, other = Maker(0, errno.EPERM), Maker(8 * MIB)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        memory = SharedMemory.create(8 * MIB, makers=[refused, other])
-    assert (refused.asked, other.asked) == ([8 * MIB], [8 * MIB])
-    assert memory.size_bytes == 8 * MIB
-
-
-def test_no_room_at_all_is_no_memory_and_a_warning() -> None:
-    before = descriptors()
-    maker = Maker(0)
-    with pytest.warns(RuntimeWarning, match=r"got none \(No space left on device\); arrays go"):
-        memory = SharedMemory.create(4 * MIB, makers=[maker])
-    assert maker.asked == [4 * MIB, 2 * MIB, MIB]
-    assert memory.size_bytes == 0
-    memory.close()
-    assert descriptors() == before
-
-
-@linux_only
-@pytest.mark.parametrize(("limit", "found"), [(5 * MIB, 4 * MIB), (MIB // 2, 0)])
-def test_a_limit_of_file_sizes_is_kept(limit: int, found: int) -> None:
-    program = f"""
-import resource, warnings
-from windrow.workers.shared_memory import SharedMemory
-resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    print(SharedMemory.create(16 << 20).size_bytes, len(caught))
-"""
-    done = run(program)
-    assert (done.stdout, done.stderr) == (f"{found} 1\n", "")
-
-
 @linux_only
 def test_a_limit_of_address_space_is_kept() -> None:
     program = """
@@ -250,38 +161,6 @@ print(0 < SharedMemory.create(1 << 30).size_bytes <= 64 << 20)
 
 
 # --- nothing is left behind ----------------------------------------------------------------------
-
-
-def test_an_unlinked_file_has_no_name_and_has_its_space(tmp_path: Path) -> None:
-    descriptor = unlinked(3 * MIB, folder=str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
-    found = os.fstat(descriptor)
-    assert (found.st_nlink, found.st_size) == (0, 3 * MIB)
-    if sys.platform == "linux":
-        assert found.st_blocks * 512 >= 3 * MIB
-    memory = SharedMemory.attach(descriptor, 3 * MIB)
-    memory.view(0, 4)[:] = 9
-    assert memory.view(2, 6).tolist() == [9, 9, 0, 0]
-
-
-def test_a_file_without_room_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
-    before = descriptors()
-    with pytest.raises(OSError, match=r"space|large"):
-        unlinked(1 << 60, folder=str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
-    assert descriptors() == before
-
-
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="absent"):
-        unlinked(MIB, folder=str(tmp_path / "absent"))
-
-
-@linux_only
-def test_anonymous_memory_is_in_no_folder() -> None:
-    descriptor = anonymous(MIB)
-    assert os.readlink(f"/proc/self/fd/{descriptor}").startswith("/memfd:windrow")
-    os.close(descriptor)
 
 
 @linux_only
@@ -343,14 +222,6 @@ def test_blocks_never_overlap_and_join_again(pages: int, steps: list[tuple[str, 
     assert blocks.used_bytes == 0
     assert blocks.take(pages * PAGE) == (0 if pages else None)
     assert blocks.take(1) is None
-
-
-def test_memory_that_was_never_used_is_taken_last() -> None:
-    blocks = SlotAllocator(100 * PAGE)
-    offset = blocks.take(10 * PAGE)
-    assert offset == 0
-    blocks.give(offset)
-    assert [blocks.take(PAGE) for _ in range(12)] == [i * PAGE for i in range(12)]
 
 
 def test_blocks_may_be_given_back_from_any_thread() -> None:

@@ -95,14 +95,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == (expected, "")
 
 
-def test_version_says_that_there_is_no_native_core(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("windrow.core.native.native", lambda: None)
-    assert main(["--version"]) == 0
-    assert "\nnative core: no\n" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_of_a_command_has_examples(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", flag]) == 0
@@ -169,17 +161,6 @@ def test_the_exit_code_of_an_error(
     assert exit_code(error) == code
     assert main(["probe"]) == code
     assert capsys.readouterr() == ("some data\n", "windrow probe: x\n")
-
-
-def test_an_error_without_words_has_its_name(
-    command: Callable[[Callable[..., Any]], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail() -> None:
-        raise PermissionError
-
-    command(fail)
-    assert main(["probe"]) == 1
-    assert capsys.readouterr().err == "windrow probe: PermissionError\n"
 
 
 def test_a_bug_is_no_exit_code(command: Callable[[Callable[..., Any]], None]) -> None:

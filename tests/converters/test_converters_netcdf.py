@@ -20,8 +20,7 @@ from windrow.converters.zarr import array_inputs as xarray_inputs
 from windrow.converters.zarr import layout as zarr_layout
 from windrow.converters.zarr import rechunk, rechunk_plan
 from windrow.converters.zarr.rechunk import zarr_to_zarr
-from windrow.converters.zarr.zarr_inputs import find_arrays
-from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, SourceError
+from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
 
 xarray = pytest.importorskip("xarray")
@@ -177,14 +176,7 @@ def test_a_damaged_chunk_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / MANIFEST_NAME).exists()
 
 
-def test_another_file_is_refused_on_a_rerun(tmp_path: Path) -> None:
-    make(tmp_path / "x.nc")
-    zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", progress=False)
-    make(tmp_path / "x.nc", chunks=None)
-    with pytest.raises(ConversionError, match="from other files"):
-        zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", progress=False)
-
-
+@pytest.mark.jobs
 def test_from_an_object_store_and_in_another_process(tmp_path: Path) -> None:
     make(tmp_path / "x.nc")
     with ObjectStore() as store:
@@ -198,12 +190,3 @@ def test_from_an_object_store_and_in_another_process(tmp_path: Path) -> None:
     source = ZarrDataSource(tmp_path / "out", names=["t2m"])
     wanted = stored(tmp_path / "x.nc", "t2m")
     assert np.array_equal(source.read(np.arange(30))["t2m"], wanted)
-
-
-def test_finding_variables_reads_no_values(tmp_path: Path) -> None:
-    make(tmp_path / "x.nc")
-    arrays = find_arrays(tmp_path / "x.nc").arrays
-    assert arrays["t2m"].facts.chunk_shape == (5, 4, 3)
-    assert arrays["t2m"].facts.dims == ("time", "lat", "lon")
-    assert arrays["t2m"].facts.attributes["range"] == [0.5, 2.5]
-    assert arrays["height"].facts.shape == ()

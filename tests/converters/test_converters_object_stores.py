@@ -37,7 +37,6 @@ from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, Manifest
 from windrow.converters.job.targets import WORK
 from windrow.core.progress import Progress
 from windrow.errors import (
-    ArgumentError,
     ConversionError,
     NotFoundError,
     ReadError,
@@ -280,19 +279,6 @@ def test_errors_of_a_store_are_ours_and_tell_no_secret(store: ObjectStore) -> No
     # What the last of them could not remove is a lease.
     place.convert(CASE, reference(CASE).inputs, take_over=True)
     assert place.files() == reference(CASE).whole
-
-
-def test_a_bucket_that_is_not_there(store: ObjectStore) -> None:
-    with pytest.raises(ConversionError, match=r"s3://no-such-bucket-at-all/out.*cannot be written"):
-        CASE.convert(
-            reference(CASE).inputs,
-            "s3://no-such-bucket-at-all/out",
-            output_options=store.storage_options,
-        )
-    with pytest.raises(ArgumentError, match=r"output nosuch://a: cannot be opened: Protocol not"):
-        CASE.convert(reference(CASE).inputs, "nosuch://a")
-    with pytest.raises(ReadError, match=r"s3://bucket/a: cannot be read: .*unexpected keyword"):
-        CASE.convert(reference(CASE).inputs, "s3://bucket/a", output_options={"no_such_setting": 1})
 
 
 # Inputs

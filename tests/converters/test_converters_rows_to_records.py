@@ -15,6 +15,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from windrow.converters import (
     Feature,
     Manifest,
@@ -171,7 +172,7 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.jobs
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     dtype=st.sampled_from(DTYPES),
     records=st.integers(0, 40),

@@ -20,10 +20,11 @@ import numpy as np
 import pytest
 import tensorstore as ts
 import zarr
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import zarr_layouts
+from tests.hypothesis_profiles import examples
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
 from windrow.converters import encode_example, tfrecord_to_zarr, write_records
@@ -38,7 +39,6 @@ from windrow.converters.zarr.zarr_inputs import find_arrays
 from windrow.errors import (
     ArgumentError,
     ConversionError,
-    NotFoundError,
     ReadError,
 )
 from windrow.sources import ZarrDataSource
@@ -133,7 +133,7 @@ def conversions(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30))
 @given(conversions())
 def test_values_are_the_same_bit_for_bit(drawn: dict[str, Any]) -> None:
     layout = drawn["source"]
@@ -254,22 +254,6 @@ def test_a_number_for_a_dimension_is_its_size_in_all_arrays_that_have_it(tmp_pat
     asked: dict[str, Any] = {"arrays": ["time"], "chunks": {"time": 5}, "shards": 0}
     zarr_to_zarr(tmp_path / "source", tmp_path / "time", **asked, progress=False)
     assert zarr.open_array(str(tmp_path / "time" / "time")).chunks == (5,)
-
-
-def test_a_conversion_whose_number_was_for_the_coordinate_is_not_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_group(tmp_path / "source")
-
-    def convert() -> None:
-        sizes: dict[str, Any] = {"time": 5, "y": [2]}
-        zarr_to_zarr(tmp_path / "source", tmp_path / "out", chunks=sizes, progress=False)
-
-    with monkeypatch.context() as before:
-        before.setattr(rechunk, "dimensions_in", lambda *_: [])
-        convert()
-    with pytest.raises(ConversionError, match=r"other settings(.|\n)*dimensions"):
-        convert()
 
 
 def test_a_size_for_a_name_that_means_two_things(tmp_path: Path) -> None:
@@ -522,12 +506,6 @@ def test_two_passes_leave_nothing_behind(tmp_path: Path) -> None:
     assert files_in(tmp_path / "one") == files_in(tmp_path / "out")
 
 
-def test_the_index_of_a_shard_counts_as_memory(tmp_path: Path) -> None:
-    make(tmp_path / "source", np.zeros(10, "f4"), (10,))
-    with pytest.raises(ConversionError, match=r"give at least 48(,\d{3}){3},"):
-        zarr_to_zarr(tmp_path / "source", tmp_path / "out", chunks=1, shards=10**9)
-
-
 def test_too_little_memory_says_how_much_is_enough(tmp_path: Path) -> None:
     make(tmp_path / "source", np.zeros((64, 1 << 18), "f4"), (64, 1 << 18))
     with pytest.raises(
@@ -610,12 +588,6 @@ rechunk.zarr_to_zarr(
 
 
 @pytest.mark.jobs
-@pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize("share", [0.05, 0.8])
-def test_killed_anywhere_a_rerun_gives_the_same_bytes(tmp_path: Path, share: float) -> None:
-    check_killed(tmp_path, share)
-
-
 @pytest.mark.soak
 @pytest.mark.usefixtures("tiny")
 def test_killed_at_random(tmp_path: Path, moments: random.Random) -> None:
@@ -684,18 +656,6 @@ def test_an_output_in_the_source_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.jobs
-@pytest.mark.usefixtures("tiny")
-def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
-    values = some_bits("float32", (64, 16, 16))
-    make(tmp_path / "source", values, (64, 2, 2))
-    asked: dict[str, Any] = {"chunks": 1, "shards": 4, "memory_bytes": 20_000, "progress": False}
-    one = zarr_to_zarr(tmp_path / "source", tmp_path / "one", **asked)
-    two = zarr_to_zarr(tmp_path / "source", tmp_path / "two", **asked, processes=2)
-    assert one == two
-    assert files_in(tmp_path / "one") == files_in(tmp_path / "two")
-
-
-@pytest.mark.jobs
 def test_from_an_object_store_to_another(tmp_path: Path, store: ObjectStore) -> None:
     wanted = make_group(tmp_path / "source")
     with warnings.catch_warnings():
@@ -718,6 +678,7 @@ def test_from_an_object_store_to_another(tmp_path: Path, store: ObjectStore) -> 
     assert values.tobytes() == wanted["temperature"].tobytes()
 
 
+@pytest.mark.jobs
 @pytest.mark.usefixtures("tiny")
 def test_two_passes_on_an_object_store(tmp_path: Path, store: ObjectStore) -> None:
     values = some_bits("float32", (16, 4, 4))
@@ -789,28 +750,6 @@ def test_arguments_that_do_not_fit(tmp_path: Path, asked: dict[str, Any], words:
     with pytest.raises(ArgumentError, match=words):
         zarr_to_zarr(tmp_path / "source", tmp_path / "out", **asked)
     assert not (tmp_path / "out").exists()
-
-
-def test_what_is_not_there(tmp_path: Path) -> None:
-    make_group(tmp_path / "source")
-    with pytest.raises(NotFoundError, match="nowhere"):
-        zarr_to_zarr(tmp_path / "nowhere", tmp_path / "out")
-    with pytest.raises(ArgumentError, match="no array 'tempe'; there are deep/columns, height"):
-        zarr_to_zarr(tmp_path / "source", tmp_path / "out", arrays=["tempe"])
-
-
-def test_an_unfinished_folder_names_the_command_that_goes_on(tmp_path: Path) -> None:
-    make_group(tmp_path / "source")
-    asked: dict[str, Any] = {"record_axis": "time", "chunks": 2, "shards": {"y": [6]}}
-    conversion = zarr_to_zarr.conversion(
-        tmp_path / "source", arrays={"t": "temperature", "y": "y"}, **asked, cast="unsafe"
-    )
-    assert conversion.resume("out") == (
-        f"windrow convert {tmp_path / 'source'} out --to zarr --array t=temperature --array y=y"
-        " --record-axis time --chunks 2 --shards '{\"y\": [6]}' --cast unsafe"
-    )
-    part = zarr_to_zarr.conversion(tmp_path / "source", select={"time": slice(3)})
-    assert part.resume("out").startswith("call windrow.converters.zarr_to_zarr")
 
 
 def test_a_dry_run_reads_no_values(tmp_path: Path) -> None:

@@ -6,14 +6,12 @@ import pytest
 
 from windrow.core.text import (
     ABSENT,
-    TextTable,
     bad_lines,
     counted,
     in_range,
     in_units,
     listing,
     shortened,
-    with_article,
 )
 
 
@@ -58,24 +56,3 @@ def test_what_is_cut_off() -> None:
         "  y",
         "  and 1 more, see `bad` of the report",
     ]
-
-
-def test_tables_keep_strings() -> None:
-    table = TextTable("t", ("name", "value"), [("1e5", "<a>")])
-    assert table.to_text().splitlines()[-1].split() == ["1e5", "<a>"]
-    assert "&lt;a&gt;" in table.to_html()
-
-
-@pytest.mark.parametrize(
-    ("noun", "expected"),
-    [
-        ("int", "an int"),
-        ("IterDataset", "an IterDataset"),
-        ("str", "a str"),
-        ("uint8", "a uint8"),
-        ("ndarray", "an ndarray"),
-        ("xarray.Variable", "an xarray.Variable"),
-    ],
-)
-def test_the_article_suits_the_noun(noun: str, expected: str) -> None:
-    assert with_article(noun) == expected

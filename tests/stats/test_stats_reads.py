@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
+from tests.hypothesis_profiles import examples
 from tests.laid_out import PiecedSource, pieced
 from tests.processes import until
 from tests.workers.test_workers_stream import spread
 from windrow import ReadOptions
 from windrow.stats.costs import Amount, SourceCosts
 from windrow.stats.profiler import WORKERS
-from windrow.stats.read_counters import PartCounters, ReadCounters
 
 M = windrow.MapDataset
 IN_TURN = ReadOptions(num_threads=0)
@@ -59,7 +58,7 @@ def test_chunks_in_order_are_read_once() -> None:
     order=st.sampled_from(["in order", "shuffle", "every third"]),
     batch=st.integers(1, 40),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_reads_are_those_that_the_source_sees(
     resident: int, in_flight: int, epochs: int, order: str, batch: int
 ) -> None:
@@ -103,45 +102,6 @@ def test_without_threads_each_call_decodes_its_chunks() -> None:
     assert counted(iterator).chunks == Amount.exactly(4)
 
 
-def test_records_that_are_read_alone() -> None:
-    part = pieced(64, 16).parts[0]
-    counters = PartCounters(dataclasses.replace(part, alone=True), 64)
-    counters.was_read(np.array([3, 4, 40]))
-    costs = counters.costs()
-    assert (costs.chunks, costs.reads, costs.decoded_bytes) == exactly(2, 3, 96)
-    # Three chunks of 512 take 3 x 100 stored bytes: the share of 96 decoded bytes.
-    assert costs.stored_bytes == Amount.exactly(round(300 * 96 / (3 * 512)))
-
-
-def test_many_notes_are_counted_as_few() -> None:
-    counters = PartCounters(pieced(64_000, 4).parts[0], 64_000)
-    for first in range(0, 16_000, 10):
-        counters.started(range(first, first + 10))
-    counters.started([5, 6])
-    costs = counters.costs()
-    assert (costs.chunks, costs.reads, costs.decoded_bytes) == exactly(16_000, 16_002, 16_002 * 128)
-
-
-def test_how_many_different_chunks_is_an_interval_where_none_could_be_marked() -> None:
-    class Huge:
-        """A part of more chunks than a bit each has room for."""
-
-        name, chunk_count = "", 1 << 40
-
-        def decoded_bytes(self, chunks: Any) -> Any:
-            return np.full(len(chunks), 10)
-
-        def stored_bytes(self, chunks: Any) -> Any:
-            raise OSError("unknown")
-
-    part: Any = Huge()
-    counters = PartCounters(part, 10)
-    assert counters.costs().chunks == Amount.exactly(0)
-    counters.started([1, 1 << 39, 1])
-    costs = counters.costs()
-    assert (costs.chunks, costs.reads, costs.stored_bytes) == (Amount(1, 3), Amount(3, 3), None)
-
-
 class Squares:
     """A foreign source."""
 
@@ -175,10 +135,6 @@ def test_sources_come_once_from_the_top_of_the_chain() -> None:
     costs = iterator.stats().sources
     assert [c.records for c in costs] == list(exactly(80, 40))
     assert [c.chunks for c in costs] == list(exactly(10, 5))
-
-
-def test_a_range_has_no_source() -> None:
-    assert ReadCounters(M.range(3)._node).all == []
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -278,11 +234,3 @@ def test_passes_do_not_hold_more_than_one() -> None:
     with iter(dataset) as iterator:
         once = counted(iterator).held_bytes
     assert once == Amount.exactly(20 * 16 * 32)  # a store that fits, once
-
-
-def test_now_is_no_more_than_at_most() -> None:
-    iterator = iter(M.source(pieced(3_200, 16)).batch(8))
-    for _ in iterator:
-        stats = iterator.stats()
-        assert stats.buffers_bytes <= stats.peak_buffers_bytes
-        assert all(size <= stats.peak_by[kind] for kind, size in stats.buffers_by.items())

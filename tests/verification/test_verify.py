@@ -651,7 +651,7 @@ class Batches(Records):
 
 @pytest.mark.parametrize("kind", [Records, Batches])
 @given(bad=st.sets(st.integers(0, 49), max_size=5))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=examples(20))
 def test_bad_records_of_a_source_of_ones_own(kind: type[Records], bad: set[int]) -> None:
     source = kind(*(ValueError(f"no {k}") if k in bad else np.zeros(4) for k in range(50)))
     report = checked_report(source)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from tests.kitchen import kitchen_folder
 from tests.tfds_folders import LABELS, example, tfrecord_of, write_folder
 from tests.tfds_json import TEXT, sequence, tensor, write_dataset
@@ -68,6 +69,7 @@ def test_all_features_come_back_bit_for_bit(tmp_path: Path, images: bool) -> Non
     assert check(tmp_path / "zarr", progress=False).ok
 
 
+@pytest.mark.jobs
 def test_from_a_store_to_a_store(tmp_path: Path) -> None:
     dataset, memory = kitchen_folder(tmp_path), fsspec.filesystem("memory")
     memory.put(str(dataset), "/kitchens/", recursive=True)
@@ -148,7 +150,7 @@ def value_of(leaf: Leaf, rng: np.random.Generator, images: bool) -> Any:
     return value
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(leaf=leaves(), rows=st.integers(0, 4), images=st.booleans(), seed=st.integers(0, 2**32 - 1))
 def test_arrays_of_any_leaf_and_back(leaf: Leaf, rows: int, images: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -244,17 +246,6 @@ def test_a_run_that_was_stopped_goes_on(folder: Path, tmp_path: Path, calls: int
     tfds_to_zarr(folder, tmp_path / "zarr", progress=False)
     tfds_to_zarr(folder, tmp_path / "whole", progress=False)
     assert files_in(tmp_path / "zarr") == files_in(tmp_path / "whole")
-
-
-def test_a_second_run_does_nothing_and_another_is_refused(folder: Path, tmp_path: Path) -> None:
-    first = tfds_to_zarr(folder, tmp_path / "zarr", progress=False)
-    before = files_in(tmp_path / "zarr")
-    assert tfds_to_zarr(folder, tmp_path / "zarr", progress=False) == first
-    with pytest.raises(ConversionError, match="splits"):
-        tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], progress=False)
-    assert files_in(tmp_path / "zarr") == before
-    tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], overwrite=True, progress=False)
-    assert not (tmp_path / "zarr" / "train").exists()
 
 
 def test_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -365,20 +356,6 @@ def test_a_folder_that_tfds_left(folder: Path, tmp_path: Path) -> None:
     changed(folder, left, "dataset_info.json", "counts", "counts")
     with pytest.raises(ConversionError, match="left incomplete"):
         tfds_to_zarr(left, tmp_path / "zarr", progress=False)
-
-
-def test_what_tfds_to_zarr_did_not_write(tmp_path: Path) -> None:
-    (tmp_path / "zarr.json").write_text('{"attributes": {}}')
-    with pytest.raises(SourceError, match="name the group of a split"):
-        read_split(tmp_path)
-    with pytest.raises(NotFoundError, match="does not exist"):
-        read_split(tmp_path / "nothing")
-
-
-def test_records_that_are_not_there(folder: Path, tmp_path: Path) -> None:
-    tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], progress=False)
-    with pytest.raises(ArgumentError, match=r"records \[5, 10\) of .*, which has 9"):
-        read_split(tmp_path / "zarr" / "test", 5, 10)
 
 
 def test_reading_long_texts_takes_a_few_times_their_memory(tmp_path: Path) -> None:

@@ -125,15 +125,6 @@ def test_two_passes_with_another_axis_first(tmp_path: Path) -> None:
     assert np.array_equal(values_in(tmp_path / "lon", "t2m"), np.moveaxis(wanted, 2, 0))
 
 
-def test_a_file_of_the_classic_format(tmp_path: Path) -> None:
-    pytest.importorskip("scipy")
-    values = np.arange(12, dtype="f4").reshape(4, 3)
-    data = xarray.Dataset({"x": (("t", "y"), values)}, attrs={"a": "b"})
-    data.to_netcdf(tmp_path / "x.nc", engine="scipy")
-    zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", progress=False)
-    assert np.array_equal(values_in(tmp_path / "out", "x"), values)
-
-
 def test_a_variable_that_zarr_has_no_type_for_is_refused_by_name(tmp_path: Path) -> None:
     data = make(tmp_path / "x.nc")
     with h5py.File(tmp_path / "x.nc", "a") as file:

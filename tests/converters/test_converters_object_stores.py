@@ -38,7 +38,6 @@ from windrow.converters.job.targets import WORK
 from windrow.core.progress import Progress
 from windrow.errors import (
     ConversionError,
-    NotFoundError,
     ReadError,
     WindrowError,
 )
@@ -165,21 +164,6 @@ def test_files_that_no_conversion_wrote(place: Place) -> None:
     with pytest.raises(ConversionError, match=r"mine: is a file; name a folder"):
         CASE.convert(reference(CASE).inputs, f"{place.url}/mine", output_options=place.options)
     assert place.files() == {"mine": b"precious"}
-
-
-def test_what_others_have_removed_is_seen(place: Place) -> None:
-    """Listings are kept by file systems of fsspec; what is decided here is asked anew."""
-    manifest = place.convert(CASE, reference(CASE).inputs)
-    options = {**place.options, "skip_instance_cache": True}
-    other, root = fsspec.core.url_to_fs(place.url, **options)
-    other.rm_file(f"{root}/{manifest.files[1].name}")
-    with pytest.raises(ConversionError, match=rf"{manifest.files[1].name} is missing or is not of"):
-        place.convert(CASE, reference(CASE).inputs)
-    assert place.convert(CASE, reference(CASE).inputs, overwrite=True) == manifest
-    for name in other.find(root):
-        other.rm_file(name)
-    assert place.convert(CASE, reference(CASE).inputs) == manifest
-    assert place.files() == reference(CASE).whole
 
 
 def test_many_sizes_are_asked_for_at_once(store: ObjectStore) -> None:
@@ -330,28 +314,6 @@ def test_from_one_store_to_another(case: Case, store: ObjectStore) -> None:
     assert files.keys() == whole.keys()
     # The manifest has the versions of the inputs.
     assert all(files[name] == whole[name] for name in files.keys() - {MANIFEST_NAME})
-
-
-def test_inputs_that_are_not_there(store: ObjectStore, tmp_path: Path) -> None:
-    def convert(inputs: Any) -> None:
-        converters.tfrecord_to_array_record(
-            inputs, tmp_path / "out", storage_options=store.storage_options
-        )
-
-    with pytest.raises(NotFoundError, match=r"inputs: s3://.*/nowhere does not exist"):
-        convert(store.url("nowhere"))
-    with pytest.raises(NotFoundError, match=r"nowhere-\* matches no file"):
-        convert(store.url("nowhere-*"))
-    store.put("empty/notes.txt", b"")
-    with pytest.raises(NotFoundError, match=r"the folder s3://.*/empty has no file with \.tfrecor"):
-        convert(store.url("empty"))
-    store.faults.methods = METHODS
-    store.faults.chance(1.0, [s3_error(403, "AccessDenied", SECRETS[1])])
-    with pytest.raises(ReadError, match=r"inputs: s3://.*/in cannot be listed") as caught:
-        convert(store.url("in"))
-    told = "".join(traceback.format_exception(caught.value))
-    assert not any(secret in told for secret in SECRETS), told
-    assert not (tmp_path / "out").exists()
 
 
 def test_an_unfinished_folder_of_a_store_is_no_input(store: ObjectStore) -> None:

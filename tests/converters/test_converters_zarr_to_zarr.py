@@ -256,37 +256,6 @@ def test_a_number_for_a_dimension_is_its_size_in_all_arrays_that_have_it(tmp_pat
     assert zarr.open_array(str(tmp_path / "time" / "time")).chunks == (5,)
 
 
-def test_a_size_for_a_name_that_means_two_things(tmp_path: Path) -> None:
-    group = zarr.open_group(str(tmp_path / "source"), mode="w")
-    for name, shape, dims in (("a", (6, 4), ("lat", "x")), ("lat", (4, 4), ("y", "x"))):
-        group.create_array(name, shape=shape, chunks=shape, dtype="f4", dimension_names=dims)
-
-    def chunks_of(chunks: dict[str, Any]) -> list[tuple[int, ...]]:
-        zarr_to_zarr(
-            tmp_path / "source", tmp_path / "out", chunks=chunks, overwrite=True, progress=False
-        )
-        found: Any = zarr.open_group(str(tmp_path / "out"), mode="r")
-        return [found[name].chunks for name in ("a", "lat")]
-
-    both = (
-        r"^chunks: 'lat' is a dimension and an array of shape \[4, 4\]; name a size for each axis:"
-        r" \{'lat': \[2, \.\.\.\]\} for this array, and \{'a': \[\.\.\.\]\} for others"
-    )
-    with pytest.raises(ArgumentError, match=both):
-        chunks_of({"lat": 2})
-    assert chunks_of({"lat": [2, 4], "a": [3, 2]}) == [(3, 2), (2, 4)]
-    assert chunks_of({"y": 2, "x": 1})[1] == (2, 1)
-    with pytest.raises(ArgumentError, match=r"^chunks: 0 is not a size of dimension 'x'; name a"):
-        chunks_of({"x": 0})
-    with pytest.raises(ArgumentError, match=r"^chunks: \[2\] is not a size of dimension 'x'; name"):
-        chunks_of({"x": [2]})
-    there = (
-        r"^chunks names 'q', which is not there; there are a, lat, and the dimensions lat, x, y$"
-    )
-    with pytest.raises(ArgumentError, match=there):
-        chunks_of({"q": 2})
-
-
 def test_some_arrays_by_new_names(tmp_path: Path) -> None:
     wanted = make_group(tmp_path / "source")
     zarr_to_zarr(
@@ -643,13 +612,6 @@ def test_what_is_finished_is_not_read_again(tmp_path: Path) -> None:
         zarr_to_zarr(tmp_path / "source", tmp_path / "out", **asked)
     zarr_to_zarr(tmp_path / "source", tmp_path / "out", **asked, overwrite=True)
     assert np.array_equal(values_in(tmp_path / "out"), values)
-
-
-def test_an_output_in_the_source_is_refused(tmp_path: Path) -> None:
-    make(tmp_path / "source", some_bits("int32", (8, 4)), (2, 4))
-    with pytest.raises(ArgumentError, match=r"lies in the input .*source; choose another"):
-        zarr_to_zarr(tmp_path / "source", tmp_path / "source" / "out")
-    assert not (tmp_path / "source" / "out").exists()
 
 
 # --- elsewhere -----------------------------------------------------------------------------------

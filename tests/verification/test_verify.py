@@ -48,7 +48,6 @@ AnyArray = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
 
 SHAPE, CHUNK, SHARD = (23, 7, 5), (4, 4, 5), (8, 8, 5)
-GRID = (6, 2, 1)
 ROWS = SHAPE[0]
 LITTLE: Any = {"name": "bytes", "configuration": {"endian": "little"}}
 CRC: Any = {"name": "crc32c"}
@@ -225,13 +224,6 @@ def test_small_and_empty_arrays(tmp_path: Path, shape: tuple[int, ...], direct: 
     assert report.decoded_bytes == values.nbytes
 
 
-def test_sources_of_other_kinds() -> None:
-    for value in ([1, 2, 3], np.arange(5.0), {"x": np.arange(4)}, range(7), ()):
-        report = checked_report(value)
-        assert report.ok
-        assert report.chunks == report.records == len(sources.as_source(value))
-
-
 # --- flipped, cut off, removed -------------------------------------------------------------------
 
 
@@ -329,19 +321,6 @@ def test_a_folder_in_the_place_of_a_chunk_is_bad(tmp_path: Path) -> None:
     assert [(bad.chunk, bad.file) for bad in report.bad] == [(0, str(file))]
     # To TensorStore nothing is there.
     assert checked_report(source_of(tmp_path, "v3 zstd", False)).missing == 1
-
-
-def test_all_bad_chunks_of_a_block_of_rows_are_told(tmp_path: Path) -> None:
-    written(tmp_path, "v3 zstd crc32c")
-    for file in chunk_files(tmp_path)[2:4]:
-        file.write_bytes(b"x" * 30)
-    for direct in (True, False):
-        report = checked_report(source_of(tmp_path, "v3 zstd crc32c", direct))
-        assert [(b.chunk, b.first_record, b.stop_record) for b in report.bad] == [
-            (2, 4, 8),
-            (3, 4, 8),
-        ]
-        assert [Path(b.file or "").name for b in report.bad] == ["0", "0"]
 
 
 def test_offset_of_an_inner_chunk(tmp_path: Path) -> None:
@@ -492,12 +471,6 @@ def test_windows_read_each_chunk_once(tmp_path: Path, direct: bool, sizes: dict[
         assert (bad.first_record, bad.stop_record) == (min(needs), max(needs) + 1)
     else:
         assert (bad.first_record, bad.stop_record) == (3, 12)
-
-
-def test_chunks_that_no_window_touches_are_left_out(tmp_path: Path) -> None:
-    written(tmp_path, "v3 zstd")
-    windows = WindowDataSource(tmp_path, sizes={0: 2}, strides={0: 12})
-    assert checked_report(windows).chunks == 4
 
 
 def test_windows_within_bounds_are_read_as_a_whole(tmp_path: Path) -> None:

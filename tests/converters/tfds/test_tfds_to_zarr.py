@@ -310,12 +310,6 @@ def test_another_format(folder: Path, tmp_path: Path) -> None:
         tfds_to_zarr(other, tmp_path / "zarr", progress=False)
 
 
-def test_a_name_that_no_array_can_have(folder: Path, tmp_path: Path) -> None:
-    other = changed(folder, tmp_path / "1.0.0", "features.json", '"id"', '"__id"')
-    with pytest.raises(ArgumentError, match=r"'__id' cannot name a Zarr array.*names="):
-        tfds_to_zarr(other, tmp_path / "zarr", progress=False)
-
-
 NUMBER_64 = tensor("int64")
 
 
@@ -343,12 +337,6 @@ def test_two_features_that_would_be_one_array(
     name, *_ = features
     tfds_to_zarr(dataset, tmp_path / "zarr", names=[name], progress=False)
     assert list(read_split(tmp_path / "zarr" / "train")) == [name]
-
-
-def test_a_dataset_without_features(tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "odd" / "1.0.0", {}, [{}])
-    with pytest.raises(SourceError, match=r"1\.0\.0 has no features to make arrays of"):
-        tfds_to_zarr(dataset, tmp_path / "zarr", progress=False)
 
 
 def test_a_folder_that_tfds_left(folder: Path, tmp_path: Path) -> None:

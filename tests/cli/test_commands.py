@@ -183,6 +183,7 @@ def test_ctrl_c_is_130(
     assert capsys.readouterr() == ("", "windrow probe: stopped\n")
 
 
+@pytest.mark.jobs
 def test_ctrl_c_ends_a_process_that_waits_for_a_network() -> None:
     with RangeServer({"a.tfrecord": b""}) as server:
         server.plan([stall()] * 10)
@@ -210,6 +211,7 @@ def test_a_real_process_keeps_data_and_words_apart(array: str, tmp_path: Path) -
     assert "exists and holds a.zarr" in done.stderr
 
 
+@pytest.mark.jobs
 def test_a_closed_pipe_is_silent(array: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -285,6 +287,7 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     assert "é" in text
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("closed", ["1>&-", "2>&-"], ids=["stdout", "stderr"])
 def test_a_closed_stream_is_no_error(closed: str, array: str) -> None:
     # As a program finds it that another one starts without streams.

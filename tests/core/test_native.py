@@ -65,6 +65,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 WITHOUT_CORE = "import sys; sys.modules['windrow.core._native'] = None\n"
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("setting", ["", "0"])
 def test_missing_core_is_named_in_the_repr(stores: Path, setting: str) -> None:
     program = (
@@ -77,6 +78,7 @@ def test_missing_core_is_named_in_the_repr(stores: Path, setting: str) -> None:
     assert f"in {stores}, read without the native core)" in printed
 
 
+@pytest.mark.jobs
 def test_missing_core_is_named_by_inspect(stores: Path) -> None:
     said = "without Windrow's native core, so local data is read more slowly"
     commands = [["inspect", str(stores / name)] for name in ("a", "b.array_record")]

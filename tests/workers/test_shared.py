@@ -104,6 +104,7 @@ def test_dropped_memories_leave_no_descriptors() -> None:
     assert descriptors() == before
 
 
+@pytest.mark.jobs
 def test_an_exit_with_loans_is_silent() -> None:
     program = """
 from windrow.workers.shared_memory import SharedMemory
@@ -145,6 +146,7 @@ def test_less_room_is_a_smaller_memory_and_a_warning() -> None:
     assert memory.size_bytes == memory.view(0, 2 * MIB).size == 2 * MIB
 
 
+@pytest.mark.jobs
 @linux_only
 def test_a_limit_of_address_space_is_kept() -> None:
     program = """
@@ -163,6 +165,7 @@ print(0 < SharedMemory.create(1 << 30).size_bytes <= 64 << 20)
 # --- nothing is left behind ----------------------------------------------------------------------
 
 
+@pytest.mark.jobs
 @linux_only
 def test_a_process_killed_while_it_makes_memory_leaves_nothing(tmp_path: Path) -> None:
     program = f"""

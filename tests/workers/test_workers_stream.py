@@ -224,6 +224,7 @@ def test_what_has_no_functions_needs_no_workers() -> None:
         assert set(psutil.Process().children()) <= before
 
 
+@pytest.mark.jobs
 def test_two_crews_in_one_chain() -> None:
     parts = [M.range(30).map(lambda x, by=by: x + by).to_iter_dataset() for by in (100, 200)]  # type: ignore[misc]
     mixed = windrow.IterDataset.mix([part.mp_prefetch(1) for part in parts])

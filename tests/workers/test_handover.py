@@ -208,6 +208,15 @@ def test_objects_go_as_objects() -> None:
     assert np.array_equal(found[2].array, np.arange(900))
 
 
+@pytest.mark.parametrize("size", [10, 10_000])
+def test_buffers_of_other_libraries_travel_outside(size: int) -> None:
+    memory = memory_of(1 << 16)
+    for content in (bytearray(size), b"x" * size):
+        message = Message.of([pickle.PickleBuffer(content)]).packed(memory)
+        assert len(message) < 200
+        assert bytes(opened(message, memory)[0]) == bytes(content)
+
+
 _SENDER = """
 import dataclasses, enum, subprocess, sys, typing
 import numpy as np
@@ -269,6 +278,23 @@ def test_classes_of_the_main_program_come_back_as_themselves() -> None:
         "ZeroDivisionError by hand True",
         "ElementError",
     ]
+
+
+def test_a_room_holds_arrays_while_they_fit_and_never_objects() -> None:
+    memory = memory_of(256)
+    room = MessageBuffer(memory)
+    found = [
+        room.empty((40,), np.uint8),
+        room.empty((2, 8), np.float64),
+        room.empty((3,), object),
+        room.empty((65,), np.uint8),
+        room.empty((64,), np.uint8),
+        room.empty((1,), np.uint8),
+    ]
+    lies_inside = [np.shares_memory(array, memory) for array in found]
+    assert lies_inside == [True, True, False, False, True, False]
+    assert room.used_bytes == 256
+    assert not np.shares_memory(MessageBuffer(None).empty((3,), np.uint8), memory)
 
 
 # --- rooms ---------------------------------------------------------------------------------------
@@ -456,3 +482,18 @@ def test_columns_for_a_chain_split_into_the_elements(elements: list[Any]) -> Non
         return
     found = columns.split(tree, len(elements))
     assert list(map(repr, found)) == list(map(repr, elements))
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        [1, 2, 3],
+        [np.array(i) for i in range(3)],
+        [{"x": np.zeros(2), "more": {"n": i}} for i in range(3)],
+        [{"x": np.zeros(2)}, None],
+        [{"x": np.zeros(2), "o": object()} for _ in range(2)],
+    ],
+    ids=["numbers", "arrays without axes", "containers without arrays", "absent", "objects"],
+)
+def test_what_columns_would_change_stays_elements(elements: list[Any]) -> None:
+    assert as_tree(stacked(elements, MessageBuffer(None))) is None

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windrow.errors import ClosedError, RecordIndexError
 from windrow.workers.shared_memory import SharedMemory, SlotAllocator, unlinked
 
 MIB = 1 << 20
@@ -93,6 +95,24 @@ def test_views_outlive_closing() -> None:
     assert calls == [0, 1]
 
 
+def test_a_closed_memory_has_no_bytes() -> None:
+    memory = SharedMemory.create(PAGE)
+    memory.close()
+    with pytest.raises(ClosedError, match=r"bytes \[0, 8\) of a memory that is closed"):
+        memory.view(0, 8)
+    with pytest.raises(ClosedError, match=r"bytes \[0, 8\) of a memory that is closed"):
+        memory.lend(0, 8, int)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (5, 4), (0, PAGE + 1)])
+def test_bytes_outside_the_memory_are_refused(start: int, stop: int) -> None:
+    memory = SharedMemory.create(PAGE)
+    with pytest.raises(RecordIndexError, match=rf"of a memory of {PAGE} bytes; choose"):
+        memory.view(start, stop)
+    with pytest.raises(RecordIndexError, match=rf"of a memory of {PAGE} bytes; choose"):
+        memory.lend(start, stop, int)
+
+
 def test_dropped_memories_leave_no_descriptors() -> None:
     SharedMemory.create(PAGE).close()
     before = descriptors()
@@ -146,6 +166,26 @@ def test_less_room_is_a_smaller_memory_and_a_warning() -> None:
     assert memory.size_bytes == memory.view(0, 2 * MIB).size == 2 * MIB
 
 
+def test_a_kind_of_memory_that_is_refused_is_asked_once() -> None:
+    refused, other = Maker(0, errno.EPERM), Maker(8 * MIB)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        memory = SharedMemory.create(8 * MIB, makers=[refused, other])
+    assert (refused.asked, other.asked) == ([8 * MIB], [8 * MIB])
+    assert memory.size_bytes == 8 * MIB
+
+
+def test_no_room_at_all_is_no_memory_and_a_warning() -> None:
+    before = descriptors()
+    maker = Maker(0)
+    with pytest.warns(RuntimeWarning, match=r"got none \(No space left on device\); arrays go"):
+        memory = SharedMemory.create(4 * MIB, makers=[maker])
+    assert maker.asked == [4 * MIB, 2 * MIB, MIB]
+    assert memory.size_bytes == 0
+    memory.close()
+    assert descriptors() == before
+
+
 @pytest.mark.jobs
 @linux_only
 def test_a_limit_of_address_space_is_kept() -> None:
@@ -160,6 +200,18 @@ print(0 < SharedMemory.create(1 << 30).size_bytes <= 64 << 20)
 """
     done = run(program)
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_an_unlinked_file_has_no_name_and_has_its_space(tmp_path: Path) -> None:
+    descriptor = unlinked(3 * MIB, folder=str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    found = os.fstat(descriptor)
+    assert (found.st_nlink, found.st_size) == (0, 3 * MIB)
+    if sys.platform == "linux":
+        assert found.st_blocks * 512 >= 3 * MIB
+    memory = SharedMemory.attach(descriptor, 3 * MIB)
+    memory.view(0, 4)[:] = 9
+    assert memory.view(2, 6).tolist() == [9, 9, 0, 0]
 
 
 # --- nothing is left behind ----------------------------------------------------------------------

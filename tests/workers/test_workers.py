@@ -37,6 +37,13 @@ def test_replies_come_back_for_their_requests(shared_bytes: int | None) -> None:
                 np.testing.assert_array_equal(team.wait(ticket), request * 2)
 
 
+def test_large_messages_both_ways_do_not_block_one_another() -> None:
+    request = b"0123456789abcdef" * (MIB // 2)
+    with workers(handlers.returned, ahead=4, shared_bytes=0) as team:
+        tickets = [team.submit(request) for _ in range(10)]
+        assert all(team.wait(ticket) == request for ticket in tickets)
+
+
 def test_replies_stay_as_they_are_as_long_as_they_are_held() -> None:
     with workers(handlers.returned, shared_bytes=8 * MIB) as team:
         held = [ask(team, np.full(MIB // 8, number)) for number in range(40)]
@@ -44,6 +51,22 @@ def test_replies_stay_as_they_are_as_long_as_they_are_held() -> None:
         assert all((array == array[0]).all() for array in held)
     held[3][:] = 5  # after the workers are gone, too
     assert held[3].sum() == 5 * (MIB // 8)
+
+
+def test_is_done_and_wants_jobs_do_not_wait(tmp_path: Path) -> None:
+    with workers(handlers.called, count=1, ahead=2) as team:
+        assert team.wants_jobs
+        hanging = team.submit((time.sleep, 1000))
+        assert not team.is_done(hanging)
+        tickets = [team.submit((str, number)) for number in range(2)]
+        assert not team.wants_jobs
+        assert not any(team.is_done(ticket) for ticket in tickets)
+        team.forget()
+        assert team.wants_jobs
+    with workers(handlers.called) as team:
+        ticket = team.submit((str, 5))
+        assert until(lambda: team.is_done(ticket))
+        assert team.wait(ticket) == "5"
 
 
 # --- what functions keep -------------------------------------------------------------------------
@@ -77,6 +100,13 @@ def test_an_array_of_the_room_that_is_used_again_is_no_trap(shared_bytes: int | 
     assert [(int(array.min()), int(array.max())) for array in got] == [(n, n) for n in range(8)]
 
 
+def test_a_request_that_cannot_be_pickled_is_refused() -> None:
+    with workers(handlers.returned) as team:
+        with pytest.raises(TypeError, match="lock"):
+            team.submit(threading.Lock())
+        assert ask(team, 5) == 5
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 
@@ -96,7 +126,6 @@ def test_functions_that_cannot_be_sent_are_refused_at_once() -> None:
         WorkerPool(functools.partial(max, threads), MultiprocessingOptions(1))
 
 
-@pytest.mark.jobs
 def test_functions_that_cannot_be_loaded_are_an_error_of_every_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,10 +139,32 @@ def test_functions_that_cannot_be_loaded_are_an_error_of_every_call(
                 ask(team, 5)
 
 
+def test_no_worker_at_all_is_refused() -> None:
+    with pytest.raises(PlanError, match="num_workers must be at least 1, got 0"):
+        WorkerPool(handlers.returned, MultiprocessingOptions(0))
+
+
+def test_a_reply_is_taken_once() -> None:
+    with workers(handlers.returned) as team:
+        ticket = team.submit(1)
+        assert team.wait(ticket) == 1
+        with pytest.raises(ClosedError, match="taken or discarded before"):
+            team.wait(ticket)
+
+
+def test_an_error_of_init_is_raised() -> None:
+    with workers(handlers.returned, handlers.fail_at_start, count=1) as team:
+        ticket = team.submit(1)
+        with pytest.raises(LookupError, match="no data for worker 0 of 1") as caught:
+            team.wait(ticket)
+        assert "in fail_at_start" in str(caught.value.__cause__)
+        with pytest.raises(LookupError, match="no data"):
+            team.submit(1)
+
+
 # --- start ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.jobs
 def test_workers_leave_accelerators_alone_and_import_little(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -147,7 +198,6 @@ def as_program(handler: Any, init: Any = None) -> bytes:
     return pickled_by_value((handler, init))
 
 
-@pytest.mark.jobs
 def test_a_pool_takes_one_program_after_the_other() -> None:
     with workers(handlers.doubled, count=2) as team:
         before = [team.submit(np.arange(3)) for _ in range(5)]
@@ -160,7 +210,6 @@ def test_a_pool_takes_one_program_after_the_other() -> None:
         assert {team.wait(job) for job in last} <= {(0, 2), (1, 2)}
 
 
-@pytest.mark.jobs
 def test_where_more_processes_cannot_be_started_the_first_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -190,7 +239,6 @@ def test_reports_come_before_the_reply_in_order() -> None:
     assert found == {count: list(range(count)) for count in (0, 3, 500)}
 
 
-@pytest.mark.jobs
 def test_workers_that_are_not_replaced_are_an_error_of_every_call() -> None:
     pool = WorkerPool(handlers.called, MultiprocessingOptions(2), replaces=False)
     try:
@@ -211,7 +259,6 @@ def test_workers_that_are_not_replaced_are_an_error_of_every_call() -> None:
         pool.kill()
 
 
-@pytest.mark.jobs
 def test_stop_lets_jobs_end_at_their_next_report(tmp_path: Path) -> None:
     before, open_before = children(), descriptors()
     with workers(handlers.reports_until_stopped, count=2) as team:
@@ -226,7 +273,6 @@ def test_stop_lets_jobs_end_at_their_next_report(tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["0", "1"]
 
 
-@pytest.mark.jobs
 def test_stop_kills_workers_that_do_not_end() -> None:
     before, open_before = children(), descriptors()
     with workers(handlers.called, count=2) as team:
@@ -242,7 +288,6 @@ def test_stop_kills_workers_that_do_not_end() -> None:
 # --- workers that die ---------------------------------------------------------------------------
 
 
-@pytest.mark.jobs
 def test_a_worker_that_closes_its_socket_is_replaced_and_its_work_done_again(
     tmp_path: Path,
 ) -> None:
@@ -257,7 +302,6 @@ def test_a_worker_that_closes_its_socket_is_replaced_and_its_work_done_again(
         assert [team.wait(other) for other in good] == [3] * 6
 
 
-@pytest.mark.jobs
 def test_an_idle_worker_that_is_killed_is_replaced() -> None:
     with workers(handlers.process_id, count=1) as team:
         process = ask(team, None)
@@ -286,7 +330,6 @@ def test_a_warning_that_is_an_error_harms_nothing(tmp_path: Path) -> None:
         assert team.wait(ticket).sum() == 4
 
 
-@pytest.mark.jobs
 def test_what_is_forgotten_gives_its_memory_back() -> None:
     with workers(handlers.returned, shared_bytes=16 * MIB, ahead=3) as team:
         for number in range(20):
@@ -299,6 +342,34 @@ def test_what_is_forgotten_gives_its_memory_back() -> None:
             room += 1
         assert room == 8
         assert ask(team, 5) == 5
+
+
+def test_whoever_waits_comes_back() -> None:
+    open_before = descriptors()
+    with workers(handlers.called) as team:
+        ask(team, (abs, 1))
+        ticket = team.submit((time.sleep, 1000))
+        found: list[BaseException] = []
+        waits = threading.Event()
+
+        def wait() -> None:
+            waits.set()
+            try:
+                team.wait(ticket)
+            except BaseException as error:
+                found.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert waits.wait(LIMIT_S)
+        team.interrupt()
+        thread.join(LIMIT_S)
+        assert [type(error) for error in found] == [ClosedError]
+        with pytest.raises(ClosedError, match="new state"):
+            team.wait(ticket)
+        team.forget()
+        assert ask(team, (abs, -2)) == 2
+    assert descriptors() == open_before
 
 
 # --- options -------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,6 @@ from tests.object_store import ObjectStore
 from windrow import converters
 from windrow.cli.main import main
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.verification.scan import Scan, ScanResult, ScanTask
-from windrow.verification.verify import run_scans
 
 FIRST = "data.array_record-00000-of-00003"
 SECOND = "data.array_record-00001-of-00003"
@@ -277,36 +275,6 @@ def test_files_only_decodes_nothing(run: Run, records: Path) -> None:
     flip(records / FIRST, 300)
     code, found = report(run, records, "--files-only")
     assert (code, found["bad"], len(found["manifest"]["bad"])) == (1, [], 1)
-
-
-class Steps(Scan):
-    """Tasks of some bytes each, which record when they run."""
-
-    def __init__(self, name: str, sizes: Sequence[int], ran: list[str]) -> None:
-        self.name, self.sizes, self.ran = name, sizes, ran
-
-    waits = False
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(self.sizes)
-
-    def tasks(self) -> Iterator[ScanTask]:
-        for size in self.sizes:
-            yield ScanTask(0, size, self.run)
-
-    def run(self, stopped: Callable[[], bool]) -> ScanResult:
-        self.ran.append(self.name)
-        return ScanResult(chunks=1)
-
-
-def test_lanes_are_gone_through_abreast() -> None:
-    ran: list[str] = []
-    lanes = [[Steps("f", [50, 50], ran)], [Steps("a", [1, 1, 1], ran), Steps("b", [5], ran)]]
-    run_scans(lanes, threads=1, progress=False)
-    # The file first; then what has a smaller part of its bytes behind it.
-    assert "".join(ran) == "faaabf"
-    assert [scan.result.chunks for lane in lanes for scan in lane] == [2, 3, 1]
 
 
 # --- remote ------------------------------------------------------------------------------------

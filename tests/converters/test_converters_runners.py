@@ -87,14 +87,6 @@ def test_beam_on_two_processes_gives_the_same_bytes(
     assert contents(tmp_path / "out") == expected(case.name)
 
 
-@cases
-def test_a_runner_that_does_everything_twice_gives_the_same_bytes(
-    case: Case, inputs: Path, expected: Any, tmp_path: Path
-) -> None:
-    case.run(inputs, tmp_path / "out", runner=FnApiRunner(bundle_repeat=1))
-    assert contents(tmp_path / "out") == expected(case.name)
-
-
 @pytest.mark.parametrize(
     "run",
     [

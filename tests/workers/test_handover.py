@@ -356,25 +356,6 @@ def test_likely_mistakes_in_stacking(elements: list[Any]) -> None:
     assert same(unstacked(stacked(elements, MessageBuffer(None))), elements)
 
 
-def test_an_element_that_holds_itself_is_left_as_it_is() -> None:
-    element: list[Any] = [1]
-    element.append(element)
-    found = unstacked(opened(Message.of(stacked([element], MessageBuffer(None))).packed(None)))
-    assert found[0][1] is found[0]
-
-
-def test_rows_of_one_array_are_not_copied() -> None:
-    memory = memory_of(1 << 20)
-    given_memory = memory[1 << 19 :]
-    column = given_memory[64 : 64 + 8 * 20_000].view(np.int16).reshape(8, 100, 100)
-    column[:] = np.arange(8)[:, np.newaxis, np.newaxis]
-    room = MessageBuffer(memory, 1 << 19)
-    for rows in (list(column), list(column[2:5]), [column]):
-        message = Message.of(stacked(rows, room)).packed(room)
-        assert same(unstacked(opened(message, memory)), rows)
-    assert room.used_bytes == 0
-
-
 @pytest.mark.parametrize("at", [[1, 0, 2], [0, 0, 1], [0, 2, 4], [3, 2, 1]])
 def test_rows_out_of_order_are_copied(at: list[int]) -> None:
     column = np.random.default_rng(0).normal(size=(6, 3_000))

@@ -193,3 +193,16 @@ def test_progress_grows_within_a_file_and_adds_up(tmp_path: Path, suffix: str) -
     assert done == sorted(done)
     assert len(set(done)) >= 5
     assert (steps[-1].records, done[-1]) == (20, path.stat().st_size)
+
+
+def test_processes_give_the_same_bytes(tmp_path: Path) -> None:
+    inputs = bad_shards(tmp_path / "in")
+    told: list[Progress] = []
+    one = tfrecord_to_array_record(inputs, tmp_path / "one", max_bad_records=3)
+    two = tfrecord_to_array_record(
+        inputs, tmp_path / "two", max_bad_records=3, processes=2, progress=told.append
+    )
+    assert one == two
+    for name in names(tmp_path / "one"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert (told[-1].records, told[-1].done_bytes) == (12, told[-1].total_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 
+from tests.range_server import RangeServer
 from windrow.cli.main import main
 from windrow.converters.zarr import rechunk_layout
 from windrow.converters.zarr.from_records import array_record_to_zarr
@@ -212,6 +214,18 @@ def test_labels_lie_where_readers_find_them(tmp_path: Path) -> None:
         arrays({"time/t": "a/t"})
 
 
+def test_labels_of_a_store_that_is_not_listed(tmp_path: Path) -> None:
+    weather().to_zarr(tmp_path / "source", consolidated=False)
+    names = [path for path in (tmp_path / "source").rglob("*") if path.is_file()]
+    files = {str(path.relative_to(tmp_path)): path.read_bytes() for path in names}
+    with RangeServer(files) as server:
+        zarr_to_zarr(server.url("source"), tmp_path / "out", arrays=["t"], progress=False)
+    folders = {name.partition("/")[0] for name in os.listdir(tmp_path / "out")}
+    assert sorted(folders - {"zarr.json", "windrow_manifest.json"}) == [
+        *("crs", "lat", "nv", "t", "time", "time_bnds", "x")
+    ]
+
+
 @pytest.mark.parametrize("codec", ["vlen-utf8", "vlen-bytes"])
 def test_strings_of_any_length_in_chunks_and_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
@@ -290,3 +304,17 @@ def test_a_run_that_resumes_writes_the_labels_too(
     assert main([*arguments, "-q"]) == 0
     after = xarray.open_zarr(tmp_path / "out", decode_times=False).load()
     xarray.testing.assert_identical(after, data.drop_vars("other"))
+
+
+def test_strings_are_not_records(tmp_path: Path) -> None:
+    data = xarray.Dataset(
+        {"t": (("n", "k"), np.arange(8.0).reshape(4, 2)), "words": ("n", list("abcd"))},
+        coords={"k": ["p", "q"], "n": ["first", "second", "third", "last"]},
+    )
+    data.drop_vars("n").to_zarr(tmp_path / "source")
+    with pytest.raises(SourceError, match="array 'words' holds strings, which are not converted"):
+        zarr_to_array_record(tmp_path / "source", tmp_path / "out")
+    data.drop_vars("words").to_zarr(tmp_path / "labels")
+    with pytest.warns(UserWarning, match="the records are without coordinate 'n': it holds str"):
+        manifest = zarr_to_array_record(tmp_path / "labels", tmp_path / "out", progress=False)
+    assert (manifest.records, list(manifest.settings["features"])) == (4, ["t"])

@@ -27,9 +27,11 @@ from windrow.converters.zarr.layout import (
     encode_each,
     fill_scalar,
     metadata_files,
+    rows_layout,
     stored_fill,
     training_rows,
 )
+from windrow.errors import ArgumentError, ConversionError
 from windrow.sources import ZarrDataSource
 from windrow.sources.tf_example.features import DTYPES, numpy_dtype
 
@@ -135,6 +137,47 @@ def test_chunks_of_the_fill_value_are_stored() -> None:
     assert (index[:, 0] == [0, index[0, 1]]).all()
 
 
+def test_a_block_that_is_not_whole_files_is_refused() -> None:
+    layout = ArrayLayout("x", "int32", (10,), (2,), (4,))
+    for origin, size, dtype in ((0, 3, "int32"), (2, 4, "int32"), (8, 4, "int32"), (0, 4, "int64")):
+        with pytest.raises(ConversionError, match=rf"array 'x': a block of {dtype} \[{size}\] at"):
+            list(encode_each(layout, (origin,), np.zeros(size, dtype)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"dtype": "datetime64[ns]"}, "dtype 'datetime64"),
+        ({"chunk_shape": (2,)}, r"chunks of \[2\] do not fit the shape \[4, 4\]"),
+        ({"chunk_shape": (0, 4)}, r"chunks of \[0, 4\]"),
+        (
+            {"shard_shape": (3, 4)},
+            r"shards of \[3, 4\] are not a whole number of chunks of \[2, 4\]",
+        ),
+        ({"dimension_names": ("t",)}, "1 dimension names for 2 axes"),
+        ({"codecs": ({"name": "lzma"},)}, 'codec {"name": "lzma"} is not known'),
+        ({"codecs": (1,)}, "codec 1 is not known"),
+        (
+            {"codecs": codecs_of("zstd:99")},
+            r"codec .*99.* is not known; there are zstd .* up to 22",
+        ),
+        ({"codecs": codecs_of("gzip:10")}, r"codec .*10.* is not known; .* 0 to 9"),
+        ({"codecs": codecs_of("blosc:lz5")}, r"codec .*lz5.* is not known; .* lz4"),
+        ({"codecs": codecs_of("blosc:lz4:10")}, r"codec .*10.* is not known"),
+    ],
+)
+def test_a_layout_that_does_not_fit_together(fields: dict[str, Any], words: str) -> None:
+    good: dict[str, Any] = {"dtype": "int32", "shape": (4, 4), "chunk_shape": (2, 4)}
+    with pytest.raises(ArgumentError, match=words):
+        ArrayLayout("x", **{**good, **fields})
+
+
+@pytest.mark.parametrize("text", ["lzma", "zstd:x", "zstd:1:2", "none:1", "{", ""])
+def test_codecs_that_are_not_known(text: str) -> None:
+    with pytest.raises(ArgumentError, match="codecs"):
+        codecs_of(text)
+
+
 @pytest.mark.parametrize(
     ("row_bytes", "records", "chunks", "shard"),
     [
@@ -166,3 +209,12 @@ def test_fill_values_keep_their_bits(dtype: str) -> None:
         found = fill_scalar(json.loads(json.dumps(stored_fill(value))), numpy_dtype(dtype))
         # A number other than NaN may be stored as its value.
         assert found.tobytes() == value.tobytes() or found == value
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("int16", 3), ("int32", 2)])
+def test_rows_that_are_none_of_the_array_are_refused(dtype: str, width: int) -> None:
+    layout = rows_layout("x", "int32", (8, 3), chunk_rows=2, shard_rows=4)
+    with pytest.raises(
+        ConversionError, match=rf"array 'x': rows of {dtype} \[{width}\] are not rows of"
+    ):
+        list(zarr_layout.encode_rows(layout, np.zeros((4, width), dtype)))

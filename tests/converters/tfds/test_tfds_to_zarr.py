@@ -248,6 +248,17 @@ def test_a_run_that_was_stopped_goes_on(folder: Path, tmp_path: Path, calls: int
     assert files_in(tmp_path / "zarr") == files_in(tmp_path / "whole")
 
 
+def test_a_second_run_does_nothing_and_another_is_refused(folder: Path, tmp_path: Path) -> None:
+    first = tfds_to_zarr(folder, tmp_path / "zarr", progress=False)
+    before = files_in(tmp_path / "zarr")
+    assert tfds_to_zarr(folder, tmp_path / "zarr", progress=False) == first
+    with pytest.raises(ConversionError, match="splits"):
+        tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], progress=False)
+    assert files_in(tmp_path / "zarr") == before
+    tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], overwrite=True, progress=False)
+    assert not (tmp_path / "zarr" / "train").exists()
+
+
 def test_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     above, output = str(folder.parent), str(tmp_path / "zarr")
     assert main(["convert", above, output, "--to", "zarr", "--dry-run"]) == 0
@@ -339,11 +350,31 @@ def test_two_features_that_would_be_one_array(
     assert list(read_split(tmp_path / "zarr" / "train")) == [name]
 
 
+def test_a_dataset_without_features(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "odd" / "1.0.0", {}, [{}])
+    with pytest.raises(SourceError, match=r"1\.0\.0 has no features to make arrays of"):
+        tfds_to_zarr(dataset, tmp_path / "zarr", progress=False)
+
+
 def test_a_folder_that_tfds_left(folder: Path, tmp_path: Path) -> None:
     left = tmp_path / "incomplete.ABC_1.0.0"
     changed(folder, left, "dataset_info.json", "counts", "counts")
     with pytest.raises(ConversionError, match="left incomplete"):
         tfds_to_zarr(left, tmp_path / "zarr", progress=False)
+
+
+def test_what_tfds_to_zarr_did_not_write(tmp_path: Path) -> None:
+    (tmp_path / "zarr.json").write_text('{"attributes": {}}')
+    with pytest.raises(SourceError, match="name the group of a split"):
+        read_split(tmp_path)
+    with pytest.raises(NotFoundError, match="does not exist"):
+        read_split(tmp_path / "nothing")
+
+
+def test_records_that_are_not_there(folder: Path, tmp_path: Path) -> None:
+    tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], progress=False)
+    with pytest.raises(ArgumentError, match=r"records \[5, 10\) of .*, which has 9"):
+        read_split(tmp_path / "zarr" / "test", 5, 10)
 
 
 def test_reading_long_texts_takes_a_few_times_their_memory(tmp_path: Path) -> None:

@@ -48,6 +48,18 @@ def test_memory_that_is_looked_at_is_not() -> None:
     assert row.tolist() == [7]
 
 
+def test_memory_of_other_sizes_is_given_up_oldest_first_where_none_fits() -> None:
+    several = [buffer_pool.empty((LARGE // 8,), np.int64) for _ in range(3)]
+    places = [address(array) for array in several]
+    for _ in range(3):
+        del several[0]  # in this order
+    size = buffer_pool.waiting_bytes() // 3
+    larger = buffer_pool.empty((LARGE // 8 + LARGE // 16,), np.int64)  # as much as two of them
+    assert address(larger) not in places
+    assert buffer_pool.waiting_bytes() == size
+    assert address(buffer_pool.empty((LARGE // 8,), np.int64)) == places[2]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident pages of Linux")
 def test_the_system_gets_memory_back_at_once() -> None:
     def resident() -> int:

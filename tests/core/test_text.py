@@ -12,6 +12,7 @@ from windrow.core.text import (
     in_units,
     listing,
     shortened,
+    with_article,
 )
 
 
@@ -56,3 +57,18 @@ def test_what_is_cut_off() -> None:
         "  y",
         "  and 1 more, see `bad` of the report",
     ]
+
+
+@pytest.mark.parametrize(
+    ("noun", "expected"),
+    [
+        ("int", "an int"),
+        ("IterDataset", "an IterDataset"),
+        ("str", "a str"),
+        ("uint8", "a uint8"),
+        ("ndarray", "an ndarray"),
+        ("xarray.Variable", "an xarray.Variable"),
+    ],
+)
+def test_the_article_suits_the_noun(noun: str, expected: str) -> None:
+    assert with_article(noun) == expected

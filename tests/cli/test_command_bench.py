@@ -16,6 +16,7 @@ from tests.range_server import RangeServer
 from windrow import converters
 from windrow.cli.main import main
 from windrow.cli.reading_speed import ORDERS, reading_speed
+from windrow.errors import ArgumentError
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 
 Run = Callable[..., tuple[int, str, str]]
@@ -177,3 +178,10 @@ def test_wrong_arguments(
     found, out, err = run(*argv, "-q")
     assert (found, out) == (code, "")
     assert why in err
+
+
+@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"batches": 0}, {"orders": ["x"]}], ids=str)
+def test_wrong_arguments_of_the_function(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    source = ZarrDataSource(rows(tmp_path / "a", 5))
+    with pytest.raises(ArgumentError, match="bench: "):
+        reading_speed(source, **wrong)

@@ -77,6 +77,13 @@ def test_what_names_no_dataset_is_refused(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_mistyped_command_names_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explian", "x:y"]) == BAD_ARGUMENTS
+    assert "Did you mean 'explain'?" in capsys.readouterr().err
+    assert main(["qqqq"]) == BAD_ARGUMENTS
+    assert "Did you mean" not in capsys.readouterr().err
+
+
 def test_a_shell_completes_commands() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "windrow"],

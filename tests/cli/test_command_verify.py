@@ -106,6 +106,19 @@ def test_rows_of_different_lengths_and_coordinates_are_counted_as_records(
     assert report(run, tmp_path / "c")[1]["records"] == 4
 
 
+def test_arrays_that_are_not_read_are_named(run: Run, tmp_path: Path) -> None:
+    group = zarr.create_group(str(tmp_path))
+    group.create_array("rows", shape=(3,), dtype="int32")[...] = [1, 2, 3]
+    group.create_array("one", shape=(), dtype="int32")[...] = 5
+    group.create_array("names", shape=(3,), dtype="str")[...] = np.array(["a", "b", "c"])
+    code, found = report(run, tmp_path)
+    assert (code, found["chunks"]) == (0, 1)
+    left_out = {item["array"]: item["why"] for item in found["left_out"]}
+    assert set(left_out) == {"one", "names"}
+    assert left_out["one"] == "it has shape ()"
+    assert "not read: array 'one': it has shape ()" in run(tmp_path)[1]
+
+
 @pytest.mark.parametrize("name", [FIRST, "data.array_record-0000?-of-00003", ""])
 def test_a_file_and_a_glob_without_a_manifest(run: Run, records: Path, name: str) -> None:
     (records / MANIFEST_NAME).unlink()

@@ -101,6 +101,16 @@ def test_notebooks_show_datasets_with_length_spec_and_functions() -> None:
     assert "stream of {" in read(dataset.to_iter_dataset()).text
 
 
+def test_notebooks_show_iterators_and_stats() -> None:
+    with iter(MapDataset.range(7).map(abs)) as iterator:
+        assert "nothing was asked for yet" in read(iterator).text
+        list(iterator)
+        assert "map(abs)" in read(iterator).text
+        stats = iterator.stats()
+    assert read(stats).text.startswith(stats.sentence)
+    assert "the loop waited" in read(stats).text
+
+
 def test_notebooks_show_quality_inspection_verification_and_explanation(tmp_path: Path) -> None:
     dataset = MapDataset.range(64).shuffle(seed=1).batch(4)
     quality = windrow.shuffle_quality(dataset)

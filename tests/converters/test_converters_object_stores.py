@@ -166,6 +166,21 @@ def test_files_that_no_conversion_wrote(place: Place) -> None:
     assert place.files() == {"mine": b"precious"}
 
 
+def test_what_others_have_removed_is_seen(place: Place) -> None:
+    """Listings are kept by file systems of fsspec; what is decided here is asked anew."""
+    manifest = place.convert(CASE, reference(CASE).inputs)
+    options = {**place.options, "skip_instance_cache": True}
+    other, root = fsspec.core.url_to_fs(place.url, **options)
+    other.rm_file(f"{root}/{manifest.files[1].name}")
+    with pytest.raises(ConversionError, match=rf"{manifest.files[1].name} is missing or is not of"):
+        place.convert(CASE, reference(CASE).inputs)
+    assert place.convert(CASE, reference(CASE).inputs, overwrite=True) == manifest
+    for name in other.find(root):
+        other.rm_file(name)
+    assert place.convert(CASE, reference(CASE).inputs) == manifest
+    assert place.files() == reference(CASE).whole
+
+
 def test_many_sizes_are_asked_for_at_once(store: ObjectStore) -> None:
     """A rerun of a finished conversion of many files asks for a list and not for each."""
     case = BY_NAME["zarr_to_zarr"]

@@ -482,6 +482,15 @@ def test_a_failed_read_comes_after_the_batches_before_it_and_is_tried_again() ->
         assert [batch["n"].tolist()[0] for batch in iterator] == [16, 24]
 
 
+def test_stats_and_their_callback() -> None:
+    seen: list[int] = []
+    iterator = iter(MapDataset.source(X).batch(8).to_jax(over("data")))
+    iterator.on_stats(lambda stats: seen.append(stats.elements), every_s=0)
+    assert len(list(iterator)) == 8
+    assert seen[-1] == iterator.stats().elements == 8
+    assert "given to the loop" in str(iterator.stats())
+
+
 # --- leaves ----------------------------------------------------------------------------------------
 
 
@@ -604,6 +613,31 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(make: Any, message
     assert source.indices == []
 
 
+@pytest.mark.parametrize(
+    ("sharding", "more", "message"),
+    [
+        (P("data"), {}, "sharding must be a jax.sharding.Sharding"),
+        ({"x": P("data")}, {}, "got .* at 'x'"),
+        ({"y": over("data")}, {}, r"tree of shardings has 'y', but"),
+        ({}, {}, r"tree of shardings has no 'x'; it has \[\]"),
+        ({"x": {}}, {}, "has a tree where leaf 'x' is an array"),
+        (
+            {"x": over("data"), "y": over("data")},
+            {},
+            r"tree of shardings has 'y', but batches have the leaves \['x'\]; leave it out",
+        ),
+        (lambda path: None, {}, r"returned None for the path \('x',\)"),
+        (over("data"), {"host": ("z",)}, r"host names 'z', but batches have the leaves \['x'\]"),
+        (over("data"), {"host": (1,)}, "host must be names of leaves"),
+    ],
+)
+def test_arguments_of_wrong_types_are_refused(sharding: Any, more: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        MapDataset.source({"x": X}).batch(8).to_jax(sharding, **more)
+    with pytest.raises(PlanError, match="prefetch_bytes"):
+        MapDataset.source({"x": X}).batch(8).to_jax(over("data"), prefetch_bytes=0)
+
+
 def test_a_shape_that_no_spec_showed_is_refused_at_its_batch() -> None:
     ragged = MapDataset.range(8).map(lambda n: np.zeros(5, np.float32)).batch(4)
     with pytest.raises(ElementError, match=r"the batch has the global shape \(4, 5\); axis 1"):
@@ -626,6 +660,13 @@ def test_a_function_is_asked_for_leaves_that_only_reading_shows() -> None:
         assert set(paths) == {("x",), ("n",)}
         with iter(devices) as found, iter(dataset) as plain:
             assert are_same(next(found), next(plain))
+
+
+def test_a_short_last_batch_that_no_axis_cuts_is_given() -> None:
+    stream = SHORT.to_iter_dataset(lanes=4).batch(8)
+    assert all(map(are_same, stream.to_jax(over(None, "data")), stream))
+    even = MapDataset.source({"x": X}).slice(slice(62)).batch(8)
+    assert [batch["x"].shape[0] for batch in even.to_jax(over("data"))] == [8] * 7 + [6]
 
 
 def test_a_shard_has_no_devices() -> None:

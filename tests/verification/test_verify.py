@@ -224,6 +224,13 @@ def test_small_and_empty_arrays(tmp_path: Path, shape: tuple[int, ...], direct: 
     assert report.decoded_bytes == values.nbytes
 
 
+def test_sources_of_other_kinds() -> None:
+    for value in ([1, 2, 3], np.arange(5.0), {"x": np.arange(4)}, range(7), ()):
+        report = checked_report(value)
+        assert report.ok
+        assert report.chunks == report.records == len(sources.as_source(value))
+
+
 # --- flipped, cut off, removed -------------------------------------------------------------------
 
 

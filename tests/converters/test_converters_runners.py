@@ -63,14 +63,6 @@ def expected(inputs: Path) -> Any:
 
 
 @cases
-def test_beam_in_process_gives_the_same_bytes(
-    case: Case, inputs: Path, expected: Any, tmp_path: Path
-) -> None:
-    case.run(inputs, tmp_path / "out", pipeline_options=HERE)
-    assert contents(tmp_path / "out") == expected(case.name)
-
-
-@cases
 def test_worker_processes_give_the_same_bytes(
     case: Case, inputs: Path, expected: Any, tmp_path: Path
 ) -> None:

@@ -72,7 +72,7 @@ def layouts(draw: st.DrawFn) -> ArrayLayout:
     return ArrayLayout("a/b", dtype, shape, chunk, shard, codecs, names if any(names) else None)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(layouts())
 def test_every_reader_gives_the_values_back(layout: ArrayLayout) -> None:
     values = values_of(layout)

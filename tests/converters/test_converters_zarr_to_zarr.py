@@ -134,7 +134,7 @@ def conversions(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(20))
 @given(conversions())
 def test_values_are_the_same_bit_for_bit(drawn: dict[str, Any]) -> None:
     layout = drawn["source"]

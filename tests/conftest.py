@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import os
 import random
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
+import tensorstore
 
 from tests import hypothesis_profiles
 from tests.processes import is_left, left, left_in_memory, names_in_memory, until
@@ -20,6 +24,23 @@ hypothesis.settings.load_profile(hypothesis_profiles.USUAL)
 # In the background of a script SIGINT is ignored, and by all processes that are started there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced() -> Iterator[None]:
+    """No store of a test waits until the disk has it: half of the time of tests that write many files."""
+    context, opened = tensorstore.Context({"file_io_sync": False}), tensorstore.open
+
+    @functools.wraps(opened)
+    def open_unsynced(spec: Any, **settings: Any) -> Any:
+        if settings.get("create"):
+            settings.setdefault("context", context)
+        return opened(spec, **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensorstore, "open", open_unsynced)
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

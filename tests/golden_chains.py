@@ -6,12 +6,14 @@ is a method of the dataset with its arguments by name:
     [["zarr", {"store": "chunks"}], ["shuffle", {"seed": 1}], ["batch", {"batch_size": 4}]]
     [["mix", {"weights": [1, 2]}, [recipe, recipe]], ["map", {"transform": "@bump"}]]
 
-A text that begins with `@` names a function of this module.
+A text that begins with `@` names a function of this module. The recipes lie in `golden/chains.json`.
 """
 
 from __future__ import annotations
 
 import collections
+import functools
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -23,6 +25,13 @@ from windrow import IterDataset, MapDataset, ReadOptions, sources, transforms
 
 Recipe: TypeAlias = list[list[Any]]
 Dataset: TypeAlias = MapDataset[Any] | IterDataset[Any]
+
+
+@functools.cache
+def recipes() -> dict[str, Recipe]:
+    """The recipes of the golden chains, by their names."""
+    text = (Path(__file__).resolve().parent / "golden" / "chains.json").read_text(encoding="utf-8")
+    return {name: held["recipe"] for name, held in json.loads(text).items()}
 
 
 # --- functions -----------------------------------------------------------------------------------
@@ -140,14 +149,6 @@ def fails_at_seven(index: int, element: Any) -> Any:
     if index == 7:
         raise ValueError("no element 7")
     return element
-
-
-def stops(element: Any) -> Any:
-    raise StopIteration
-
-
-def loses_rows(columns: Any) -> Any:
-    return columns[:1]
 
 
 class Bump(transforms.Map):

@@ -9,24 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from tests import golden_products
-from tests.golden_errors import errors
-from tests.golden_recipes import recipes
+from tests.golden_chains import recipes
 from tests.golden_records import observed
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 CHAINS = "chains"
 # For each file except the file of chains: the function that computes it from the stores in a folder.
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "errors": errors,
     "explain": golden_products.explanations,
-    "stats": golden_products.statistics,
     "remote": golden_products.remote,
     "report": golden_products.reports,
     "quality": golden_products.quality,
-    "inspect": golden_products.inspections,
-    "verify": golden_products.verifications,
     "conversions": golden_products.conversions,
-    "commands": golden_products.commands,
 }
 
 
@@ -37,20 +31,12 @@ def part(name: str) -> dict[str, Any]:
     return found
 
 
-def computed(name: str, folder: Path, *, draws: bool = False) -> dict[str, Any]:
-    """Return what the file would hold by this code.
-
-    Args:
-        name: The file's name, without its suffix.
-        folder: Where the stores are unpacked.
-        draws: Whether to draw the recipes of chains anew, and not to take them from the file.
-    """
+def computed(name: str, folder: Path) -> dict[str, Any]:
+    """Return what the file would hold by this code, of the stores in a folder."""
     if name != CHAINS:
         return PARTS[name](folder)
-    named = recipes() if draws else {name: one["recipe"] for name, one in part(CHAINS).items()}
     return {
-        name: {"recipe": recipe, **observed(json.loads(json.dumps(recipe)), folder)}
-        for name, recipe in named.items()
+        name: {"recipe": recipe, **observed(recipe, folder)} for name, recipe in recipes().items()
     }
 
 

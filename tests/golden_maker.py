@@ -1,8 +1,7 @@
 """Writes the golden files: `python -m tests.golden_maker --write`.
 
-Without `--write` it says what differs, as the tests do. Names of files after it (`--write errors`)
-leave the others as they are. With `--stores` the archive of stores is made anew first, which
-changes fingerprints where a library writes other files.
+Without `--write` it says what differs, as the tests do. Names of files after it (`--write remote`)
+leave the others as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from tests.golden_files import CHAINS, GOLDEN, PARTS, computed, part, write
 from tests.golden_records import differences
-from tests.golden_stores import pack, unpack, write_stores
+from tests.golden_stores import unpack
 
 
 def main() -> int:
@@ -23,17 +22,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the golden files, or write them.")
     parser.add_argument("files", nargs="*", help=f"of {CHAINS}, {', '.join(PARTS)}; default all")
     parser.add_argument("--write", action="store_true", help="write the files")
-    parser.add_argument("--stores", action="store_true", help="make the stores anew first")
     given = parser.parse_args()
     names = given.files or [CHAINS, *PARTS]
     if unknown := set(names) - {CHAINS, *PARTS}:
         parser.error(f"there is no file {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory(prefix="windrow-golden-") as made:
-        if given.stores:
-            write_stores(Path(made) / "new")
-            pack(Path(made) / "new")
         folder = unpack(Path(made) / "stores")
-        found = {name: computed(name, folder, draws=given.write) for name in names}
+        found = {name: computed(name, folder) for name in names}
     if given.write:
         write(found)
         print(f"wrote {', '.join(names)} in {GOLDEN}")

@@ -1,5 +1,5 @@
-"""What the package writes and says about data: explanations, statistics, reports, shuffle quality,
-inspections, verifications, conversions and the command line.
+"""What the package writes and says about data: explanations, reports, shuffle quality, what a server
+gives, and conversions.
 
 Numbers that a prediction, a clock or a library's version decides are not in it: where they stand,
 only the keys are.
@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import json
 import re
-import runpy
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,31 +18,28 @@ from typing import Any
 
 import numpy as np
 
-from tests.golden_chains import Recipe, build
-from tests.golden_recipes import SOURCES, TAILS, hand_written, s
+from tests.golden_chains import Recipe, build, recipes
 from tests.golden_records import attempted, digest, iterated, masked
 from tests.range_server import RangeServer
 from windrow import (
     MapDataset,
-    ReadOptions,
     converters,
     inspect,
     report,
     shuffle_quality,
     sources,
-    verify,
 )
 
-_SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
-
-
-def keys_of(value: Any) -> Any:
-    """The keys of JSON, with the names of types in place of values."""
-    if isinstance(value, dict):
-        return {key: keys_of(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [keys_of(value[0])] if value else []
-    return "number" if isinstance(value, int | float) else type(value).__name__
+# Chains that are read from a server or drawn on a page, and not in other files.
+_SERVED_ALONE = (
+    "zarr chunks: by blocks",
+    "zarr inner: mapped in batches",
+    "zarr group: shuffled, batched, in two epochs",
+    "array_record groups: by blocks",
+    "array_record single: shuffled, batched, in two epochs",
+    "tfds train: by blocks",
+)
+_REMOTE = (*_SERVED_ALONE, "windows fields: by blocks")
 
 
 def _rounded(value: Any) -> Any:
@@ -76,17 +69,10 @@ def masked_all(text: str, *folders: Path) -> str:
 
 def _chosen() -> dict[str, Recipe]:
     """Each source and each combination once, and the nodes over chunks."""
-    found: dict[str, Recipe] = {}
-    every = hand_written()
-    tails = list(TAILS)
-    for number, name in enumerate(SOURCES):
-        tail = tails[number % len(tails)]
-        found[f"{name}: {tail}"] = every[f"{name}: {tail}"]
-    several = ("mix", "zip", "concatenate", "select")
-    return found | {
+    return {
         name: recipe
-        for name, recipe in every.items()
-        if name.endswith(" of chunks") or recipe[0][0] in several
+        for name, recipe in recipes().items()
+        if name not in _SERVED_ALONE and not name.startswith(("drawn ", "later: "))
     }
 
 
@@ -119,52 +105,10 @@ def explanations(folder: Path) -> dict[str, Any]:
     }
 
 
-_COUNTED = ("records", "chunks", "stored_bytes", "decoded_bytes", "delivered_bytes")
-
-
-def statistics(folder: Path) -> dict[str, Any]:
-    """Of `stats()` the keys, and the counters of a run without threads.
-
-    A stream with workers is read to its end: how far they read ahead of a `limit` depends on how quick they
-    are.
-    """
-
-    def one(recipe: Recipe) -> Any:
-        dataset = build(recipe, folder)
-        if isinstance(dataset, MapDataset):
-            dataset = dataset[: min(len(dataset), 40)].to_iter_dataset(_SYNCHRONOUS)
-        elif "mp_prefetch" not in json.dumps(recipe):
-            dataset = dataset.limit(40)
-        with iter(dataset) as iterator:
-            list(iterator)
-            found = iterator.stats().to_json()
-        return {
-            "keys": sorted(found),
-            "elements": found["elements"],
-            "delivered_bytes": found["delivered_bytes"],
-            "functions": sorted(found["mapping_s"]),
-            "sources": [
-                {"source": costs["source"], **{key: costs[key]["low"] for key in _COUNTED}}
-                for costs in found["sources"]
-            ],
-            "costs": sorted({key for costs in found["sources"] for key in costs}),
-        }
-
-    wanted = {
-        name: recipe
-        for name, recipe in _chosen().items()
-        if "read_options" not in json.dumps(recipe) and "to_iter_dataset" not in json.dumps(recipe)
-    }
-    return {
-        name: _masked(attempted(lambda recipe=recipe: one(recipe), folder), folder)  # type: ignore[misc]
-        for name, recipe in wanted.items()
-    }
-
-
 def reports(folder: Path) -> dict[str, Any]:
     """Of pages of `report` the headings, tables and charts."""
     found: dict[str, Any] = {}
-    every = hand_written()
+    every = recipes()
     for name in ("zarr chunks: by blocks", "zarr group: shuffled, batched, in two epochs"):
         page = _page(build(every[name], folder), folder)
         found[name] = page
@@ -191,23 +135,13 @@ def _page(given: Any, folder: Path) -> Any:
 
 # --- chains over a server ------------------------------------------------------------------------
 
-_REMOTE = (
-    "zarr chunks: by blocks",
-    "zarr inner: mapped in batches",
-    "zarr group: shuffled, batched, in two epochs",
-    "windows fields: by blocks",
-    "array_record groups: by blocks",
-    "array_record single: shuffled, batched, in two epochs",
-    "tfds train: by blocks",
-)
-
 
 def remote(folder: Path) -> dict[str, Any]:
     """Chains whose stores a server gives: elements, states and fingerprints."""
     found: dict[str, Any] = {}
     with RangeServer(folder) as server:
         for name in _REMOTE:
-            first, *others = hand_written()[name]
+            first, *others = recipes()[name]
             url = server.url(first[1]["store"])
             recipe = [[first[0], {**first[1], "store": url}], *others]
             made = attempted(lambda recipe=recipe: iterated(build(recipe, folder), folder), folder)  # type: ignore[misc]
@@ -238,73 +172,6 @@ def quality(folder: Path) -> dict[str, Any]:
         name: _rounded(_masked(attempted(lambda call=call: call().to_json(), folder), folder))  # type: ignore[misc]
         for name, call in calls.items()
     }
-
-
-# --- inspect, verify -----------------------------------------------------------------------------
-
-_STORES = (
-    "chunks", "sharded", "inner", "raw", "second", "delta", "big-endian", "sparse", "one", "tokens",
-    "field", "group", "group-v2", "climate", "single.array_record", "groups.array_record",
-    "raw.array_record", "part-*.array_record", "examples.array_record", "examples.tfrecord-*",
-    "plain.tfrecord-*", "counts/1.0.0", "counts", "damaged", "damaged-zstd",
-    "damaged.array_record", "cut.array_record", "nothing.txt",
-)  # fmt: skip
-
-
-def inspections(folder: Path) -> dict[str, Any]:
-    """`inspect` of each store."""
-    return {
-        name: _masked(
-            attempted(lambda name=name: inspect(folder / name).to_json(), folder),  # type: ignore[misc]
-            folder,
-        )
-        for name in _STORES
-    }
-
-
-def verifications(folder: Path) -> dict[str, Any]:
-    """`verify` of each source, of damaged ones, and of missing pieces."""
-
-    def one(source: Any, **more: Any) -> Any:
-        found = verify(source, progress=False, **more)
-        told = dataclasses.asdict(found)
-        del told["elapsed_s"]
-        return {**told, "ok": found.ok, "text": str(found)}
-
-    def of(step: list[Any]) -> Any:
-        # A chain shows how a source is made of a step; `verify` takes the source alone.
-        kinds: dict[str, Any] = {
-            "zarr": sources.ZarrDataSource,
-            "windows": sources.WindowDataSource,
-            "array_record": sources.ArrayRecordDataSource,
-            "tfds": sources.TFDSDataSource,
-        }
-        more = {key: value for key, value in step[1].items() if key != "store"}
-        return kinds[step[0]](str(folder / step[1]["store"]), **more)
-
-    steps = {
-        name: step
-        for name, step in SOURCES.items()
-        if step[0] in ("zarr", "windows", "array_record", "tfds")
-        and isinstance(step[1]["store"], str)
-        and not step[1].get("fields")
-        and "0" not in step[1].get("sizes", {})
-    }
-    for name in ("damaged", "damaged-zstd"):
-        steps[name] = s("zarr", store=name)
-    steps["damaged records"] = s("array_record", store="damaged.array_record", direct=True)
-    found = {
-        name: attempted(lambda step=step: one(of(step)), folder)  # type: ignore[misc]
-        for name, step in steps.items()
-    }
-    sparse = sources.ZarrDataSource(str(folder / "sparse"))
-    found["missing is an error"] = attempted(lambda: one(sparse, missing="error"), folder)
-    found = {name: _masked(one, folder) for name, one in found.items()}
-    # What a library says of damaged bytes changes with its version.
-    for bad in found["damaged-zstd"]["bad"]:
-        bad["error"] = "ERROR"
-    found["damaged-zstd"]["text"] = "TEXT"
-    return found
 
 
 # --- conversions ---------------------------------------------------------------------------------
@@ -411,132 +278,7 @@ def _manifest_read() -> Any:
     return attempted(one)
 
 
-# --- the command line ----------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def _apart() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="windrow-made-") as made:
         yield Path(made)
-
-
-def _run(argv: list[str]) -> tuple[int, str, str]:
-    """`python -m windrow ...` in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    before = sys.argv
-    sys.argv = ["windrow", *argv]
-    code: Any = 0
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            runpy.run_module("windrow", run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        code = end.code or 0
-    finally:
-        sys.argv = before
-    return int(code), out.getvalue(), err.getvalue()
-
-
-def _commands(folder: Path, made: Path) -> dict[str, list[str]]:
-    at = {name: str(folder / name) for name in (*_STORES, "missing")}
-    tfrecord, chunks, records = at["examples.tfrecord-*"], at["chunks"], at["groups.array_record"]
-    quick = ["--seconds", "0.05", "--batches", "2"]
-    return {
-        "nothing": [],
-        "no such command": ["inspekt"],
-        "version": ["--version"],
-        "inspect: no argument": ["inspect"],
-        "inspect: no such option": ["inspect", chunks, "--jason"],
-        "inspect: storage option": ["inspect", chunks, "--storage-option", "q"],
-        "inspect": ["inspect", chunks],
-        "inspect: JSON": ["inspect", at["climate"], "--json", "--no-sizes"],
-        "inspect: records": ["inspect", at["part-*.array_record"], "--json"],
-        "inspect: tfds": ["inspect", at["counts/1.0.0"], "--json"],
-        "inspect: missing": ["inspect", at["missing"]],
-        "inspect: no data set": ["inspect", at["nothing.txt"]],
-        "inspect: picture": ["inspect", chunks, "--picture", str(made / "picture.txt")],
-        "verify": ["verify", chunks],
-        "verify: JSON": ["verify", records, "--json", "--quiet"],
-        "verify: damaged": ["verify", at["damaged"], "-q"],
-        "verify: damaged, JSON": ["verify", at["damaged"], "-q", "--json"],
-        "verify: missing chunks": ["verify", at["sparse"], "-q", "--missing", "error"],
-        "verify: choice": ["verify", chunks, "--missing", "q"],
-        "verify: missing": ["verify", at["missing"]],
-        "verify: cut": ["verify", at["cut.array_record"]],
-        "verify: files": ["verify", chunks, "--files-only"],
-        "bench": ["bench", chunks, *quick],
-        "bench: JSON": ["bench", records, *quick, "--json", "-q"],
-        "bench: order": ["bench", chunks, "--order", "q"],
-        "bench: missing": ["bench", at["missing"]],
-        "bench: seconds": ["bench", chunks, "--seconds", "0"],
-        "bench: array": ["bench", at["group"], *quick, "--array", "q"],
-        "convert: no target": ["convert", tfrecord, str(made / "a")],
-        "convert: one argument": ["convert", tfrecord, "--to", "zarr"],
-        "convert: dry run": ["convert", tfrecord, str(made / "a"), "--to", "zarr", "--dry-run"],
-        "convert: dry run, JSON": ["convert", chunks, str(made / "a"), "--to", "zarr", "--dry-run", "--json"],
-        "convert: tfrecord": ["convert", tfrecord, str(made / "b"), "--to", "zarr", "-q"],
-        "convert: again": ["convert", tfrecord, str(made / "b"), "--to", "zarr", "--json"],
-        "convert: another": ["convert", tfrecord, str(made / "b"), "--to", "zarr", "--chunk-rows", "3"],
-        "convert: overwrite": ["convert", tfrecord, str(made / "b"), "--to", "zarr", "--chunk-rows", "3", "--overwrite", "-q"],
-        "convert: check": ["verify", str(made / "b"), "-q"],
-        "convert: to records": ["convert", tfrecord, str(made / "c"), "--to", "array_record", "-q", "--json"],
-        "convert: an option of others": ["convert", tfrecord, str(made / "d"), "--to", "zarr", "--files", "2"],
-        "convert: codecs": ["convert", chunks, str(made / "d"), "--to", "zarr", "--codecs", "q"],
-        "convert: memory": ["convert", chunks, str(made / "d"), "--to", "zarr", "--memory", "q"],
-        "convert: damaged": ["convert", at["damaged"], str(made / "e"), "--to", "zarr", "-q"],
-        "convert: unfinished": ["inspect", str(made / "e"), "--json"],
-        "convert: missing": ["convert", at["missing"], str(made / "f"), "--to", "zarr"],
-        "convert: tfds": ["convert", at["counts/1.0.0"], str(made / "g"), "--to", "zarr", "-q"],
-        "convert: a split": ["convert", at["counts/1.0.0"], str(made / "h"), "--to", "array_record", "--split", "test", "-q"],
-        "tfds-build: no argument": ["tfds-build", "--also", "q"],
-        "tfds-build: images": ["tfds-build", "q", "--images"],
-    }  # fmt: skip
-
-
-def commands(folder: Path) -> dict[str, Any]:
-    """Exit codes and the shape of what is printed; the flags of each command; three processes."""
-    found: dict[str, Any] = {}
-    with _apart() as made:
-        for name, argv in _commands(folder, made).items():
-            found[name] = _masked(_shape(*_run(argv)), made, folder)
-        for name, argv in {
-            "process: inspect": ["inspect", str(folder / "tokens"), "--json"],
-            "process: damaged": ["verify", str(folder / "damaged"), "-q"],
-            "process: bad arguments": ["convert", "a", "b", "--to", "q"],
-        }.items():
-            ran = subprocess.run(
-                [sys.executable, "-m", "windrow", *argv],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            found[name] = _masked(_shape(ran.returncode, ran.stdout, ran.stderr), made, folder)
-    for command in ("convert", "inspect", "verify", "bench", "tfds-build"):
-        code, text, _ = _run([command, "--help"])
-        flags = re.findall(r"^ +(?:-\w, )?(--[a-z-]+)(?: ?/ ?(--[a-z-]+))?", text, re.MULTILINE)
-        found[f"flags of {command}"] = [
-            code,
-            sorted({flag for both in flags for flag in both if flag}),
-        ]
-    return found
-
-
-_OF_THE_PARSER = (
-    "Error: No such",
-    "Error: Missing",
-    "Error: Invalid value for '--order'",
-    "Error: Invalid value for '--missing'",
-    "Error: Invalid value for '--seconds'",
-    "Error: Invalid value for '--also'",
-    "Error: Invalid value for '--to'",
-)
-
-
-def _shape(code: int, out: str, err: str) -> dict[str, Any]:
-    """Exit code; the keys of JSON on stdout, or whether there is any text; our own words of an error."""
-    shown: Any = "text" if out else ""
-    if out.startswith(("{", "[")):
-        shown = keys_of(json.loads(out))
-    words = [line for line in err.splitlines() if line.startswith(("windrow ", "Error: "))]
-    # These words are of the library that reads arguments.
-    words = [line for line in words if not line.startswith(_OF_THE_PARSER)]
-    return {"code": code, "stdout": shown, "error": words if code else []}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -34,25 +33,10 @@ def process_id(request: Any, room: MessageBuffer) -> int:
     return os.getpid()
 
 
-def process_id_in_file(request: tuple[Path, Any], room: MessageBuffer) -> Any:
-    """Write the id of this process into a file, then never return."""
-    path, how = request
-    path.with_suffix(".new").write_text(str(os.getpid()))
-    path.with_suffix(".new").rename(path)
-    if how == "native":  # `PyDLL` does not release the interpreter during a call
-        ctypes.PyDLL(None).pause()
-    while True:
-        pass
-
-
 def called(request: tuple[Any, ...], room: MessageBuffer) -> Any:
     """A function with its arguments."""
     function, *arguments = request
     return function(*arguments)
-
-
-def raising(error: BaseException) -> NoReturn:
-    raise error
 
 
 def once(marker: Path, end: str, value: Any) -> Any:
@@ -149,10 +133,6 @@ def write_number(index: int, count: int) -> None:
 
 def number(request: Any, room: MessageBuffer) -> Any:
     return _kept[0]
-
-
-def end_at_start(index: int, count: int) -> None:
-    os._exit(7)
 
 
 def fail_at_start(index: int, count: int) -> None:

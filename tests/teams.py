@@ -34,10 +34,6 @@ def ask(team: WorkerPool, request: Any, tries: int = 3) -> Any:
     return team.wait(team.submit(request, tries))
 
 
-def ask_all(team: WorkerPool, count: int) -> list[Any]:
-    return [team.wait(ticket) for ticket in [team.submit(None) for _ in range(count)]]
-
-
 def until(holds: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
     """Whether it holds within the limit."""
     end = time.monotonic() + limit_s

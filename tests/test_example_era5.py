@@ -51,13 +51,6 @@ def test_a_record_is_what_xarray_selects(field: Any, data: st.DataObject, days: 
     np.testing.assert_array_equal(record["longitude"], field["longitude"].values)
 
 
-def test_each_hour_whose_window_lies_in_the_days_is_a_record(field: Any) -> None:
-    for days in (example.TRAINING, example.VALIDATION):
-        source = example.windows(example.STORE, days)
-        now = source.read(np.arange(len(source)))["x_time"][:, -1]
-        np.testing.assert_array_equal(now, hours_of(days, field)[24:-6])
-
-
 def test_training_and_validation_share_no_hour() -> None:
     hours = []
     for days in (example.TRAINING, example.VALIDATION):
@@ -66,39 +59,6 @@ def test_training_and_validation_share_no_hour() -> None:
         read = [record[f"{name}_time"].ravel() for name in ("x", "day_before", "y")]
         hours.append(set(np.concatenate(read).astype("M8[h]").tolist()))
     assert max(hours[0]) < min(hours[1])
-
-
-def test_plain_forecasts_are_what_they_are_called(field: Any) -> None:
-    source = example.windows(example.STORE, example.VALIDATION)
-    records = source.read(np.array([3, 40]))
-    params = example.train(source, steps=1, batch=2, seed=0)
-    said = example.forecasts_of(params, records)
-    times = records["y_time"]
-    day = np.timedelta64(24, "h")
-    for k in range(2):
-        now = field.sel(time=records["x_time"][k, -1]).values
-        before = field.sel(time=times[k] - day).values
-        start = field.sel(time=records["x_time"][k, -1] - day).values
-        np.testing.assert_array_equal(said["persistence"][k], np.stack([now] * 6))
-        np.testing.assert_array_equal(said["day before"][k], before)
-        np.testing.assert_allclose(
-            said["change of the day before"][k], now + (before - start), rtol=1e-6
-        )
-    assert said["network"].shape == records["y"].shape
-    assert np.abs(said["network"] - records["y"]).max() < 30
-
-
-def test_the_order_depends_on_the_seed_alone() -> None:
-    source = example.windows(example.STORE, example.TRAINING)
-    firsts = []
-    for seed in (1, 1, 2):
-        with iter(example.batches_of(source, 4, seed)) as batches:
-            firsts.append(next(batches))
-    assert set(firsts[0]) == {"x", "day_before", "y", "day"}
-    for name, values in firsts[0].items():
-        assert values.dtype == np.float32
-        np.testing.assert_array_equal(values, firsts[1][name])
-    assert not np.array_equal(firsts[0]["x"], firsts[2]["x"])
 
 
 def test_the_lines_of_the_page_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,12 +70,6 @@ def test_the_lines_of_the_page_on_windows(monkeypatch: pytest.MonkeyPatch) -> No
     with iter(names["dataset"]) as batches:
         shapes = {name: field.shape for name, field in next(batches).items()}
     assert shapes == {"x": (16, 3, 33, 49), "y": (16, 6, 33, 49)}
-
-
-def test_rmse() -> None:
-    np.testing.assert_allclose(
-        example.rmse(np.array([[3.0, -4.0], [0.0, 0.0]]), (1,)), [12.5**0.5, 0]
-    )
 
 
 def run(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-import xarray
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
-from examples import train_era5
 from examples import train_sharded as example
 from windrow import IterDataset
 from windrow.sources.cells import Boxes, Cells, whole
@@ -22,24 +18,12 @@ from windrow.transforms.nodes import narrowed
 
 pytestmark = pytest.mark.jobs
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("sharded")
     example.write_era5(made)
     return made
-
-
-def test_the_store_has_32_latitudes_of_the_month(folder: Path) -> None:
-    found, month = (
-        xarray.load_dataset(store, engine="zarr", consolidated=False)
-        for store in (folder / "era5.zarr", train_era5.STORE)
-    )
-    assert found["t2m"].shape == (744, 32, 49)
-    np.testing.assert_array_equal(found["t2m"], month["t2m"][:, :32])
-    np.testing.assert_array_equal(found["latitude"], month["latitude"][:32])
 
 
 def test_a_part_of_a_batch_is_read_and_scaled_alone(folder: Path) -> None:
@@ -89,19 +73,3 @@ def test_a_step_of_training_moves_the_state() -> None:
     assert losses == sorted(losses, reverse=True)
     assert int(state["step"]) == 3
     assert all(isinstance(leaf.sharding, NamedSharding) for leaf in jax.tree.leaves(state))
-
-
-def test_every_leaf_of_a_batch_has_a_place() -> None:
-    for name, paths in (("era5", ["x", "y", "day"]), ("tokens", ["inputs", "targets"])):
-        case = example.CASES[name]
-        for path in paths:
-            axes = case.placed((path,))
-            assert axes[0] == case.axes[0]
-            assert (case.axes[1] in axes) == (path != "day")
-
-
-def test_a_missing_package_names_the_extra() -> None:
-    hide = "import sys; sys.modules['jax'] = None; import examples.train_sharded"
-    done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 1
-    assert "pip install '.[examples]'" in done.stderr

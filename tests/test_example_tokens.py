@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -71,35 +69,6 @@ def test_tokens_are_the_plays(tokens: Path) -> None:
     assert tokenizer.decode_batch([row[:-1].tolist() for row in rows]) == speeches
 
 
-def test_tokens_do_not_see_other_documents_or_later_tokens() -> None:
-    rng = np.random.default_rng(0)
-    params = example.initial()
-
-    def losses(tokens: example.Array, ids: list[int], counted: list[int]) -> float:
-        batch = {
-            "inputs": tokens[None],
-            "inputs_segmentation": np.array([ids]),
-            "inputs_position": np.array([[0, 1, 2, 0, 1, 0]]),
-            "targets": np.array([[5, 6, 0, 7, 0, 0]]),
-            "targets_segmentation": np.array([counted]),
-        }
-        (loss,) = np.asarray(example.losses_of(params, batch))
-        return float(loss)
-
-    ids = [1, 1, 1, 2, 2, 0]
-    tokens = rng.integers(0, example.VOCABULARY, 6)
-    changed = np.where(np.array(ids) == 1, tokens + 1, tokens)
-    assert losses(tokens, ids, [0] * 6) == 0
-    second = [0, 0, 0, 2, 0, 0]
-    assert losses(changed, ids, second) == pytest.approx(losses(tokens, ids, second), rel=1e-6)
-    one = [1] * 5 + [0]  # without segments the first document is seen
-    assert losses(changed, one, second) != pytest.approx(losses(tokens, one, second), rel=1e-6)
-    later = tokens + np.array([0, 0, 1, 0, 0, 0])
-    first = [1, 1, 0, 0, 0, 0]
-    assert losses(later, ids, first) == pytest.approx(losses(tokens, ids, first), rel=1e-6)
-    assert losses(tokens + 1, ids, first) != pytest.approx(losses(tokens, ids, first), rel=1e-6)
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 6])
 def test_each_held_out_record_has_a_real_row(tokens: Path, count: int) -> None:
     found: list[int] = []
@@ -123,50 +92,3 @@ def test_checksums_of_shards_are_those_of_the_batch(tokens: Path, count: int) ->
                 rows += example.checksums(next(batches))
     assert shards == whole
     assert len({row for rows in whole for row in rows}) == 3 * example.BATCH
-
-
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "saved.npz"
-    saved = example.Saved.load(path)
-    assert (saved.step, saved.state) == (0, None)
-    assert not saved.mean.any()
-    saved.move(np.linspace(-1, 1, len(saved.weights), dtype=np.float32))
-    saved.state = {"version": 2}
-    saved.save(path)
-    again = example.Saved.load(path)
-    assert (again.step, again.state) == (1, {"version": 2})
-    for name in ("weights", "mean", "square"):
-        one, other = getattr(saved, name), getattr(again, name)
-        assert other.dtype == np.float32
-        np.testing.assert_array_equal(one, other)
-    assert [file.name for file in tmp_path.iterdir()] == ["saved.npz"]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"batch": 0}, "other batches"),
-        ({"loss": 2.1}, "losses differ by 5.0e-02"),
-        ({"number": 0}, "other steps"),
-    ],
-)
-def test_runs_that_differ_are_an_error(change: dict[str, Any], message: str) -> None:
-    whole = [example.Step(0, 1, 11, 3.0), example.Step(1, 1, 12, 2.0)]
-    example.compare(whole, whole)
-    other = dataclasses.replace(whole[1], **change)
-    with pytest.raises(SystemExit, match=message):
-        example.compare(whole, [whole[0], other])
-
-
-def test_too_few_steps_are_refused() -> None:
-    done = run("--steps", "14")
-    assert (done.returncode, "--steps must be at least 15" in done.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("missing", ["jax", "tokenizers"])
-def test_a_missing_package_names_the_extra(missing: str) -> None:
-    hide = f"import sys; sys.modules[{missing!r}] = None; import examples.train_tokens"
-    command = [sys.executable, "-c", hide]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
-    assert done.returncode == 1
-    assert "pip install '.[examples]'" in done.stderr

@@ -66,9 +66,10 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return loaded_by("import windrow", tmp_path_factory.mktemp("empty"))
 
 
-@pytest.mark.parametrize("name", OPTIONAL)
-def test_import_leaves_out(name: str, loaded: list[str]) -> None:
-    assert [module for module in loaded if module.split(".")[0] == name] == []
+def test_import_leaves_out_what_is_optional(loaded: list[str]) -> None:
+    assert {module.split(".")[0] for module in loaded} & set(OPTIONAL) == set()
+    # The check can fail: json is loaded by the program that looks.
+    assert "json" in loaded
 
 
 def test_import_brings_only_what_is_needed(loaded: list[str], tmp_path: Path) -> None:
@@ -76,10 +77,6 @@ def test_import_brings_only_what_is_needed(loaded: list[str], tmp_path: Path) ->
     at_start = {name.split(".")[0] for name in loaded_by("pass", tmp_path)}
     roots = {name.split(".")[0] for name in loaded} - at_start - sys.stdlib_module_names
     assert roots - NEEDED == set()
-
-
-def test_the_check_can_fail(tmp_path: Path) -> None:
-    assert "zarr" in loaded_by("import windrow, zarr", tmp_path)
 
 
 def test_the_benchmark_of_the_import_runs() -> None:
@@ -108,8 +105,8 @@ def own_modules(names: list[str]) -> list[str]:
     return [name for name in names if name.partition(".")[0] == "windrow"]
 
 
-def test_import_loads_few_modules_of_our_own(tmp_path: Path) -> None:
-    assert len(own_modules(loaded_by("import windrow", tmp_path))) <= MOST_OWN
+def test_import_loads_few_modules_of_our_own(loaded: list[str], tmp_path: Path) -> None:
+    assert len(own_modules(loaded)) <= MOST_OWN
     iterated = loaded_by(_ITERATE + "list(dataset.to_iter_dataset())", tmp_path)
     assert "windrow.engine.execute" in iterated
     assert len(own_modules(iterated)) <= MOST_OWN

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 
@@ -82,12 +81,6 @@ def test_code_in_pages_is_not_prose(tmp_path: Path) -> None:
     assert found(tmp_path, page, "page.md") == [(7, "told")]
 
 
-def test_text_of_notebooks_is_prose_and_their_code_is_not(tmp_path: Path) -> None:
-    cells = [("markdown", "# A page\n\nIt is told."), ("code", "told = 1  # nobody")]
-    notebook = {"cells": [{"cell_type": kind, "source": [text]} for kind, text in cells]}
-    assert found(tmp_path, json.dumps(notebook), "page.ipynb") == [(3, "told")]
-
-
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "room").mkdir()
     bad, good = tmp_path / "room" / "bad.py", tmp_path / "good.md"
@@ -103,10 +96,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert lines[2:] == ["2 found"]
     assert words.main(["--count", "--files", str(tmp_path)]) == 0
     assert f"     2  {tmp_path}/room\n     2  in all\n" in capsys.readouterr().out
-
-
-def test_what_is_allowed_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "# numpy says: nobody\n# nobody else\n"
-    assert found(tmp_path, text) == [(1, "nobody"), (2, "nobody")]
-    monkeypatch.setattr(words, "ALLOWED", {str(tmp_path / "toy.py"): ("numpy says",)})
-    assert found(tmp_path, text) == [(2, "nobody")]

@@ -92,14 +92,6 @@ def test_a_split_of_a_dataset_of_tfds(
     assert not (tmp_path / "c").exists()
 
 
-def test_netcdf(there: Path) -> None:
-    values = np.arange(24, dtype=np.float32).reshape(4, 6)
-    xarray.Dataset({"t": (("time", "x"), values)}).to_netcdf("f.nc", engine="h5netcdf")
-    convert("f.nc", "z", "--to", "zarr", "--record-axis", "x")
-    columns = ZarrDataSource(there / "z", names=["t"]).read(np.arange(6))
-    np.testing.assert_array_equal(np.asarray(columns["t"]), values.T)
-
-
 def test_a_dry_run_writes_nothing(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(os.listdir(there))
     convert("x.tfrecord-*", "a", "--to", "array_record", "--dry-run")
@@ -120,19 +112,6 @@ def test_a_dry_run_writes_nothing(there: Path, capsys: pytest.CaptureFixture[str
     out, _ = capsys.readouterr()
     assert "DST holds another conversion: refused without --overwrite" in out
     assert "writer_options: 'group_size:1,zstd:3' there, 'zstd:1' asked for" in out
-
-
-def test_data_on_stdout_words_on_stderr(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    convert("x.tfrecord-*", "a", "--to", "array_record")
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("a: 40 records in 2 files, ")
-    convert("x.tfrecord-*", "a", "--to", "array_record", "--json")
-    out, err = capsys.readouterr()
-    assert json.loads(out) == Manifest.read("a").to_json()
-    assert err == ""
-    convert("x.tfrecord-*", "b", "--to", "array_record", "--quiet")
-    assert capsys.readouterr() == ("", "")
 
 
 def test_what_each_array_became_is_told(there: Path, capsys: pytest.CaptureFixture[str]) -> None:

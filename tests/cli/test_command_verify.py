@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,6 @@ from tests.object_store import ObjectStore
 from windrow import converters
 from windrow.cli.main import main
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.errors import NotFoundError
-from windrow.formats.verify import verify_place
-from windrow.verification.scan import Scan, ScanResult, ScanTask
-from windrow.verification.verify import run_scans
 
 FIRST = "data.array_record-00000-of-00003"
 SECOND = "data.array_record-00001-of-00003"
@@ -77,17 +73,6 @@ def test_a_sound_folder_of_records(run: Run, records: Path) -> None:
     assert lines[1].startswith("60 chunks, 60 records, 2.4 KB decoded in ")
     assert lines[2].startswith("manifest: 3 files, ")
     assert len(lines) == 3
-
-
-def test_a_report_as_json(run: Run, records: Path) -> None:
-    code, found = report(run, records)
-    assert code == 0
-    assert list(found) == [
-        *("ok", "url", "format", "records", "chunks", "decoded_bytes", "missing", "untold", "bad"),
-        *("elapsed_s", "unopened", "left_out", "manifest"),
-    ]
-    assert (found["url"], found["format"]) == (str(records), "array_record")
-    assert (found["records"], found["manifest"]["files"]) == (RECORDS, 3)
 
 
 def test_every_array_of_a_group_is_read(run: Run, arrays: Path) -> None:
@@ -142,11 +127,6 @@ def test_a_file_and_a_glob_without_a_manifest(run: Run, records: Path, name: str
     assert found["records"] == (20 if name == FIRST else RECORDS)
 
 
-def test_records_of_a_part_of_a_file(run: Run, records: Path) -> None:
-    code, found = report(run, f"{records / FIRST}[3:10]")
-    assert (code, found["records"]) == (0, 7)
-
-
 def tfrecords(folder: Path, *counts: int) -> list[Path]:
     paths = []
     for number, count in enumerate(counts):
@@ -163,13 +143,6 @@ def test_tfrecord_files(run: Run, tmp_path: Path) -> None:
         code, found = report(run, place)
         assert (code, found["format"], found["records"]) == (0, "tfrecord", 16)
         assert found["decoded_bytes"] == 12 * 50 + 4 * 90
-
-
-def test_a_conversion_of_nothing(run: Run, tmp_path: Path) -> None:
-    converters.write_records(tmp_path / "a.tfrecord", [])
-    converters.tfrecord_to_array_record(tmp_path / "a.tfrecord", tmp_path / "out", progress=False)
-    code, found = report(run, tmp_path / "out")
-    assert (code, found["records"], found["manifest"]["files"]) == (0, 0, 1)
 
 
 # --- damaged -------------------------------------------------------------------------------------
@@ -233,15 +206,6 @@ def test_an_array_whose_metadata_is_damaged_hides_no_others(run: Run, arrays: Pa
         assert found["chunks"] == RECORDS // 2 + 3
 
 
-def test_arrays_that_are_gone(run: Run, arrays: Path) -> None:
-    for file in list(arrays.rglob("zarr.json")):
-        file.unlink()
-    code, found = report(run, arrays)
-    assert (code, found["records"]) == (1, 0)
-    assert len(found["manifest"]["bad"]) == 5
-    assert len(found["unopened"]) == 1
-
-
 def test_missing_chunks_are_bad_if_asked_for(run: Run, arrays: Path) -> None:
     (arrays / MANIFEST_NAME).unlink()
     (arrays / "label/c/1").unlink()
@@ -266,17 +230,6 @@ def test_records_of_tfrecord_files_that_are_damaged(run: Run, tmp_path: Path) ->
         (str(third), 6, 66 * 6),
     ]
     assert found["chunks"] == 5 + 4 + 7
-
-
-def test_every_bad_chunk_is_printed(run: Run, tmp_path: Path) -> None:
-    zarr.create_array(
-        str(tmp_path), shape=(50,), dtype="int32", chunks=(1,), compressors=zarr.codecs.GzipCodec()
-    )[...] = np.arange(1, 51)
-    for file in (tmp_path / "c").iterdir():
-        file.write_bytes(b"no")
-    code, out, _ = run(tmp_path)
-    assert code == 1
-    assert sum(line.startswith("bad: chunk ") for line in out.splitlines()) == 50
 
 
 # --- refused -------------------------------------------------------------------------------------
@@ -326,13 +279,6 @@ def test_wrong_arguments(
     assert why in err
 
 
-def test_help_has_examples(run: Run) -> None:
-    code, out, _ = run("--help")
-    assert code == 0
-    assert "windrow verify digits" in out
-    assert "Exit codes: 0 all good" in " ".join(out.split())
-
-
 # --- how -----------------------------------------------------------------------------------------
 
 
@@ -342,47 +288,6 @@ def test_files_only_decodes_nothing(run: Run, records: Path) -> None:
     flip(records / FIRST, 300)
     code, found = report(run, records, "--files-only")
     assert (code, found["bad"], len(found["manifest"]["bad"])) == (1, [], 1)
-
-
-class Steps(Scan):
-    """Tasks of some bytes each, which record when they run."""
-
-    def __init__(self, name: str, sizes: Sequence[int], ran: list[str]) -> None:
-        self.name, self.sizes, self.ran = name, sizes, ran
-
-    waits = False
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(self.sizes)
-
-    def tasks(self) -> Iterator[ScanTask]:
-        for size in self.sizes:
-            yield ScanTask(0, size, self.run)
-
-    def run(self, stopped: Callable[[], bool]) -> ScanResult:
-        self.ran.append(self.name)
-        return ScanResult(chunks=1)
-
-
-def test_lanes_are_gone_through_abreast() -> None:
-    ran: list[str] = []
-    lanes = [[Steps("f", [50, 50], ran)], [Steps("a", [1, 1, 1], ran), Steps("b", [5], ran)]]
-    run_scans(lanes, threads=1, progress=False)
-    # The file first; then what has a smaller part of its bytes behind it.
-    assert "".join(ran) == "faaabf"
-    assert [scan.result.chunks for lane in lanes for scan in lane] == [2, 3, 1]
-
-
-def test_quiet_and_threads(run: Run, arrays: Path) -> None:
-    code, out, err = run(arrays, "--quiet", "--threads", 3)
-    assert (code, err) == (0, "")
-    assert out
-
-
-def test_a_place_that_is_not_there_is_told_by_its_class(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="does not exist"):
-        verify_place(tmp_path / "a", progress=False)
 
 
 # --- remote ------------------------------------------------------------------------------------

@@ -95,14 +95,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == (expected, "")
 
 
-def test_version_says_that_there_is_no_native_core(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("windrow.core.native.native", lambda: None)
-    assert main(["--version"]) == 0
-    assert "\nnative core: no\n" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_of_a_command_has_examples(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", flag]) == 0
@@ -171,17 +163,6 @@ def test_the_exit_code_of_an_error(
     assert capsys.readouterr() == ("some data\n", "windrow probe: x\n")
 
 
-def test_an_error_without_words_has_its_name(
-    command: Callable[[Callable[..., Any]], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail() -> None:
-        raise PermissionError
-
-    command(fail)
-    assert main(["probe"]) == 1
-    assert capsys.readouterr().err == "windrow probe: PermissionError\n"
-
-
 def test_a_bug_is_no_exit_code(command: Callable[[Callable[..., Any]], None]) -> None:
     def fail() -> None:
         raise ZeroDivisionError("a bug")
@@ -202,6 +183,7 @@ def test_ctrl_c_is_130(
     assert capsys.readouterr() == ("", "windrow probe: stopped\n")
 
 
+@pytest.mark.jobs
 def test_ctrl_c_ends_a_process_that_waits_for_a_network() -> None:
     with RangeServer({"a.tfrecord": b""}) as server:
         server.plan([stall()] * 10)
@@ -229,6 +211,7 @@ def test_a_real_process_keeps_data_and_words_apart(array: str, tmp_path: Path) -
     assert "exists and holds a.zarr" in done.stderr
 
 
+@pytest.mark.jobs
 def test_a_closed_pipe_is_silent(array: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -304,6 +287,7 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     assert "é" in text
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("closed", ["1>&-", "2>&-"], ids=["stdout", "stderr"])
 def test_a_closed_stream_is_no_error(closed: str, array: str) -> None:
     # As a program finds it that another one starts without streams.

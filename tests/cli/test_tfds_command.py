@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import itertools
 import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ from tests.tfds_builders import (
 )
 from windrow.cli.main import main
 from windrow.converters import check
-from windrow.converters.tfds.build import AlsoZarr, check_builder, check_version
+from windrow.converters.tfds.build import check_version
 from windrow.converters.tfds.conversions import read_split
-from windrow.errors import ArgumentError, ConversionError
+from windrow.errors import ConversionError
 from windrow.sources import TFDSDataSource, ZarrDataSource
 
 pytestmark = pytest.mark.tfds
@@ -240,26 +239,12 @@ def test_wrong_arguments(
     assert not (tmp_path / "data").exists()
 
 
-def test_flags_that_tfds_does_not_know(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        run("--no_such_flag")
-    assert caught.value.code == 2
-    assert "no_such_flag" in capfd.readouterr().err
-
-
 def test_names_with_parquet_in_them(tmp_path: Path, run: Run) -> None:
     builder = write_builder(tmp_path / "code", name="my_parquet")
     data = tmp_path / "parquet"
     assert run(builder, "--data_dir", data)[0] == 0
     assert len(TFDSDataSource(data / "my_parquet", split="train")) == SIZES["train"]
     assert run(builder, "--data_dir", data, "--file_format", "parquet")[0] == 2
-
-
-def test_a_dataset_that_tfds_does_not_know(run: Run) -> None:
-    code, err = run("no_such_dataset_of_anybody")
-    assert code == 1
-    assert "tfds could not build it: DatasetNotFoundError" in err
-    assert "Traceback" not in err
 
 
 def test_nothing_of_tfds_stays_changed(tmp_path: Path, name: str, run: Run) -> None:
@@ -307,18 +292,6 @@ def test_a_registered_name_and_a_config(
     assert_all_there(tmp_path / "data" / name / "one" / "1.0.0")
 
 
-def test_few_examples_and_none(tmp_path: Path, name: str, run: Run) -> None:
-    builder, folder = (
-        write_builder(tmp_path / "code", name=name),
-        tmp_path / "data" / name / "1.0.0",
-    )
-    assert run(builder, "--also", "zarr", "--max_examples_per_split=3")[0] == 0
-    assert [len(read_split(folder / "zarr" / split)["text"]) for split in SIZES] == [3, 3]
-    flags = ("--overwrite", "--max_examples_per_split=0")
-    assert run(builder, "--also", "zarr", *flags)[0] == 0
-    assert not (folder / "zarr").exists()
-
-
 # The mixin.
 
 
@@ -362,48 +335,6 @@ def test_a_mixin_on_a_dataset_that_is_there_without_zarr(
     made = mixed_class(builder, monkeypatch)(data_dir=tmp_path / "data", file_format="array_record")
     made.download_and_prepare(download_config=config)
     assert_all_there(folder)
-
-
-def test_a_mixin_that_is_refused_leaves_what_is_there(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import tensorflow_datasets as tfds
-
-    kind = mixed_class(write_builder(tmp_path / "code", name=name, **MIXED), monkeypatch)
-    made = kind(data_dir=tmp_path / "data", file_format="array_record")
-    made.download_and_prepare()
-    before = files_in(tmp_path / "data")
-    kind.also_zarr = {"names": ["nothing"]}
-    config = tfds.download.DownloadConfig(
-        download_mode=tfds.download.GenerateMode.REUSE_CACHE_IF_EXISTS
-    )
-    with pytest.raises(Exception, match="there is no feature 'nothing'"):
-        made.download_and_prepare(download_config=config)
-    with pytest.raises(ArgumentError, match="file_format is 'riegeli'"):
-        made.download_and_prepare(download_config=config, file_format="riegeli")
-    assert files_in(tmp_path / "data") == before
-
-
-def test_settings_of_a_mixin_are_looked_at_with_its_class() -> None:
-    with pytest.raises(ArgumentError, match="also_zarr: 'picture' is not one of splits, names"):
-
-        class Wrong(AlsoZarr):
-            also_zarr = {"picture": True}  # noqa: RUF012
-
-
-def test_a_mixin_in_the_wrong_place() -> None:
-    import tensorflow_datasets as tfds
-
-    with pytest.raises(ArgumentError, match=r"write class Late\(AlsoZarr, "):
-
-        class Late(tfds.core.GeneratorBasedBuilder, AlsoZarr):  # type: ignore[misc]
-            pass
-
-
-def test_zarr_is_written_on_a_disk() -> None:
-    far = types.SimpleNamespace(data_dir="gs://bucket/small/1.0.0")
-    with pytest.raises(ArgumentError, match=r"data_dir is gs://bucket/small/1\.0\.0; build it on"):
-        check_builder(far)
 
 
 @pytest.mark.parametrize("package", ["tensorflow_datasets", "tfds_nightly"])

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.array_record_bytes import chunks_of, written
+from tests.hypothesis_profiles import examples
 from windrow.converters.records import batch_writer
 from windrow.converters.records.batch_writer import BatchWriter, Options, options_of
 from windrow.core.native import native
@@ -63,7 +64,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(RECORDS, st.integers(1, 9), st.integers(1, 50), st.sampled_from((1, 2_000, 1 << 21)))
 def test_plain_files_are_those_of_the_package_bit_for_bit(
     tmp_path_factory: pytest.TempPathFactory,
@@ -80,7 +81,7 @@ def test_plain_files_are_those_of_the_package_bit_for_bit(
     assert found == written(folder / "package", records, options)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     RECORDS,
     st.integers(1, 9),
@@ -100,35 +101,10 @@ def test_the_package_reads_zstd_files(
     assert [one for chunk in decode(chunks) for one in chunk] == records
 
 
-@pytest.mark.parametrize("options", ["group_size:1,uncompressed", "group_size:200000,zstd:1"])
-@pytest.mark.parametrize("count", [0, 1, 4_097, 150_000])
-def test_any_number_of_empty_records(tmp_path: Path, options: str, count: int) -> None:
-    records = [b""] * count
-    found = written_here(tmp_path / "here", records, options, at_once=10_000)
-    assert read_back(tmp_path / "here") == records
-    assert len(found) == len(written(tmp_path / "package", records, options))
-
-
-def test_groups_are_held_until_they_are_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_writer, "HELD_BYTES", 1)
-    records = [b"abc"] * 5_000 + [b""] * 30_000
-    raw = written_here(tmp_path / "here", records, "group_size:20000,zstd", at_once=10)
-    assert read_back(tmp_path / "here") == records
-    assert [chunk.records for chunk in chunks_of(raw)] == [20_000, 15_000]
-
-
 def test_an_index_of_many_chunks(tmp_path: Path) -> None:
     records = [bytes([number % 251]) * (number % 300) for number in range(2_049)]
     found = written_here(tmp_path / "here", records, "group_size:1,uncompressed", at_once=100)
     assert found == written(tmp_path / "package", records, "group_size:1,uncompressed")
-
-
-def test_more_lengths_than_are_remembered(tmp_path: Path) -> None:
-    records = [bytes(number) for number in range(5_000)]
-    written_here(tmp_path / "here", records, "zstd", at_once=1_000)
-    assert read_back(tmp_path / "here") == records
 
 
 @pytest.mark.parametrize(
@@ -158,17 +134,6 @@ def test_more_lengths_than_are_remembered(tmp_path: Path) -> None:
 )
 def test_options_that_are_taken(text: str, expected: Options | None) -> None:
     assert options_of(text) == expected
-
-
-def test_large_groups_are_left_to_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_writer, "_MOST_GROUP", 100)
-    assert options_of("group_size:100") == Options(100)
-    assert options_of("group_size:101") is None
-
-
-@pytest.mark.parametrize("text", ["group_size:\u0663", "zstd:\u0663", "window_log:\u0661\u0662"])
-def test_digits_of_other_scripts_are_left_to_the_package(text: str) -> None:
-    assert options_of(text) is None
 
 
 @pytest.mark.parametrize(

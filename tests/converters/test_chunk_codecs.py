@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import blosc
 
+from tests.hypothesis_profiles import examples
 from windrow.converters.zarr import chunk_codecs
 from windrow.converters.zarr.chunk_codecs import codecs_of, steps_of
 from windrow.core.native import native
@@ -40,7 +41,7 @@ def encoded(codecs: Any, chunks: list[bytes]) -> list[bytes]:
     return step([np.frombuffer(data, np.uint8) for data in found])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(CHUNKS, st.sampled_from(["zstd:1", "zstd:-3", "zstd:19"]), st.booleans())
 def test_zstd(chunks: list[bytes], text: str, checksum: bool) -> None:
     (codec,) = codecs_of(text)
@@ -51,7 +52,7 @@ def test_zstd(chunks: list[bytes], text: str, checksum: bool) -> None:
         assert zstandard.frame_content_size(data) == len(chunk)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(CHUNKS, st.integers(0, 9))
 def test_gzip(chunks: list[bytes], level: int) -> None:
     found = encoded(codecs_of(f"gzip:{level}"), chunks)
@@ -59,7 +60,7 @@ def test_gzip(chunks: list[bytes], level: int) -> None:
     assert all(data[4:8] == bytes(4) for data in found)  # of no time
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     CHUNKS.filter(all),
     st.sampled_from(["blosclz", "lz4", "lz4hc", "zlib", "zstd"]),
@@ -74,7 +75,7 @@ def test_blosc(chunks: list[bytes], name: str, level: int, size: int, shuffle: s
     assert [blosc.decompress(data) for data in found] == chunks
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(CHUNKS)
 def test_codecs_apply_one_after_the_other(chunks: list[bytes]) -> None:
     found = encoded([CHECKSUM, *codecs_of("zstd:1"), CHECKSUM], chunks)

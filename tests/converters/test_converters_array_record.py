@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 from pathlib import Path
 
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
 from windrow.converters import Manifest, tfrecord_to_array_record, write_records
-from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, ConversionPlan
+from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED
 from windrow.core.progress import Progress
 from windrow.errors import (
     ArgumentError,
     ConversionError,
-    MissingExtraError,
     NotFoundError,
     ReadError,
 )
@@ -43,13 +41,6 @@ def read(path: Path) -> list[bytes]:
 
 def names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
-
-
-def damage(path: Path) -> bytes:
-    """Spoil the last record of a file; what it was before."""
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-20] + b"#" + whole[-19:])
-    return whole
 
 
 def test_one_file_to_one_file_in_order(tmp_path: Path) -> None:
@@ -90,38 +81,6 @@ def test_lists_gzip_and_names(tmp_path: Path) -> None:
     ]
     assert [file.name for file in manifest.files] == expected
     assert [read(tmp_path / "out" / name) for name in expected] == [[b"%d" % k] for k in range(7)]
-
-
-def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
-    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
-    tfrecord_to_array_record(inputs, out)
-    with pytest.raises(ConversionError, match=r"writer_options: 'group_size:1,zstd:3' there, 'zst"):
-        tfrecord_to_array_record(inputs, out, writer_options="zstd:1")
-    fewer = str(tmp_path / "in" / "x.tfrecord-0000[12]*")
-    with pytest.raises(ConversionError, match=r"(?s)inputs: 4 there, 2 asked for.*overwrite=True"):
-        tfrecord_to_array_record(fewer, out)
-    write_records(tmp_path / "in" / "x.tfrecord-00002-of-00004", [b"another"])
-    with pytest.raises(ConversionError, match=r"00002-of-00004 of 196 bytes, ver.* of 23 bytes"):
-        tfrecord_to_array_record(inputs, out)
-
-    (out / "README").write_text("mine")
-    tfrecord_to_array_record(fewer, out, overwrite=True)
-    expected = [f"x.array_record-0000{k}-of-00004" for k in (1, 2)]
-    assert names(out) == ["README", MANIFEST_NAME, *expected]
-    assert read(out / expected[1]) == [b"another"]
-
-
-def test_a_killed_overwrite_is_finished_by_a_rerun(tmp_path: Path) -> None:
-    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
-    old = tfrecord_to_array_record(inputs, out)
-    (out / "x.array_record-00000-of-00004").unlink()
-    # As if it had been killed just after the first of the old files was removed.
-    plan = ConversionPlan(old.format, old.plan.inputs, {"writer_options": "zstd:1"})
-    (out / UNFINISHED).write_text(json.dumps(plan.to_json()))
-    new = tfrecord_to_array_record(inputs, out, writer_options="zstd:1")
-    assert new.settings == {"writer_options": "zstd:1"}
-    assert [read(out / file.name) for file in new.files] == RECORDS
-    assert names(out) == sorted([MANIFEST_NAME, *(file.name for file in new.files)])
 
 
 def test_damaged_manifests(tmp_path: Path) -> None:
@@ -167,18 +126,6 @@ def test_wrong_inputs(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="writer_options='bogus:1': Unknown option bogus"):
         tfrecord_to_array_record(glob, out, writer_options="bogus:1")
     assert not out.exists()
-
-
-def test_errors_of_the_runner_and_of_a_missing_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
-    with pytest.raises(ArgumentError, match=r"Unexpected pipeline runner: NoSuchRunner"):
-        tfrecord_to_array_record(inputs, out, runner="NoSuchRunner")
-    monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(MissingExtraError, match=r"Apache Beam needs .* windrow-data\[beam\]"):
-        tfrecord_to_array_record(inputs, out, runner="DirectRunner")
-    assert tfrecord_to_array_record(inputs, out).records == 15
 
 
 def bad_shards(folder: Path) -> str:
@@ -236,24 +183,6 @@ def test_more_bad_records_than_allowed(tmp_path: Path) -> None:
     assert {name: (out / name).stat().st_ino for name in kept} == kept
 
 
-def test_a_wrong_length_is_never_skipped(tmp_path: Path) -> None:
-    inputs = shards(tmp_path / "in")
-    path = tmp_path / "in" / "x.tfrecord-00003-of-00004"
-    whole = bytearray(path.read_bytes())
-    whole[0] ^= 1
-    path.write_bytes(whole)
-    with pytest.raises(ReadError, match="record 0 at byte 0: the checksum of the length is wrong"):
-        tfrecord_to_array_record(inputs, tmp_path / "out", max_bad_records=99)
-
-
-def test_the_command_that_goes_on_allows_as_many_bad_records(tmp_path: Path) -> None:
-    inputs, out = bad_shards(tmp_path / "in"), tmp_path / "out"
-    with pytest.raises(ReadError, match="bad"):
-        tfrecord_to_array_record(inputs, out, max_bad_records=2, writer_options="zstd:1")
-    resume = json.loads((out / UNFINISHED).read_text())["resume"]
-    assert resume.endswith("--to array_record --writer-options zstd:1 --max-bad-records 2")
-
-
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_progress_grows_within_a_file_and_adds_up(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"x.tfrecord{suffix}"
@@ -264,29 +193,6 @@ def test_progress_grows_within_a_file_and_adds_up(tmp_path: Path, suffix: str) -
     assert done == sorted(done)
     assert len(set(done)) >= 5
     assert (steps[-1].records, done[-1]) == (20, path.stat().st_size)
-
-
-def test_progress_counts_what_an_earlier_run_has_done(tmp_path: Path) -> None:
-    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
-    last = tmp_path / "in" / "x.tfrecord-00003-of-00004"
-    whole = damage(last)
-    with pytest.raises(ReadError, match="record 8"):
-        tfrecord_to_array_record(inputs, out)
-    last.write_bytes(whole)
-    steps: list[Progress] = []
-    tfrecord_to_array_record(inputs, out, progress=steps.append)
-    assert (steps[-1].records, steps[-1].done_bytes) == (15, steps[-1].total_bytes)
-
-
-def test_wrong_limits(tmp_path: Path) -> None:
-    write_records(tmp_path / "x.tfrecord", [])
-    for limit in (-1, True, 1.5, "3"):
-        with pytest.raises(ArgumentError, match="max_bad_records must be an integer of at least 0"):
-            tfrecord_to_array_record(
-                tmp_path / "x.tfrecord",
-                tmp_path / "out",
-                max_bad_records=limit,  # type: ignore[arg-type]
-            )
 
 
 def test_processes_give_the_same_bytes(tmp_path: Path) -> None:

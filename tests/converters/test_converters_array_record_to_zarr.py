@@ -16,11 +16,12 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import hypothesis_profiles
 from windrow.converters import Manifest, array_record_to_zarr, encode_example
-from windrow.converters.job.inputs import Input, find_inputs
+from windrow.converters.job.inputs import find_inputs
 from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.converters.records.record_files import Bad, Counted, cut, files_of, read_span
+from windrow.converters.records.record_files import cut, files_of, read_span
 from windrow.converters.records.record_writing import SkippedRecords
 from windrow.converters.zarr.layout import ArrayLayout, encode, metadata_files
 from windrow.converters.zarr.to_records import zarr_to_array_record
@@ -141,7 +142,7 @@ def groups(draw: st.DrawFn) -> tuple[int, dict[str, tuple[str, tuple[int, ...]]]
 
 
 @pytest.mark.jobs
-@settings(max_examples=25)
+@settings(max_examples=hypothesis_profiles.examples(25))
 @given(
     group=groups(),
     files=st.integers(1, 3),
@@ -234,52 +235,6 @@ def test_what_a_manifest_tells_wrongly_is_refused(tmp_path: Path) -> None:
 
 
 # Row ranges.
-
-
-@given(
-    sizes=st.lists(st.integers(0, 700), min_size=1, max_size=4),
-    rows_per_range=st.integers(1, 1000),
-    seed=st.integers(0, 99),
-)
-def test_row_ranges_hold_every_good_record_once_and_in_order(
-    sizes: list[int], rows_per_range: int, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    files = []
-    for k, size in enumerate(sizes):
-        bad = np.flatnonzero(rng.random(size) < rng.choice([0, 0.01, 0.5, 1]))
-        # Records of one byte: the offset of a record says its number.
-        offsets = tuple(range(0, size, 256))
-        lost = tuple(Bad(number, "") for number in bad.tolist())
-        files.append(Counted(Input(str(k), str(k), size), size, offsets, bad=lost))
-    rows = sum(file.good for file in files)
-    ranges = cut(files, [*range(0, rows, rows_per_range), rows])
-    spans = [span for row_range in ranges for span in row_range.spans]
-    found = [(s.source.url, i) for s in spans for i in s.numbers(s.start, s.stop).tolist()]
-    wanted = [
-        (str(k), i)
-        for k, file in enumerate(files)
-        for i in range(file.records)
-        if i not in {one.number for one in file.bad}
-    ]
-    assert found == wanted
-    assert [row_range.start for row_range in ranges] == list(range(0, len(wanted), rows_per_range))
-    for row_range in ranges:
-        assert sum(span.rows for span in row_range.spans) == row_range.rows
-    for span in spans:
-        assert span.start_byte == span.start_record <= span.start < span.start_record + 256
-
-
-def test_blocks_end_with_groups_and_are_no_larger_than_asked_for(tmp_path: Path) -> None:
-    records = [bytes(100)] * 50
-    path = write(tmp_path / "x.array_record", records, "group_size:7")
-    files = files_of("array_record")
-    (counted,) = files.count([Input(str(path), path.name, path.stat().st_size)])
-    (row_range,) = cut([counted], [0, 50])
-    sizes = [len(block.records) for block in files.blocks(row_range.spans, 1000)]
-    assert sum(sizes) == 50
-    assert all(size % 7 == 0 for size in sizes[:-1])
-    assert max(sizes) <= 14
 
 
 @pytest.mark.parametrize("direct", [False, True])

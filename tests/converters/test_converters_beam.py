@@ -16,13 +16,11 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 from tests.converted import CASES, COUNTS, RECORDS, Case, contents, make_inputs
 from tests.object_store import ObjectStore
-from windrow import converters
-from windrow.converters import beam as transforms
 from windrow.converters import convert_tf_to_arrayrecord_disk_match_shards, tfrecord_to_array_record
 from windrow.converters.beam import TFRecordToArrayRecord
 from windrow.converters.job.locks import LEASE
 from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, Manifest
-from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError
+from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.sources import ArrayRecordDataSource
 
 pytestmark = pytest.mark.jobs
@@ -71,43 +69,6 @@ def test_a_transform_yields_the_manifest_and_gives_the_same_bytes(
     found = run(case.transform(source, tmp_path / "out", **case.given(inputs)), repeat=repeat)
     assert found == [expected] * (1 + repeat)
     assert contents(tmp_path / "out") == contents(tmp_path / "expected")
-
-
-def test_every_conversion_has_a_transform() -> None:
-    functions = {name for name in vars(converters)["__all__"] if "_to_" in name}
-    functions -= {"convert_tf_to_arrayrecord_disk_match_shards"}
-    known = {case.name: case.transform.__name__.lower() for case in CASES}
-    assert functions <= set(known)
-    assert all(name.replace("_", "") == transform for name, transform in known.items())
-    assert {case.transform.__name__ for case in CASES} <= set(vars(transforms)["__all__"])
-
-
-def test_several_in_one_pipeline(inputs: Path, tmp_path: Path) -> None:
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    for name in ("a", "b"):
-        source = str(inputs / "x.tfrecord-*")
-        _ = pipeline | name >> TFRecordToArrayRecord(source, tmp_path / name)
-    result: Any = pipeline.run()
-    result.wait_until_finish()
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
-    assert len(contents(tmp_path / "a")) == len(COUNTS) + 1
-
-
-def test_nothing_is_written_before_the_pipeline_runs(inputs: Path, tmp_path: Path) -> None:
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    _ = pipeline | TFRecordToArrayRecord(str(inputs / "x.tfrecord-*"), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_wrong_arguments_are_errors_where_they_are_written(inputs: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="matches no file"):
-        TFRecordToArrayRecord(str(inputs / "none-*"), tmp_path / "out")
-    with pytest.raises(ArgumentError, match=r"writer_options='nonsense'"):
-        TFRecordToArrayRecord(
-            str(inputs / "x.tfrecord-*"), tmp_path / "out", writer_options="nonsense"
-        )
-    with pytest.raises(ArgumentError, match="lies in it; choose another folder"):
-        TFRecordToArrayRecord(str(inputs / "x.tfrecord-*"), inputs)
 
 
 # --- leases --------------------------------------------------------------------------------------

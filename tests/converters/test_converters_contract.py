@@ -38,7 +38,7 @@ from windrow.converters.job.manifest import (
 )
 from windrow.converters.job.targets import WORK, LocalTarget
 from windrow.core.progress import Progress
-from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.errors import ConversionError, ReadError
 
 pytestmark = pytest.mark.jobs
 
@@ -128,14 +128,6 @@ def test_other_settings_are_refused(case: Case, tmp_path: Path) -> None:
     assert tree(out) == before
 
     # And the new output has no old files in its folder.
-    case.convert(inputs, out, **case.others, overwrite=True)
-    assert tree(out) == reference(case).other
-
-
-@all_cases
-def test_overwriting_an_unfinished_run_leaves_nothing_of_it(case: Case, tmp_path: Path) -> None:
-    inputs, out = reference(case).inputs, tmp_path / "out"
-    stopped(case, inputs, out)
     case.convert(inputs, out, **case.others, overwrite=True)
     assert tree(out) == reference(case).other
 
@@ -289,16 +281,6 @@ def test_order_is_kept(case: Case, tmp_path: Path) -> None:
         assert [row["a"] for row in found] == [at for n in (5, 3, 9) for at in range(n)]
 
 
-@pytest.mark.parametrize("name", ["tfrecord_to_array_record", "tfrecord_to_zarr"])
-def test_empty_inputs_count(name: str, tmp_path: Path) -> None:
-    case = BY_NAME[name]
-    inputs = case.give(tmp_path / "in")
-    converters.write_records(tmp_path / "in" / "x.tfrecord-00001-of-00003", [])
-    manifest = case.convert(inputs, tmp_path / "out")
-    assert [file.records for file in manifest.inputs] == [5, 0, 9]
-    assert manifest.records == len(case.opened(tmp_path / "out")) == 14
-
-
 @all_cases
 def test_a_folder_that_is_gone_from_the_end(case: Case, tmp_path: Path) -> None:
     """Killed after the manifest, at each step of clearing up: a rerun only clears up."""
@@ -367,22 +349,3 @@ def test_describe_tells_what_would_be_done_and_writes_nothing(case: Case, tmp_pa
     out.mkdir()
     (out / "mine").touch()
     assert told()["state"] == "foreign"
-
-
-def test_wrong_arguments(tmp_path: Path) -> None:
-    case = BY_NAME["tfrecord_to_array_record"]
-    inputs, out = reference(case).inputs, tmp_path / "out"
-    for run, text in (
-        ({"overwrite": 1}, "overwrite must be a bool, got 1"),
-        ({"take_over": "no"}, "take_over must be a bool, got 'no'"),
-        ({"output_options": ["key"]}, "output_options must be a dict of settings"),
-        ({"processes": 0}, "processes must be an integer of at least 1, got 0"),
-        ({"processes": True}, "processes must be an integer of at least 1, got True"),
-        ({"progress": 3}, "progress must be a bool or a function, got 3"),
-        ({"nonsense": 3}, "'nonsense' is not an argument of a conversion; there are overwrite"),
-    ):
-        with pytest.raises(ArgumentError, match=text):
-            case.convert(inputs, out, **run)
-    with pytest.raises(ArgumentError, match="output 3 is int"):
-        case.convert(inputs, 3)  # type: ignore[arg-type]
-    assert not out.exists()

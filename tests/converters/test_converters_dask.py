@@ -67,21 +67,6 @@ def workers(cluster: Any) -> list[int]:
         return sorted(client.run(os.getpid).values())
 
 
-def write_together(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
-    """Writes a number, the first ones only when two processes are at it."""
-    tell(folder, "begun", number)
-    root = Path(str(folder.target.local))
-    assert until(lambda: len({process for _, process in told(root, "begun")}) > 1)
-    return write_number(folder, number, report)
-
-
-def test_both_workers_take_part(tmp_path: Path, dask: dict[str, Any]) -> None:
-    planned = conversion(stage(range(12), write_together), stage(range(12, 15), write_number))
-    manifest = carry_out(planned, tmp_path / "out", **dask)
-    assert [file.name for file in manifest.files] == ["012", "013", "014"]
-    assert sorted({number for number, _ in told(tmp_path / "out", "made")}) == list(range(15))
-
-
 def fail(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
     if number == 4:
         raise ReadError("x: damaged", file="x", offset=7, records=(1, 2))

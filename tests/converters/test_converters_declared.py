@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from windrow.converters import Feature, write_records
 from windrow.converters.job.declared import OPTIONS, SettingKind, flag_of, flags_of
 from windrow.converters.job.job import RunOptions
 from windrow.converters.job.manifest import Manifest
-from windrow.errors import ArgumentError
 
 # Settings of calls alone: the command line has another option for the first, and none for the second.
 NOT_OPTIONS = {"storage_options", "select"}
@@ -147,20 +145,3 @@ def test_a_call_and_a_plan_say_the_same(tmp_path: Path) -> None:
         inputs=converted, output=tmp_path / "out", **given, progress=False
     )
     assert manifest.plan.key == planned.plan.key
-
-
-def test_arguments_that_there_are_not(tmp_path: Path) -> None:
-    path = tmp_path / "x.tfrecord"
-    write_records(path, [b"a"])
-    convert: Any = converters.tfrecord_to_array_record
-    with pytest.raises(
-        ArgumentError, match="'files' is not an argument of a conversion; there are"
-    ):
-        convert(path, tmp_path / "out", files=1)
-    for wrong in ({"files": 1}, {"processes": 2}):
-        (name,) = wrong
-        with pytest.raises(TypeError, match=re.escape(f"unexpected keyword argument '{name}'")):
-            convert.conversion(path, **wrong)
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'output'"):
-        convert(path)
-    assert not (tmp_path / "out").exists()

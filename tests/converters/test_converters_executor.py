@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
-import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -26,31 +23,18 @@ from tests.conversions import (
     tell,
     told,
     wait_for,
-    write_number,
 )
 from tests.processes import Program, until
-from windrow.converters.job.executor import run_here, work_on_item
+from windrow.converters.job.executor import run_here
 from windrow.converters.job.folder import OutputFolder
-from windrow.converters.job.job import carry_out
 from windrow.converters.job.stages import ConversionStage, Report
 from windrow.converters.job.targets import LocalTarget
 from windrow.core.progress import Progress
-from windrow.errors import ArgumentError, ConversionError, ReadError
-from windrow.workers import child as worker_child
-from windrow.workers.by_value import pickled_by_value
-from windrow.workers.child import PROGRAM, StoppedError, serve
+from windrow.errors import ArgumentError, ReadError
+from windrow.workers.child import PROGRAM
 from windrow.workers.messages import (
-    HEADER,
-    LOAD,
-    Failure,
-    FrameKind,
-    JobHeader,
-    Message,
-    ReplyHeader,
     WorkerTraceback,
-    opened,
 )
-from windrow.workers.shared_memory import SharedMemory
 
 pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("leaves_nothing", "ends_workers")]
 both = pytest.mark.parametrize("processes", [1, 2])
@@ -137,11 +121,6 @@ def test_workers_are_as_many_as_items_and_stay_for_all_stages(folder: OutputFold
     assert set(found) == first
 
 
-@both
-def test_no_items_give_no_results(folder: OutputFolder, processes: int) -> None:
-    assert results_of(folder, stage([], doubled), processes=processes) == []
-
-
 def test_no_more_items_at_a_time_than_allowed(folder: OutputFolder) -> None:
     alone = threading.Lock()
 
@@ -153,14 +132,6 @@ def test_no_more_items_at_a_time_than_allowed(folder: OutputFolder) -> None:
         return True
 
     assert all(results_of(folder, stage(range(500), work, at_once=1)))
-
-
-def test_many_small_items_cost_little(folder: OutputFolder) -> None:
-    begun_s = time.monotonic()
-    items = range(100_000)
-    assert results_of(folder, stage(items, lambda folder, item, report: item)) == list(items)
-    # About 0.005 ms each; with a future for each it would be some 0.1 ms on a busy machine.
-    assert time.monotonic() - begun_s < 20
 
 
 # --- what travels to worker processes ------------------------------------------------------------
@@ -255,27 +226,6 @@ def test_errors_keep_their_class_message_and_attributes(
         assert isinstance(error.__cause__, ValueError)
 
 
-class TwoArgumentsError(Exception):
-    def __init__(self, one: int, two: int) -> None:
-        super().__init__(f"{one} and {two}")
-
-
-@pytest.mark.parametrize("what", ["error", "result"])
-def test_what_does_not_survive_pickling_is_told(folder: OutputFolder, what: str) -> None:
-    def work(folder: OutputFolder, item: int, report: Report) -> Any:
-        if what == "error":
-            raise TwoArgumentsError(1, 2)
-        return threading.Lock()
-
-    expected = (
-        (ConversionError, "^TwoArgumentsError: 1 and 2$")
-        if what == "error"
-        else (TypeError, r"'_thread\.lock'")
-    )
-    with pytest.raises(expected[0], match=expected[1]):
-        results_of(folder, stage([1, 2], work), processes=2)
-
-
 @both
 def test_the_first_error_stops_the_others(folder: OutputFolder, processes: int) -> None:
     def work(folder: OutputFolder, item: int, report: Report) -> None:
@@ -296,15 +246,6 @@ def test_the_first_error_stops_the_others(folder: OutputFolder, processes: int) 
     root = Path(str(folder.target.local))
     assert [number for number, _ in told(root, "begun")] == [0, 1]
     assert [number for number, _ in told(root, "stopped")] == [1]
-
-
-@both
-def test_what_progress_raises_ends_the_run(folder: OutputFolder, processes: int) -> None:
-    def show(progress: Progress) -> None:
-        raise KeyError("enough")
-
-    with pytest.raises(KeyError, match="enough"):
-        results_of(folder, stage(range(1, 500), doubled), processes=processes, show=show)
 
 
 class Large:
@@ -354,92 +295,7 @@ def test_an_error_does_not_keep_the_results(folder: OutputFolder) -> None:
 # --- the worker's end of the socket ---------------------------------------------------------------
 
 
-def reported(folder: OutputFolder, item: int, report: Report) -> int:
-    if item == 0:
-        raise ReadError("zero", offset=0)
-    end_s = time.monotonic() + 60
-    while item == 9 and time.monotonic() < end_s:  # until the report stops it
-        report(1, 1)
-    report(item, 10 * item)
-    return -item
-
-
-def test_what_a_worker_says(folder: OutputFolder) -> None:
-    ours, theirs = socket.socketpair()
-    ended: list[type[BaseException]] = []
-
-    def run() -> None:
-        try:
-            serve(theirs, SharedMemory.create(0))
-        except (OSError, StoppedError) as error:
-            ended.append(type(error))
-
-    def send(number: int, body: bytes) -> None:
-        ours.sendall(HEADER.pack(*JobHeader(len(body), number, 0, 0, 0)) + body)
-
-    def received() -> tuple[ReplyHeader, bytes]:
-        header = ReplyHeader._make(HEADER.unpack(replies.read(HEADER.size)))
-        return header, replies.read(header.body_bytes)
-
-    def failure() -> BaseException:
-        header, body = received()
-        assert header.kind == FrameKind.FAILURE
-        made: Failure = pickle.loads(body)
-        return made.raised()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    functions = pickled_by_value((functools.partial(work_on_item, reported, folder), None))
-    lost = b"cno.such.module\nname\n."  # a pickle of what only another process has
-    with ours, theirs, ours.makefile("rb") as replies:
-        send(1, Message.of(3).packed(None))
-        assert "before its program" in str(failure())
-        send(LOAD, pickle.dumps(worker_child.Program(0, 1, list(sys.argv), functions)))
-        assert received()[0].kind == FrameKind.READY
-        for number, message in enumerate([Message.of(3), Message.of(0), Message([lost], [])]):
-            send(number, message.packed(None))
-        assert opened(received()[1]) == (-3, (3, 30))
-        failed = failure()
-        assert (type(failed), failed.args) == (ReadError, ("zero",))
-        assert "in reported" in str(failed.__cause__)
-        assert isinstance(failure(), ModuleNotFoundError)
-        send(4, Message.of(4).packed(None))
-        assert opened(received()[1]) == (-4, (4, 40))
-        send(5, Message.of(9).packed(None))
-        header, body = received()  # meanwhile
-        assert header.kind == FrameKind.REPORT
-        records, done_bytes = pickle.loads(body)
-        assert records == done_bytes > 0
-        ours.shutdown(socket.SHUT_WR)
-        thread.join(60)
-    assert ended == [StoppedError]
-
-
 # --- ends ----------------------------------------------------------------------------------------
-
-
-def write_or_die(folder: OutputFolder, number: int, report: Report) -> Any:
-    if number == 7 and not told(Path(str(folder.target.local)), "died"):
-        wait_for(folder, "made", 5)
-        tell(folder, "died", number)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return write_number(folder, number, report)
-
-
-def test_a_killed_worker_is_an_error_and_a_rerun_goes_on(tmp_path: Path) -> None:
-    planned = conversion(stage(range(12), write_or_die))
-    with pytest.raises(
-        ConversionError, match=r"^work: a worker process died \(killed by SIGKILL\).* run it again"
-    ):
-        carry_out(planned, tmp_path / "out", processes=2, progress=False)
-    made = told(tmp_path / "out", "made")
-    assert len(made) >= 5
-    manifest = carry_out(planned, tmp_path / "out", processes=2, progress=False)
-    assert [file.name for file in manifest.files] == [f"{number:03}" for number in range(12)]
-    numbers = [number for number, _ in told(tmp_path / "out", "made")]
-    # One may have been cut off in the middle, and is made again.
-    assert sorted(set(numbers)) == list(range(12))
-    assert len(numbers) <= 13
 
 
 HELD = """

@@ -264,14 +264,6 @@ def test_a_target_that_cannot_be_written(case: Case, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write whatever the mode")
-def test_a_folder_that_is_read_only(tmp_path: Path) -> None:
-    case = CASES[0]
-    (tmp_path / "out").mkdir(mode=0o500)
-    with pytest.raises(ConversionError, match="cannot be written: Permission denied"):
-        case.convert(reference(case).inputs, tmp_path / "out")
-
-
 # Inputs that change
 
 
@@ -314,20 +306,6 @@ def test_an_input_that_changes_meanwhile(case: Case, tmp_path: Path) -> None:
         case.convert(inputs, out, progress=touch)
     assert state(case, out) == "unfinished"
     assert first.exists()
-
-
-def test_an_input_that_goes_away_meanwhile(tmp_path: Path) -> None:
-    case = BY_NAME["tfrecord_to_array_record"]
-    inputs, out = case.give(tmp_path / "in"), tmp_path / "out"
-
-    def remove(progress: Progress) -> None:
-        shutil.rmtree(tmp_path / "in", ignore_errors=True)
-
-    with pytest.raises(
-        WindrowError, match=r"x\.tfrecord-0000\d-of-00003.*(not exist|no such file|)"
-    ):
-        case.convert(inputs, out, progress=remove)
-    assert state(case, out) == "unfinished"
 
 
 # Damaged inputs

@@ -53,6 +53,7 @@ with locked(target_of(sys.argv[1]), take_over=False):
 """
 
 
+@pytest.mark.jobs
 def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with Program(tmp_path, ["-c", _HELD, str(out)]) as program:

@@ -20,8 +20,7 @@ from windrow.converters.zarr import array_inputs as xarray_inputs
 from windrow.converters.zarr import layout as zarr_layout
 from windrow.converters.zarr import rechunk, rechunk_plan
 from windrow.converters.zarr.rechunk import zarr_to_zarr
-from windrow.converters.zarr.zarr_inputs import find_arrays
-from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, SourceError
+from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
 
 xarray = pytest.importorskip("xarray")
@@ -126,15 +125,6 @@ def test_two_passes_with_another_axis_first(tmp_path: Path) -> None:
     assert np.array_equal(values_in(tmp_path / "lon", "t2m"), np.moveaxis(wanted, 2, 0))
 
 
-def test_a_file_of_the_classic_format(tmp_path: Path) -> None:
-    pytest.importorskip("scipy")
-    values = np.arange(12, dtype="f4").reshape(4, 3)
-    data = xarray.Dataset({"x": (("t", "y"), values)}, attrs={"a": "b"})
-    data.to_netcdf(tmp_path / "x.nc", engine="scipy")
-    zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", progress=False)
-    assert np.array_equal(values_in(tmp_path / "out", "x"), values)
-
-
 def test_a_variable_that_zarr_has_no_type_for_is_refused_by_name(tmp_path: Path) -> None:
     data = make(tmp_path / "x.nc")
     with h5py.File(tmp_path / "x.nc", "a") as file:
@@ -177,14 +167,7 @@ def test_a_damaged_chunk_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / MANIFEST_NAME).exists()
 
 
-def test_another_file_is_refused_on_a_rerun(tmp_path: Path) -> None:
-    make(tmp_path / "x.nc")
-    zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", progress=False)
-    make(tmp_path / "x.nc", chunks=None)
-    with pytest.raises(ConversionError, match="from other files"):
-        zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", progress=False)
-
-
+@pytest.mark.jobs
 def test_from_an_object_store_and_in_another_process(tmp_path: Path) -> None:
     make(tmp_path / "x.nc")
     with ObjectStore() as store:
@@ -198,12 +181,3 @@ def test_from_an_object_store_and_in_another_process(tmp_path: Path) -> None:
     source = ZarrDataSource(tmp_path / "out", names=["t2m"])
     wanted = stored(tmp_path / "x.nc", "t2m")
     assert np.array_equal(source.read(np.arange(30))["t2m"], wanted)
-
-
-def test_finding_variables_reads_no_values(tmp_path: Path) -> None:
-    make(tmp_path / "x.nc")
-    arrays = find_arrays(tmp_path / "x.nc").arrays
-    assert arrays["t2m"].facts.chunk_shape == (5, 4, 3)
-    assert arrays["t2m"].facts.dims == ("time", "lat", "lon")
-    assert arrays["t2m"].facts.attributes["range"] == [0.5, 2.5]
-    assert arrays["height"].facts.shape == ()

@@ -37,9 +37,7 @@ from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, Manifest
 from windrow.converters.job.targets import WORK
 from windrow.core.progress import Progress
 from windrow.errors import (
-    ArgumentError,
     ConversionError,
-    NotFoundError,
     ReadError,
     WindrowError,
 )
@@ -282,19 +280,6 @@ def test_errors_of_a_store_are_ours_and_tell_no_secret(store: ObjectStore) -> No
     assert place.files() == reference(CASE).whole
 
 
-def test_a_bucket_that_is_not_there(store: ObjectStore) -> None:
-    with pytest.raises(ConversionError, match=r"s3://no-such-bucket-at-all/out.*cannot be written"):
-        CASE.convert(
-            reference(CASE).inputs,
-            "s3://no-such-bucket-at-all/out",
-            output_options=store.storage_options,
-        )
-    with pytest.raises(ArgumentError, match=r"output nosuch://a: cannot be opened: Protocol not"):
-        CASE.convert(reference(CASE).inputs, "nosuch://a")
-    with pytest.raises(ReadError, match=r"s3://bucket/a: cannot be read: .*unexpected keyword"):
-        CASE.convert(reference(CASE).inputs, "s3://bucket/a", output_options={"no_such_setting": 1})
-
-
 # Inputs
 
 
@@ -344,28 +329,6 @@ def test_from_one_store_to_another(case: Case, store: ObjectStore) -> None:
     assert files.keys() == whole.keys()
     # The manifest has the versions of the inputs.
     assert all(files[name] == whole[name] for name in files.keys() - {MANIFEST_NAME})
-
-
-def test_inputs_that_are_not_there(store: ObjectStore, tmp_path: Path) -> None:
-    def convert(inputs: Any) -> None:
-        converters.tfrecord_to_array_record(
-            inputs, tmp_path / "out", storage_options=store.storage_options
-        )
-
-    with pytest.raises(NotFoundError, match=r"inputs: s3://.*/nowhere does not exist"):
-        convert(store.url("nowhere"))
-    with pytest.raises(NotFoundError, match=r"nowhere-\* matches no file"):
-        convert(store.url("nowhere-*"))
-    store.put("empty/notes.txt", b"")
-    with pytest.raises(NotFoundError, match=r"the folder s3://.*/empty has no file with \.tfrecor"):
-        convert(store.url("empty"))
-    store.faults.methods = METHODS
-    store.faults.chance(1.0, [s3_error(403, "AccessDenied", SECRETS[1])])
-    with pytest.raises(ReadError, match=r"inputs: s3://.*/in cannot be listed") as caught:
-        convert(store.url("in"))
-    told = "".join(traceback.format_exception(caught.value))
-    assert not any(secret in told for secret in SECRETS), told
-    assert not (tmp_path / "out").exists()
 
 
 def test_an_unfinished_folder_of_a_store_is_no_input(store: ObjectStore) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from windrow.converters.job import folder as folder_module
 from windrow.converters.job.folder import BUFFER_BYTES, FinishedPart, OutputFolder
 from windrow.converters.job.stages import part_stage
 from windrow.converters.job.targets import LocalTarget
-from windrow.converters.zarr import ragged, rows
+from windrow.converters.zarr import ragged
 from windrow.converters.zarr.chunk_codecs import codecs_of
 from windrow.converters.zarr.layout import ArrayLayout, encode, rows_layout
 from windrow.converters.zarr.ragged import Spool, Spooled, block_files, ragged_files
 from windrow.converters.zarr.rows import (
-    MemoryBudget,
     RowFiles,
     Storage,
-    check_room,
-    writing_bytes,
 )
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.tf_example.features import Feature, Ragged
@@ -78,7 +75,7 @@ def stored_rows(draw: st.DrawFn) -> tuple[ArrayLayout, list[list[tuple[int, int]
     ]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(24))
 @given(stored_rows(), st.sampled_from([1, 100, BUFFER_BYTES]))
 def test_files_made_block_by_block_are_those_made_at_once(given: Any, buffer_bytes: int) -> None:
     layout, pieces = given
@@ -104,7 +101,7 @@ WRITE = part_stage(
 
 
 @pytest.mark.jobs
-@settings(max_examples=50)
+@settings(max_examples=examples(24))
 @given(data=st.data())
 def test_values_and_offsets_do_not_depend_on_pieces_and_blocks(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(0, 9), max_size=30))
@@ -138,7 +135,7 @@ def test_values_and_offsets_do_not_depend_on_pieces_and_blocks(data: st.DataObje
     assert sum(told) == sum(item.size_bytes for item in items)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 @given(data=st.data())
 def test_the_index_does_not_depend_on_pieces_and_blocks(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(0, 9) | st.just(30), min_size=1, max_size=30))
@@ -165,41 +162,6 @@ def test_the_index_does_not_depend_on_pieces_and_blocks(data: st.DataObject) -> 
         assert staged(folder) == encode(layout, (0,), np.searchsorted(ends, edges))
 
 
-@pytest.mark.parametrize(
-    ("items", "feature", "size", "blocks", "chunk"),
-    [
-        (10**6, Feature("bytes"), 1 << 18, 4, 4),
-        (10**12, Feature("uint16", (None,)), 1 << 17, 7_629_395, 1 << 17),
-        (100, Feature("uint16", (None,)), 1 << 17, 1, 1),
-        (0, Feature("float32", (None, 2)), 1 << 15, 0, 1),
-    ],
-)
-def test_an_index_has_a_number_for_each_block(
-    items: int, feature: Feature, size: int, blocks: int, chunk: int
-) -> None:
-    values = Storage().values_layout("x/values", feature, items, items // 1000)
-    layout = Storage().blocks_layout("x/blocks", values)
-    assert layout.attributes == {BLOCK_VALUES: size}
-    assert (layout.shape, layout.chunk_shape, layout.shard_shape) == ((blocks,), (chunk,), None)
-
-
-def test_many_shards_are_each_written_by_themselves() -> None:
-    values = np.arange(40, dtype=np.int64)
-    layout = rows_layout("x/values", "int64", (40,), chunk_rows=2, shard_rows=6)
-    with opened() as folder:
-        spooled = []
-        for number, (start, stop) in enumerate([(0, 25), (25, 25), (25, 40)]):
-            with Spool(folder, f"p{number}", f"p{number}.0") as spool:
-                spool.add(Ragged(values[start:stop], np.array([0, stop - start])))
-                spooled.append(spool.close())
-        items = ragged_files(VALUES, layout, spooled)
-        assert len(items) == 7
-        assert [len(item.runs) for item in items] == [1, 1, 1, 1, 2, 1, 1]
-        for item in reversed(items):
-            WRITE(folder, item, lambda records, size: None)
-        assert staged(folder) == encode(layout, (0,), values)
-
-
 def test_a_data_file_that_is_gone_makes_its_rows_be_written_again() -> None:
     layout = rows_layout("x/values", "int64", (3,), chunk_rows=2, shard_rows=None)
     with opened() as folder:
@@ -209,25 +171,6 @@ def test_a_data_file_that_is_gone_makes_its_rows_be_written_again() -> None:
         with pytest.raises(ConversionError, match=r"rows-0-3\.0\.values: is gone, or cut short"):
             WRITE(folder, item, lambda records, size: None)
         assert folder.parts() == []
-
-
-@pytest.mark.parametrize(
-    ("items", "rows", "feature", "chunk"),
-    [
-        (10**6, 10**6, Feature("bytes"), 4096),
-        (10**9, 10**5, Feature("bytes"), 16384),  # pictures of 10 KB
-        (10**9, 10**2, Feature("bytes"), 1 << 20),
-        (10**6, 10**5, Feature("float32", (None, 2)), 512),
-        (10**6, 10**3, Feature("float32", (None, 2)), 1024),
-        (0, 0, Feature("int8", (None,)), 4096),
-    ],
-)
-def test_chunks_of_values_are_about_a_row(
-    items: int, rows: int, feature: Feature, chunk: int
-) -> None:
-    layout = Storage().values_layout("x/values", feature, items, rows)
-    assert layout.chunk_shape == (chunk, *feature.item_shape)
-    assert layout.file_bytes <= 128 << 20
 
 
 def test_shards_have_the_same_rows_and_about_128_mib() -> None:
@@ -247,33 +190,3 @@ def test_shards_have_the_same_rows_and_about_128_mib() -> None:
     assert small.file_shape[0] == 512
     with pytest.raises(ArgumentError, match="multiple of the 512 rows of a chunk, such as 1024"):
         Storage(shard_rows=1000).layouts(features, 0, 10)
-
-
-def test_room_is_shared_and_what_is_too_large_waits_for_all_of_it() -> None:
-    room = MemoryBudget(10)
-    order: list[str] = []
-
-    def take(size: int, name: str) -> None:
-        with room.taken(size):
-            order.append(name)
-
-    with room.taken(6):
-        first = threading.Thread(target=take, args=(4, "fits"))
-        first.start()
-        first.join()
-        second = threading.Thread(target=take, args=(50, "waits"))
-        second.start()
-        order.append("before")
-    second.join()
-    assert order == ["fits", "before", "waits"]
-
-
-def test_what_writing_takes_is_known_beforehand() -> None:
-    layout = rows_layout("x", "uint8", (10**6, 1000), chunk_rows=4, shard_rows=40_000)
-    here = writing_bytes([layout])
-    assert layout.file_bytes == 40_000_000
-    # Of a shard, what is written at a time.
-    assert BUFFER_BYTES < here < layout.file_bytes + BUFFER_BYTES
-    check_room(here + rows.PROCESS_BYTES, here, "it")
-    with pytest.raises(ConversionError, match="too few for it; give at least"):
-        check_room(here + rows.PROCESS_BYTES - 1, here, "it")

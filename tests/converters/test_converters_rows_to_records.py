@@ -15,6 +15,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from windrow.converters import (
     Feature,
     Manifest,
@@ -31,7 +32,7 @@ from windrow.converters import (
 from windrow.converters.job.manifest import MANIFEST_NAME
 from windrow.converters.zarr.layout import ArrayLayout, encode, metadata_files
 from windrow.core.progress import Progress
-from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, SourceError
+from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 from windrow.sources.tf_example.features import DTYPES, Ragged, features_from_json, numpy_dtype
 
@@ -171,7 +172,7 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.jobs
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     dtype=st.sampled_from(DTYPES),
     records=st.integers(0, 40),
@@ -262,17 +263,6 @@ def test_ragged_features_come_back(
             assert metadata(here / "back", name) == metadata(here / "a.zarr", name)
         group = json.loads((here / "back" / "zarr.json").read_text())
         assert group == json.loads((here / "a.zarr" / "zarr.json").read_text())
-
-
-def test_one_array_without_a_group(tmp_path: Path) -> None:
-    values = np.arange(12, dtype=np.int16).reshape(6, 2)
-    layout = ArrayLayout("", "int16", (6, 2), (4, 2))
-    store(tmp_path / "a.zarr", [(layout, values)])
-    zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out")
-    assert np.array_equal(columns(tmp_path / "out")["value"], values)
-    array_record_to_zarr(tmp_path / "out", tmp_path / "back")
-    back = ZarrDataSource(str(tmp_path / "back")).read(np.arange(6))
-    assert np.array_equal(back["value"], values)
 
 
 def test_zarr_v2_and_times(tmp_path: Path) -> None:
@@ -389,12 +379,3 @@ def test_damaged_chunks_and_offsets(tmp_path: Path) -> None:
             ReadError, match=r"array 'r/offsets': the offsets of rows 0 to 2 do not"
         ):
             zarr_to_array_record(folder, tmp_path / f"out{number}")
-
-
-def test_wrong_places(tmp_path: Path) -> None:
-    pair(tmp_path / "a.zarr")
-    with pytest.raises(NotFoundError, match="nowhere"):
-        zarr_to_array_record(tmp_path / "nowhere", tmp_path / "out")
-    for output in (tmp_path / "a.zarr", tmp_path):
-        with pytest.raises(ArgumentError, match="lies in it; choose another folder"):
-            zarr_to_array_record(tmp_path / "a.zarr", output, overwrite=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import signal
 import traceback
 from collections.abc import Sequence
@@ -26,13 +25,13 @@ from tests.conversions import (
 )
 from tests.converted import CASES, RECORDS, Case, contents, make_inputs
 from tests.processes import Program
-from windrow.converters import tfrecord_to_array_record, tfrecord_to_zarr, write_records
+from windrow.converters import tfrecord_to_array_record, tfrecord_to_zarr
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.job import carry_out
-from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED
+from windrow.converters.job.manifest import UNFINISHED
 from windrow.converters.job.stages import ConversionStage, Report
 from windrow.core.progress import Progress
-from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.errors import ArgumentError, ReadError
 
 pytestmark = pytest.mark.jobs
 
@@ -64,14 +63,6 @@ def expected(inputs: Path) -> Any:
 
 
 @cases
-def test_beam_in_process_gives_the_same_bytes(
-    case: Case, inputs: Path, expected: Any, tmp_path: Path
-) -> None:
-    case.run(inputs, tmp_path / "out", pipeline_options=HERE)
-    assert contents(tmp_path / "out") == expected(case.name)
-
-
-@cases
 def test_worker_processes_give_the_same_bytes(
     case: Case, inputs: Path, expected: Any, tmp_path: Path
 ) -> None:
@@ -85,14 +76,6 @@ def test_beam_on_two_processes_gives_the_same_bytes(
 ) -> None:
     case = CASES[seed % len(CASES)]  # each takes long: one of them in each round
     case.run(inputs, tmp_path / "out", pipeline_options=TWO_PROCESSES)
-    assert contents(tmp_path / "out") == expected(case.name)
-
-
-@cases
-def test_a_runner_that_does_everything_twice_gives_the_same_bytes(
-    case: Case, inputs: Path, expected: Any, tmp_path: Path
-) -> None:
-    case.run(inputs, tmp_path / "out", runner=FnApiRunner(bundle_repeat=1))
     assert contents(tmp_path / "out") == expected(case.name)
 
 
@@ -162,13 +145,6 @@ def test_stages_in_one_line_each_with_the_results_of_the_one_before(tmp_path: Pa
     assert [(s.stage, s.done_bytes) for s in steps] == [
         (name, done) for name in ("work", "work", "last") for done in range(1, 6)
     ]
-
-
-def test_a_stage_without_items_lets_the_next_one_run(tmp_path: Path) -> None:
-    none = stage([], write_number)
-    manifest = carry_out(conversion(none, none), tmp_path / "out", pipeline_options=HERE)
-    assert manifest.files == ()
-    assert sorted(os.listdir(tmp_path / "out")) == [MANIFEST_NAME]
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -260,16 +236,3 @@ def test_ctrl_c_is_ctrl_c(tmp_path: Path) -> None:
         program.ends(-signal.SIGINT)
         assert program.errors.rstrip().endswith("KeyboardInterrupt")
         assert "ConversionError" not in program.errors
-
-
-class Fails(FnApiRunner):
-    """A runner that fails before any step, as clusters do."""
-
-    def run_pipeline(self, pipeline: Any, options: Any) -> Any:
-        raise RuntimeError("Traceback of many lines\n  in other files\nno workers left\n")
-
-
-def test_what_the_runner_fails_with_is_told(tmp_path: Path) -> None:
-    write_records(tmp_path / "x.tfrecord", [b"a"])
-    with pytest.raises(ConversionError, match=r"^the Beam pipeline failed: no workers left$"):
-        tfrecord_to_array_record(str(tmp_path / "x.tfrecord"), tmp_path / "out", runner=Fails())

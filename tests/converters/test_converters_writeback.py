@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 
 from windrow.converters import (
-    array_record_to_zarr,
     tfrecord_to_array_record,
     write_records,
 )
-from windrow.converters.job.targets import begin_writeback, growing
+from windrow.converters.job.targets import begin_writeback
 from windrow.sources import ArrayRecordDataSource
-from windrow.sources.tf_example.features import Feature
 
 _MB = 1 << 20
 # Nothing of them compresses, so that as much is written as is read.
@@ -60,39 +58,11 @@ def assert_told_as_it_grew(told: Told, *, most_bytes: int) -> None:
     assert sum(size for _, size in ranges) > sum(map(len, _RECORDS)) - most_bytes
 
 
-def test_a_file_that_grows_is_told_in_steps(tmp_path: Path, told: Told) -> None:
-    path = tmp_path / "x"
-    with path.open("wb", buffering=0) as file, growing(str(path)) as grew:
-        grew()
-        assert told == {}
-        for _ in range(7):
-            file.write(bytes(_MB))
-            grew()
-        assert told == {"x": [(0, 4 * _MB)]}
-        file.write(bytes(9 * _MB))
-        grew()
-        grew()
-    assert told == {"x": [(0, 4 * _MB), (4 * _MB, 12 * _MB)]}
-
-
 def test_records_go_to_the_disk_while_their_file_grows(
     tmp_path: Path, source: Path, told: Told
 ) -> None:
     tfrecord_to_array_record(source, tmp_path / "out", progress=False)
     assert_told_as_it_grew(told, most_bytes=17 * _MB)  # of one batch
-
-
-def test_shards_go_to_the_disk_while_they_grow(tmp_path: Path, source: Path, told: Told) -> None:
-    tfrecord_to_array_record(source, tmp_path / "records", progress=False)
-    told.clear()
-    array_record_to_zarr(
-        tmp_path / "records",
-        tmp_path / "out",
-        decode=lambda record: {"x": np.frombuffer(record, np.uint8)},
-        features={"x": Feature("uint8", (_MB // 4,))},
-        progress=False,
-    )
-    assert_told_as_it_grew(told, most_bytes=9 * _MB)  # of one block
 
 
 def test_a_file_system_that_takes_no_advice_is_written_all_the_same(

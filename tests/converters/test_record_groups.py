@@ -12,7 +12,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from windrow.converters import array_record_to_zarr, encode_example
 from windrow.converters.job.inputs import Input, find_inputs
-from windrow.converters.records.record_reading import OpenRecordFiles, opened
+from windrow.converters.records.record_reading import OpenRecordFiles
 from windrow.sources import ArrayRecordDataSource
 
 BOUNDS = (0, 7, 8, 33)
@@ -54,38 +54,3 @@ def test_a_conversion_opens_files_once(
     folder = Path(files[0].url).parent
     array_record_to_zarr(folder, folder.parent / "out", chunk_rows=2, shard_rows=4)
     assert openings == [3]  # to count records, to find out features, and for all row ranges
-
-
-def test_files_are_found_among_others(files: list[Input], openings: list[int]) -> None:
-    whole = opened(files)
-    assert opened(files[::-1]) is whole
-    for k, file in enumerate(files):
-        among = opened([file], among=True)
-        assert among is whole
-        assert among.first(file) == BOUNDS[k]
-        assert among.file(file).records == BOUNDS[k + 1] - BOUNDS[k]
-    assert openings == [3]
-    alone = opened(files[1:2])
-    assert (alone.first(files[1]), len(alone.source)) == (0, 1)
-    assert opened(files[1:2]) is alone
-    assert openings == [3, 1]
-
-
-def test_files_are_opened_again_when_they_changed_or_others_came(
-    files: list[Input], openings: list[int]
-) -> None:
-    whole = opened(files)
-    path = Path(files[1].url)
-    writer = ArrayRecordWriter(str(path), "group_size:2")
-    for _ in range(3):
-        writer.write(b"another")
-    writer.close()
-    (changed,) = find_inputs(path)
-    assert opened([changed], among=True).file(changed).records == 3
-    assert opened(files, among=True) is whole
-    opened(files[:1])
-    assert opened(files, among=True) is whole  # the one that was not asked for is forgotten
-    assert openings == [3, 1, 1]
-    twice = [files[0], files[0]]
-    assert len(opened(twice).source) == 14
-    assert len(opened(files[:1]).source) == 7

@@ -26,12 +26,8 @@ from tests.range_server import RangeServer, stall
 from windrow import MapDataset
 from windrow.core.cancellation import (
     CancelScope,
-    cancel_with_scope,
     fail_with_scope,
-    result_of,
-    settle,
 )
-from windrow.core.daemon_threads import DaemonPool
 from windrow.errors import ReadError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, WindowDataSource
 from windrow.sources.remote.request_counts import RemoteStats
@@ -176,25 +172,6 @@ def test_the_interpreter_ends(server: RangeServer, name: str) -> None:
         assert warned or not complaints
 
 
-def test_one_failure_ends_the_others_of_a_call() -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    def waits() -> None:
-        future: Future[None] = Future()
-        future.add_done_callback(lambda _: ended.set())
-        cancel_with_scope(future)
-        begun.set()
-        future.result(timeout=60)
-
-    def fails() -> None:
-        assert begun.wait(10)  # calls that have not begun are left out
-        raise ReadError("gone")
-
-    with pytest.raises(ReadError, match="gone"):
-        side_by_side([fails, waits], wait=True)
-    assert ended.wait(10)
-
-
 def test_a_halt_of_calls_side_by_side_is_that_of_who_calls() -> None:
     cancel_scope, begun = CancelScope(), threading.Event()
 
@@ -211,56 +188,6 @@ def test_a_halt_of_calls_side_by_side_is_that_of_who_calls() -> None:
         cancel_scope.set()
         with pytest.raises(ReadError, match="its result is no longer needed"):
             found.result(timeout=60)
-
-
-def test_what_comes_after_a_halt_ends_at_once() -> None:
-    cancel_scope = CancelScope()
-    shared: Future[int] = Future()
-
-    def late() -> list[str]:
-        cancel_scope.enter()
-        cancel_scope.set()
-        future: Future[int] = Future()
-        cancel_with_scope(future)
-        running: Future[int] = Future()
-        running.set_running_or_notify_cancel()
-        fail_with_scope(running)
-        settle(running, 3)  # too late
-        with pytest.raises(ReadError, match="its result is no longer needed"):
-            result_of(shared)
-        return [str(future.cancelled()), type(running.exception()).__name__]
-
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(late).result(timeout=60) == ["True", "ReadError"]
-    assert not shared.done()
-    shared.set_result(4)
-    assert result_of(shared) == 4
-
-
-def test_a_pool_of_daemons() -> None:
-    entered: list[str] = []
-    pool = DaemonPool(2, "some", lambda: entered.append(threading.current_thread().name))
-    gate, begun = threading.Event(), threading.Barrier(3)
-
-    def waits(answer: int) -> int:
-        begun.wait(30)
-        gate.wait(30)
-        return answer
-
-    first = [pool.submit(waits, k) for k in range(2)]
-    later = [pool.submit(int, "x") for _ in range(3)]
-    begun.wait(30)
-    pool.shutdown(wait=False, cancel_futures=True)
-    gate.set()
-    assert [one.result(timeout=60) for one in first] == [0, 1]
-    assert all(one.cancelled() for one in later)
-    assert sorted(entered) == ["some_0", "some_1"]
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        pool.submit(int)
-    other = DaemonPool(1, "other", entered.clear)
-    with pytest.raises(ValueError, match="invalid literal"):
-        other.submit(int, "x").result(timeout=60)
-    other.shutdown()
 
 
 def test_what_was_read_is_let_go_of_at_once() -> None:

@@ -56,27 +56,6 @@ def test_who_waits_does_the_jobs_before_its_own_in_their_order_and_none_behind()
     pool.shutdown()
 
 
-def test_who_waits_for_a_job_that_is_at_work_is_not_kept_by_others() -> None:
-    pool, gate = new_pool(1), Gate()
-    slow, other = pool.submit(gate), pool.submit(threading.get_ident)
-    assert gate.begun.wait(60)
-    pool.help_begin(slow)
-    assert not slow.done()
-    assert not other.done()
-    gate.open()
-    assert slow.result(timeout=60) == other.result(timeout=60) != threading.get_ident()
-    pool.shutdown()
-
-
-def test_as_many_threads_as_asked_for_work_at_once_and_again_after_a_rest() -> None:
-    pool = new_pool(3)
-    for _ in range(3):
-        barrier = threading.Barrier(3)  # broken, an error, if one of them waits too long
-        meetings = [pool.submit(barrier.wait, 60) for _ in range(3)]
-        assert {meeting.result(timeout=60) for meeting in meetings} == {0, 1, 2}
-    pool.shutdown()
-
-
 def test_errors_are_answers_wherever_the_job_was_done() -> None:
     pool, gate = new_pool(1), Gate()
     assert isinstance(pool.submit(int, "x").exception(timeout=60), ValueError)

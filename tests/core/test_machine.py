@@ -22,10 +22,6 @@ def own(tmp_path: Path, name: str) -> Path:
     return path
 
 
-def test_without_control_groups_the_affinity_counts(tmp_path: Path) -> None:
-    assert usable_cores(tmp_path / "none", tmp_path / "no-own") == usable_cores()
-
-
 @pytest.mark.parametrize(
     ("quota", "usable"),
     [

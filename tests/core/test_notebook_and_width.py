@@ -69,19 +69,6 @@ def test_tables_fit_the_width(columns: int) -> None:
     assert max(map(len, TABLE.to_text().splitlines())) > 100
 
 
-def test_columns_stay_readable_and_tables_that_fit_stay_as_they_are() -> None:
-    with tables_within(5):
-        assert "word" in TABLE.to_text()
-    numbers = TextTable("", ("how", "n"), [("in order " * 9, "5,064")], is_of_numbers=True)
-    with tables_within(40):
-        assert numbers.to_text().splitlines()[2].endswith("  5,064")
-    small = TextTable("", ("order", "records/s"), [("in order", "10")], is_of_numbers=True)
-    whole = small.to_text()
-    assert whole.splitlines()[-1] == "  in order           10"
-    with tables_within(40):
-        assert small.to_text() == whole
-
-
 def test_the_command_line_takes_the_width_of_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     assert "logged:" not in shown
 
 
+@pytest.mark.jobs
 def test_lines_in_the_log_elsewhere(tmp_path: Path) -> None:
     shown = _converted(tmp_path / "out", "yes", terminal=False)
     lines = shown.splitlines()
@@ -76,9 +77,9 @@ def test_lines_in_the_log_elsewhere(tmp_path: Path) -> None:
     assert "\r" not in shown
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_nothing_if_asked_for(terminal: bool, tmp_path: Path) -> None:
-    assert _converted(tmp_path / "out", "no", terminal=terminal) == ""
+@pytest.mark.jobs
+def test_nothing_if_asked_for(tmp_path: Path) -> None:
+    assert _converted(tmp_path / "out", "no", terminal=True) == ""
 
 
 def test_a_function_is_told_all_of_it(tmp_path: Path) -> None:
@@ -88,6 +89,7 @@ def test_a_function_is_told_all_of_it(tmp_path: Path) -> None:
         _check(steps, case)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("case", [CASE], ids=str)
 def test_a_function_is_told_all_of_it_by_processes(case: Case, tmp_path: Path) -> None:
     steps: list[Progress] = []
@@ -111,7 +113,7 @@ def _check(steps: list[Progress], case: Case) -> None:
     assert 17 in {step.records for step in steps}, case
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.jobs)])
 def test_what_a_function_raises_ends_the_conversion(processes: int, tmp_path: Path) -> None:
     def fails(now: Progress) -> None:
         raise StoppedError(f"at {now.records}")

@@ -60,16 +60,6 @@ def test_memory_of_other_sizes_is_given_up_oldest_first_where_none_fits() -> Non
     assert address(buffer_pool.empty((LARGE // 8,), np.int64)) == places[2]
 
 
-def test_memory_of_another_size_waits_on_where_one_fits() -> None:
-    old, new = (buffer_pool.empty((n * LARGE // 8,), np.int64) for n in (1, 2))
-    places = address(old), address(new)
-    del old
-    del new
-    for _ in range(3):
-        assert address(buffer_pool.empty((LARGE // 8,), np.int64)) == places[0]
-        assert address(buffer_pool.empty((LARGE // 4,), np.int64)) == places[1]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident pages of Linux")
 def test_the_system_gets_memory_back_at_once() -> None:
     def resident() -> int:
@@ -81,13 +71,6 @@ def test_the_system_gets_memory_back_at_once() -> None:
     before = resident()
     del arrays[::2], array  # malloc keeps such holes
     assert before - resident() > 25 << 20
-
-
-def test_a_little_shorter_array_takes_it_too() -> None:
-    first = buffer_pool.empty((LARGE,), np.int64)
-    place = address(first)
-    del first
-    assert address(buffer_pool.empty((LARGE - 3,), np.int64)) == place
 
 
 def test_little_waits() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from windrow.core.text import (
     ABSENT,
-    TextTable,
     bad_lines,
     counted,
     in_range,
@@ -58,12 +57,6 @@ def test_what_is_cut_off() -> None:
         "  y",
         "  and 1 more, see `bad` of the report",
     ]
-
-
-def test_tables_keep_strings() -> None:
-    table = TextTable("t", ("name", "value"), [("1e5", "<a>")])
-    assert table.to_text().splitlines()[-1].split() == ["1e5", "<a>"]
-    assert "&lt;a&gt;" in table.to_html()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from windrow.devices.agreement import Agreement, store_of_jax
 from windrow.errors import PlanError, WorkerError
 
@@ -69,7 +70,7 @@ def agreements(store: Store, count: int, name: str) -> list[Agreement]:
 
 
 @given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 def test_all_end_before_the_first_batch_that_one_lacks(lengths: list[int]) -> None:
     store = Store()
     shards = agreements(store, len(lengths), "end")

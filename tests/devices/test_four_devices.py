@@ -13,9 +13,15 @@ ROOT = Path(__file__).resolve().parents[2]
 FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
 
 
-LEFT_OPEN = """
+ALONE = """
+import warnings
 import jax, numpy as np, windrow
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
+warnings.simplefilter("error")
+rows = {"n": 2**40 + np.arange(4), "x": np.linspace(0, 1, 4)}
+(batch,) = windrow.MapDataset.source(rows).batch(4).to_jax(SingleDeviceSharding(jax.devices()[0]))
+print({name: str(leaf.dtype) for name, leaf in batch.items()})
+print(all(np.array_equal(batch[name], rows[name]) for name in rows))
 sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
 rows = windrow.MapDataset.source(np.zeros((64, 4096), np.float32)).repeat().batch(32)
 left = [iter(rows.to_jax(sharding)) for _ in range(3)]
@@ -23,39 +29,16 @@ print(sum(next(batches).shape[0] for batches in left))
 """
 
 
-def test_a_program_ends_while_batches_are_on_their_way() -> None:
+def test_a_program_has_leaves_of_64_bits_and_ends_while_batches_are_on_their_way() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LEFT_OPEN],
-        cwd=ROOT,
-        env={**os.environ, **FOUR},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "96\n", "")
-
-
-OF_64_BITS = """
-import warnings
-import jax, numpy as np, windrow
-from jax.sharding import SingleDeviceSharding
-warnings.simplefilter("error")
-rows = {"n": 2**40 + np.arange(4), "x": np.linspace(0, 1, 4)}
-(batch,) = windrow.MapDataset.source(rows).batch(4).to_jax(SingleDeviceSharding(jax.devices()[0]))
-print({name: str(leaf.dtype) for name, leaf in batch.items()})
-print(all(np.array_equal(batch[name], rows[name]) for name in rows))
-"""
-
-
-def test_leaves_of_64_bits_stay_where_jax_has_them() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", OF_64_BITS],
+        [sys.executable, "-c", ALONE],
         cwd=ROOT,
         env={**os.environ, **FOUR, "JAX_ENABLE_X64": "1"},
         capture_output=True,
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "{'n': 'int64', 'x': 'float64'}\nTrue\n"
+    assert done.stdout == "{'n': 'int64', 'x': 'float64'}\nTrue\n96\n"
 
 
 def run_on_four_devices(*options: str, **environment: str) -> str:

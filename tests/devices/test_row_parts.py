@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.devices.cases import Noting
+from tests.hypothesis_profiles import examples
 from windrow import DatasetIterator, IterDataset, MapDataset, ReadOptions
 from windrow.errors import PlanError
 from windrow.transforms.nodes import BatchParts, ShardBatchNode, shared
@@ -35,7 +36,7 @@ def drawn_parts(data: st.DataObject, count: int) -> tuple[int, ...]:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_parts_with_random_access(data: st.DataObject) -> None:
     count = data.draw(st.sampled_from([1, 2, 3, 4, 6]), "count")
     size = count * data.draw(st.integers(1, 4), "rows")
@@ -58,7 +59,7 @@ def test_parts_with_random_access(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_parts_of_lanes(data: st.DataObject) -> None:
     lanes = data.draw(st.sampled_from([1, 2, 4, 8]), "lanes")
     count = data.draw(st.sampled_from([1, 2, 4, 8, 16]), "count")

@@ -124,14 +124,6 @@ def test_blocks_that_come_at_once_are_one_in_the_timeline() -> None:
     assert [times.elements for times in iterator.stats().timeline] == [1, 7, 2]
 
 
-def test_the_timeline_has_the_last_blocks() -> None:
-    iterator, clock = timed(in_turn(M.range(1_010)))
-    for _ in iterator:
-        clock.pass_by(1)
-    timeline = iterator.stats().timeline
-    assert (len(timeline), timeline[0].started_s, timeline[-1].started_s) == (1_000, 10, 1_009)
-
-
 def test_the_first_block_of_a_thread_ahead_is_begun_with_the_thread() -> None:
     iterator, clock = timed(M.source(np.arange(20)).batch(10))
     for _ in iterator:
@@ -219,31 +211,6 @@ def test_a_function_that_iterates_by_itself_is_one_time() -> None:
     assert spent_s == 8
 
 
-@pytest.mark.parametrize(
-    ("dataset", "name"),
-    [
-        (M.range(4).map(abs), "map(abs)"),
-        (M.range(4).map(np.negative, batched=True), "map(negative)"),
-        (M.range(4).filter(bool), "filter(bool)"),
-        (M.range(4).map_with_index(max), "map_with_index(max)"),
-        (M.range(4).random_map(max, seed=1), "random_map(max)"),  # type: ignore[arg-type]
-        (M.range(4).batch(2), "batch(2)"),
-        (M.range(4).batch(2, batch_fn=sum), "batch(2, sum)"),
-    ],
-)
-def test_functions_have_names(dataset: Any, name: str) -> None:
-    assert dataset._node.work_label == name
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_batches_have_a_time_of_their_own(stream: bool) -> None:
-    dataset: Any = M.range(6).to_iter_dataset(IN_TURN) if stream else M.range(6)
-    iterator = iter(dataset.batch(2))
-    for _ in iterator:
-        pass
-    assert set(iterator.stats().mapping_s) == {"batch(2)"}
-
-
 def test_the_sentence() -> None:
     rest = {"loop_s": 0.0, "reading_s": 0.0, "mapping_s": {}, "blocked_s": 0.0}
     more = {"delivered_bytes": 0, "sources": (), "buffers_bytes": 0, "peak_buffers_bytes": 0}
@@ -277,13 +244,6 @@ def test_stats_count_on_over_states_and_stay_when_all_is_closed() -> None:
     assert stats.elements == 17
     assert stats.delivered_bytes == 17 * 4 * 32
     assert stats.sources[0].reads == Amount.exactly(len(source.started))
-
-
-def test_elements_of_a_block_that_was_dropped_do_not_count() -> None:
-    iterator = iter(M.source(np.arange(100)).to_iter_dataset(IN_TURN))
-    list(itertools.islice(iterator, 7))
-    iterator.set_state(iterator.get_state())
-    assert (iterator.stats().elements, iterator.stats().delivered_bytes) == (7, 56)
 
 
 def test_an_error_is_waited_for_too_and_the_loop_goes_on() -> None:

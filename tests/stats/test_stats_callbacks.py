@@ -68,15 +68,6 @@ def test_what_a_callback_raises_is_raised_once_and_nothing_is_lost() -> None:
     assert next(iterator, None) is None
 
 
-def test_none_takes_a_callback_away() -> None:
-    calls: list[Stats] = []
-    iterator = iter(M.range(3))
-    iterator.on_stats(calls.append, every_s=0)
-    iterator.on_stats(None)
-    assert list(iterator) == [0, 1, 2]
-    assert calls == []
-
-
 # Elements that come one by one, each with a call, and some that come in one block.
 ONE_BY_ONE = pytest.mark.parametrize(
     "given",
@@ -111,12 +102,6 @@ def test_closing_within_a_callback_ends_the_loop(given: Callable[[], Any]) -> No
     assert len(calls) == 2
 
 
-def test_a_loop_that_is_closed_later_has_what_was_given_before() -> None:
-    iterator = iter(in_turn(M.range(6)))
-    iterator.on_stats(lambda stats: iterator.close() if stats.elements == 4 else None, every_s=0)
-    assert list(iterator) == [0, 1, 2, 3]
-
-
 @ONE_BY_ONE
 def test_what_a_callback_takes_the_loop_does_not_get(given: Callable[[], Any]) -> None:
     taken: list[int] = []
@@ -127,15 +112,6 @@ def test_what_a_callback_takes_the_loop_does_not_get(given: Callable[[], Any]) -
     assert sorted([*looped, *(at for at in taken if at >= 0)]) == list(range(6))
     assert looped == sorted(looped)
     assert iterator.stats().elements == 6
-
-
-@ONE_BY_ONE
-def test_a_callback_that_takes_all_leaves_nothing(given: Callable[[], Any]) -> None:
-    taken: list[list[int]] = []
-    iterator = iter(given())
-    iterator.on_stats(lambda stats: taken.append(list(iterator)), every_s=0)
-    assert next(iterator, None) is None
-    assert taken == [[0, 1, 2, 3, 4, 5], []]  # the end has a call too
 
 
 @ONE_BY_ONE
@@ -155,28 +131,6 @@ def test_after_set_state_within_a_callback_its_element_comes(given: Callable[[],
     iterator.on_stats(move, every_s=0)
     assert list(iterator) == [4, 5]
     assert (moved, iterator.stats().elements) == ([4], 6)
-
-
-def test_a_callback_that_always_goes_back_is_called_once_for_each_next() -> None:
-    iterator = iter(in_turn(M.range(6)))
-    start = iterator.get_state()
-    calls: list[int] = []
-
-    def back(stats: Stats) -> None:
-        calls.append(stats.elements)
-        iterator.set_state(start)
-
-    iterator.on_stats(back, every_s=0)
-    assert [next(iterator) for _ in range(3)] == [0, 0, 0]
-    assert calls == [0, 1, 2]
-
-
-def test_an_end_stays_the_end_when_a_callback_goes_back_there() -> None:
-    iterator = iter(M.range(3))
-    start = iterator.get_state()
-    iterator.on_stats(lambda stats: iterator.set_state(start))
-    assert list(iterator) == [0, 1, 2]
-    assert list(iterator) == [0, 1, 2]
 
 
 @ONE_BY_ONE

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
+from tests.hypothesis_profiles import examples
 from tests.laid_out import PiecedSource, pieced
 from tests.processes import until
 from tests.workers.test_workers_stream import spread
 from windrow import ReadOptions
 from windrow.stats.costs import Amount, SourceCosts
 from windrow.stats.profiler import WORKERS
-from windrow.stats.read_counters import PartCounters, ReadCounters
+from windrow.stats.read_counters import PartCounters
 
 M = windrow.MapDataset
 IN_TURN = ReadOptions(num_threads=0)
@@ -59,7 +60,7 @@ def test_chunks_in_order_are_read_once() -> None:
     order=st.sampled_from(["in order", "shuffle", "every third"]),
     batch=st.integers(1, 40),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_reads_are_those_that_the_source_sees(
     resident: int, in_flight: int, epochs: int, order: str, batch: int
 ) -> None:
@@ -177,10 +178,6 @@ def test_sources_come_once_from_the_top_of_the_chain() -> None:
     assert [c.chunks for c in costs] == list(exactly(10, 5))
 
 
-def test_a_range_has_no_source() -> None:
-    assert ReadCounters(M.range(3)._node).all == []
-
-
 # --- memory --------------------------------------------------------------------------------------
 
 
@@ -278,11 +275,3 @@ def test_passes_do_not_hold_more_than_one() -> None:
     with iter(dataset) as iterator:
         once = counted(iterator).held_bytes
     assert once == Amount.exactly(20 * 16 * 32)  # a store that fits, once
-
-
-def test_now_is_no_more_than_at_most() -> None:
-    iterator = iter(M.source(pieced(3_200, 16)).batch(8))
-    for _ in iterator:
-        stats = iterator.stats()
-        assert stats.buffers_bytes <= stats.peak_buffers_bytes
-        assert all(size <= stats.peak_by[kind] for kind, size in stats.buffers_by.items())

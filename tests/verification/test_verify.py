@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
-import io
+import functools
 import itertools
 import json
 import pickle
 import shutil
 import signal
-import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
@@ -24,10 +24,11 @@ import tensorstore as ts
 import zarr
 import zarr.codecs
 from array_record.python.array_record_module import ArrayRecordWriter
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
+from tests.hypothesis_profiles import examples
 from windrow import MapDataset, Report, sources, verify
 from windrow.core.native import native
 from windrow.core.progress import Progress
@@ -47,7 +48,6 @@ AnyArray = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
 
 SHAPE, CHUNK, SHARD = (23, 7, 5), (4, 4, 5), (8, 8, 5)
-GRID = (6, 2, 1)
 ROWS = SHAPE[0]
 LITTLE: Any = {"name": "bytes", "configuration": {"endian": "little"}}
 CRC: Any = {"name": "crc32c"}
@@ -119,20 +119,28 @@ FORMATS = {
     "n5 raw": Format("n5", n5({"type": "raw"}), False),
     "n5 gzip": Format("n5", n5({"type": "gzip", "level": 1}), True),
 }
-WAYS = [(name, direct) for name, found in FORMATS.items() for direct in found.direct]
-of_all_formats = pytest.mark.parametrize(("name", "direct"), WAYS)
-of_all_hypothesis = settings(
-    deadline=None, max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+of_all_formats = pytest.mark.parametrize("name", FORMATS)
+both_ways = pytest.mark.parametrize("direct", [True, False])
+VALUES = np.random.default_rng(5).integers(1, 40, SHAPE, dtype=np.int32)
+
+
+@functools.cache
+def stored(name: str) -> dict[str, bytes]:
+    """The files of a store of a format, made once."""
+    found = FORMATS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        spec = {"driver": found.driver, "kvstore": f"file://{folder}/", "metadata": found.metadata}
+        ts.open(spec, create=True).result().write(VALUES).result()
+        paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def written(folder: Path, name: str) -> AnyArray:
     """Make a store; its values."""
-    found = FORMATS[name]
-    values = np.random.default_rng(5).integers(1, 40, SHAPE, dtype=np.int32)
-    spec = {"driver": found.driver, "kvstore": f"file://{folder}/", "metadata": found.metadata}
-    ts.open(spec, create=True).result().write(values).result()
-    return values
+    for file, data in stored(name).items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(data)
+    return VALUES
 
 
 def source_of(folder: Path, name: str, direct: bool) -> ZarrDataSource:
@@ -172,20 +180,40 @@ def check_the_rest(source: Any, report: Report, values: AnyArray, *, lost: set[i
 
 
 @of_all_formats
-def test_a_sound_store(tmp_path: Path, name: str, direct: bool) -> None:
+def test_a_sound_store_and_a_file_that_is_missing(tmp_path: Path, name: str) -> None:
     values = written(tmp_path, name)
-    told: list[Progress] = []
-    source = source_of(tmp_path, name, direct)
-    report = verify(source, progress=told.append)
+    ways = FORMATS[name].direct
+    for direct in ways:
+        told: list[Progress] = []
+        report = verify(source_of(tmp_path, name, direct), progress=told.append)
+        assert report.ok
+        assert (report.records, report.chunks, report.missing, report.untold) == (ROWS, 12, 0, 0)
+        assert report.decoded_bytes == values.nbytes
+        assert told[-1] == Progress("verify", 0, values.nbytes, values.nbytes)
+        report.raise_if_bad()
+    file = chunk_files(tmp_path)[0]
+    file.unlink()
+    for direct in ways:
+        check_missing(source_of(tmp_path, name, direct), file if direct else None, values, name)
+
+
+def check_missing(source: Any, file: Path | None, values: AnyArray, name: str) -> None:
+    lost = 4 if name.startswith("sharded") else 1  # chunks
+    report = checked_report(source)
     assert report.ok
-    assert (report.records, report.chunks, report.missing, report.untold) == (ROWS, 12, 0, 0)
-    assert report.decoded_bytes == values.nbytes
-    assert told[-1] == Progress("verify", 0, values.nbytes, values.nbytes)
-    report.raise_if_bad()
+    assert (report.missing, report.untold) == (lost, 0)
+    rows = set(np.flatnonzero((source.read(np.arange(ROWS)) != values).any(axis=(1, 2))).tolist())
+    report = checked_report(source, missing="error")
+    assert len(report.bad) == lost
+    assert {r for bad in report.bad for r in range(bad.first_record, bad.stop_record)} == rows
+    if file:
+        assert {bad.file for bad in report.bad} == {str(file)}
+    with pytest.raises(ReadError, match=r"(?s)verify: \d bad of 12 chunks.*it is not stored"):
+        report.raise_if_bad()
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (5, 0), (1, 1), (33,)])
-@pytest.mark.parametrize("direct", [True, False])
+@both_ways
 def test_small_and_empty_arrays(tmp_path: Path, shape: tuple[int, ...], direct: bool) -> None:
     chunks = (2, *(1 for _ in shape[1:]))
     values = np.arange(1, 1 + int(np.prod(shape)), dtype="u2").reshape(shape)
@@ -207,36 +235,33 @@ def test_sources_of_other_kinds() -> None:
 
 
 @of_all_formats
-@of_all_hypothesis
+@settings(max_examples=examples(6))
 @given(data=st.data())
-def test_flipped_bits(
-    tmp_path_factory: pytest.TempPathFactory, name: str, direct: bool, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("flipped")
-    try:
+def test_flipped_bits(name: str, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
         values = written(folder, name)
         file = data.draw(st.sampled_from(chunk_files(folder)))
         stored = bytearray(file.read_bytes())
         place = data.draw(st.integers(0, len(stored) - 1))
         stored[place] ^= 1 << data.draw(st.integers(0, 7))
         file.write_bytes(stored)
-        source = source_of(folder, name, direct)
-        report = checked_report(source)
-        assert {bad.file for bad in report.bad} <= {str(file)}
-        if direct:
-            assert all(bad.offset is None or bad.offset <= place for bad in report.bad)
-        lost: set[int] = set()
-        if not FORMATS[name].checked and report.ok:
-            # Without a checksum a flip can give other values: in its own chunk.
-            whole = source.read(np.arange(ROWS))
-            lost = set(np.flatnonzero((whole != values).any(axis=(1, 2))).tolist())
-            assert len(lost) <= CHUNK[0]
-        check_the_rest(source, report, values, lost=lost)
-    finally:
-        shutil.rmtree(folder)
+        for direct in FORMATS[name].direct:
+            source = source_of(folder, name, direct)
+            report = checked_report(source)
+            assert {bad.file for bad in report.bad} <= {str(file)}
+            if direct:
+                assert all(bad.offset is None or bad.offset <= place for bad in report.bad)
+            lost: set[int] = set()
+            if not FORMATS[name].checked and report.ok:
+                # Without a checksum a flip can give other values: in its own chunk.
+                whole = source.read(np.arange(ROWS))
+                lost = set(np.flatnonzero((whole != values).any(axis=(1, 2))).tolist())
+                assert len(lost) <= CHUNK[0]
+            check_the_rest(source, report, values, lost=lost)
 
 
-@pytest.mark.parametrize("direct", [True, False])
+@both_ways
 def test_each_flipped_bit_of_zstd_with_a_checksum_is_found(tmp_path: Path, direct: bool) -> None:
     codec = zarr.codecs.ZstdCodec(level=1, checksum=True)
     values = np.random.default_rng(0).integers(0, 9, (2, 40)).astype("i4")
@@ -246,7 +271,7 @@ def test_each_flipped_bit_of_zstd_with_a_checksum_is_found(tmp_path: Path, direc
     store[...] = values
     file = tmp_path / "c" / "1" / "0"
     stored = file.read_bytes()
-    for bit in range(0, len(stored) * 8, 5):
+    for bit in range(0, len(stored) * 8, 11):
         flipped = bytearray(stored)
         flipped[bit // 8] ^= 1 << bit % 8
         file.write_bytes(flipped)
@@ -256,32 +281,29 @@ def test_each_flipped_bit_of_zstd_with_a_checksum_is_found(tmp_path: Path, direc
 
 
 @of_all_formats
-@of_all_hypothesis
+@settings(max_examples=examples(4))
 @given(data=st.data())
-def test_files_cut_off(
-    tmp_path_factory: pytest.TempPathFactory, name: str, direct: bool, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("cut")
-    try:
+def test_files_cut_off(name: str, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
         values = written(folder, name)
         file = data.draw(st.sampled_from(chunk_files(folder)))
         size = file.stat().st_size
         with file.open("r+b") as opened:
             opened.truncate(data.draw(st.integers(0, size - 1)))
-        source = source_of(folder, name, direct)
-        report = checked_report(source)
-        # TensorStore does not miss the end of a stream that has given all values.
-        if report.ok and name in ("v2 zlib", "v2 gzip") and not direct:
-            assert size - file.stat().st_size <= 18
-        else:
-            assert {bad.file for bad in report.bad} == {str(file)}
-        check_the_rest(source, report, values, lost=set())
-    finally:
-        shutil.rmtree(folder)
+        for direct in FORMATS[name].direct:
+            source = source_of(folder, name, direct)
+            report = checked_report(source)
+            # TensorStore does not miss the end of a stream that has given all values.
+            if report.ok and name in ("v2 zlib", "v2 gzip") and not direct:
+                assert size - file.stat().st_size <= 18
+            else:
+                assert {bad.file for bad in report.bad} == {str(file)}
+            check_the_rest(source, report, values, lost=set())
 
 
 @pytest.mark.skipif(native() is None, reason="TensorStore ignores such bytes")
-@pytest.mark.parametrize("cells", [1, 2, 30_000])
+@pytest.mark.parametrize("cells", [1, 30_000])
 @pytest.mark.parametrize("codecs", [[ZSTD], [ZSTD, CRC], [GZIP]], ids=str)
 def test_bytes_after_the_end_of_small_chunks(tmp_path: Path, codecs: Any, cells: int) -> None:
     spec = v3(*codecs)
@@ -297,26 +319,6 @@ def test_bytes_after_the_end_of_small_chunks(tmp_path: Path, codecs: Any, cells:
     assert (bad.chunk, bad.file) == (4, str(file))
 
 
-@of_all_formats
-def test_a_file_that_is_missing(tmp_path: Path, name: str, direct: bool) -> None:
-    values = written(tmp_path, name)
-    file = chunk_files(tmp_path)[0]
-    file.unlink()
-    lost = 4 if name.startswith("sharded") else 1  # chunks
-    source = source_of(tmp_path, name, direct)
-    report = checked_report(source)
-    assert report.ok
-    assert (report.missing, report.untold) == (lost, 0)
-    rows = set(np.flatnonzero((source.read(np.arange(ROWS)) != values).any(axis=(1, 2))).tolist())
-    report = checked_report(source, missing="error")
-    assert len(report.bad) == lost
-    assert {r for bad in report.bad for r in range(bad.first_record, bad.stop_record)} == rows
-    if direct:
-        assert {bad.file for bad in report.bad} == {str(file)}
-    with pytest.raises(ReadError, match=r"(?s)verify: \d bad of 12 chunks.*it is not stored"):
-        report.raise_if_bad()
-
-
 def test_a_folder_in_the_place_of_a_chunk_is_bad(tmp_path: Path) -> None:
     written(tmp_path, "v3 zstd")
     file = chunk_files(tmp_path)[0]
@@ -326,19 +328,6 @@ def test_a_folder_in_the_place_of_a_chunk_is_bad(tmp_path: Path) -> None:
     assert [(bad.chunk, bad.file) for bad in report.bad] == [(0, str(file))]
     # To TensorStore nothing is there.
     assert checked_report(source_of(tmp_path, "v3 zstd", False)).missing == 1
-
-
-def test_all_bad_chunks_of_a_block_of_rows_are_told(tmp_path: Path) -> None:
-    written(tmp_path, "v3 zstd crc32c")
-    for file in chunk_files(tmp_path)[2:4]:
-        file.write_bytes(b"x" * 30)
-    for direct in (True, False):
-        report = checked_report(source_of(tmp_path, "v3 zstd crc32c", direct))
-        assert [(b.chunk, b.first_record, b.stop_record) for b in report.bad] == [
-            (2, 4, 8),
-            (3, 4, 8),
-        ]
-        assert [Path(b.file or "").name for b in report.bad] == ["0", "0"]
 
 
 def test_offset_of_an_inner_chunk(tmp_path: Path) -> None:
@@ -381,21 +370,16 @@ def rewritten(folder: Path, name: str, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["v2 raw", "v2 zstd", "v2 blosc", "v2 gzip"])
-@pytest.mark.parametrize("direct", [True, False])
-@pytest.mark.parametrize(
-    "changes",
-    [{"dtype": "<i8"}, {"dtype": "<u2"}, {"chunks": [5, 4, 5]}, {"chunks": [4, 4, 2]}],
-    ids=str,
-)
-def test_sizes_that_do_not_fit(
-    tmp_path: Path, name: str, direct: bool, changes: dict[str, Any]
-) -> None:
-    written(tmp_path, name)
-    rewritten(tmp_path, name, **changes)
-    assert not checked_report(source_of(tmp_path, name, direct)).ok
+def test_sizes_that_do_not_fit(tmp_path: Path, name: str) -> None:
+    wrong: list[dict[str, Any]] = [{"dtype": "<i8"}, {"dtype": "<u2"}, {"chunks": [4, 4, 2]}]
+    for changes in wrong:
+        written(tmp_path, name)
+        rewritten(tmp_path, name, **changes)
+        for direct in (True, False):
+            assert not checked_report(source_of(tmp_path, name, direct)).ok
 
 
-@pytest.mark.parametrize("direct", [True, False])
+@both_ways
 def test_a_shape_that_is_too_large(tmp_path: Path, direct: bool) -> None:
     written(tmp_path, "v3 zstd")
     rewritten(tmp_path, "v3 zstd", shape=[47, 7, 5])
@@ -416,7 +400,7 @@ def test_a_shape_that_is_too_small(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("separator", [".", "/"])
 @pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("chunk", [(7, 5), (0, 7), (6, 7), (17, 0)])
+@pytest.mark.parametrize("chunk", [(7, 5), (0, 7)])
 def test_files_that_an_array_has_no_place_for(
     tmp_path: Path, separator: str, version: Literal[2, 3], chunk: tuple[int, int]
 ) -> None:
@@ -449,16 +433,16 @@ def test_files_that_an_array_has_no_place_for(
         assert checked_report(source).ok
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"zarr_format": 3}', "\0\0", '{"a": NaN'])
 @pytest.mark.parametrize("direct", [None, False])
-def test_garbage_for_metadata(tmp_path: Path, text: str, direct: bool | None) -> None:
+def test_garbage_for_metadata(tmp_path: Path, direct: bool | None) -> None:
     written(tmp_path, "v3 zstd")
-    (tmp_path / "zarr.json").write_text(text)
-    with pytest.raises((SourceError, NotFoundError), match=r"zarr\.json|opened|node_type"):
-        verify(ZarrDataSource(tmp_path, direct=direct), progress=False)
+    for text in ("", "{", "[]", "null", '{"zarr_format": 3}', "\0\0", '{"a": NaN'):
+        (tmp_path / "zarr.json").write_text(text)
+        with pytest.raises((SourceError, NotFoundError), match=r"zarr\.json|opened|node_type"):
+            verify(ZarrDataSource(tmp_path, direct=direct), progress=False)
 
 
-@pytest.mark.parametrize("direct", [True, False])
+@both_ways
 def test_an_array_that_is_gone(tmp_path: Path, direct: bool) -> None:
     written(tmp_path / "a", "v3 zstd")
     source = source_of(tmp_path / "a", "v3 zstd", direct)
@@ -471,7 +455,7 @@ def test_an_array_that_is_gone(tmp_path: Path, direct: bool) -> None:
 # --- windows -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("direct", [True, False])
+@both_ways
 @pytest.mark.parametrize("sizes", [{0: 6}, {0: 6, 1: 3}], ids=str)
 def test_windows_read_each_chunk_once(tmp_path: Path, direct: bool, sizes: dict[int, int]) -> None:
     values = written(tmp_path, "v3 zstd crc32c")
@@ -494,12 +478,6 @@ def test_windows_read_each_chunk_once(tmp_path: Path, direct: bool, sizes: dict[
         assert (bad.first_record, bad.stop_record) == (min(needs), max(needs) + 1)
     else:
         assert (bad.first_record, bad.stop_record) == (3, 12)
-
-
-def test_chunks_that_no_window_touches_are_left_out(tmp_path: Path) -> None:
-    written(tmp_path, "v3 zstd")
-    windows = WindowDataSource(tmp_path, sizes={0: 2}, strides={0: 12})
-    assert checked_report(windows).chunks == 4
 
 
 def test_windows_within_bounds_are_read_as_a_whole(tmp_path: Path) -> None:
@@ -557,7 +535,7 @@ def test_a_sound_record_file(tmp_path: Path, group: int) -> None:
 
 
 @pytest.mark.parametrize("group", [1, 16, 256])
-@of_all_hypothesis
+@settings(max_examples=examples(10))
 @given(data=st.data())
 def test_flipped_bits_of_a_record_file(
     tmp_path_factory: pytest.TempPathFactory, group: int, data: st.DataObject
@@ -653,7 +631,7 @@ class Batches(Records):
 
 @pytest.mark.parametrize("kind", [Records, Batches])
 @given(bad=st.sets(st.integers(0, 49), max_size=5))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=examples(20))
 def test_bad_records_of_a_source_of_ones_own(kind: type[Records], bad: set[int]) -> None:
     source = kind(*(ValueError(f"no {k}") if k in bad else np.zeros(4) for k in range(50)))
     report = checked_report(source)
@@ -809,15 +787,10 @@ def test_what_a_report_says() -> None:
     assert lines[-1] == "  and 5 more, see `bad` of the report"
     assert not report.ok
     assert pickle.loads(pickle.dumps(report)) == report
-
-
-def test_facts_of_errors_survive_pickling() -> None:
     error = ReadError("no", file="a", offset=0, records=(3, 4), why="torn")
     found = pickle.loads(pickle.dumps(error))
-    assert (str(found), found.file, found.offset, found.records, found.why) == (
-        *("no", "a", 0, (3, 4), "torn"),
-    )
-    assert ReadError("no").file is None
+    assert (str(found), found.file, found.offset) == ("no", "a", 0)
+    assert (found.records, found.why) == ((3, 4), "torn")
 
 
 @pytest.mark.parametrize(
@@ -840,17 +813,6 @@ def test_wrong_arguments(arguments: dict[str, Any], why: str) -> None:
 def test_the_example_of_the_docstring() -> None:
     tried = doctest.testmod(verification)
     assert (tried.attempted, tried.failed) == (3, 0)
-
-
-def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    verify(np.arange(1000))
-    assert "verify" in terminal.getvalue()
 
 
 def test_progress_without_a_terminal_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:

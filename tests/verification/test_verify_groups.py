@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests.array_record_bytes import CODECS, written
+from tests.hypothesis_profiles import examples
 from windrow.core.native import native
 from windrow.errors import SourceError
 from windrow.sources import ArrayRecordDataSource
@@ -42,7 +43,7 @@ def reports(paths: list[Path], ranges: list[tuple[int, int]]) -> list[Any]:
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=3),
     st.integers(2, 9),

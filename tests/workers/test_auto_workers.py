@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from tests.processes import workers
 from tests.strategies import Drawn
-from tests.workers.test_workers_stream import FakeWorkers, Slowly, build_short
+from tests.workers.test_workers_stream import FakeWorkers, build_short
 from windrow import MultiprocessingOptions
 from windrow.engine.choosing_executor import ChosenTeam
 from windrow.engine.executors import Executors
@@ -81,7 +82,7 @@ NUMBERS = st.tuples(st.tuples(st.integers(1, 6), st.integers(0, 4))) | st.tuples
 
 @pytest.mark.jobs
 @given(drawn=make.streams(ours=True, most=5), numbers=NUMBERS)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_streams_are_the_same_with_any_choice(
     drawn: Drawn, numbers: tuple[tuple[int, int], ...]
 ) -> None:
@@ -91,7 +92,7 @@ def test_streams_are_the_same_with_any_choice(
 
 @pytest.mark.jobs
 @given(drawn=make.chains(ours=True, lengths=make.FEW), numbers=NUMBERS, cut=st.integers(0, 24))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_chains_are_restored_with_any_choice(
     drawn: Drawn, numbers: tuple[tuple[int, int], ...], cut: int
 ) -> None:
@@ -231,14 +232,6 @@ def test_elements_that_cannot_be_pickled_are_made_here(source: bool) -> None:
 
 
 @pytest.mark.jobs
-def test_sources_that_workers_read_are_read_here_too() -> None:
-    dataset = M.source(Slowly()).shuffle(seed=1).map(lambda pair: pair)
-    here = list(dataset.mp_prefetch("auto"))
-    assert [index for index, _ in here] == [index for index, _ in dataset]
-    assert {process for _, process in here} == {os.getpid()}
-
-
-@pytest.mark.jobs
 def test_with_what_prepares_workers_functions_run_in_workers_alone() -> None:
     def prepared(index: int, count: int) -> None:
         os.environ["WINDROW_TEST_PREPARED"] = f"{index} of {count}"
@@ -284,11 +277,6 @@ def test_short_datasets(length: int) -> None:
         assert list(iterator) == [n + 1 for n in range(length)]
         (chosen,) = iterator.stats().chosen if length else (None,)
     assert chosen is None or chosen.reason == UNDECIDED
-
-
-def test_without_functions_nothing_is_chosen() -> None:
-    iterator = iter(M.range(5).mp_prefetch("auto"))
-    assert (list(iterator), iterator.stats().chosen) == ([0, 1, 2, 3, 4], ())
 
 
 def test_one_core_has_no_workers() -> None:

@@ -23,6 +23,7 @@ open(sys.argv[1], "w").write(str(found == [(n, n) for n in range(6)]))
 """
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("closing", ["<&-", "<&- >&- 2>&-"])
 def test_workers_start_without_standard_streams(tmp_path: Path, closing: str) -> None:
     command = f'exec "$1" -c "$2" "$3" {closing}'

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.errors import ClosedError, RecordIndexError
-from windrow.workers.shared_memory import SharedMemory, SlotAllocator, anonymous, unlinked
+from windrow.workers.shared_memory import SharedMemory, SlotAllocator, unlinked
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -54,30 +54,6 @@ memory.view(0, 1)[:] = 7
     assert memory.view(0, 2).tolist() == [7, 0]
 
 
-def test_it_is_not_inherited_by_itself() -> None:
-    memory = SharedMemory.create(PAGE)
-    assert not os.get_inheritable(memory.descriptor)
-    done = run(f"import os; os.fstat({memory.descriptor})")
-    assert "Bad file descriptor" in done.stderr
-
-
-@linux_only
-def test_only_what_is_written_takes_memory() -> None:
-    memory = SharedMemory.create(64 * MIB)
-    assert os.fstat(memory.descriptor).st_blocks == 0
-    memory.view(8 * PAGE, 9 * PAGE)[:] = 1
-    assert 0 < os.fstat(memory.descriptor).st_blocks * 512 <= 2 * MIB
-
-
-def test_size_zero_needs_no_memory_and_no_warning() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        memory = SharedMemory.create(0)
-    assert memory.size_bytes == 0
-    os.fstat(memory.descriptor)
-    assert SharedMemory.attach(os.dup(memory.descriptor), 0).view(0, 0).size == 0
-
-
 # --- views and loans -----------------------------------------------------------------------------
 
 
@@ -103,16 +79,6 @@ def test_the_last_view_gives_a_loan_back_once(how: str) -> None:
     del view
     assert calls == [0, 1]
     assert memory.view(PAGE, PAGE + 4).tolist() == [1, 2, 3, 4]
-
-
-def test_a_loan_is_given_back_from_the_thread_that_drops_it() -> None:
-    memory = SharedMemory.create(PAGE)
-    where: list[int] = []
-    held = [memory.lend(0, PAGE, lambda: where.append(threading.get_ident()))]
-    thread = threading.Thread(target=held.clear)
-    thread.start()
-    thread.join()
-    assert where == [thread.ident]
 
 
 def test_views_outlive_closing() -> None:
@@ -158,6 +124,7 @@ def test_dropped_memories_leave_no_descriptors() -> None:
     assert descriptors() == before
 
 
+@pytest.mark.jobs
 def test_an_exit_with_loans_is_silent() -> None:
     program = """
 from windrow.workers.shared_memory import SharedMemory
@@ -219,21 +186,7 @@ def test_no_room_at_all_is_no_memory_and_a_warning() -> None:
     assert descriptors() == before
 
 
-@linux_only
-@pytest.mark.parametrize(("limit", "found"), [(5 * MIB, 4 * MIB), (MIB // 2, 0)])
-def test_a_limit_of_file_sizes_is_kept(limit: int, found: int) -> None:
-    program = f"""
-import resource, warnings
-from windrow.workers.shared_memory import SharedMemory
-resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    print(SharedMemory.create(16 << 20).size_bytes, len(caught))
-"""
-    done = run(program)
-    assert (done.stdout, done.stderr) == (f"{found} 1\n", "")
-
-
+@pytest.mark.jobs
 @linux_only
 def test_a_limit_of_address_space_is_kept() -> None:
     program = """
@@ -249,9 +202,6 @@ print(0 < SharedMemory.create(1 << 30).size_bytes <= 64 << 20)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-# --- nothing is left behind ----------------------------------------------------------------------
-
-
 def test_an_unlinked_file_has_no_name_and_has_its_space(tmp_path: Path) -> None:
     descriptor = unlinked(3 * MIB, folder=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -264,26 +214,10 @@ def test_an_unlinked_file_has_no_name_and_has_its_space(tmp_path: Path) -> None:
     assert memory.view(2, 6).tolist() == [9, 9, 0, 0]
 
 
-def test_a_file_without_room_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
-    before = descriptors()
-    with pytest.raises(OSError, match=r"space|large"):
-        unlinked(1 << 60, folder=str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
-    assert descriptors() == before
+# --- nothing is left behind ----------------------------------------------------------------------
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="absent"):
-        unlinked(MIB, folder=str(tmp_path / "absent"))
-
-
-@linux_only
-def test_anonymous_memory_is_in_no_folder() -> None:
-    descriptor = anonymous(MIB)
-    assert os.readlink(f"/proc/self/fd/{descriptor}").startswith("/memfd:windrow")
-    os.close(descriptor)
-
-
+@pytest.mark.jobs
 @linux_only
 def test_a_process_killed_while_it_makes_memory_leaves_nothing(tmp_path: Path) -> None:
     program = f"""
@@ -343,14 +277,6 @@ def test_blocks_never_overlap_and_join_again(pages: int, steps: list[tuple[str, 
     assert blocks.used_bytes == 0
     assert blocks.take(pages * PAGE) == (0 if pages else None)
     assert blocks.take(1) is None
-
-
-def test_memory_that_was_never_used_is_taken_last() -> None:
-    blocks = SlotAllocator(100 * PAGE)
-    offset = blocks.take(10 * PAGE)
-    assert offset == 0
-    blocks.give(offset)
-    assert [blocks.take(PAGE) for _ in range(12)] == [i * PAGE for i in range(12)]
 
 
 def test_blocks_may_be_given_back_from_any_thread() -> None:

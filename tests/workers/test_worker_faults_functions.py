@@ -125,19 +125,6 @@ def test_errors_are_those_of_no_workers(moments: random.Random, place: str) -> N
     assert found[0] == found[1]
 
 
-def test_an_error_that_cannot_be_pickled_arrives_in_words() -> None:
-    def check(x: Any) -> Any:
-        error = ValueError("holds a lock")
-        error.lock = threading.Lock()  # type: ignore[attr-defined]
-        raise error
-
-    with iter(numbers().map(check).mp_prefetch(2)) as iterator:
-        with pytest.raises(ElementError, match="ValueError: holds a lock") as caught:
-            next(iterator)
-        assert "element 0" in notes_of(caught.value)
-        assert "in check" in str(caught.value.__cause__)
-
-
 @pytest.mark.parametrize("place", sorted(PLACES))
 def test_a_stop_iteration_is_an_error_and_not_an_end(moments: random.Random, place: str) -> None:
     record = moments.randrange(RECORDS)
@@ -193,17 +180,6 @@ def test_an_exit_in_a_worker_is_an_error_with_the_exit_code(code: Any, status: i
         with pytest.raises(WorkerError, match=rf"sys.exit\(.*exit code {status}") as caught:
             next(iterator)
         assert any("element 5" in note for note in caught.value.__notes__)
-
-
-def test_an_exit_when_a_worker_starts_is_an_error() -> None:
-    def leave(index: int, count: int) -> None:
-        sys.exit(4)
-
-    with (
-        iter(numbers().map(abs).mp_prefetch(1, leave)) as iterator,
-        pytest.raises(WorkerError, match="exit code 4"),
-    ):
-        next(iterator)
 
 
 # --- after an error ------------------------------------------------------------------------------

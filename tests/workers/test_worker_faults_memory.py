@@ -186,21 +186,6 @@ def test_an_iterator_closed_from_another_thread(tmp_path: Path, moments: random.
     assert workers() == []
 
 
-def test_an_error_in_a_with_block_ends_the_workers(moments: random.Random) -> None:
-    stop = moments.randrange(60)
-
-    def consume() -> None:
-        with iter(arrays().mp_prefetch(2)) as iterator:
-            for number, _ in enumerate(iterator):
-                if number == stop:
-                    assert workers()
-                    raise LookupError("of the consumer")
-
-    with pytest.raises(LookupError, match="of the consumer"):
-        consume()
-    assert workers() == []
-
-
 # --- many iterators ------------------------------------------------------------------------------
 
 

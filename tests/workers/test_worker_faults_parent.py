@@ -161,23 +161,6 @@ def test_a_program_ends_in_the_middle_of_a_loop(
         assert ended_s - float(run.out.split()[-1]) < 1.0
 
 
-def test_an_error_in_a_with_block_ends_the_program_with_it_alone(
-    tmp_path: Path, moments: random.Random
-) -> None:
-    text = f"""
-    with iter(stream()) as iterator:
-        for number, batch in enumerate(iterator):
-            if number == {moments.randrange(40)}:
-                say(time.monotonic())
-                raise LookupError("of the consumer")
-    """
-    with program(tmp_path, text) as run:
-        run.ends(1)
-        assert time.monotonic() - float(run.out) < 1.0
-        assert run.errors.count("Traceback") == 1
-        assert run.errors.endswith("LookupError: of the consumer\n")
-
-
 # --- Ctrl-C --------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
 import traceback
 import warnings
@@ -18,7 +17,7 @@ import numpy.typing as npt
 import pytest
 
 import windrow
-from tests.teams import ask, ask_all, script, workers
+from tests.teams import ask, script, workers
 from windrow.errors import WorkerError
 
 pytestmark = pytest.mark.jobs
@@ -67,13 +66,6 @@ class Large:
         return [self[index] for index in indices]
 
 
-def test_rounds_are_bounded_by_what_is_read_also_where_little_comes_back() -> None:
-    source = Large()
-    found = list(M.source(source).map(lambda record: int(record[0])).mp_prefetch(2))
-    assert found == list(range(200))
-    assert source.most <= 16  # MiB, the default of `block_bytes`
-
-
 class Alone:
     """Records of 1 MiB, read one by one, so that the worker does it; counts how many are waiting."""
 
@@ -97,45 +89,6 @@ def test_rounds_are_bounded_by_what_is_read_in_workers() -> None:
     waiting = list(M.source(source).map(source.taken).mp_prefetch(1))
     assert len(waiting) == 120
     assert max(waiting) <= 16
-
-
-def test_replies_that_are_dropped_leave_room_for_others() -> None:
-    with workers(lambda request, room: request, count=2) as team:
-        for _ in range(20):
-            team.drop(team.submit(np.zeros(1000)))
-        assert team.wants_jobs
-        assert ask_all(team, 3) == [None] * 3
-        taken = team.submit(7)
-        assert team.wait(taken) == 7
-        team.drop(taken)  # too late, and no harm
-        assert ask(team, "still there") == "still there"
-
-
-FORK = """
-import os, warnings
-import windrow
-warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # of Python 3.12
-
-iterator = iter(windrow.MapDataset.range(50).map(lambda n: n + 1).mp_prefetch(1))
-assert next(iterator) == 1
-state = iterator.get_state()
-child = os.fork()
-if not child:
-    try:
-        iterator.set_state(state)
-        iterator.close()
-        os._exit(0)
-    finally:
-        os._exit(1)
-assert os.waitpid(child, 0)[1] == 0
-assert list(iterator) == list(range(2, 51))
-"""
-
-
-def test_a_forked_child_can_close_and_restore() -> None:
-    # In a program of its own: libraries of other tests have threads, and must not be forked.
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=600)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_error_of_the_set_up_names_no_element() -> None:
@@ -256,13 +209,3 @@ def test_a_group_that_ends_its_workers_names_its_records() -> None:
         "windrow: raised for 4 elements, the first is element 8, made of records"
         " 11, 10, 9, 8 of SequenceDataSource(list of 20 records)"
     ]
-
-
-def test_an_error_of_a_batched_map_names_its_elements() -> None:
-    def fail(column: Any) -> Any:
-        raise LookupError("no")
-
-    with pytest.raises(LookupError) as caught:
-        list(M.source(np.arange(8)).map(fail, batched=True).batch(4).mp_prefetch(1))
-    text = " ".join(caught.value.__notes__)
-    assert "raised for element 0, made of records 0, 1, 2, 3 of ArrayDataSource" in text

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
-import subprocess
+import signal
 import sys
 import threading
 import time
@@ -17,9 +16,9 @@ import numpy as np
 import pytest
 
 from tests import handlers
-from tests.teams import LIMIT_S, MIB, ask, ask_all, children, descriptors, script, until, workers
+from tests.teams import LIMIT_S, MIB, ask, children, descriptors, script, until, workers
 from windrow.core.machine import usable_cores
-from windrow.errors import ArgumentError, ClosedError, ElementError, PlanError, WorkerError
+from windrow.errors import ArgumentError, ClosedError, PlanError, WorkerError
 from windrow.multiprocessing import MultiprocessingOptions, as_multiprocessing_options
 from windrow.workers.by_value import pickled_by_value
 from windrow.workers.pool import WorkerPool
@@ -38,28 +37,9 @@ def test_replies_come_back_for_their_requests(shared_bytes: int | None) -> None:
                 np.testing.assert_array_equal(team.wait(ticket), request * 2)
 
 
-def test_any_order_of_taking_and_any_object() -> None:
-    requests: list[Any] = ["a", b"b", None, {"x": [1, (2.5,)]}, {3}, float("inf"), range(4), 10**30]
-    with workers(handlers.returned) as team:
-        tickets = [team.submit(request) for request in requests]
-        got = [team.wait(ticket) for ticket in reversed(tickets)]
-    assert got[::-1] == requests
-
-
-@pytest.mark.jobs
-def test_all_workers_are_used() -> None:
-    with workers(handlers.process_id, count=3) as team:
-        ask(team, None)
-        assert until(lambda: len(set(ask_all(team, 6))) == 3)
-        found = set(ask_all(team, 30))
-        assert len(found) == 3
-        assert found <= children()
-
-
-@pytest.mark.parametrize("shared_bytes", [0, 4 * MIB])
-def test_large_messages_both_ways_do_not_block_one_another(shared_bytes: int) -> None:
+def test_large_messages_both_ways_do_not_block_one_another() -> None:
     request = b"0123456789abcdef" * (MIB // 2)
-    with workers(handlers.returned, ahead=4, shared_bytes=shared_bytes) as team:
+    with workers(handlers.returned, ahead=4, shared_bytes=0) as team:
         tickets = [team.submit(request) for _ in range(10)]
         assert all(team.wait(ticket) == request for ticket in tickets)
 
@@ -71,18 +51,6 @@ def test_replies_stay_as_they_are_as_long_as_they_are_held() -> None:
         assert all((array == array[0]).all() for array in held)
     held[3][:] = 5  # after the workers are gone, too
     assert held[3].sum() == 5 * (MIB // 8)
-
-
-@pytest.mark.jobs
-def test_a_reply_outlives_the_workers_and_may_be_freed_on_any_thread() -> None:
-    with workers(handlers.doubled) as team:
-        held = [ask(team, np.arange(100_000)) for _ in range(2)]
-        thread = threading.Thread(target=held.clear)
-        thread.start()
-        thread.join()
-        last = ask(team, np.arange(100_000))
-    gc.collect()
-    np.testing.assert_array_equal(last, np.arange(100_000) * 2)
 
 
 def test_is_done_and_wants_jobs_do_not_wait(tmp_path: Path) -> None:
@@ -101,15 +69,6 @@ def test_is_done_and_wants_jobs_do_not_wait(tmp_path: Path) -> None:
         assert team.wait(ticket) == "5"
 
 
-def test_half_of_the_memory_is_enough_to_be_under_way() -> None:
-    with workers(handlers.returned, ahead=50, shared_bytes=8 * MIB) as team:
-        started = 0
-        while team.wants_jobs:
-            team.submit(np.zeros(MIB, np.uint8))
-            started += 1
-        assert 2 <= started <= 5
-
-
 # --- what functions keep -------------------------------------------------------------------------
 
 
@@ -122,6 +81,7 @@ def test_what_a_function_keeps_of_its_requests_does_not_change() -> None:
             assert sums == seen[process]
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("shared_bytes", [0, None])
 def test_what_a_function_keeps_and_returns_is_as_it_was_then(shared_bytes: int | None) -> None:
     with workers(handlers.keeps_and_returns, count=1, shared_bytes=shared_bytes) as team:
@@ -131,6 +91,7 @@ def test_what_a_function_keeps_and_returns_is_as_it_was_then(shared_bytes: int |
         np.testing.assert_array_equal(array, np.full(5000, calls))
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("shared_bytes", [0, None])
 def test_an_array_of_the_room_that_is_used_again_is_no_trap(shared_bytes: int | None) -> None:
     with workers(handlers.keeps_its_reply, count=1, shared_bytes=shared_bytes) as team:
@@ -139,46 +100,14 @@ def test_an_array_of_the_room_that_is_used_again_is_no_trap(shared_bytes: int | 
     assert [(int(array.min()), int(array.max())) for array in got] == [(n, n) for n in range(8)]
 
 
-# --- errors --------------------------------------------------------------------------------------
-
-
-@pytest.mark.jobs
-@pytest.mark.parametrize(
-    ("error", "kind", "match"),
-    [
-        (KeyError("k"), KeyError, "k"),
-        (ElementError("e"), ElementError, "e"),
-        (StopIteration(5), StopIteration, "5"),
-        (MemoryError("m"), MemoryError, "m"),
-        (SystemExit(3), WorkerError, "exit code 3"),
-        (KeyboardInterrupt("now"), KeyboardInterrupt, "now"),
-    ],
-)
-def test_errors_come_back_as_they_are(
-    error: BaseException, kind: type[BaseException], match: str
-) -> None:
-    with workers(handlers.called, count=1) as team:
-        before = ask(team, (os.getpid,))
-        error.add_note("record 5")
-        with pytest.raises(kind, match=match) as caught:
-            ask(team, (handlers.raising, error))
-        assert "in raising" in str(caught.value.__cause__)
-        assert caught.value.__notes__ == ["record 5"]
-        assert ask(team, (os.getpid,)) == before
-
-
-def test_a_reply_that_cannot_be_pickled_names_its_type() -> None:
-    with workers(handlers.called) as team:
-        with pytest.raises(TypeError, match=r"(?s)lock.*cannot be sent .* can be pickled"):
-            ask(team, (threading.Lock,))
-        assert ask(team, (len, "abc")) == 3
-
-
 def test_a_request_that_cannot_be_pickled_is_refused() -> None:
     with workers(handlers.returned) as team:
         with pytest.raises(TypeError, match="lock"):
             team.submit(threading.Lock())
         assert ask(team, 5) == 5
+
+
+# --- errors --------------------------------------------------------------------------------------
 
 
 def test_functions_that_cannot_be_sent_are_refused_at_once() -> None:
@@ -195,12 +124,6 @@ def test_functions_that_cannot_be_sent_are_refused_at_once() -> None:
         WorkerPool(lambda request, room: reader, MultiprocessingOptions(1))
     with pytest.raises(TypeError, match=r"an argument of a partial(.|\n)*worker_init_fn"):
         WorkerPool(functools.partial(max, threads), MultiprocessingOptions(1))
-
-
-def test_functions_may_hold_much() -> None:
-    held = np.arange(MIB)
-    with workers(lambda request, room: int(held[request])) as team:
-        assert [ask(team, number) for number in (5, MIB - 1)] == [5, MIB - 1]
 
 
 def test_functions_that_cannot_be_loaded_are_an_error_of_every_call(
@@ -229,14 +152,6 @@ def test_a_reply_is_taken_once() -> None:
             team.wait(ticket)
 
 
-# --- start ---------------------------------------------------------------------------------------
-
-
-def test_init_gets_the_number_of_each_worker() -> None:
-    with workers(handlers.number, handlers.write_number, count=3) as team:
-        assert until(lambda: set(ask_all(team, 6)) == {(0, 3), (1, 3), (2, 3)})
-
-
 def test_an_error_of_init_is_raised() -> None:
     with workers(handlers.returned, handlers.fail_at_start, count=1) as team:
         ticket = team.submit(1)
@@ -247,19 +162,7 @@ def test_an_error_of_init_is_raised() -> None:
             team.submit(1)
 
 
-@pytest.mark.jobs
-def test_workers_that_end_at_the_start_are_an_error() -> None:
-    with workers(handlers.returned, handlers.end_at_start) as team:
-        ticket = team.submit(1)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            with pytest.raises(WorkerError, match=r"3 workers in a row .* exit code 7\. What they"):
-                team.wait(ticket)
-        texts = [str(warning.message) for warning in caught]
-        assert len(texts) == 2
-        assert all("ended (exit code 7); a new one takes its place" in text for text in texts)
-        with pytest.raises(WorkerError, match="3 workers in a row"):
-            team.submit(1)
+# --- start ---------------------------------------------------------------------------------------
 
 
 def test_workers_leave_accelerators_alone_and_import_little(
@@ -276,36 +179,7 @@ def test_workers_leave_accelerators_alone_and_import_little(
     assert found["path"] == sys.path
 
 
-@pytest.mark.parametrize("standard_input", [False, True])
-def test_functions_of_main_work_and_main_is_not_run_again(standard_input: bool) -> None:
-    text = (
-        "print('main')\n"
-        "offset = 5\n"
-        "class Pair:\n"
-        "    def __init__(self, a): self.a = a\n"
-        "def add(request, room): return Pair(request.a + offset)\n"
-        "workers = WorkerPool(add, MultiprocessingOptions(2))\n"
-        "reply = workers.wait(workers.submit(Pair(2)))\n"
-        "print(type(reply) is Pair, reply.a)\n"
-    )
-    assert script(text, standard_input=standard_input) == (0, "main\nTrue 7\n", "")
-
-
-def test_a_script_in_a_file_and_its_module_are_found(tmp_path: Path) -> None:
-    (tmp_path / "helpers.py").write_text("def handler(request, room): return request + 1\n")
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import helpers\n"
-        "from windrow.workers.pool import WorkerPool\n"
-        "from windrow.multiprocessing import MultiprocessingOptions\n"
-        "workers = WorkerPool(helpers.handler, MultiprocessingOptions(1))\n"
-        "print(workers.wait(workers.submit(1)))\n"
-    )
-    command = [sys.executable, str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, cwd="/")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
-
-
+@pytest.mark.jobs
 def test_options_of_the_interpreter_travel() -> None:
     text = (
         "def look(request, room):\n"
@@ -334,30 +208,6 @@ def test_a_pool_takes_one_program_after_the_other() -> None:
         assert [team.wait(job).tolist() for job in before] == [[0, 2, 4]] * 5
         assert [team.wait(job).tolist() for job in after] == [[0, 1, 2]] * 5
         assert {team.wait(job) for job in last} <= {(0, 2), (1, 2)}
-
-
-def test_a_program_that_cannot_be_loaded_later_is_an_error_of_every_call() -> None:
-    with workers(handlers.returned, count=1) as team:
-        assert ask(team, 5) == 5
-        team.load(as_program(handlers.returned, handlers.fail_at_start))
-        for _ in range(2):
-            with pytest.raises(LookupError, match="no data for worker 0 of 1"):
-                ask(team, 5)
-
-
-def test_processes_start_as_they_are_asked_for() -> None:
-    before = children()
-    with workers(handlers.process_id, count=5) as team:
-        team.start(1)
-        assert len(children() - before) == 1
-        first = ask(team, None)
-        team.start(2)
-        assert len(children() - before) == 2
-        assert first in children()
-        team.start(1)
-        assert len(children() - before) == 2
-        team.start()
-        assert len(children() - before) == 5
 
 
 def test_where_more_processes_cannot_be_started_the_first_stays(
@@ -435,13 +285,91 @@ def test_stop_kills_workers_that_do_not_end() -> None:
     assert descriptors() == open_before
 
 
-def test_a_report_needs_a_worker() -> None:
-    text = (
-        "from windrow.workers.child import report\n"
-        "try: report(1)\n"
-        "except RuntimeError as error: print(error)\n"
-    )
-    assert script(text) == (0, "report: this process is not a worker at work\n", "")
+# --- workers that die ---------------------------------------------------------------------------
+
+
+def test_a_worker_that_closes_its_socket_is_replaced_and_its_work_done_again(
+    tmp_path: Path,
+) -> None:
+    with workers(handlers.called) as team:
+        good = [team.submit((len, "abc")) for _ in range(3)]
+        ticket = team.submit((handlers.once, tmp_path / "marker", "closed", np.ones(1000)))
+        good += [team.submit((len, "abc")) for _ in range(3)]
+        with pytest.warns(RuntimeWarning, match="killed by SIGKILL") as caught:
+            # Written to by the worker that died, and yet as it was.
+            assert team.wait(ticket).sum() == 1000
+        assert len(caught) == 1
+        assert [team.wait(other) for other in good] == [3] * 6
+
+
+def test_an_idle_worker_that_is_killed_is_replaced() -> None:
+    with workers(handlers.process_id, count=1) as team:
+        process = ask(team, None)
+        os.kill(process, signal.SIGKILL)
+        with pytest.warns(RuntimeWarning, match=f"process {process}.*SIGKILL"):
+            assert until(lambda: ask(team, None) != process)
+
+
+@pytest.mark.jobs
+def test_time_with_the_consumer_is_not_the_workers() -> None:
+    with workers(handlers.called, count=1, timeout_s=0.3) as team, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ask(team, (abs, 1))
+        tickets = [team.submit((time.sleep, 0.05)) for _ in range(2)]
+        threading.Event().wait(0.5)
+        assert [team.wait(ticket) for ticket in tickets] == [None, None]
+
+
+@pytest.mark.jobs
+def test_a_warning_that_is_an_error_harms_nothing(tmp_path: Path) -> None:
+    with workers(handlers.called) as team, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ticket = team.submit((handlers.once, tmp_path / "marker", "kill", np.ones(4)))
+        with pytest.raises(RuntimeWarning, match="SIGKILL"):
+            until(lambda: team.is_done(ticket))
+        assert team.wait(ticket).sum() == 4
+
+
+def test_what_is_forgotten_gives_its_memory_back() -> None:
+    with workers(handlers.returned, shared_bytes=16 * MIB, ahead=3) as team:
+        for number in range(20):
+            for _ in range(3):
+                team.submit(np.full(MIB, number, np.uint8))
+            team.forget()
+        room = 0
+        while team.wants_jobs and room < 8:
+            team.submit(np.zeros(MIB // 2, np.uint8))
+            room += 1
+        assert room == 8
+        assert ask(team, 5) == 5
+
+
+def test_whoever_waits_comes_back() -> None:
+    open_before = descriptors()
+    with workers(handlers.called) as team:
+        ask(team, (abs, 1))
+        ticket = team.submit((time.sleep, 1000))
+        found: list[BaseException] = []
+        waits = threading.Event()
+
+        def wait() -> None:
+            waits.set()
+            try:
+                team.wait(ticket)
+            except BaseException as error:
+                found.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert waits.wait(LIMIT_S)
+        team.interrupt()
+        thread.join(LIMIT_S)
+        assert [type(error) for error in found] == [ClosedError]
+        with pytest.raises(ClosedError, match="new state"):
+            team.wait(ticket)
+        team.forget()
+        assert ask(team, (abs, -2)) == 2
+    assert descriptors() == open_before
 
 
 # --- options -------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import os
 import random
 from typing import Any
 
-import grain
 import numpy as np
 import psutil
 import pytest
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from tests.strategies import Drawn
 from windrow import MultiprocessingOptions
 from windrow.engine.executors import Executors
@@ -107,7 +107,7 @@ def build_short(recipe: make.Recipe) -> Any:
 
 @pytest.mark.jobs
 @given(drawn=make.streams(ours=True, most=5), workers=st.integers(1, 5), buffer=st.integers(1, 3))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_streams_are_the_same_with_workers(drawn: Drawn, workers: int, buffer: int) -> None:
     dataset = build_short(drawn.recipe)
     assert make.differences(spread(dataset, workers, buffer), list(dataset)) == []
@@ -115,7 +115,7 @@ def test_streams_are_the_same_with_workers(drawn: Drawn, workers: int, buffer: i
 
 @pytest.mark.jobs
 @given(drawn=make.chains(ours=True, lengths=make.FEW), workers=st.integers(1, 5))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_chains_are_the_same_with_workers(drawn: Drawn, workers: int) -> None:
     dataset = build_short(drawn.recipe)
     assert make.differences(spread(dataset, workers), list(dataset)) == []
@@ -128,7 +128,7 @@ def test_chains_are_the_same_with_workers(drawn: Drawn, workers: int) -> None:
     before=st.integers(0, 5),
     after=st.integers(0, 5),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_streams_are_restored_under_another_number_of_workers(
     drawn: Drawn, cut: int, before: int, after: int
 ) -> None:
@@ -224,6 +224,7 @@ def test_what_has_no_functions_needs_no_workers() -> None:
         assert set(psutil.Process().children()) <= before
 
 
+@pytest.mark.jobs
 def test_two_crews_in_one_chain() -> None:
     parts = [M.range(30).map(lambda x, by=by: x + by).to_iter_dataset() for by in (100, 200)]  # type: ignore[misc]
     mixed = windrow.IterDataset.mix([part.mp_prefetch(1) for part in parts])
@@ -235,23 +236,3 @@ def test_two_crews_in_one_chain() -> None:
 def test_what_is_no_number_of_workers_is_refused(options: Any) -> None:
     with pytest.raises(ArgumentError, match="mp_prefetch: needs a number of workers"):
         M.range(3).mp_prefetch(options)
-
-
-@pytest.mark.jobs
-def test_default_options_and_those_of_grain() -> None:
-    dataset = M.range(9).map(lambda x: x * x)
-    assert list(dataset.mp_prefetch()) == list(dataset)
-    assert list(dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=2))) == list(dataset)
-
-
-def test_mp_prefetch_changes_no_state() -> None:
-    dataset = M.range(9).map(lambda x: x * x).to_iter_dataset()
-    states = []
-    for stream in (dataset.mp_prefetch(0), dataset.mp_prefetch(1), dataset.mp_prefetch(3)):
-        with iter(stream) as iterator:
-            next(iterator)
-            states.append(iterator.get_state())
-    assert states[0] == states[1] == states[2]
-    alone = iter(dataset)
-    alone.set_state(states[2])
-    assert list(alone) == [x * x for x in range(1, 9)]

@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from tests.texts import packed
 from windrow.converters.job.inputs import find_inputs
 from windrow.converters.records.record_files import RecordBlock, cut
 from windrow.converters.texts import lines
-from windrow.converters.texts.lines import JsonLinesFiles, read_lines, without_compression
-from windrow.errors import ConversionError, NotFoundError, ReadError
+from windrow.converters.texts.lines import JsonLinesFiles, read_lines
+from windrow.errors import ConversionError, ReadError
 
 ENDINGS = ["", ".gz", ".zst"]
 LINES = st.lists(
@@ -59,7 +59,7 @@ def read(files: JsonLinesFiles, path: Path, start: int, stop: int, counted: Any)
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(LINES, st.booleans(), st.sampled_from(ENDINGS), st.data())
 def test_any_span_of_any_file(
     found: list[bytes], ended: bool, ending: str, data: st.DataObject
@@ -117,12 +117,12 @@ def test_one_huge_line_takes_a_time_that_grows_with_it_alone(
 ) -> None:
     monkeypatch.setattr(lines, "_BLOCK_BYTES", 1 << 16)
     path = tmp_path / "a.jsonl"
-    line = b"x" * (1 << 25)
+    line = b"x" * (1 << 23)
     path.write_bytes(b"{}\n" + line + b"\n{}")
     begin = time.perf_counter()
     found = [one for part in read_lines(path) for one in part.records(0, len(part))]
     assert found == [b"{}", line, b"{}"]
-    # Joined anew for each of the 512 blocks it would be 8 GB.
+    # Joined anew for each of the 128 blocks it would be 0.5 GB.
     assert time.perf_counter() - begin < 5
 
 
@@ -134,17 +134,3 @@ def test_a_file_that_lost_lines_since_it_was_counted(tmp_path: Path) -> None:
     path.write_bytes(b"{}\n" * 7)
     with pytest.raises(ConversionError, match=r"has 7 records now, and had 9 or more"):
         read(files, path, 0, 9, counted)
-
-
-def test_names() -> None:
-    with pytest.raises(NotFoundError, match="no such file"):
-        list(read_lines("/nowhere/a.jsonl"))
-    for name in ("a.jsonl.GZ", "a.jsonl.gzip", "a.jsonl.zst", "a.jsonl.zstd", "a.jsonl"):
-        assert without_compression(name) == "a.jsonl"
-
-
-def test_counting_remembers_every_fourth_offset_here(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"\n{}\n" * 17)
-    (counted,) = JsonLinesFiles().count(find_inputs(str(path)))
-    assert counted.offsets == tuple(np.arange(0, 17, 4) * 4 + 1)

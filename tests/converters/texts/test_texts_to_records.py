@@ -19,13 +19,11 @@ from windrow.cli.main import main
 from windrow.converters import Manifest, json_lines_to_array_record, parquet_to_array_record
 from windrow.converters.job.inputs import find_inputs
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.converters.records.record_files import Bad, Counted
 from windrow.converters.texts import to_records
-from windrow.converters.zarr.records_work import cuts_apart, places_of_cuts
 from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.sources import ArrayRecordDataSource
 
-COUNTS = [0, 1, 6, 257]
+COUNTS = [0, 257]
 
 
 def convert(inputs: Path, output: Path, **settings: Any) -> Manifest:
@@ -150,28 +148,6 @@ def test_names_of_files(tmp_path: Path) -> None:
         json_lines_to_array_record(
             [str(tmp_path / "y.jsonl"), str(tmp_path / "y.ndjson")], tmp_path / "out"
         )
-
-
-def counted(records: int, cuts: tuple[int, ...] | None, bad: tuple[int, ...] = ()) -> Counted:
-    source: Any = None
-    lost = tuple(Bad(number, "") for number in bad)
-    return Counted(source, records, cuts=cuts, bad=lost)
-
-
-def test_bounds_only_where_reading_can_begin() -> None:
-    packed_file, groups = counted(100, (0,)), counted(30, (0, 10, 25), bad=(3, 10, 11))
-    assert list(places_of_cuts(packed_file)) == [0]
-    assert list(places_of_cuts(groups)) == [0, 9, 22]
-    assert list(places_of_cuts(counted(0, None))) == []
-    files = [packed_file, groups, counted(9, None)]
-    assert cuts_apart(files, 20) == [0, 100, 122, 136]
-    assert cuts_apart(files, 1000) == [0, 136]
-    assert cuts_apart([], 5) == [0]
-    # A row group whose rows are all bad begins where the next one does.
-    assert list(places_of_cuts(counted(4, (0, 2), bad=(0, 1)))) == [0]
-    assert to_records.even_bounds(files, 3) == [0, 0, 100, 136]
-    assert to_records.even_bounds([counted(10, None)], 4) == [0, 2, 5, 7, 10]
-    assert to_records.even_bounds([counted(0, None)], 2) == [0, 0, 0]
 
 
 def test_wrong_arguments_and_tokenizers(tmp_path: Path) -> None:

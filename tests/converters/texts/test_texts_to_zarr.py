@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +38,18 @@ from windrow.converters import (
     zarr_to_zarr,
 )
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.converters.texts import tokens as tokens_module
 from windrow.converters.zarr import records_work
 from windrow.errors import (
     ArgumentError,
     ConversionError,
-    MissingExtraError,
     NotFoundError,
     ReadError,
     SourceError,
 )
 from windrow.sources import RaggedDataSource
 
-# 2^k and one more than the records whose offset is remembered, and than a sample has.
-COUNTS = [0, 1, 6, 257]
+# None, and one more than the records whose offset is remembered, and than a sample has.
+COUNTS = [0, 257]
 
 
 def convert(inputs: Any, output: Path, **settings: Any) -> Manifest:
@@ -165,7 +162,7 @@ def test_all_forms_and_any_division_give_the_same_bytes(
     for name in NAMES:
         write(tmp_path / name, found)
     whole = {}
-    for piece in (1 << 26, 1 << 10, 1):
+    for piece in (1 << 26, 1 << 10):
         monkeypatch.setattr(records_work, "_PIECE_BYTES", piece)
         for name in NAMES:
             out = tmp_path / f"{name}.{piece}"
@@ -216,16 +213,8 @@ def test_several_files_keep_their_order(tokenizer: str, tmp_path: Path) -> None:
     assert rows_of(tmp_path / "out") == tokens_of(found)
 
 
-def test_lines_as_editors_leave_them(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    lines = [b'{"text": "one"}\r', b"", b"  \t", b"\r", b' {"text": "two"} ', b'{"text": "three"}']
-    path.write_bytes(b"\n".join(lines))
-    assert convert(path, tmp_path / "out", field="text").records == 3
-    assert texts_in(tmp_path / "out") == ["one", "two", "three"]
-
-
 def test_one_huge_text(tokenizer: str, tmp_path: Path) -> None:
-    found = ["a", "grain of " * 200_000, "b"]
+    found = ["a", "grain of " * 50_000, "b"]
     write_lines(tmp_path / "a.jsonl", found)
     convert(tmp_path / "a.jsonl", tmp_path / "out", field="text", tokenizer=tokenizer)
     assert rows_of(tmp_path / "out") == tokens_of(found)
@@ -247,8 +236,11 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad[:12].decode("latin1"))
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [*(("a.jsonl", bad) for bad in BAD), ("a.jsonl.gz", b"{")],
+    ids=lambda text: str(text[:12]),
+)
 def test_a_bad_line_is_named_or_left_out(
     name: str, bad: bytes, tokenizer: str, tmp_path: Path
 ) -> None:
@@ -267,16 +259,6 @@ def test_a_bad_line_is_named_or_left_out(
     assert (skipped.file, skipped.record) == (name, 2)
     assert skipped.error.startswith(BAD[bad])
     assert (manifest.records, manifest.inputs[0].skipped) == (3, 1)
-
-
-def test_more_bad_records_than_allowed(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"text": "a"}\n{}\n{"text": "b"}\n{}\n')
-    with pytest.raises(
-        ReadError, match=r"record 3: has no field 'text'; with it more than max_bad"
-    ):
-        convert(path, tmp_path / "out", field="text", max_bad_records=1)
-    assert convert(path, tmp_path / "out", field="text", max_bad_records=2).records == 2
 
 
 def test_nulls_and_texts_that_are_not_unicode_in_parquet(tokenizer: str, tmp_path: Path) -> None:
@@ -526,37 +508,3 @@ def test_the_smallest_dtype_that_holds_all_ids(tmp_path: Path) -> None:
         convert(tmp_path / "a.jsonl", out, field="text", tokenizer=path)
         assert rows_of(out) == [[most], [0]]
         assert zarr.open_array(str(out / "tokens" / "values"), mode="r").dtype == dtype
-
-
-def test_batches_of_any_size_give_the_same(
-    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = texts(50)
-    tokens = tokens_module.tokens_of(tokenizer, None)
-    whole = tokens.encode(found)
-    for characters, most in ((1, 100), (300, 100), (1 << 20, 3)):
-        monkeypatch.setattr(tokens_module, "_BATCH_CHARACTERS", characters)
-        monkeypatch.setattr(tokens_module, "_BATCH_TEXTS", most)
-        other = tokens.encode(found)
-        assert other.offsets.tolist() == whole.offsets.tolist()
-        assert other.values.tolist() == whole.values.tolist()
-
-
-@pytest.mark.parametrize(
-    ("name", "package", "extra"),
-    [("a.jsonl", "tokenizers", "tokenizers"), ("a.parquet", "pyarrow.parquet", "parquet")],
-)
-def test_a_missing_package_is_named(
-    name: str,
-    package: str,
-    extra: str,
-    tokenizer: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    write(tmp_path / name, ["a"])
-    saved(Path(tokenizer), 271)  # one that no other test has loaded
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=rf"needs the packages of windrow-data\[{extra}\]"):
-        convert(tmp_path / name, tmp_path / "out", field="text", tokenizer=tokenizer)
-    assert not (tmp_path / "out").exists()

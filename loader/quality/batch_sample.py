@@ -122,7 +122,8 @@ def sample(node: Node) -> BatchSample:
     times = min(times, max(1, _MOST_EPOCHS // epochs)) if varies else 1
     found = _traced(node, np.arange(times * elements), size)
     rows = int(found.counts.sum())
-    records, parts = rows // (times * epochs), max(1, rows // cost.together)
+    # A chain that ends within its first batch has fewer rows than epochs.
+    records, parts = max(1, rows // (times * epochs)), max(1, rows // cost.together)
     return BatchSample(found, found.first(records), records, parts, is_exact=not varies)
 
 

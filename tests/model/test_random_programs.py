@@ -167,6 +167,7 @@ def test_workers_give_the_same_stream(text: str, workers: int) -> None:
 @hypothesis.settings(max_examples=examples(10))
 @hypothesis.given(text=ALL)
 @hypothesis.example(text="MapDataset.source(packed(0))")
+@hypothesis.example(text="MapDataset.source(stored(1)).repeat(2, reseed_each_epoch=False)")
 @hypothesis.example(text=ZIPPED)
 def test_explain_returns_and_counts(text: str) -> None:
     agree(text, programs.explained(text))

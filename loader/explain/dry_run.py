@@ -86,7 +86,12 @@ class PlannedPart(NamedTuple):
         """Whether every run reads each chunk once, however short its read batches are."""
         if self.ahead.entered > len(self.uses.last):
             return False
-        return self.ahead.room.keeps or self.uses.lie_close(self.whole.batches_per_plan)
+        return self.is_kept or self.uses.lie_close(self.whole.batches_per_plan)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether all chunks stay in memory: none went straight to the one read batch that took it."""
+        return self.ahead.room.keeps and not self.uses.skip
 
 
 class DryRun(RunContext):
@@ -332,6 +337,7 @@ class ChunkUses:
         """Start with no uses."""
         self.last: dict[int, int] = {}  # the record that used a chunk last, by chunk
         self.records = self.fragments = 0
+        self.skip = False  # whether chunks went straight to read batches
         self._unit = 0  # records of the shortest read batch, which is the first one
         self._farthest = 0  # records between two uses
         self._needed = 0.0  # read batches to plan for each one that is made
@@ -415,7 +421,9 @@ class NullCache(ChunkCache):
         return self._cache.may_skip(read_batches, last=last)
 
     def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        return self._cache.skips(number, wanted, at, last=last)
+        found = self._cache.skips(number, wanted, at, last=last)
+        self.uses.skip = self.uses.skip or found
+        return found
 
     def targets(self, wanted: WantedRecords) -> Any:
         return ()

@@ -6,7 +6,6 @@ and those that return specs. Only lengths, layouts and metadata of the sources a
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any, Final
@@ -15,7 +14,7 @@ from windrow.engine.budgets import default_options
 from windrow.explain.across import SharedStream, across, advice_on_lanes
 from windrow.explain.advice import advice_on
 from windrow.explain.explanation import Explanation, NodeLine
-from windrow.explain.read_costs import Figures, about, estimated, figures_of
+from windrow.explain.read_costs import Figures, about, figures_of
 from windrow.explain.running import running
 from windrow.quality.shuffle_quality import quality_of
 from windrow.stats.costs import Amount, SourceCosts, combined
@@ -67,7 +66,7 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
         batch_bytes=lines[-1].element_bytes,
         batches=batches,
         epoch=epoch,
-        later_epoch=tuple(map(_later, epoch, found.is_kept)) if endless else epoch,
+        later_epoch=found.later if endless else epoch,
         batch=tuple(_each(costs, batches) for costs in epoch) if batches.high else (),
         buffers=found.buffers,
         buffers_by=found.buffers_by,
@@ -75,24 +74,6 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
         advice=tuple(advice),
         unknown=(*_unknown(node, order, found), *([_OTHERS_END] if others_end else [])),
         across=every,
-    )
-
-
-def _later(costs: SourceCosts, is_kept: bool | None) -> SourceCosts:
-    """The costs of a later epoch; `is_kept` as in `Figures`."""
-    if is_kept is None or not costs.chunks.high:
-        return costs
-    if is_kept:
-        nothing = Amount.exactly(0)
-        stored = costs.stored_bytes and nothing
-        return dataclasses.replace(costs, reads=nothing, stored_bytes=stored, decoded_bytes=nothing)
-    found = estimated(costs)
-    return dataclasses.replace(
-        costs,
-        reads=found.reads,
-        stored_bytes=found.stored_bytes,
-        decoded_bytes=found.decoded_bytes,
-        hits=found.hits,
     )
 
 

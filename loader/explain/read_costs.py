@@ -63,15 +63,14 @@ class Figures:
         costs: The costs of reading each source.
         buffers: The bound.
         buffers_by: The bound of each kind of buffer.
-        is_kept: For each source, whether its chunks stay in memory for the next epoch; None where
-            nothing is kept from one epoch to the next.
+        later: The costs of reading each source in a later epoch, if the stream is endless.
         cut: Streams that were cut, with the number of elements that were worked out.
     """
 
     costs: tuple[SourceCosts, ...]
     buffers: Amount
     buffers_by: Mapping[str, Amount]
-    is_kept: tuple[bool | None, ...]
+    later: tuple[SourceCosts, ...]
     cut: tuple[tuple[ToStreamNode, int], ...]
 
 
@@ -94,20 +93,35 @@ def figures_of(node: Node, most_s: float = MOST_S) -> Figures:
     ]
     by = {kind: Amount.exactly(size) for kind, size in bound.by.items()}
     cut = ((each, run.made.get(id(each), 0)) for each, _ in run.streams.values())
-    again = any(each.length == STREAM and each.passes is None for each in node.walk())
+    begins_anew = any(each.length == STREAM and each.passes is None for each in node.walk())
     return Figures(
         costs=tuple(costs),
         buffers=Amount.exactly(sum(bound.by.values())),
         buffers_by=by,
-        is_kept=tuple(None if again else _is_kept(run, source) for source in node.sources()),
+        later=tuple(
+            own if begins_anew else _later(run, source, own)
+            for source, own in zip(node.sources(), costs, strict=True)
+        ),
         cut=() if run.is_whole else tuple(cut),
     )
 
 
-def _is_kept(run: DryRun, source: Any) -> bool | None:
-    """Whether the chunks of a source stay in memory; None if it has none that could."""
-    rooms = [own.ahead.room for own in run.parts if own.ahead.room.source is source]
-    return all(room.keeps for room in rooms) if rooms else None
+def _later(run: DryRun, source: Any, costs: SourceCosts) -> SourceCosts:
+    """The costs of a later epoch, which does not read the chunks that are still in memory."""
+    parts = [own for own in run.parts if own.ahead.room.source is source]
+    if not parts:
+        return costs
+    found, least = estimated(costs), 1
+    if all(own.ahead.room.fits for own in parts):
+        most = 0 if all(own.is_kept for own in parts) else 1
+        found, least = costs.times(most), 0
+    reads, stored, decoded = (
+        own and Amount(own.low * least, own.high)
+        for own in (found.reads, found.stored_bytes, found.decoded_bytes)
+    )
+    return dataclasses.replace(
+        costs, reads=reads, stored_bytes=stored, decoded_bytes=decoded, hits=estimated(costs).hits
+    )
 
 
 def costs_of(run: DryRun, node: Node, *, is_parted: bool) -> Iterator[SourceCosts]:

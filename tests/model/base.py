@@ -96,7 +96,7 @@ class Patience:
     @classmethod
     def ask(cls) -> None:
         cls.asked += 1
-        if cls.asked > 5000:
+        if cls.asked > 20_000:
             raise PlanError("an endless stream without an element")
 
 

@@ -117,7 +117,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.core": 1922,
     "windrow.sources": 3557,
     "windrow.transforms": 6610,
-    "windrow.transforms.nodes": 9376,
+    "windrow.transforms.nodes": 9374,
     "windrow.sources.remote": 3857,
     "windrow.sources.zarr.local": 996,
     "windrow.sources.zarr": 10580,

@@ -115,7 +115,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 }
 # The lines that each package may have. The numbers only fall: `python -m tools.house --write` lowers them.
 BUDGETS: Final[dict[str, int]] = {
-    "windrow.core": 1967,
+    "windrow.core": 1922,
     "windrow.sources": 3472,
     "windrow.transforms": 6598,
     "windrow.transforms.nodes": 9219,
@@ -133,8 +133,8 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.texts": 1981,
     "windrow.converters.tfds": 1335,
     "windrow.stats": 1091,
-    "windrow.engine": 7676,
-    "windrow.devices": 1403,
+    "windrow.engine": 7670,
+    "windrow.devices": 1402,
     "windrow.quality": 517,
     "windrow.explain": 2212,
     "windrow": 6203,

@@ -174,9 +174,7 @@ def _catching(node: Node, settings: tuple[Any, ...], token: int) -> Node:
             return node
         return node.over((SkipBadNode(node.parents, *settings, token=token),))
     node = node.over(tuple(_catching(parent, settings, token) for parent in node.parents))
-    if (
-        getattr(node, "of_lanes", None) is not None
-    ):  # a limit: it checks again how many each lane has
+    if getattr(node, "of_lanes", None) is not None:  # a limit checks again what each lane has
         node = dataclasses.replace(node)
     if not node.functions or node.stream_step is Step.OWN:
         return node

@@ -37,6 +37,7 @@ from windrow.transforms.nodes import (
     shard_of,
     share_of,
 )
+from windrow.transforms.nodes.following import shard_names
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Block
@@ -513,7 +514,7 @@ def _places(
         found, shard = at(id(chain.parent), position[0]), shard_of(chain.parent)
         yield found if shard is None else found._replace(share=shard.shard_names)
         return
-    if node.shard_names is not None:
+    if shard_names(node) is not None:
         within = within._replace(share=share_of(node))
     if node.run_lanes is not None:
         (own, lanes), width = node.run_lanes, node.parent.width

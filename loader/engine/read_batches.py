@@ -39,6 +39,7 @@ from windrow.stats.read_counters import ReadCounters
 from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import Node, RowShare, Step, ToStreamNode
+from windrow.transforms.nodes.following import sets_rows
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.positions import Positions, positions
@@ -183,7 +184,7 @@ class _InOrder:
 
 
 class _InShare:
-    """The elements of some rows of each batch: see `Node.of_shard`."""
+    """The elements of some rows of each batch: see `ToStreamNode.of_shard`."""
 
     def __init__(self, node: Node, following: int, share: RowShare) -> None:
         self._node, self._following, self._share = node, following, share
@@ -402,7 +403,7 @@ def _planned_read_batches(options: ReadOptions, prefetcher: Prefetcher | None, m
 
 def calls_on_rows(node: Node) -> bool:
     """Whether a batched function is called, and no later batch sets its rows."""
-    if node.sets_rows:
+    if sets_rows(node):
         return False
     takes_groups = node.stream_step is Step.GROUPS
     return takes_groups or any(calls_on_rows(parent) for parent in node.parents)

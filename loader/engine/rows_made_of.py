@@ -25,6 +25,7 @@ from windrow.transforms.nodes import (
     Node,
     Step,
     ToStreamNode,
+    as_batch,
     as_chain,
     lane_share,
     origin,
@@ -100,7 +101,9 @@ def _rows(
         case Step.GROUPS if node.group_size is None:
             return _grouped(_rows(node.parent, position[:-1], chains, lane), position[-1])
         case _:
-            return node.unapplied.blocks(position, _UnreadInputs(node, chains, lane), None)
+            batch = as_batch(node)
+            unapplied = node if batch is None else batch.unapplied
+            return unapplied.blocks(position, _UnreadInputs(node, chains, lane), None)
 
 
 def _elements(chain: ToStreamNode, start: int, number: int, lane: tuple[int, int] | None) -> Blocks:

@@ -178,11 +178,6 @@ class Node(DealtToLanes, FollowsBatch, TakesBad, abc.ABC):
         return self.label
 
     @property
-    def taken_part(self) -> str:
-        """The part of each element that it makes, for printing; "" where it makes all of it."""
-        return ""
-
-    @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The functions of the user that it calls on elements."""
         return ()
@@ -199,26 +194,8 @@ class Node(DealtToLanes, FollowsBatch, TakesBad, abc.ABC):
         return None
 
     @property
-    def sets_rows(self) -> bool:
-        """Whether a batched function before it gets the rows of one element of the node."""
-        return self.group_size is not None
-
-    @property
     def data_source(self) -> Any | None:
         """The source that the node itself reads; None for a node that reads none."""
-        return None
-
-    @property
-    def given_seed(self) -> int | None:
-        """The seed that it gives to nodes after it; None for a node that gives none."""
-        return None
-
-    @property
-    def earlier_label(self) -> str | None:
-        """The label of the source that the node takes the first elements of, when it had no more.
-
-        None for a node that takes other elements, or if the source does not know.
-        """
         return None
 
     # --- what comes out --------------------------------------------------------------------------
@@ -386,13 +363,6 @@ class Node(DealtToLanes, FollowsBatch, TakesBad, abc.ABC):
         """The chain whose elements lanes take; other than this one after a block shuffle only."""
         return self
 
-    def of_shard(self, share: RowShare) -> Node | None:
-        """The stream of some rows of each batch, which no other rows are made for; None if it needs all.
-
-        Where a batch has none of them, the stream has the batch's first row. It begins with a batch.
-        """
-        return None
-
     def in_lane(self, lane: int, lanes: int) -> Node:
         """The stream of one lane, for questions about it; not to be run."""
         if self.length != STREAM:
@@ -476,11 +446,6 @@ class Node(DealtToLanes, FollowsBatch, TakesBad, abc.ABC):
     def decides_by_values(self) -> bool:
         """Whether the elements of its parents, and not their numbers alone, decide which it has."""
         return self.drops or (self.looks_at_values and not self.makes_values)
-
-    @property
-    def unapplied(self) -> Node:
-        """A node of a stream with the same rows that calls no function of the user in `blocks`."""
-        return self
 
     @property
     def workers(self) -> WorkerSettings | None:

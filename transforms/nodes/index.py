@@ -27,7 +27,7 @@ from windrow.transforms.nodes.base import (
 )
 from windrow.transforms.nodes.dealing import runs_of
 from windrow.transforms.nodes.same import SameIndices, SameLength
-from windrow.transforms.nodes.whole_chain import earlier_source
+from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Step
@@ -66,7 +66,7 @@ class IndexNode(Node):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SeedNode(SameIndices, IndexNode):
+class SeedNode(GivesSeed, SameIndices, IndexNode):
     """Gives a seed to later nodes, which derive their own seeds from it."""
 
     keeps_epochs: ClassVar[bool] = True
@@ -171,7 +171,7 @@ class WindowShuffleNode(IndexNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SliceNode(IndexNode):
+class SliceNode(TakesFirst, IndexNode):
     """Offsets `start, start + step, ...` of each epoch of the parent."""
 
     start: int

@@ -29,7 +29,7 @@ from windrow.transforms.arguments import one_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.caught import NEVER, Catch, is_bad
-from windrow.transforms.nodes.following import check_shards, joined
+from windrow.transforms.nodes.following import check_shards, joined, sets_rows
 from windrow.transforms.nodes.streams import as_chain
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.options import ON_BAD, OnBad, checked_max_bad
@@ -264,7 +264,7 @@ def places_before(node: Node) -> Node | None:
 
 def _counts_itself(node: Node) -> bool:
     """Whether a node that drops elements counts, in positions, those that come to it."""
-    takes_columns = node.stream_step is Step.GROUPS and not node.sets_rows
+    takes_columns = node.stream_step is Step.GROUPS and not sets_rows(node)
     return node.stream_step is Step.NUMBERED or takes_columns
 
 

@@ -27,7 +27,7 @@ class OwnRowsBatchNode(ShardBatchNode):
     """Batches of the rows of one shard. If it `counts`, its own integer is the number of the next row.
 
     Its parent gives the rows of the shard; where a batch has none of them, it gives the first row of
-    the batch (`Node.of_shard`).
+    the batch (`ToStreamNode.of_shard`).
     """
 
     counts: bool = True

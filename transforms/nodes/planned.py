@@ -152,10 +152,6 @@ class PlannedNode(RegroupNode):
     has_gaps: ClassVar[bool] = True
     who: ClassVar[str]
 
-    @property
-    def sets_rows(self) -> bool:
-        return True
-
     def count(self) -> int:
         at_least(1, self.window, f"{self.who}: window")
         self.check()

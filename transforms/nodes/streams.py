@@ -66,7 +66,7 @@ class ToStreamNode(MakesBoxes, Node):
     Its own integer is the index of the next element. The engine reads them: see
     `windrow.engine.read_batches`. Each of several `lanes` takes a part of the elements:
     `Node.lane_indices`. With `lane` it stands for the elements of one of them. With `share` it has some
-    rows of each batch: see `Node.of_shard`.
+    rows of each batch: see `of_shard`.
     """
 
     read_options: ReadOptions
@@ -128,6 +128,10 @@ class ToStreamNode(MakesBoxes, Node):
         return None if self.parent.has_gaps else ([boxes], boxes)
 
     def of_shard(self, share: RowShare) -> Node | None:
+        """The stream of some rows of each batch, which no other rows are made for; None if it needs all.
+
+        Where a batch has none of them, the stream has the batch's first row. It begins with a batch.
+        """
         # Where indices have gaps, rows are planned: none of them is absent.
         is_planned = self.parent.has_gaps and self.lanes == 1
         return dataclasses.replace(self, share=share) if is_planned else None

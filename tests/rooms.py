@@ -118,7 +118,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.core": 1967,
     "windrow.sources": 3472,
     "windrow.transforms": 6598,
-    "windrow.transforms.nodes": 9343,
+    "windrow.transforms.nodes": 9459,
     "windrow.sources.remote": 3857,
     "windrow.sources.zarr.local": 996,
     "windrow.sources.zarr": 10580,
@@ -133,11 +133,11 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.texts": 1981,
     "windrow.converters.tfds": 1335,
     "windrow.stats": 1099,
-    "windrow.engine": 8132,
-    "windrow.devices": 1402,
+    "windrow.engine": 8146,
+    "windrow.devices": 1403,
     "windrow.quality": 867,
-    "windrow.explain": 2818,
-    "windrow": 6256,
+    "windrow.explain": 2820,
+    "windrow": 6257,
     "windrow.grain_api": 3219,
     "windrow.inspection": 2215,
     "windrow.verification": 1140,
@@ -148,7 +148,7 @@ BUDGETS: Final[dict[str, int]] = {
 }
 # What each node must answer; it only falls too.
 OTHER_BUDGETS: Final[dict[str, int]] = {
-    "methods of Node": 63,
+    "methods of Node": 55,
 }
 # Packages and modules that only pass names on: they may import whatever lies inside them.
 FACADES: Final = frozenset(

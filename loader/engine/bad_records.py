@@ -37,6 +37,7 @@ from windrow.transforms.nodes import (
     shard_of,
     share_of,
 )
+from windrow.transforms.nodes.dealing import dealing_of
 from windrow.transforms.nodes.following import shard_names
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.positions import Positions, positions
@@ -295,7 +296,7 @@ class BadRecords:
         part, by_node = chain.parent, dict[int, dict[int, BadRow]]()
         lanes = np.zeros_like(elements)
         if chain.lanes > 1:
-            lanes = part.lane_of(elements, chain.lanes)
+            lanes = dealing_of(part).lane_of(elements, chain.lanes)
         for row in rows:
             number = self._numbers[id(part), row.token]
             by_node.setdefault(number, {})[row.place] = row
@@ -308,7 +309,9 @@ class BadRecords:
                 found.append((number, int(lanes[which]), pending))
         for each in dropped:
             lane = (
-                int(part.lane_of(np.array([each.place]), chain.lanes)[0]) if chain.lanes > 1 else 0
+                int(dealing_of(part).lane_of(np.array([each.place]), chain.lanes)[0])
+                if chain.lanes > 1
+                else 0
             )
             found.append((self._numbers[id(part), each.token], lane, _pending(each)))
         failed = self._added(found, np.unique(lanes).tolist())

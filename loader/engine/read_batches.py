@@ -40,6 +40,7 @@ from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import Node, RowShare, Step, ToStreamNode
 from windrow.transforms.nodes.following import sets_rows
+from windrow.transforms.nodes.numbers import NumbersWithGaps, numbers_of
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.positions import Positions, positions
@@ -169,13 +170,13 @@ class _InOrder:
 
     def take(self, rows: int) -> Elements:
         node, bound = self._node, self._bound
-        found = node.indices_from(self._following, rows)
+        found = numbers_of(node).indices_from(self._following, rows)
         self.is_over = len(found) < rows
         if self.is_over:
             return compact(found)
         following = int(found[-1]) + 1
         if following % bound:  # some indices in between have no element
-            more = node.indices_from(following, bound)
+            more = numbers_of(node).indices_from(following, bound)
             following += -following % bound
             found = np.concatenate([found, more[more < following]])
         self._following = following
@@ -193,7 +194,7 @@ class _InShare:
     def take(self, rows: int) -> Elements:
         size, low, high = self._share
         batches = max(1, min(rows // (high - low), _MOST_SHARED // size))
-        found = self._node.indices_from(self._following, batches * size)
+        found = numbers_of(self._node).indices_from(self._following, batches * size)
         self.is_over = len(found) < batches * size
         if len(found):
             self._following = int(found[-1]) + 1
@@ -345,7 +346,7 @@ class ReadBatches(Iterator["ReadBatch"]):
     def _count(self, elements: Elements) -> None:
         """Count the windows that a plan from lengths begins with these elements."""
         parent = self._chain.node.parent
-        if not parent.has_gaps:
+        if not isinstance(parent, NumbersWithGaps):
             return
         for window, counts in parent.planned_counts(as_array(elements)).items():
             if window > self._last_window:

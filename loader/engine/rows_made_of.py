@@ -31,6 +31,8 @@ from windrow.transforms.nodes import (
     origin,
     random_access_parts,
 )
+from windrow.transforms.nodes.dealing import dealing_of
+from windrow.transforms.nodes.numbers import numbers_of
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,
@@ -110,10 +112,12 @@ def _elements(chain: ToStreamNode, start: int, number: int, lane: tuple[int, int
     parent, wanted = chain.parent, _FIRST
     while True:
         if lane is None:
-            found = parent.indices_from(start, wanted)
+            found = numbers_of(parent).indices_from(start, wanted)
         else:
             own, lanes = np.array([lane[0]]), lane[1]
-            found, _ = parent.lane_indices(np.array([start]), np.array([wanted]), own, lanes)
+            found, _ = dealing_of(parent).lane_indices(
+                np.array([start]), np.array([wanted]), own, lanes
+            )
         if len(found):
             made_of = MadeOf.of_elements(number, found)
             yield Block(_elements_at(parent, found), found[:, None] + 1, made_of)

@@ -20,6 +20,7 @@ from windrow.explain.explanation import AcrossProcesses, Advice, ProcessCosts
 from windrow.explain.prediction import quick_figures
 from windrow.stats.costs import Amount
 from windrow.transforms.nodes import BlockShuffleNode, Node, chains_of, tail_of
+from windrow.transforms.nodes.dealing import dealt
 
 # The most processes that are run, and the seconds of planning that all runs of a chain may take.
 _MOST_RUN: Final = 8
@@ -131,10 +132,10 @@ def _in_lanes(node: Node, lanes: int) -> Node:
     """The stream with lanes, which begin before its last batch."""
     stream, tail = chains_of(node)[0], tail_of(node)
     if not tail.is_indexed or tail.batch is None:
-        dealt = (stream.parent.dealt(lanes),)
-        return _with(node, stream, dataclasses.replace(stream, parents=dealt, lanes=lanes))
-    dealt = (tail.batch.parent.dealt(lanes),)
-    rows = dataclasses.replace(stream, parents=dealt, lanes=lanes)
+        parents = (dealt(stream.parent, lanes),)
+        return _with(node, stream, dataclasses.replace(stream, parents=parents, lanes=lanes))
+    parents = (dealt(tail.batch.parent, lanes),)
+    rows = dataclasses.replace(stream, parents=parents, lanes=lanes)
     batches = dataclasses.replace(tail.batch, parents=(rows,))
     return _with(node, stream, _with(stream.parent, tail.batch, batches))
 

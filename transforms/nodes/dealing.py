@@ -21,9 +21,13 @@ IntArray = npt.NDArray[np.int64]
 
 
 class DealtToLanes:
-    """The part of a node that knows how its elements are dealt to lanes."""
+    """A node that knows how its elements are dealt to lanes; others deal them in turn."""
 
     length: int
+
+    def dealt(self, lanes: int) -> Any:
+        """The chain whose elements lanes take; other than this one after a block shuffle only."""
+        return self
 
     def lane_starts(self, epoch: int) -> IntArray | None:
         """The offset at which each lane begins in an epoch, and the length, where lanes take runs.
@@ -35,7 +39,7 @@ class DealtToLanes:
     def lane_indices(
         self, starts: IntArray, counts: IntArray, numbers: IntArray, lanes: int
     ) -> tuple[IntArray, IntArray]:
-        """The next indices that some lanes take, lane after lane: see `indices_from`.
+        """The next indices that some lanes take, lane after lane.
 
         Args:
             starts: For each of these lanes, the first index that it may have.
@@ -68,6 +72,23 @@ class DealtToLanes:
         if starts is None:
             return max(0, -((lane - self.length) // lanes))
         return int(starts[lane + 1] - starts[lane])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InTurn(DealtToLanes):
+    """Elements that lanes take in turn."""
+
+    length: int
+
+
+def dealing_of(node: Any) -> DealtToLanes:
+    """How the elements of any node with random access are dealt to lanes."""
+    return node if isinstance(node, DealtToLanes) else InTurn(node.length)
+
+
+def dealt(node: Any, lanes: int) -> Any:
+    """The chain whose elements lanes take: see `DealtToLanes.dealt`."""
+    return node.dealt(lanes) if isinstance(node, DealtToLanes) else node
 
 
 def runs_of(first: IntArray, counts: IntArray, step: int = 1) -> IntArray:

@@ -32,6 +32,7 @@ from windrow.transforms.arguments import at_least
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
 from windrow.transforms.nodes.index import SliceNode
+from windrow.transforms.nodes.numbers import NumbersWithGaps
 from windrow.transforms.nodes.regroup import RegroupNode
 from windrow.transforms.nodes.whole_chain import EPOCHS, may_be_absent
 from windrow.transforms.order_costs import ORDER, OrderCost
@@ -134,7 +135,7 @@ class Pieces:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PlannedNode(RegroupNode):
+class PlannedNode(NumbersWithGaps, RegroupNode):
     """Groups of pieces of the parent's elements, planned in windows of `window` elements.
 
     Args:

@@ -38,9 +38,9 @@ from windrow.stats.profiler import PLANNING, READING, doing
 from windrow.stats.read_counters import ReadCounters
 from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes import Node, RowShare, Step, ToStreamNode
-from windrow.transforms.nodes.following import sets_rows
-from windrow.transforms.nodes.numbers import NumbersWithGaps, numbers_of
+from windrow.transforms.nodes import Node, RowShare, ToStreamNode
+from windrow.transforms.nodes.dealing import NumbersWithGaps, numbers_of
+from windrow.transforms.nodes.following import calls_on_rows
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.positions import Positions, positions
@@ -400,14 +400,6 @@ def _planned_read_batches(options: ReadOptions, prefetcher: Prefetcher | None, m
         return 2
     # Little by little, since planning many at once delays the next batch.
     return min(MOST_READ_BATCHES, 1 + prefetcher.batches_per_plan * (1 + made))
-
-
-def calls_on_rows(node: Node) -> bool:
-    """Whether a batched function is called, and no later batch sets its rows."""
-    if sets_rows(node):
-        return False
-    takes_groups = node.stream_step is Step.GROUPS
-    return takes_groups or any(calls_on_rows(parent) for parent in node.parents)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

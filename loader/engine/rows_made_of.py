@@ -31,8 +31,7 @@ from windrow.transforms.nodes import (
     origin,
     random_access_parts,
 )
-from windrow.transforms.nodes.dealing import dealing_of
-from windrow.transforms.nodes.numbers import numbers_of
+from windrow.transforms.nodes.dealing import dealing_of, numbers_of
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,

@@ -44,7 +44,7 @@ Contract of a node:
 11. `lengths_of(at, known)` says how long elements at positions are, or raises a PlanError. It reads
     nothing and calls no function. It checks that lengths are known for no positions, too.
 12. Boxes of elements: a node that `keeps_elements` passes them on; another one is a `MakesBoxes`, or takes
-    whole elements (`windrow.transforms.nodes.boxes`). Boxes never change which elements come.
+    whole elements (`windrow.transforms.nodes.dealing`). Boxes never change which elements come.
 13. What only some nodes know is not here: they also derive from `DealtToLanes`, `Numbers`, `MakesBoxes`,
     `MakesBatches`, `GivesSeed` or `TakesFirst`, and a function asks by `isinstance`.
 14. `functions`: the user's functions that it calls. A node with some runs in workers, so it must pickle.
@@ -138,7 +138,7 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
     shuffles: ClassVar[bool] = False
     """Whether it changes the order of what the parent gives, and nothing else."""
     has_gaps: ClassVar[bool] = False
-    """Whether indices without elements lie between others: see `windrow.transforms.nodes.numbers`."""
+    """Whether indices without elements lie between others: see `windrow.transforms.nodes.dealing`."""
     counts_rows: ClassVar[bool] = False
     """Whether its own integer only counts rows, which are its parent's."""
     is_unseen: ClassVar[bool] = False

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from windrow.errors import PlanError
+from windrow.transforms.row_blocks import Step
 
 N = TypeVar("N")
 
@@ -60,6 +61,14 @@ class MakesBatches:
 def sets_rows(node: Any) -> bool:
     """Whether a batched function before a node gets the rows of one element of it."""
     return node.group_size is not None or node.has_gaps
+
+
+def calls_on_rows(node: Any) -> bool:
+    """Whether a batched function is called, and no later batch sets its rows."""
+    if sets_rows(node):
+        return False
+    takes_groups = node.stream_step is Step.GROUPS
+    return takes_groups or any(calls_on_rows(parent) for parent in node.parents)
 
 
 def shard_names(node: Any) -> str | None:

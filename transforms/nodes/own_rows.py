@@ -17,7 +17,7 @@ import numpy as np
 
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import Node
-from windrow.transforms.nodes.numbers import numbers_of
+from windrow.transforms.nodes.dealing import numbers_of
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
 from windrow.transforms.nodes.streams import as_chain
 from windrow.transforms.row_blocks import Blocks, Feed, Inputs, Step, joined

@@ -31,8 +31,8 @@ from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
+from windrow.transforms.nodes.dealing import NumbersWithGaps
 from windrow.transforms.nodes.index import SliceNode
-from windrow.transforms.nodes.numbers import NumbersWithGaps
 from windrow.transforms.nodes.regroup import RegroupNode
 from windrow.transforms.nodes.whole_chain import EPOCHS, may_be_absent
 from windrow.transforms.order_costs import ORDER, OrderCost

@@ -31,7 +31,7 @@ from windrow.transforms.nodes.base import (
     Where,
     fewest,
 )
-from windrow.transforms.nodes.boxes import MakesBoxes
+from windrow.transforms.nodes.dealing import MakesBoxes
 from windrow.transforms.nodes.following import MakesBatches
 from windrow.transforms.nodes.index import first_elements
 from windrow.transforms.positions import Positions, positions

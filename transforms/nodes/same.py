@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from windrow.transforms.nodes.base import IntArray, Node
-from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt
-from windrow.transforms.nodes.numbers import Numbers, numbers_of
+from windrow.transforms.nodes.dealing import DealtToLanes, Numbers, dealing_of, dealt, numbers_of
 from windrow.transforms.specs import Spec
 
 

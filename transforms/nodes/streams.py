@@ -33,10 +33,8 @@ from windrow.transforms.nodes.base import (
     Where,
     WorkerSettings,
 )
-from windrow.transforms.nodes.boxes import MakesBoxes
-from windrow.transforms.nodes.dealing import dealing_of
+from windrow.transforms.nodes.dealing import MakesBoxes, dealing_of, numbers_of
 from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode
-from windrow.transforms.nodes.numbers import numbers_of
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
 from windrow.transforms.nodes.whole_chain import may_be_absent

@@ -21,6 +21,7 @@ from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
 from windrow.transforms import nodes, tables
 from windrow.transforms.arguments import checked_seed, indices_of, integer
+from windrow.transforms.nodes.dealing import dealt
 from windrow.transforms.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class RandomAccess(Dataset[T_co]):
         """
         chain, options = stream_of(self._node, read_options)
         count = integer(lanes, "to_iter_dataset: lanes")
-        chain = chain.dealt(count) if count > 1 else chain
+        chain = dealt(chain, count) if count > 1 else chain
         node = nodes.ToStreamNode((chain,), options, allow_nones, count)
         return IterDataset(node)
 

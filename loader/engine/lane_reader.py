@@ -25,6 +25,7 @@ from windrow.engine.read_batches import Elements, ReadBatches, compact
 from windrow.engine.stages import ChainStage, most_of_stage, never_a_row
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, ToStreamNode, as_chain
+from windrow.transforms.nodes.dealing import dealing_of
 from windrow.transforms.row_blocks import Block, Blocks, Turns
 
 IntArray = npt.NDArray[np.int64]
@@ -78,7 +79,7 @@ class _LaneOrder:
         states = self._states
         own = np.flatnonzero(~states.is_over)
         shares = self._shares(own, rows)
-        indices, found = self._node.lane_indices(
+        indices, found = dealing_of(self._node).lane_indices(
             states.planned[own], shares, states.numbers[own], self._count
         )
         has_any = found > 0
@@ -194,7 +195,7 @@ class LaneReader:
 
     def lanes_of(self, block: Block) -> IntArray:
         """The lane of each row of `read`."""
-        return self._chain.parent.lane_of(block.marks[:, 0] - 1, self._chain.lanes)
+        return dealing_of(self._chain.parent).lane_of(block.marks[:, 0] - 1, self._chain.lanes)
 
     def hold(self, rows: IntArray) -> npt.NDArray[np.bool_]:
         """Note how many rows of each lane are in hand; returns where no more will come."""
@@ -246,7 +247,7 @@ class _TurnOrder:
     def _plan(self, turns: int) -> None:
         """Work out the next turns, as many of them as all lanes can fill."""
         lanes = len(self._numbers)
-        indices, found = self._chain.parent.lane_indices(
+        indices, found = dealing_of(self._chain.parent).lane_indices(
             self._planned, np.full(lanes, turns * self._rows), self._numbers, self._chain.lanes
         )
         whole = int(found.min()) // self._rows

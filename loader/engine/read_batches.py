@@ -38,7 +38,9 @@ from windrow.stats.profiler import PLANNING, READING, doing
 from windrow.stats.read_counters import ReadCounters
 from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes import Node, RowShare, Step, ToStreamNode
+from windrow.transforms.nodes import Node, RowShare, ToStreamNode
+from windrow.transforms.nodes.dealing import NumbersWithGaps, numbers_of
+from windrow.transforms.nodes.following import calls_on_rows
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.positions import Positions, positions
@@ -171,13 +173,13 @@ class _InOrder:
 
     def take(self, rows: int) -> Elements:
         node, bound = self._node, self._bound
-        found = node.indices_from(self._following, rows)
+        found = numbers_of(node).indices_from(self._following, rows)
         self.is_over = len(found) < rows
         if self.is_over:
             return compact(found)
         following = int(found[-1]) + 1
         if following % bound:  # some indices in between have no element
-            more = node.indices_from(following, bound)
+            more = numbers_of(node).indices_from(following, bound)
             following += -following % bound
             found = np.concatenate([found, more[more < following]])
         self._following = following
@@ -186,7 +188,7 @@ class _InOrder:
 
 
 class _InShare:
-    """The elements of some rows of each batch: see `Node.of_shard`."""
+    """The elements of some rows of each batch: see `ToStreamNode.of_shard`."""
 
     def __init__(self, node: Node, following: int, share: RowShare) -> None:
         self._node, self._following, self._share = node, following, share
@@ -195,7 +197,7 @@ class _InShare:
     def take(self, rows: int) -> Elements:
         size, low, high = self._share
         batches = max(1, min(rows // (high - low), _MOST_SHARED // size))
-        found = self._node.indices_from(self._following, batches * size)
+        found = numbers_of(self._node).indices_from(self._following, batches * size)
         self.is_over = len(found) < batches * size
         if len(found):
             self._following = int(found[-1]) + 1
@@ -339,7 +341,7 @@ class ReadBatches(Iterator["ReadBatch"]):
     def _count(self, elements: Elements) -> None:
         """Count the windows that a plan from lengths begins with these elements."""
         parent = self._chain.node.parent
-        if not parent.has_gaps:
+        if not isinstance(parent, NumbersWithGaps):
             return
         for window, counts in parent.planned_counts(as_array(elements)).items():
             if window > self._last_window:
@@ -389,14 +391,6 @@ def _planned_read_batches(options: ReadOptions, prefetcher: Prefetcher | None, m
         return 2
     # Little by little, since planning many at once delays the next batch.
     return min(MOST_READ_BATCHES, 1 + prefetcher.batches_per_plan * (1 + made))
-
-
-def calls_on_rows(node: Node) -> bool:
-    """Whether a batched function is called, and no later batch sets its rows."""
-    if node.sets_rows:
-        return False
-    takes_groups = node.stream_step is Step.GROUPS
-    return takes_groups or any(calls_on_rows(parent) for parent in node.parents)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -25,11 +25,13 @@ from windrow.transforms.nodes import (
     Node,
     Step,
     ToStreamNode,
+    as_batch,
     as_chain,
     lane_share,
     origin,
     random_access_parts,
 )
+from windrow.transforms.nodes.dealing import dealing_of, numbers_of
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,
@@ -100,17 +102,21 @@ def _rows(
         case Step.GROUPS if node.group_size is None:
             return _grouped(_rows(node.parent, position[:-1], chains, lane), position[-1])
         case _:
-            return node.unapplied.blocks(position, _UnreadInputs(node, chains, lane), None)
+            batch = as_batch(node)
+            unapplied = node if batch is None else batch.unapplied
+            return unapplied.blocks(position, _UnreadInputs(node, chains, lane), None)
 
 
 def _elements(chain: ToStreamNode, start: int, number: int, lane: tuple[int, int] | None) -> Blocks:
     parent, wanted = chain.parent, _FIRST
     while True:
         if lane is None:
-            found = parent.indices_from(start, wanted)
+            found = numbers_of(parent).indices_from(start, wanted)
         else:
             own, lanes = np.array([lane[0]]), lane[1]
-            found, _ = parent.lane_indices(np.array([start]), np.array([wanted]), own, lanes)
+            found, _ = dealing_of(parent).lane_indices(
+                np.array([start]), np.array([wanted]), own, lanes
+            )
         if len(found):
             made_of = MadeOf.of_elements(number, found)
             yield Block(_elements_at(parent, found), found[:, None] + 1, made_of)

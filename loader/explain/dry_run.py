@@ -46,6 +46,7 @@ from windrow.transforms.nodes import (
     chains_of,
     origin,
 )
+from windrow.transforms.nodes.dealing import dealing_of
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.order_costs import ORDER, POSITION_S
@@ -296,7 +297,7 @@ def _totals(
     if chain is not None:
         before, count = found.get(id(chain), (chain, 0))[1], chain.parent.index_count
         if lanes is not None:
-            count = sum(chain.parent.lane_elements(lane, lanes[1]) for lane in lanes[0])
+            count = sum(dealing_of(chain.parent).lane_elements(lane, lanes[1]) for lane in lanes[0])
         found[id(chain)] = chain, before + times * count
         return
     for parent in node.parents:

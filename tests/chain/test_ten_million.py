@@ -10,6 +10,7 @@ import zarr
 
 from windrow import MapDataset
 from windrow.sources import RaggedDataSource
+from windrow.transforms.nodes import PlannedNode
 
 ROWS = 10_000_000
 
@@ -28,6 +29,7 @@ def test_ten_million_rows_are_planned_from_metadata(tmp_path: Path) -> None:
     assert (len(lengths), int(lengths.max())) == (ROWS, 101)
     rows = MapDataset.source(source).shuffle(seed=1).repeat().pack(2_048)
     node = rows._node.parent
+    assert isinstance(node, PlannedNode)
     (counts,) = node.planned_counts(node.indices_from(0, 1)).values()
     assert counts.documents == 16_384
     iterator = iter(rows.batch(8))

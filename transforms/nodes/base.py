@@ -23,8 +23,7 @@ Contract of a node:
    - `ValueNode.apply(table, indices, cuts)`: element `i` out of element `i` of the parent.
      `EachNode.results(values, indices)` is the same for a function of one element.
    Positions are int64 arrays of epochs and offsets, with `0 <= offsets < length`, also where a node
-   returns them for its parent. The arrays may be empty. A stream takes the indices that
-   `indices_from` returns, by default all.
+   returns them for its parent. The arrays may be empty.
 6. `ValueNode.apply` makes row `k` of row `k` and its index alone; absent rows stay absent. On a
    stream the engine runs it on blocks of any size. `stream_step` says what else it needs there.
 7. A node of a stream whose `stream_step` is `Step.OWN` makes its rows by itself: `blocks(position, inputs,
@@ -45,8 +44,10 @@ Contract of a node:
 11. `lengths_of(at, known)` says how long elements at positions are, or raises a PlanError. It reads
     nothing and calls no function. It checks that lengths are known for no positions, too.
 12. Boxes of elements: a node that `keeps_elements` passes them on; another one is a `MakesBoxes`, or takes
-    whole elements (`windrow.transforms.nodes.boxes`). Boxes never change which elements come.
-13. `functions`: the user's functions that it calls. A node with some runs in workers, so it must pickle.
+    whole elements (`windrow.transforms.nodes.dealing`). Boxes never change which elements come.
+13. What only some nodes know is not here: they also derive from `DealtToLanes`, `Numbers`, `MakesBoxes`,
+    `MakesBatches`, `GivesSeed` or `TakesFirst`, and a function asks by `isinstance`.
+14. `functions`: the user's functions that it calls. A node with some runs in workers, so it must pickle.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ import copy
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -64,13 +65,13 @@ import numpy.typing as npt
 
 from windrow.errors import PlanError
 from windrow.transforms import specs
-from windrow.transforms.amounts import Amount, PackCounts
+from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import Where as Where
 from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.dealing import DealtToLanes, TakesBad
+from windrow.transforms.nodes.dealing import TakesBad
 from windrow.transforms.nodes.following import FollowsBatch, check_shards, parents_of
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
@@ -110,7 +111,7 @@ class RowShare(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node(DealtToLanes, FollowsBatch, TakesBad, abc.ABC):
+class Node(FollowsBatch, TakesBad, abc.ABC):
     """A node of a chain. Immutable; `length` is the elements in one epoch, or `STREAM`."""
 
     parents: tuple[Node, ...]
@@ -137,7 +138,7 @@ class Node(DealtToLanes, FollowsBatch, TakesBad, abc.ABC):
     shuffles: ClassVar[bool] = False
     """Whether it changes the order of what the parent gives, and nothing else."""
     has_gaps: ClassVar[bool] = False
-    """Whether indices without elements lie between others: see `indices_from`."""
+    """Whether indices without elements lie between others: see `windrow.transforms.nodes.dealing`."""
     counts_rows: ClassVar[bool] = False
     """Whether its own integer only counts rows, which are its parent's."""
     is_unseen: ClassVar[bool] = False
@@ -178,11 +179,6 @@ class Node(DealtToLanes, FollowsBatch, TakesBad, abc.ABC):
         return self.label
 
     @property
-    def taken_part(self) -> str:
-        """The part of each element that it makes, for printing; "" where it makes all of it."""
-        return ""
-
-    @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The functions of the user that it calls on elements."""
         return ()
@@ -199,26 +195,8 @@ class Node(DealtToLanes, FollowsBatch, TakesBad, abc.ABC):
         return None
 
     @property
-    def sets_rows(self) -> bool:
-        """Whether a batched function before it gets the rows of one element of the node."""
-        return self.group_size is not None
-
-    @property
     def data_source(self) -> Any | None:
         """The source that the node itself reads; None for a node that reads none."""
-        return None
-
-    @property
-    def given_seed(self) -> int | None:
-        """The seed that it gives to nodes after it; None for a node that gives none."""
-        return None
-
-    @property
-    def earlier_label(self) -> str | None:
-        """The label of the source that the node takes the first elements of, when it had no more.
-
-        None for a node that takes other elements, or if the source does not know.
-        """
         return None
 
     # --- what comes out --------------------------------------------------------------------------
@@ -341,26 +319,6 @@ class Node(DealtToLanes, FollowsBatch, TakesBad, abc.ABC):
         """The order of this stream over parents with random access; by default the parent's order."""
         return parents[0]
 
-    def indices_from(self, start: int, count: int) -> IntArray:
-        """The next indices from `start` on at which a node with random access can have elements.
-
-        A stream asks for no others. A node that numbers its elements with gaps leaves out the
-        indices in the gaps; all others, absent elements too, are in the order of the stream.
-
-        Args:
-            start: From 0 up to the length.
-            count: At least 1.
-
-        Returns:
-            int64 `(count,)`, ascending, each below the length; fewer only where there are no more.
-        """
-        return np.arange(start, min(self.length, start + count))
-
-    def index_after(self, start: int, count: int) -> tuple[int, int]:
-        """The index after the next `count` elements, and how many there are."""
-        passed = max(0, min(count, self.length - start))
-        return start + passed, passed
-
     def rows_at(self, indices: IntArray) -> IntArray | None:
         """The number of rows of elements of a node with random access, where these are batches.
 
@@ -370,28 +328,10 @@ class Node(DealtToLanes, FollowsBatch, TakesBad, abc.ABC):
 
     @property
     def index_count(self) -> int:
-        """The number of indices that `indices_from` has in all."""
+        """The number of indices that have elements."""
         return self.length
 
-    def planned_counts(self, indices: IntArray) -> Mapping[int, PackCounts]:
-        """What becomes of the parent's elements in the windows of some indices, by their numbers.
-
-        Empty for a node that plans nothing from lengths.
-        """
-        return {}
-
     # --- in lanes --------------------------------------------------------------------------------
-
-    def dealt(self, lanes: int) -> Node:
-        """The chain whose elements lanes take; other than this one after a block shuffle only."""
-        return self
-
-    def of_shard(self, share: RowShare) -> Node | None:
-        """The stream of some rows of each batch, which no other rows are made for; None if it needs all.
-
-        Where a batch has none of them, the stream has the batch's first row. It begins with a batch.
-        """
-        return None
 
     def in_lane(self, lane: int, lanes: int) -> Node:
         """The stream of one lane, for questions about it; not to be run."""
@@ -476,11 +416,6 @@ class Node(DealtToLanes, FollowsBatch, TakesBad, abc.ABC):
     def decides_by_values(self) -> bool:
         """Whether the elements of its parents, and not their numbers alone, decide which it has."""
         return self.drops or (self.looks_at_values and not self.makes_values)
-
-    @property
-    def unapplied(self) -> Node:
-        """A node of a stream with the same rows that calls no function of the user in `blocks`."""
-        return self
 
     @property
     def workers(self) -> WorkerSettings | None:

@@ -13,6 +13,7 @@ from windrow.transforms import layouts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.blocks import MOST_IN_WINDOW, BlockOrder, most_in_window
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
+from windrow.transforms.nodes.dealing import DealtToLanes
 from windrow.transforms.nodes.index import IndexNode
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
@@ -25,7 +26,7 @@ _SMALL_WINDOW: Final = 2**12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BlockShuffleNode(IndexNode):
+class BlockShuffleNode(DealtToLanes, IndexNode):
     """Blocks shuffled over the whole epoch, then all elements in windows of several blocks.
 
     Args:

@@ -1,29 +1,44 @@
-"""Parts of the protocol of nodes: elements of lanes, and bad rows.
+"""What only some nodes know: how lanes take their elements, which indices have some, boxes, and bad rows.
 
 Lane `l` of `L` takes the elements `l, l + L, ...`, or a run of elements of each epoch after a block
-shuffle, whose blocks are dealt to lanes.
+shuffle, whose blocks are dealt to lanes. Most nodes have an element at each index; what is planned from
+lengths numbers its elements by windows, and has gaps. Boxes of elements go down a chain as indices do: see
+`windrow.transforms.nodes.parts`. Each kind of node is asked by `isinstance`, through a function.
 
-Invariant: each element is taken by one lane, and each lane takes its elements in ascending order.
+Invariant: each element has one index and is taken by one lane, and each lane takes its elements in ascending
+order. Boxes never change which elements come, or their order.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from windrow.transforms import specs
+from windrow.transforms.amounts import PackCounts
+from windrow.transforms.specs import Spec
+
 if TYPE_CHECKING:
+    from windrow.sources.cells import Boxes
     from windrow.transforms.nodes.caught import Catch
 
 IntArray = npt.NDArray[np.int64]
 
 
 class DealtToLanes:
-    """The part of a node that knows how its elements are dealt to lanes."""
+    """A node that knows how its elements are dealt to lanes; others deal them in turn."""
 
     length: int
+
+    def dealt(self, lanes: int) -> Any:
+        """The chain whose elements lanes take; other than this one after a block shuffle only."""
+        return self
 
     def lane_starts(self, epoch: int) -> IntArray | None:
         """The offset at which each lane begins in an epoch, and the length, where lanes take runs.
@@ -35,7 +50,7 @@ class DealtToLanes:
     def lane_indices(
         self, starts: IntArray, counts: IntArray, numbers: IntArray, lanes: int
     ) -> tuple[IntArray, IntArray]:
-        """The next indices that some lanes take, lane after lane: see `indices_from`.
+        """The next indices that some lanes take, lane after lane.
 
         Args:
             starts: For each of these lanes, the first index that it may have.
@@ -70,11 +85,136 @@ class DealtToLanes:
         return int(starts[lane + 1] - starts[lane])
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class InTurn(DealtToLanes):
+    """Elements that lanes take in turn."""
+
+    length: int
+
+
+def dealing_of(node: Any) -> DealtToLanes:
+    """How the elements of any node with random access are dealt to lanes."""
+    return node if isinstance(node, DealtToLanes) else InTurn(node.length)
+
+
+def dealt(node: Any, lanes: int) -> Any:
+    """The chain whose elements lanes take: see `DealtToLanes.dealt`."""
+    return node.dealt(lanes) if isinstance(node, DealtToLanes) else node
+
+
 def runs_of(first: IntArray, counts: IntArray, step: int = 1) -> IntArray:
     """The integers `first[k]`, `first[k] + step`, ..., `counts[k]` of them, for each `k` in turn."""
     before = np.cumsum(counts) - counts
     found: IntArray = np.repeat(first - before * step, counts) + np.arange(counts.sum()) * step
     return found
+
+
+# --- which indices have elements --------------------------------------------------------------------
+
+
+class Numbers(abc.ABC):
+    """A node with random access that says which of its indices have elements."""
+
+    @abc.abstractmethod
+    def indices_from(self, start: int, count: int) -> IntArray:
+        """The next indices from `start` on at which the node can have elements.
+
+        A stream asks for no others. A node that numbers its elements with gaps leaves out the
+        indices in the gaps; all others, absent elements too, are in the order of the stream.
+
+        Args:
+            start: From 0 up to the length.
+            count: At least 1.
+
+        Returns:
+            int64 `(count,)`, ascending, each below the length; fewer only where there are no more.
+        """
+
+    @abc.abstractmethod
+    def index_after(self, start: int, count: int) -> tuple[int, int]:
+        """The index after the next `count` elements, and how many there are."""
+
+
+class NumbersWithGaps(Numbers):
+    """A node that plans its elements from lengths."""
+
+    @abc.abstractmethod
+    def planned_counts(self, indices: IntArray) -> Mapping[int, PackCounts]:
+        """What becomes of the parent's elements in the windows of some indices, by their numbers."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AllNumbers(Numbers):
+    """All indices below a length."""
+
+    length: int
+
+    def indices_from(self, start: int, count: int) -> IntArray:
+        return np.arange(start, min(self.length, start + count))
+
+    def index_after(self, start: int, count: int) -> tuple[int, int]:
+        passed = max(0, min(count, self.length - start))
+        return start + passed, passed
+
+
+def numbers_of(node: Any) -> Numbers:
+    """The indices of any node with random access that have elements."""
+    return node if isinstance(node, Numbers) else AllNumbers(node.length)
+
+
+# --- boxes of elements -------------------------------------------------------------------------------
+
+
+class MakesBoxes(abc.ABC):
+    """A node that makes boxes of its elements of other boxes of its parents' elements."""
+
+    @abc.abstractmethod
+    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
+        """What makes boxes of elements.
+
+        Returns:
+            The boxes of the elements of each parent that are needed, and the boxes that come of them,
+            which hold `boxes`. None if the node needs whole elements.
+        """
+
+
+class ReadsBoxes(abc.ABC):
+    """A node without parents that may make boxes of its elements alone."""
+
+    @abc.abstractmethod
+    def with_boxes(self, boxes: Boxes) -> Any:
+        """The node that makes only boxes of its elements; None if it cannot."""
+
+
+class KnowsGrid(abc.ABC):
+    """A node that knows the shapes of its elements where it does not know their dtypes."""
+
+    @abc.abstractmethod
+    def grid_spec(self) -> Spec:
+        """The spec of an element, whose dtypes may be others: see `grid_spec`."""
+
+
+def boxes_of_parents(node: Any, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
+    """What makes boxes of the elements of any node with parents: see `MakesBoxes`."""
+    if isinstance(node, MakesBoxes):
+        return node.boxes_of_parents(boxes)
+    return ([boxes] * len(node.parents), boxes) if node.keeps_elements else None
+
+
+def grid_spec(node: Any) -> Spec:
+    """The spec of an element of any node; where a local map declares none, dtypes may be others.
+
+    Raises:
+        PlanError: If shapes are not known before an element is made.
+    """
+    if isinstance(node, KnowsGrid):
+        return node.grid_spec()
+    parents = [functools.partial(grid_spec, parent) for parent in node.parents]
+    found: Spec = node.spec(specs.Lazy(parents))
+    return found
+
+
+# --- bad rows ----------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -30,6 +30,7 @@ from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, IntArray, Node, Where
+from windrow.transforms.nodes.following import as_last
 from windrow.transforms.nodes.idle import watch_of
 from windrow.transforms.nodes.index import IndexNode
 from windrow.transforms.nodes.regroup import BatchNode
@@ -281,7 +282,7 @@ class UnbatchNode(SpreadNode):
         batch = self._known_batch
         if batch is None or (size := batch.group_size) is None:
             return None
-        if batch.run_lanes is not None and batch.as_last.fixed_rows is None:
+        if batch.run_lanes is not None and as_last(batch).fixed_rows is None:
             return None  # each batch after the end of a lane has fewer rows
         before, given = position[:-1], position[-1]
         whole, rest = divmod(given + count, size)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from windrow.errors import PlanError
+from windrow.transforms.row_blocks import Step
 
 N = TypeVar("N")
 
@@ -38,19 +39,46 @@ class FollowsBatch:
         return self.keeps_elements
 
     @property
+    def run_lanes(self) -> tuple[Sequence[int], int] | None:
+        """The lanes of its parents that it runs, and their number; None where it joins none."""
+        return None
+
+
+class MakesBatches:
+    """A node that makes batches of elements of its parent, or one shard of each."""
+
+    @property
     def shard_names(self) -> str | None:
         """Names the shards of each batch that the node makes, and their number; None for whole batches."""
         return None
 
     @property
     def as_last(self) -> Any:
-        """A batch as it is before `joined`; else the node."""
+        """The batch as it is before `joined`."""
         return self
 
-    @property
-    def run_lanes(self) -> tuple[Sequence[int], int] | None:
-        """The lanes of its parents that it runs, and their number; None where it joins none."""
-        return None
+
+def sets_rows(node: Any) -> bool:
+    """Whether a batched function before a node gets the rows of one element of it."""
+    return node.group_size is not None or node.has_gaps
+
+
+def calls_on_rows(node: Any) -> bool:
+    """Whether a batched function is called, and no later batch sets its rows."""
+    if sets_rows(node):
+        return False
+    takes_groups = node.stream_step is Step.GROUPS
+    return takes_groups or any(calls_on_rows(parent) for parent in node.parents)
+
+
+def shard_names(node: Any) -> str | None:
+    """The names of the shards of each batch that a node makes; None for a node that makes none."""
+    return node.shard_names if isinstance(node, MakesBatches) else None
+
+
+def as_last(node: Any) -> Any:
+    """A batch as it is before `joined`; else the node."""
+    return node.as_last if isinstance(node, MakesBatches) else node
 
 
 def parents_of(node: Any) -> tuple[Any, ...]:
@@ -86,7 +114,7 @@ def check_shards(parents: Sequence[Any], node: Any = None, who: str = "") -> Non
             way += (
                 ", or write it as map(..., batched=True), which promises that rows are independent"
             )
-        elif node is not None and node.sets_rows:
+        elif node is not None and sets_rows(node):
             way = "call shard after it"
         raise PlanError(
             f"{who} comes after {shard.written}, which has only some rows of each batch; {way}"
@@ -116,9 +144,9 @@ def check_agreement(shard: Any, who: str) -> None:
 
 def shard_of(node: Any) -> Any:
     """The node of some rows of batches, whose elements are, or make, a node's; None for whole ones."""
-    while node.shard_names is None and node.parents:
+    while shard_names(node) is None and node.parents:
         node = node.parents[0]
-    return None if node.shard_names is None else node
+    return None if shard_names(node) is None else node
 
 
 def joins_lanes(of_one_lane: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -141,7 +169,7 @@ def joined(node: Any) -> Any:
 
 def as_written(node: Any) -> Any:
     """The stream that `joined` was called with."""
-    return _last_changed(node, lambda last: last.as_last)
+    return _last_changed(node, as_last)
 
 
 def _last_changed(node: Any, change: Callable[[Any], Any]) -> Any:

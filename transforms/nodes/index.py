@@ -25,9 +25,9 @@ from windrow.transforms.nodes.base import (
     Node,
     Where,
 )
-from windrow.transforms.nodes.dealing import runs_of
+from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt, runs_of
 from windrow.transforms.nodes.same import SameIndices, SameLength
-from windrow.transforms.nodes.whole_chain import earlier_source
+from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Step
@@ -66,7 +66,7 @@ class IndexNode(Node):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SeedNode(SameIndices, IndexNode):
+class SeedNode(GivesSeed, SameIndices, IndexNode):
     """Gives a seed to later nodes, which derive their own seeds from it."""
 
     keeps_epochs: ClassVar[bool] = True
@@ -171,7 +171,7 @@ class WindowShuffleNode(IndexNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SliceNode(IndexNode):
+class SliceNode(TakesFirst, IndexNode):
     """Offsets `start, start + step, ...` of each epoch of the parent."""
 
     start: int
@@ -254,7 +254,7 @@ class ReindexNode(IndexNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RepeatNode(IndexNode):
+class RepeatNode(DealtToLanes, IndexNode):
     """The epochs of the parent, end to end; the same epoch again where `reseed` is False."""
 
     keeps_epochs: ClassVar[bool] = True
@@ -294,11 +294,13 @@ class RepeatNode(IndexNode):
         return dataclasses.replace(self, parents=(self.parent.reseeded(),), reseed=True)
 
     def dealt(self, lanes: int) -> Node:
-        return self.over((self.parent.dealt(lanes),))
+        return self.over((dealt(self.parent, lanes),))
 
     def _dealt_epoch(self, epoch: int) -> IntArray | None:
         """The index at which each lane begins in an epoch, where lanes take runs of elements."""
-        starts = self.parent.lane_starts(epoch if self.reseed else 0) if self.length else None
+        if not self.length:
+            return None
+        starts = dealing_of(self.parent).lane_starts(epoch if self.reseed else 0)
         return None if starts is None else starts + epoch * self.parent.length
 
     def lane_indices(

@@ -15,7 +15,7 @@ from windrow.transforms.columns import PythonInts
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import IntArray, Node, Where
-from windrow.transforms.nodes.boxes import ReadsBoxes
+from windrow.transforms.nodes.dealing import ReadsBoxes
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import record_bytes
 from windrow.transforms.specs import Spec

@@ -17,6 +17,7 @@ import numpy as np
 
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import Node
+from windrow.transforms.nodes.dealing import numbers_of
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
 from windrow.transforms.nodes.streams import as_chain
 from windrow.transforms.row_blocks import Blocks, Feed, Inputs, Step, joined
@@ -27,7 +28,7 @@ class OwnRowsBatchNode(ShardBatchNode):
     """Batches of the rows of one shard. If it `counts`, its own integer is the number of the next row.
 
     Its parent gives the rows of the shard; where a batch has none of them, it gives the first row of
-    the batch (`Node.of_shard`).
+    the batch (`ToStreamNode.of_shard`).
     """
 
     counts: bool = True
@@ -54,9 +55,11 @@ class OwnRowsBatchNode(ShardBatchNode):
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
-        index, passed = self._rows_of_all.index_after(position[0], count * self.size)
+        index, passed = numbers_of(self._rows_of_all).index_after(position[0], count * self.size)
         if self.drop_remainder and passed % self.size:
-            index, passed = self._rows_of_all.index_after(position[0], passed - passed % self.size)
+            index, passed = numbers_of(self._rows_of_all).index_after(
+                position[0], passed - passed % self.size
+            )
         return Moved([index, *(n + passed for n in position[1:])], -(-passed // self.size))
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
@@ -64,7 +67,7 @@ class OwnRowsBatchNode(ShardBatchNode):
         ((low, high),) = self.slots()  # `of_own_rows` takes neighbours only
         feed = Feed(inputs.blocks(0, [index], high - low))
         while True:
-            index, rows = self._rows_of_all.index_after(index, self.size)
+            index, rows = numbers_of(self._rows_of_all).index_after(index, self.size)
             if not rows or (rows < self.size and self.drop_remainder):
                 return
             seen = [n + rows for n in seen]

@@ -24,7 +24,7 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.columns import rebuilt
 from windrow.transforms.locality import are_whole, array_leaves, children, some_of, whole_box
 from windrow.transforms.nodes.base import Indices, Node, Where
-from windrow.transforms.nodes.boxes import ReadsBoxes, boxes_of_parents, grid_spec
+from windrow.transforms.nodes.dealing import ReadsBoxes, boxes_of_parents, grid_spec
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.specs import Spec

@@ -31,6 +31,7 @@ from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
+from windrow.transforms.nodes.dealing import NumbersWithGaps
 from windrow.transforms.nodes.index import SliceNode
 from windrow.transforms.nodes.regroup import RegroupNode
 from windrow.transforms.nodes.whole_chain import EPOCHS, may_be_absent
@@ -134,7 +135,7 @@ class Pieces:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PlannedNode(RegroupNode):
+class PlannedNode(NumbersWithGaps, RegroupNode):
     """Groups of pieces of the parent's elements, planned in windows of `window` elements.
 
     Args:
@@ -151,10 +152,6 @@ class PlannedNode(RegroupNode):
 
     has_gaps: ClassVar[bool] = True
     who: ClassVar[str]
-
-    @property
-    def sets_rows(self) -> bool:
-        return True
 
     def count(self) -> int:
         at_least(1, self.window, f"{self.who}: window")

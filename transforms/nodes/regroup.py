@@ -31,7 +31,8 @@ from windrow.transforms.nodes.base import (
     Where,
     fewest,
 )
-from windrow.transforms.nodes.boxes import MakesBoxes
+from windrow.transforms.nodes.dealing import MakesBoxes
+from windrow.transforms.nodes.following import MakesBatches
 from windrow.transforms.nodes.index import first_elements
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -231,7 +232,7 @@ def _without_values(rows: Any) -> int:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BatchNode(MakesBoxes, RegroupNode):
+class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
     """Consecutive elements stacked; batches do not cross an epoch of a random-access parent."""
 
     size: int
@@ -275,6 +276,7 @@ class BatchNode(MakesBoxes, RegroupNode):
 
     @property
     def unapplied(self) -> BatchNode:
+        """The batch with the same rows that calls no function of the user."""
         return (
             self if self.batch_fn is None else dataclasses.replace(self, batch_fn=_without_values)
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from windrow.transforms.nodes.base import IntArray, Node
+from windrow.transforms.nodes.dealing import DealtToLanes, Numbers, dealing_of, dealt, numbers_of
 from windrow.transforms.specs import Spec
 
 
@@ -16,31 +17,31 @@ class SameLength(Node):
         return self.parent.length
 
 
-class SameIndices(SameLength):
+class SameIndices(DealtToLanes, Numbers, SameLength):
     """A node whose element `i` is made of element `i` of its parent, or is that element."""
 
     def indices_from(self, start: int, count: int) -> IntArray:
-        return self.parent.indices_from(start, count)
+        return numbers_of(self.parent).indices_from(start, count)
 
     def index_after(self, start: int, count: int) -> tuple[int, int]:
-        return self.parent.index_after(start, count)
+        return numbers_of(self.parent).index_after(start, count)
 
     def dealt(self, lanes: int) -> Node:
-        return self.over((self.parent.dealt(lanes),))
+        return self.over((dealt(self.parent, lanes),))
 
     def lane_starts(self, epoch: int) -> IntArray | None:
-        return self.parent.lane_starts(epoch)
+        return dealing_of(self.parent).lane_starts(epoch)
 
     def lane_indices(
         self, starts: IntArray, counts: IntArray, numbers: IntArray, lanes: int
     ) -> tuple[IntArray, IntArray]:
-        return self.parent.lane_indices(starts, counts, numbers, lanes)
+        return dealing_of(self.parent).lane_indices(starts, counts, numbers, lanes)
 
     def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
-        return self.parent.lane_of(indices, lanes)
+        return dealing_of(self.parent).lane_of(indices, lanes)
 
     def lane_elements(self, lane: int, lanes: int) -> int:
-        return self.parent.lane_elements(lane, lanes)
+        return dealing_of(self.parent).lane_elements(lane, lanes)
 
 
 class UnseenNode(SameIndices):

@@ -16,9 +16,15 @@ from windrow.transforms import columns, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes.base import STREAM, IntArray, Node, RowShare, Where
-from windrow.transforms.nodes.following import check_agreement, joined, shard_of
+from windrow.transforms.nodes.following import as_last, check_agreement, joined, shard_of
 from windrow.transforms.nodes.regroup import BatchNode
-from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of, topmost_batch
+from windrow.transforms.nodes.streams import (
+    as_batch,
+    as_chain,
+    chain_of_rows,
+    lanes_of,
+    topmost_batch,
+)
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step, groups
 from windrow.transforms.tables import Listed, Table
@@ -66,7 +72,7 @@ class ShardBatchNode(BatchNode):
 
     @property
     def written(self) -> str:
-        return ".".join(filter(None, [super().written, self.taken_part]))
+        return ".".join(filter(None, [super().written, self._taken_part]))
 
     @property
     def shard_names(self) -> str | None:
@@ -74,7 +80,7 @@ class ShardBatchNode(BatchNode):
         return f"{parts}/{self.shards}" if self.shards > 1 else None
 
     @property
-    def taken_part(self) -> str:
+    def _taken_part(self) -> str:
         if self.shards == 1:
             return ""
         own = self.parts[0] if len(self.parts) == 1 else self.parts
@@ -121,7 +127,10 @@ class ShardBatchNode(BatchNode):
     def of_own_rows(self) -> Node | None:
         """The stream of the shard's rows alone; None if the rows of others must be made, too."""
         ranges = self.slots()
-        return self.parent.of_shard(RowShare(self.size, *ranges[0])) if len(ranges) == 1 else None
+        chain = as_chain(self.parent)
+        if chain is None or len(ranges) > 1:
+            return None
+        return chain.of_shard(RowShare(self.size, *ranges[0]))
 
     def to_rows(self, at: Positions) -> tuple[Positions, IntArray]:
         """The parent's positions for the rows of the shard, and the bounds of each batch in them.
@@ -332,7 +341,7 @@ def unshared(node: Node, who: str) -> tuple[Node, BatchParts | None]:
     check_agreement(shard, who)
     made: dict[int, Node] = {}
     for each in node.parents_first():
-        last = as_batch(each.as_last)
+        last = as_batch(as_last(each))
         if last is not None and last.shards > 1:
             made[id(each)] = joined(another_batch(last, BatchNode))
         else:

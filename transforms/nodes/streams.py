@@ -33,7 +33,7 @@ from windrow.transforms.nodes.base import (
     Where,
     WorkerSettings,
 )
-from windrow.transforms.nodes.boxes import MakesBoxes
+from windrow.transforms.nodes.dealing import MakesBoxes, dealing_of, numbers_of
 from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
@@ -65,8 +65,8 @@ class ToStreamNode(MakesBoxes, Node):
 
     Its own integer is the index of the next element. The engine reads them: see
     `windrow.engine.read_batches`. Each of several `lanes` takes a part of the elements:
-    `Node.lane_indices`. With `lane` it stands for the elements of one of them. With `share` it has some
-    rows of each batch: see `Node.of_shard`.
+    `DealtToLanes`. With `lane` it stands for the elements of one of them. With `share` it has some
+    rows of each batch: see `of_shard`.
     """
 
     read_options: ReadOptions
@@ -116,7 +116,7 @@ class ToStreamNode(MakesBoxes, Node):
             return found
         most = found.high
         if self.lane is not None and not math.isinf(most):
-            most = self.parent.lane_elements(self.lane, self.lanes)
+            most = dealing_of(self.parent).lane_elements(self.lane, self.lanes)
         gaps = may_be_absent(self.parent) and not self.allow_nones
         return Amount(0, most) if gaps else Amount.exactly(most)
 
@@ -128,6 +128,10 @@ class ToStreamNode(MakesBoxes, Node):
         return None if self.parent.has_gaps else ([boxes], boxes)
 
     def of_shard(self, share: RowShare) -> Node | None:
+        """The stream of some rows of each batch, which no other rows are made for; None if it needs all.
+
+        Where a batch has none of them, the stream has the batch's first row. It begins with a batch.
+        """
         # Where indices have gaps, rows are planned: none of them is absent.
         is_planned = self.parent.has_gaps and self.lanes == 1
         return dataclasses.replace(self, share=share) if is_planned else None
@@ -151,12 +155,12 @@ class ToStreamNode(MakesBoxes, Node):
             return None
         index, lane = position[0], moves.lane
         if lane is None:
-            index, passed = self.parent.index_after(index, count)
+            index, passed = numbers_of(self.parent).index_after(index, count)
             return Moved([index], passed)
         passed = 0
         while passed < count:
             wanted = min(_AT_ONCE, count - passed)
-            found, _ = self.parent.lane_indices(
+            found, _ = dealing_of(self.parent).lane_indices(
                 np.array([index]), np.array([wanted]), np.array([lane]), self.lanes
             )
             if len(found):

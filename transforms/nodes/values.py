@@ -17,7 +17,7 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
-from windrow.transforms.nodes.boxes import KnowsGrid, MakesBoxes, grid_spec
+from windrow.transforms.nodes.dealing import KnowsGrid, MakesBoxes, grid_spec
 from windrow.transforms.nodes.same import SameIndices
 from windrow.transforms.nodes.whole_chain import follows_batch
 from windrow.transforms.positions import Positions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import hashlib
 import itertools
 from typing import Any, Final
@@ -17,6 +18,27 @@ from windrow.transforms.nodes.following import as_written
 # Lanes have other elements in each epoch of a shuffle. If one element of an epoch gives a row, a lane
 # that took the elements of 16 epochs has missed it with a probability of e**-16.
 EPOCHS: Final = 16
+
+
+class GivesSeed(abc.ABC):
+    """A node that gives a seed to the nodes after it."""
+
+    @property
+    @abc.abstractmethod
+    def given_seed(self) -> int:
+        """The seed."""
+
+
+class TakesFirst(abc.ABC):
+    """A node that may take the first elements of a source."""
+
+    @property
+    @abc.abstractmethod
+    def earlier_label(self) -> str | None:
+        """The label of the source when it had no more elements than the node takes.
+
+        None if the node takes other elements, or the source does not know.
+        """
 
 
 def as_node(value: object) -> Node | None:
@@ -50,7 +72,7 @@ def default_seed(node: Node) -> int | None:
     found: list[tuple[int, int]] = []
     queue: list[tuple[Node, int]] = [(node, 1)]
     for before, depth in queue:  # grows while it is walked: breadth first
-        if before.given_seed is not None:
+        if isinstance(before, GivesSeed):
             found.append((before.given_seed, depth))
         else:
             queue.extend((parent, depth + before.seed_depth) for parent in before.parents)
@@ -118,7 +140,7 @@ def fingerprint_of(node: Node, batch: Node | None, *, earlier: bool = False) -> 
 def _canonical(node: Node, *, earlier: bool) -> str:
     if node.is_unseen:
         return _canonical(node.parent, earlier=earlier)
-    before = node.earlier_label if earlier else None
+    before = node.earlier_label if earlier and isinstance(node, TakesFirst) else None
     if before is not None:
         return f"{before}#{node.length}()"
     inside = ",".join(_canonical(parent, earlier=earlier) for parent in node.parents)

@@ -115,13 +115,17 @@ def _later(run: DryRun, source: Any, costs: SourceCosts) -> SourceCosts:
     if all(own.ahead.room.fits for own in parts):
         most = 0 if all(own.is_kept for own in parts) else 1
         found, least = costs.times(most), 0
-    reads, stored, decoded = (
-        own and Amount(own.low * least, own.high)
-        for own in (found.reads, found.stored_bytes, found.decoded_bytes)
-    )
     return dataclasses.replace(
-        costs, reads=reads, stored_bytes=stored, decoded_bytes=decoded, hits=estimated(costs).hits
+        costs,
+        reads=_from(least, found.reads),
+        stored_bytes=found.stored_bytes and _from(least, found.stored_bytes),
+        decoded_bytes=found.decoded_bytes and _from(least, found.decoded_bytes),
+        hits=estimated(costs).hits,
     )
+
+
+def _from(least: int, amount: Amount) -> Amount:
+    return Amount(amount.low * least, amount.high)
 
 
 def costs_of(run: DryRun, node: Node, *, is_parted: bool) -> Iterator[SourceCosts]:

@@ -1,1 +1,0 @@
-from loader.explain.null_executor import *

@@ -1,1 +1,0 @@
-from loader.explain.prediction import *

@@ -141,7 +141,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.inspection": 1791,
     "windrow.verification": 1140,
     "windrow.formats": 612,
-    "windrow.reporting": 1473,
+    "windrow.reporting": 884,
     "windrow.cli": 1546,
     "windrow.converters": 250,
 }

@@ -1,7 +1,7 @@
 """Builds the sdist and the wheel into `dist/` and tries them as a new user meets them.
 
 1. The wheel is built from the sdist, so the sdist is complete enough to build from.
-2. The wheel holds the modules of the four folders, `py.typed`, the native core where cargo can build
+2. The wheel holds the modules of the four folders, `DATA`, the native core where cargo can build
    it, and nothing else.
 3. The sdist holds every file of the examples, tests, benchmarks, tools and stubs, and of the crate.
 4. In a clean environment with no extras, and from a directory outside the checkout, the wheel
@@ -28,6 +28,7 @@ from pathlib import Path
 from tools.forward_types import ROOT, modules, package_folders
 
 CRATE = ROOT / "loader" / "core" / "native"
+DATA = ("py.typed", "reporting/report.html")  # files of packages that are not modules
 CORE = "windrow/core/_native.abi3.so"
 # PYTHONPATH could offer the checkout's modules in place of what was installed.
 ENVIRONMENT = {
@@ -123,9 +124,9 @@ def compare(what: str, wanted: set[str], got: set[str]) -> None:
 
 
 def check_wheel(wheel: Path) -> None:
-    """Check that the wheel holds the modules, `py.typed` and the native core, and nothing else."""
+    """Check that the wheel holds the modules, `DATA` and the native core, and nothing else."""
     folders = package_folders()
-    wanted = {"windrow/py.typed"} | ({CORE} if shutil.which("cargo") else set())
+    wanted = {f"windrow/{path}" for path in DATA} | ({CORE} if shutil.which("cargo") else set())
     for name, path in modules().items():
         package = name if name in folders else name.rpartition(".")[0]
         wanted.add(f"{package.replace('.', '/')}/{path.name}")
@@ -136,7 +137,7 @@ def check_wheel(wheel: Path) -> None:
 
 def check_sdist(sdist: Path) -> None:
     """Check that the sdist holds the modules, and all files beside them that a user may run."""
-    wanted = {path.as_posix() for path in modules().values()} | {"loader/py.typed"}
+    wanted = {path.as_posix() for path in modules().values()} | {f"loader/{path}" for path in DATA}
     for folder in (*(ROOT / name for name in SOURCE_FOLDERS), CRATE):
         wanted.update(
             path.relative_to(ROOT).as_posix()

@@ -1,114 +1,113 @@
 """The charts of a report: figures for Plotly, each with a description for readers who do not see it.
 
-The page sets the colours of text and grid, since it knows whether it is light or dark. Only lines, bars
-and dots have colours of their own, which are visible on both.
+The page sets the colours of text and grid, since it knows whether it is light or dark. Only lines and
+bars have colours of their own, which are visible on both.
 
-Invariant: numbers are finite, and a chart has as many points as its caption says.
+Invariant: figures are plain values with finite numbers, and names in them are escaped, since Plotly
+parses names as HTML.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import html
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from windrow.core.optional_imports import optional
 from windrow.core.text import counted, shortened
-from windrow.reporting.html import chart
 from windrow.stats.costs import Amount, SourceCosts, known
-from windrow.stats.stats import BlockTimes, Stats
-
-FloatArray = npt.NDArray[np.float64]
+from windrow.stats.stats import Stats
 
 _READING: Final = "#3f8ecf"
 _MAPPING: Final = "#d9822b"
 _WAITING: Final = "#c2528b"
 _LOOP: Final = "#3a9a6c"
 _PREDICTED: Final = "#8b9bb0"
-_MARK: Final = "#7a828c"
 _MOST_BARS: Final = 14
 # Shorter parts of the time do not get a bar of their own.
 _SEEN: Final = 0.005
+# Times above this quantile are cut off: the first batch may take a hundred times as long as others.
+_TYPICAL: Final = 0.98
 
 MANY: Final = {"batch": "batches", "element": "elements"}
 
-# Times above this quantile are cut off: the first batch may take a hundred times as long as others.
-_TYPICAL: Final = 0.98
-_MOST_COUNTED: Final = 1_000
-# Blocks that a timeline keeps; the last elements that the loop was given may be missing from it.
-_KEPT_BLOCKS: Final = 1_000
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart that the page draws.
+
+    Args:
+        name: Its id in the page.
+        figure: The `data` and `layout` for Plotly.
+        height_px: Its height; its width follows the page.
+        alt: What it shows, as text.
+        caption: The line below it.
+    """
+
+    name: str
+    figure: Mapping[str, Any]
+    height_px: int
+    alt: str
+    caption: str
 
 
-def _plotly(module: str) -> Any:
-    return optional(f"plotly.{module}", "windrow.report", "report")
-
-
-def library() -> str:
-    """Return the JavaScript that draws the charts."""
-    found: str = _plotly("offline").get_plotlyjs()
-    # Nothing in it may end the script that holds it.
-    return found.replace("</script", "<\\/script")
-
-
-# --- time ----------------------------------------------------------------------------------------
-
-
-def timeline_chart(stats: Stats, what: str) -> str:
+def timeline_chart(stats: Stats, what: str) -> Chart:
     """Draw milliseconds per element of reading, mapping and waiting, one below the other.
 
     Args:
-        stats: Figures with a timeline of at least one block.
+        stats: Statistics with a timeline of at least one block.
         what: The word for an element.
     """
     blocks = stats.timeline
-    lanes = {
-        "reading": (_READING, _per_element([block.reading_s for block in blocks], blocks)),
-        "mapping": (_MAPPING, _per_element([block.mapping_s for block in blocks], blocks)),
-        "the loop waits": (_WAITING, _per_element([block.waited_s for block in blocks], blocks)),
+    counts = np.array([max(1, block.elements) for block in blocks])
+    spent = {
+        "reading": (_READING, [block.reading_s for block in blocks]),
+        "mapping": (_MAPPING, [block.mapping_s for block in blocks]),
+        "the loop waits": (_WAITING, [block.waited_s for block in blocks]),
     }
-    ends = np.cumsum([block.elements for block in blocks]).astype(np.float64)
-    edges = np.concatenate([[0.0], ends])
-    if len(blocks) >= _KEPT_BLOCKS:  # earlier ones are forgotten
-        edges += max(0.0, stats.elements - ends[-1])
+    lanes = {name: (colour, 1e3 * np.array(s) / counts) for name, (colour, s) in spent.items()}
+    edges = np.concatenate([[0], np.cumsum([block.elements for block in blocks])])
+    edges += max(0, stats.elements - int(edges[-1]))  # earlier blocks are forgotten
     most = max(float(values.max()) for _, values in lanes.values())
-    counts = [min(max(1, block.elements), _MOST_COUNTED) for block in blocks]
+    each = np.minimum(counts, 1_000)  # a block counts as its elements
     usual = max(
-        float(np.quantile(np.repeat(values, counts), _TYPICAL)) for _, values in lanes.values()
+        float(np.quantile(np.repeat(values, each), _TYPICAL)) for _, values in lanes.values()
     )
     limit = usual * 1.4 if 0 < usual * 3 < most else most * 1.08 or 1.0
-    figure = _plotly("subplots").make_subplots(
-        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=list(lanes)
-    )
-    for row, (name, (colour, values)) in enumerate(lanes.items(), 1):
-        # A step for each block, and one more point to end the last.
-        steps = np.append(values, values[-1])
-        line = {"shape": "hv", "width": 1.2, "color": colour}
-        hover = f"{what} %{{x}}<br>{name}: %{{y:.3~f}} ms<extra></extra>"
-        figure.add_scatter(
-            x=edges, y=steps, mode="lines", line=line, fill="tozeroy", row=row, col=1,
-            name=name, hovertemplate=hover, fillcolor=_faint(colour),
+    data, layout = [], _layout(left=64)
+    shared = layout["yaxis"]
+    for number, (name, (colour, values)) in enumerate(lanes.items(), 1):
+        top = 1.26 - number / 3
+        data.append(
+            {
+                "type": "scatter", "mode": "lines", "fill": "tozeroy", "name": name,
+                "x": edges.tolist(), "y": [*values.tolist(), float(values[-1])],
+                "line": {"shape": "hv", "width": 1.2, "color": colour}, "fillcolor": f"{colour}59",
+                "xaxis": "x", "yaxis": f"y{number}",
+                "hovertemplate": f"{what} %{{x}}<br>{name}: %{{y:.3~f}} ms<extra></extra>",
+            }
         )  # fmt: skip
-        figure.update_yaxes(range=[0, limit], row=row, col=1, nticks=4, ticksuffix=" ms")
-    figure.update_xaxes(title_text=f"{what} given to the loop", row=3, col=1)
-    for annotation in figure.layout.annotations:
-        annotation.update(x=0, xanchor="left", font={"size": 13})
+        layout["yaxis" if number == 1 else f"yaxis{number}"] = {
+            **shared, "range": [0, limit], "nticks": 4, "ticksuffix": " ms",
+            "domain": [max(0.0, 1 - number / 3), top],
+        }  # fmt: skip
+        layout["annotations"].append(
+            {
+                "text": name, "x": 0, "y": top, "xref": "paper", "yref": "paper",
+                "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 13},
+            }
+        )  # fmt: skip
+    layout["xaxis"] |= {"title": {"text": f"{what} given to the loop"}, "anchor": "y3"}
     totals = "; ".join(
         f"{name} {in_time(float(values.mean()) / 1e3)}" for name, (_, values) in lanes.items()
     )
-    first, last = edges[0], edges[-1]
-    span = (
-        f"{MANY[what]} {round(first):,} to {round(last) - 1:,}"
-        if last - first > 1
-        else f"one {what}"
-    )
     cut = f" Beyond the scale: up to {in_time(most / 1e3)}." if most > limit else ""
-    return chart(
+    span = f"{MANY[what]} {edges[0]:,} to {edges[-1] - 1:,}"
+    return Chart(
         "timeline",
-        _dressed(figure, left=64),
+        {"data": data, "layout": layout},
         430,
         f"Time per {what} over {span}, on average: {totals}.",
         f"Time per {what}, for {span} in {counted(len(blocks), 'block')}. Reading and mapping run"
@@ -117,65 +116,101 @@ def timeline_chart(stats: Stats, what: str) -> str:
     )
 
 
-def _per_element(times_s: Sequence[float], blocks: Sequence[BlockTimes]) -> FloatArray:
-    return np.array(
-        [
-            1e3 * time_s / max(1, block.elements)
-            for time_s, block in zip(times_s, blocks, strict=True)
-        ]
-    )
-
-
-def activities_chart(stats: Stats) -> str:
+def activities_chart(stats: Stats) -> Chart:
     """Draw how the loop and the loader spent their time."""
-    named = [("the loop's own work", stats.loop_s, _LOOP)]
-    waits = {
-        name: spent
-        for name, spent in stats.waited_for.items()
-        if spent > max(_SEEN * stats.passed_s, 0.1 * _SEEN * stats.waited_s)
-    }
-    named += [(f"waits for {name}", spent, _WAITING) for name, spent in waits.items()]
-    if not waits:
-        named.append(("waits for data", stats.waited_s, _WAITING))
-    named.append(("reading", stats.reading_s, _READING))
-    named += [(name, spent, _MAPPING) for name, spent in stats.mapping_s.items()]
-    named.append(("all is ready, no room for more", stats.blocked_s, _PREDICTED))
-    shown = named[:_MOST_BARS]
-    # Plotly parses names as HTML.
-    names = [html.escape(shortened(name, 30), quote=False) for name, _, _ in shown]
-    passed_s = stats.passed_s or 1.0
-    longest_s = max(spent for _, spent, _ in shown) or 1.0
-    figure = _plotly("graph_objects").Figure()
-    figure.add_bar(
-        orientation="h",
-        y=list(range(len(shown))),
+    least = max(_SEEN * stats.passed_s, 0.1 * _SEEN * stats.waited_s)
+    waits = {name: s for name, s in stats.waited_for.items() if s > least}
+    waits = waits or {"data": stats.waited_s}
+    named = [
+        ("the loop's own work", stats.loop_s, _LOOP),
+        *((f"waits for {name}", spent, _WAITING) for name, spent in waits.items()),
+        ("reading", stats.reading_s, _READING),
+        *((name, spent, _MAPPING) for name, spent in stats.mapping_s.items()),
+        ("all is ready, no room for more", stats.blocked_s, _PREDICTED),
+    ][:_MOST_BARS]
+    names = [html.escape(shortened(name, 30), quote=False) for name, _, _ in named]
+    longest_s = max(spent for _, spent, _ in named) or 1.0
+    bars = {
+        "type": "bar", "orientation": "h", "cliponaxis": False, "textangle": 0, "customdata": names,
+        # Rows go by number, since two names may be shortened to the same string.
+        "y": list(range(len(named))),
         # Plotly draws neither bar nor text for a length of 0.
-        x=[max(spent, 1e-6 * longest_s) for _, spent, _ in shown],
-        text=[f"{in_time(spent)}, {spent / passed_s:.0%}" for _, spent, _ in shown],
+        "x": [max(spent, 1e-6 * longest_s) for _, spent, _ in named],
+        "text": [
+            f"{in_time(spent)}, {spent / (stats.passed_s or 1.0):.0%}" for _, spent, _ in named
+        ],
         # The text fits on one side or the other, also on a phone.
-        textposition=["inside" if spent > 0.5 * longest_s else "outside" for _, spent, _ in shown],
-        textangle=0,
-        marker={"color": [colour for _, _, colour in shown]},
-        customdata=names,
-        hovertemplate="%{customdata}: %{text}<extra></extra>",
-        cliponaxis=False,
-    )
-    # Rows go by number, since two names may be shortened to the same string.
-    figure.update_yaxes(
-        autorange="reversed", automargin=True, tickvals=list(range(len(shown))), ticktext=names
-    )
-    figure.update_xaxes(
-        range=[0, longest_s * 1.04], tickformat="~s", ticksuffix="s", nticks=5, tickangle=0
-    )
-    parts = "; ".join(f"{name} {in_time(spent)}" for name, spent, _ in shown)
-    return chart(
+        "textposition": ["inside" if s > 0.5 * longest_s else "outside" for _, s, _ in named],
+        "marker": {"color": [colour for _, _, colour in named]},
+        "hovertemplate": "%{customdata}: %{text}<extra></extra>",
+    }  # fmt: skip
+    layout = _layout(left=10)
+    layout["yaxis"] |= {"autorange": "reversed", "tickvals": bars["y"], "ticktext": names}
+    layout["xaxis"] |= {
+        "range": [0, longest_s * 1.04],
+        "tickformat": "~s",
+        "ticksuffix": "s",
+        "nticks": 5,
+    }
+    parts = "; ".join(f"{name} {in_time(spent)}" for name, spent, _ in named)
+    return Chart(
         "activities",
-        _dressed(figure, left=10),
-        90 + 34 * len(shown),
+        {"data": [bars], "layout": layout},
+        90 + 34 * len(named),
         f"Where {in_time(stats.passed_s)} went: {parts}.",
         f"Time spent in the {in_time(stats.passed_s)} since the first request. The loop (first"
         " rows) and the loader (the others) work at the same time, the loader on several threads.",
     )
+
+
+def bytes_chart(
+    predicted: Sequence[SourceCosts], measured: Sequence[SourceCosts], what: str, note: str
+) -> Chart:
+    """Draw the bytes per element of all sources: stored, decoded and delivered.
+
+    Args:
+        predicted: Predicted costs per element.
+        measured: Measured costs per element; empty if nothing was measured.
+        what: The word for an element.
+        note: What a reader must know to compare the two.
+    """
+    sums = {"predicted": _sums(predicted)} | ({"measured": _sums(measured)} if measured else {})
+    # A source in memory stores and decodes nothing.
+    kinds = [kind for kind in sums["predicted"] if any(s[kind].high for s in sums.values())]
+    data = [
+        {
+            "type": "bar", "orientation": "h", "name": name, "cliponaxis": False, "y": kinds,
+            "x": [found[kind].middle for kind in kinds],
+            "text": [found[kind].in_units() for kind in kinds],
+            "marker": {"color": colour}, "hovertemplate": "%{y}: %{text}",
+        }
+        for (name, found), colour in zip(sums.items(), (_PREDICTED, _READING), strict=False)
+    ]  # fmt: skip
+    layout = _layout(left=10, top=34)
+    layout["yaxis"] |= {"autorange": "reversed", "type": "category"}
+    layout["xaxis"] |= {
+        "title": {"text": f"bytes per {what}"}, "tickformat": "~s", "ticksuffix": "B",
+        "rangemode": "tozero",
+    }  # fmt: skip
+    layout |= {"barmode": "group", "showlegend": len(data) > 1}
+    parts = "; ".join(
+        f"{kind} {name} {found[kind].in_units()}" for name, found in sums.items() for kind in kinds
+    )
+    return Chart(
+        "bytes",
+        {"data": data, "layout": layout},
+        120 + 31 * len(data) * max(1, len(kinds)),
+        f"Bytes per {what}: {parts}.",
+        f"Bytes per {what}, all sources together. {note}".strip(),
+    )
+
+
+def _sums(costs: Sequence[SourceCosts]) -> dict[str, Amount]:
+    """Sum the bytes of all sources by kind; an unknown amount counts as 0."""
+    return {
+        kind: sum((known(getattr(c, f"{kind}_bytes")) for c in costs), start=Amount.exactly(0))
+        for kind in ("stored", "decoded", "delivered")
+    }
 
 
 def in_time(seconds: float) -> str:
@@ -186,93 +221,21 @@ def in_time(seconds: float) -> str:
     return "0 s" if seconds <= 0 else f"{seconds * 1e9:.3g} ns"
 
 
-# --- bytes ---------------------------------------------------------------------------------------
-
-
-def bytes_chart(
-    predicted: Sequence[SourceCosts], measured: Sequence[SourceCosts], what: str, note: str
-) -> str:
-    """Draw the bytes per element of all sources: stored, decoded and delivered.
-
-    Args:
-        predicted: Predicted costs per element.
-        measured: Measured costs per element; empty if nothing was measured.
-        what: The word for an element.
-        note: What a reader must know to compare the two.
-    """
-    bars = {"predicted": _sums(predicted)} | ({"measured": _sums(measured)} if measured else {})
-    # A source in memory stores and decodes nothing.
-    seen = {kind for sums in bars.values() for kind, amount in sums.items() if amount.high}
-    bars = {
-        name: {kind: amount for kind, amount in sums.items() if kind in seen}
-        for name, sums in bars.items()
+def _layout(*, left: int, top: int = 28) -> dict[str, Any]:
+    """The layout that all charts share, with the background and the font of the page."""
+    axis = {"automargin": True, "zeroline": False, "gridcolor": "#888"}
+    # Invisible ticks keep the labels off the bars.
+    ticks = {"ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0,0,0,0)"}
+    return {
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, -apple-system, Segoe UI, sans-serif", "size": 12},
+        "margin": {"l": left, "r": 14, "t": top, "b": 44},
+        "hovermode": "closest",
+        "dragmode": "zoom",
+        "showlegend": False,
+        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "annotations": [],
+        "xaxis": {**axis, "title": {"standoff": 8}, "nticks": 6, "tickangle": 0},
+        "yaxis": {**axis, **ticks},
     }
-    figure = _plotly("graph_objects").Figure()
-    parts = []
-    for (name, sums), colour in zip(bars.items(), (_PREDICTED, _READING), strict=False):
-        middles = [amount.middle for amount in sums.values()]
-        spans = [(amount.high - amount.low) / 2 for amount in sums.values()]
-        labels = [amount.in_units() for amount in sums.values()]
-        parts += [f"{kind} {name} {label}" for kind, label in zip(sums, labels, strict=True)]
-        figure.add_bar(
-            orientation="h", name=name, y=list(sums), x=middles, text=labels, cliponaxis=False,
-            textposition="auto", marker={"color": colour}, hovertemplate="%{y}: %{text}",
-            insidetextanchor="start",  # off the marks of intervals
-            error_x={"type": "data", "array": spans, "visible": any(spans), "color": _MARK},
-        )  # fmt: skip
-    figure.update_yaxes(autorange="reversed", automargin=True, type="category")
-    figure.update_xaxes(
-        title_text=f"bytes per {what}", tickformat="~s", ticksuffix="B", rangemode="tozero",
-        nticks=6, tickangle=0,
-    )  # fmt: skip
-    figure.update_layout(barmode="group", showlegend=len(bars) > 1)
-    return chart(
-        "bytes",
-        _dressed(figure, left=10, top=34),
-        80 + 62 * len(bars) * max(1, len(bars["predicted"])) // 2 + 40,
-        f"Bytes per {what}: {'; '.join(parts)}.",
-        f"Bytes per {what}, all sources together. {note}".strip(),
-    )
-
-
-def _sums(costs: Sequence[SourceCosts]) -> dict[str, Amount]:
-    """Sum the bytes of all sources by kind; a kind that one of them does not report is left out."""
-    stored = [each.stored_bytes for each in costs]
-    found = {}
-    if stored and None not in stored:
-        found["stored"] = sum((s for s in stored if s is not None), start=Amount.exactly(0))
-    found["decoded"] = sum((known(each.decoded_bytes) for each in costs), start=Amount.exactly(0))
-    found["delivered"] = sum(
-        (known(each.delivered_bytes) for each in costs), start=Amount.exactly(0)
-    )
-    return found
-
-
-# --- all -----------------------------------------------------------------------------------------
-
-
-def _faint(colour: str) -> str:
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.35)"
-
-
-def _dressed(figure: Any, *, left: int, top: int = 28, right: int = 14) -> dict[str, Any]:
-    """Return a figure as plain values, with the background and the font of the page."""
-    figure.update_layout(
-        template="none",
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": "system-ui, -apple-system, Segoe UI, sans-serif", "size": 12},
-        margin={"l": left, "r": right, "t": top, "b": 44},
-        hovermode="closest",
-        dragmode="zoom",
-        legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
-    )
-    if figure.layout.showlegend is None:
-        figure.update_layout(showlegend=False)
-    figure.update_xaxes(automargin=True, zeroline=False, gridcolor="#888", title_standoff=8)
-    figure.update_yaxes(zeroline=False, gridcolor="#888")
-    # Invisible ticks keep the labels off the bars and dots.
-    figure.update_yaxes(ticks="outside", ticklen=6, tickcolor="rgba(0,0,0,0)")
-    values: dict[str, Any] = json.loads(figure.to_json())
-    return values

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,6 @@ from windrow.base import first_iterator
 from windrow.core.text import counted, in_units, shortened
 from windrow.inspection.content import content_of, example_of, picture_of
 from windrow.inspection.pictures import drawable, grid
-from windrow.reporting.html import table, text
 from windrow.transforms.nodes import STREAM, Node, ToStreamNode, as_chain
 from windrow.transforms.options import ReadOptions
 
@@ -40,16 +39,38 @@ class ElementSample:
     """Some elements, or rows of batches.
 
     Args:
-        places: The number of each element, and its row; None for the row of a whole element.
+        places: The name of each.
         elements: The leaves of each, by name.
         error: The error that ended the sample; '' without an error.
         size_bytes: Bytes of the whole first element; None if unknown.
     """
 
-    places: tuple[tuple[int, int | None], ...] = ()
+    places: tuple[str, ...] = ()
     elements: tuple[Leaves, ...] = ()
     error: str = ""
     size_bytes: int | None = None
+
+    @property
+    def drawn(self) -> list[str]:
+        """The names of the leaves that are drawn."""
+        first = self.elements[0] if self.elements else {}
+        return [name for name, value in first.items() if _is_drawn(value)][:_MOST_GRIDS]
+
+    def grids(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the name, a description and the pictures of each drawn leaf, as PNG in base64."""
+        for name in self.drawn:
+            values = [_drawable(leaves.get(name)) for leaves in self.elements]
+            data = base64.b64encode(grid(values, self.places)).decode()
+            yield _shown(name) or "elements", _description(self.elements[0][name]), data
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """The names of the other leaves, and for each element its name and their values."""
+        names = [name for name in self.elements[0] if name not in self.drawn][:_MOST_COLUMNS]
+        rows = [
+            [place, *(_short(leaves.get(name)) for name in names)]
+            for place, leaves in zip(self.places, self.elements, strict=True)
+        ]
+        return [_shown(name) or "value" for name in names], rows
 
 
 def sample_of(node: Node, count: int) -> ElementSample:
@@ -57,7 +78,7 @@ def sample_of(node: Node, count: int) -> ElementSample:
 
     They are made in this thread: no worker is started, and nothing is prefetched.
     """
-    places: list[tuple[int, int | None]] = []
+    places: list[str] = []
     found: list[Leaves] = []
     size_bytes = None
     # Rows of the first batches show as much as batches.
@@ -71,7 +92,7 @@ def sample_of(node: Node, count: int) -> ElementSample:
                 rows = _rows(element, count - len(found)) if batched else None
                 here = [element] if rows is None else rows
                 for row, value in enumerate(here):
-                    places.append((number, None if rows is None else row))
+                    places.append(f"element {number}" + ("" if rows is None else f", row {row}"))
                     found.append(dict(_leaves(value, "")))
                 if number == 0:
                     size_bytes = _size_bytes(element)
@@ -84,29 +105,6 @@ def sample_of(node: Node, count: int) -> ElementSample:
     return ElementSample(tuple(places), tuple(found), size_bytes=size_bytes)
 
 
-def sample_html(sample: ElementSample) -> Iterator[str]:
-    """Yield the elements as HTML: pictures and a table."""
-    if sample.error:
-        place = f"element {len(sample.elements)}" if not sample.elements else "the next element"
-        yield f'<p class="soft lines">Making {place} failed. {text(sample.error)}</p>'
-    if not sample.elements:
-        if not sample.error:
-            yield '<p class="soft">There is no element.</p>'
-        return
-    first = sample.elements[0]
-    names = [_place(place) for place in sample.places]
-    drawn = [name for name, value in first.items() if _is_drawn(value)][:_MOST_GRIDS]
-    for name in drawn:
-        values = [_drawable(leaves.get(name)) for leaves in sample.elements]
-        shown = _shown(name) or "elements"
-        data = base64.b64encode(grid(values, names)).decode()
-        yield f"<h3>{text(shown)} <span class='soft'>{text(_description(first[name]))}</span></h3>"
-        yield f'<p><img class="grid" alt="{text(shown)}" src="data:image/png;base64,{data}"></p>'
-    others = [name for name in first if name not in drawn]
-    if others:
-        yield _as_table(names, sample, others[:_MOST_COLUMNS])
-
-
 # --- elements ------------------------------------------------------------------------------------
 
 
@@ -117,11 +115,6 @@ def _here(node: Node, options: ReadOptions) -> Node:
     if (chain := as_chain(node)) is not None:
         return dataclasses.replace(chain, read_options=options)
     return node.over(tuple(_here(parent, options) for parent in node.parents))
-
-
-def _place(place: tuple[int, int | None]) -> str:
-    element, row = place
-    return f"element {element}" if row is None else f"element {element}, row {row}"
 
 
 def _size_bytes(element: Any) -> int | None:
@@ -264,11 +257,3 @@ def _description(value: Any) -> str:
         return type(value).__name__
     shape = " x ".join(map(str, array.shape))
     return f"{shape} {array.dtype}, {in_units(array.nbytes)}" if shape else str(array.dtype)
-
-
-def _as_table(places: Sequence[str], sample: ElementSample, names: Sequence[str]) -> str:
-    rows = [
-        [place, *(_short(leaves.get(name)) for name in names)]
-        for place, leaves in zip(places, sample.elements, strict=True)
-    ]
-    return table("The first elements", ["", *(_shown(name) or "value" for name in names)], rows)

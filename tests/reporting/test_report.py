@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -23,17 +24,16 @@ from tests.report_pages import (
     Odd,
     Page,
     Told,
-    brighter,
     chain_of_pictures,
     chain_of_tokens,
     measured,
 )
 from windrow import IterDataset, MapDataset
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, PlanError
-from windrow.reporting.charts import activities_chart, in_time
+from windrow.reporting.charts import Chart, activities_chart, in_time
 from windrow.reporting.elements import sample_of
-from windrow.reporting.html import chart, page, table
-from windrow.reporting.plan import plan_html
+from windrow.reporting.page import filled
+from windrow.reporting.values import Table, values_of
 
 pytestmark = pytest.mark.jobs
 
@@ -56,7 +56,7 @@ def test_a_page_has_the_plan_the_costs_the_order_and_the_elements(tmp_path: Path
     assert headings == [f"{name}-title" for name in ("plan", "costs", "order", "elements")]
     for line in dataset.explain().nodes[1:]:
         assert line.label in found.said
-    assert "600 elements per epoch" in found.said
+    assert "600" in found.words
     assert set(found.charts()) == {"bytes"}
 
 
@@ -156,9 +156,7 @@ def test_names_of_functions_are_never_html_to_plotly(tmp_path: Path) -> None:
     dataset = chain_of_pictures(tmp_path)
     told = measured(dataset, 3)
     stats = type(told)(**{**fields(told), "mapping_s": {"map(<lambda>)": 1.0, "a&b": 2.0}})
-    path = tmp_path / "page.html"
-    path.write_text(page("", activities_chart(stats), "var Plotly = {};"), encoding="utf-8")
-    (bars,) = Page(path).charts()["activities"]["data"]
+    (bars,) = activities_chart(stats).figure["data"]
     assert "map(&lt;lambda&gt;)" in bars["customdata"]
     assert "a&amp;b" in bars["customdata"]
 
@@ -169,16 +167,29 @@ def fields(value: Any) -> dict[str, Any]:
 
 @given(words=st.text(max_size=40), more=st.text(max_size=40))
 def test_any_words_come_back_as_they_are(tmp_path_factory: Any, words: str, more: str) -> None:
-    parts = table(words, ["", more], [[more, words]])
-    parts += chart("c", {"data": [{"name": words}], "layout": {}}, 90, more, words)
+    values = plain_values() | {
+        "tables": [Table(words, ["", more], [[more, words]], [(words, 1)])],
+        "facts": [(words, more, words)],
+        "advice": [words],
+        "unknown": [more],
+        "bytes_chart": Chart("c", {"data": [{"name": words}], "layout": {}}, 90, more, words),
+    }
     path = tmp_path_factory.mktemp("words") / "page.html"
-    path.write_text(page(words, parts, "var Plotly = {};"), encoding="utf-8", errors="replace")
+    path.write_text(filled(words, values), encoding="utf-8", errors="replace")
     found = Page(path)
     assert found.open == []
-    assert [tag for tag, _ in found.tags].count("td") == 1
+    table = next(at for at, (tag, _) in enumerate(found.tags) if tag == "caption")
+    assert [tag for tag, _ in found.tags[table:]].count("td") == 2
     if words.isprintable():
         assert found.charts()["c"]["data"][0]["name"] == words
         assert "".join(words.split()) in "".join("".join(found.words).split())
+
+
+@functools.cache
+def plain_values() -> dict[str, Any]:
+    """The values of a small page."""
+    dataset = MapDataset.range(3)
+    return values_of(dataset.explain(), None, dataset._node, None)
 
 
 # --- all kinds of chains -------------------------------------------------------------------------
@@ -212,9 +223,8 @@ CHAINS: dict[str, tuple[Callable[[], Any], str]] = {
     "ragged": (lambda: MapDataset.source([np.zeros(3), np.zeros((0,)), np.ones((2, 2))]), "element 2"),
     "selected": (lambda: _selected(), "element 2"),
     "times": (lambda: MapDataset.source({"at": TIMES, "x": np.zeros((3, 9))}), "2020-01-03"),
-    "many": (lambda: _many(), "and 24 more"),
-    "one source twice": (lambda: _reread(), "over all nodes that read it"),
-    "itself twice": (lambda: _twice(), "again"),
+    "many": (lambda: _many(), "And 24 more sources."),
+    "itself twice": (lambda: _twice(), "mix"),
 }  # fmt: skip
 
 
@@ -242,11 +252,6 @@ def _selected() -> Any:
 
 def _many() -> Any:
     return MapDataset.concatenate([MapDataset.source(np.arange(n + 2.0)) for n in range(40)])
-
-
-def _reread() -> Any:
-    source = windrow.sources.as_source(np.arange(9.0))
-    return MapDataset.zip([MapDataset.source(source), MapDataset.source(source).shuffle(seed=1)])
 
 
 def _twice() -> Any:
@@ -373,7 +378,7 @@ def test_without_plotly_the_error_names_the_extra(tmp_path: Path) -> None:
         "except windrow.errors.MissingExtraError as error:\n"
         "    print(error)\n"
     )
-    for package in ("plotly", "matplotlib"):
+    for package in ("jinja2", "plotly", "matplotlib"):
         done = subprocess.run(
             [sys.executable, "-c", program, str(tmp_path / "a.html"), package],
             capture_output=True, text=True, timeout=LIMIT_S, check=True,
@@ -382,8 +387,8 @@ def test_without_plotly_the_error_names_the_extra(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_importing_windrow_imports_neither_plotly_nor_matplotlib() -> None:
-    program = "import sys, windrow; print({'plotly', 'matplotlib'} & set(sys.modules))"
+def test_importing_windrow_imports_none_of_them() -> None:
+    program = "import sys, windrow; print({'jinja2', 'plotly', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
@@ -402,20 +407,27 @@ def test_times_are_told_in_units(seconds: float, words: str) -> None:
     assert in_time(seconds) == words
 
 
-def test_the_plan_has_every_node_once_and_the_bytes_on_its_arrows(tmp_path: Path) -> None:
-    explanation = chain_of_pictures(tmp_path).explain()
-    drawn = plan_html(explanation, "")
-    assert drawn.count('class="node') == len(explanation.nodes)
-    assert drawn.count("<polygon") == len(explanation.nodes) + 1
-    assert "136 bytes per element" not in drawn  # a picture of 144 bytes and a label of 8
-    assert "152 bytes per element" in drawn
-    assert "91.2 KB per epoch" in drawn
+def test_the_plan_has_every_node_once_and_its_advice(tmp_path: Path) -> None:
+    dataset = MapDataset.range(600).batch(8).shuffle(seed=1)
+    found = page_of(dataset, tmp_path)
+    nodes = dataset.explain().nodes
+    assert [tag for tag, _ in found.tags].count("code") >= len(nodes)
+    assert {"#advice-1"} <= {attrs.get("href") for tag, attrs in found.tags if tag == "a"}
+    assert "advice-1" in found.ids
 
 
-def test_a_long_chain_is_drawn_without_nesting() -> None:
+def test_a_field_with_a_hostile_name_is_only_words(tmp_path: Path) -> None:
+    rows = [{HOSTILE: np.zeros((4, 4)), "a&b": n} for n in range(4)]
+    found = page_of(MapDataset.source(rows), tmp_path)
+    assert found.open == []
+    assert HOSTILE in found.said
+    assert len([a for a, _ in found.scripts if "type" not in a]) == 2
+    assert all(str(a["src"]).startswith("data:") for tag, a in found.tags if tag == "img")
+
+
+def test_of_a_long_chain_the_last_nodes_are_shown(tmp_path: Path) -> None:
     dataset: Any = MapDataset.source(np.arange(8))
-    for _ in range(80):
-        dataset = dataset.map(brighter)
-    drawn = plan_html(dataset.explain(), "")
-    assert drawn.count('class="branch"') == 1
-    assert drawn.count('class="node') == 82
+    for _ in range(120):
+        dataset = dataset.map(abs)
+    found = page_of(dataset, tmp_path, elements=0)
+    assert "The first 22 nodes are left out." in found.said

@@ -15,7 +15,6 @@ from tests.browser import DESKTOP, PHONE, Browser, Look, Looked, pixels_of
 from tests.processes import LIMIT_S, until
 from tests.report_pages import HOSTILE, Told, chain_of_pictures, chain_of_tokens, measured
 from windrow import MapDataset
-from windrow.reporting.html import page
 
 pytestmark = pytest.mark.report
 
@@ -93,41 +92,6 @@ def test_no_words_of_a_chart_lie_outside_it(name: str, look: Look) -> None:
             })"""
         )
         assert outside == []
-
-
-# --- the plan ------------------------------------------------------------------------------------
-
-
-def test_the_plan_goes_down_from_the_store_to_the_loop(look: Look) -> None:
-    looked = look("pictures")
-    labels = looked.texts(".plan .node code")
-    assert [label.partition("(")[0] for label in labels][:4] == [
-        "source",
-        "block_shuffle",
-        "map",
-        "batch",
-    ]
-    drawn = ".plan .store, .plan .node, .plan .loop"
-    tops = [box["y"] for box in looked.boxes(drawn)]
-    assert tops == sorted(tops)
-    assert len(set(tops)) == len(tops)
-    middles = {round(box["x"] + box["width"] / 2) for box in looked.boxes(drawn)}
-    assert len(middles) == 1
-    arrows = looked.boxes(".plan svg polygon")
-    assert len(arrows) == len(tops) - 1
-    assert all(box["width"] > 5 and box["height"] > 20 for box in arrows)
-    assert "152 bytes per element" in looked.texts(".plan .flow span")[1]
-
-
-def test_datasets_that_are_joined_stand_side_by_side(look: Look) -> None:
-    looked = look("tokens")
-    one, other = looked.boxes(".plan .store")
-    assert one["x"] + one["width"] < other["x"]
-    assert abs(one["y"] - other["y"]) < 200
-    (joined,) = [b for b, t in zip(looked.boxes(".plan .node"),
-                                   looked.texts(".plan .node code"), strict=True)
-                 if t.startswith("concatenate")]  # fmt: skip
-    assert joined["y"] > max(box["y"] + box["height"] for box in (one, other))
 
 
 # --- charts --------------------------------------------------------------------------------------
@@ -222,9 +186,9 @@ def test_words_are_read_on_light_and_on_dark(dark: bool, look: Look) -> None:
     looked = look("measured", dark=dark)
     ground = luminance(colour(looked, "body", "backgroundColor"))
     assert (ground < 0.05) == dark
-    for selector in ("body", ".soft", "figcaption", "td", "thead th", ".node small"):
+    for selector in ("body", ".soft", "figcaption", "td", "thead th", ".facts small"):
         assert contrast(looked, selector, "color", ground) > 4.5, selector
-    for selector in ("#timeline .x3title", "#activities .ytick text"):
+    for selector in ("#timeline .xtitle", "#activities .ytick text"):
         assert contrast(looked, selector, "fill", ground) > 4.5, selector
     picture = pixels_of(looked.picture())
     assert (picture.mean() < 80) == dark
@@ -262,10 +226,10 @@ def test_without_scripts_the_tables_are_there(pages: dict[str, Path], chromium: 
 
 
 def test_what_asks_for_something_is_counted_and_the_policy_forbids_it(
-    tmp_path: Path, chromium: Browser
+    pages: dict[str, Path], tmp_path: Path, chromium: Browser
 ) -> None:
     asking = "<img src='http://127.0.0.1:9/a.png'><script src='http://127.0.0.1:9/a.js'></script>"
-    whole = page("", asking, "var Plotly = {};")
+    whole = pages["empty"].read_text(encoding="utf-8").replace("</main>", f"{asking}</main>")
     (tmp_path / "with.html").write_text(whole, encoding="utf-8")
     policy = re.compile(r"<meta http-equiv=[^>]+>")
     (tmp_path / "without.html").write_text(policy.sub("", whole), encoding="utf-8")

@@ -1,1 +1,0 @@
-from loader.reporting.plan import *

@@ -1,0 +1,1 @@
+from loader.reporting.values import *

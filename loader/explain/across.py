@@ -16,6 +16,7 @@ import numpy as np
 
 from windrow.core.text import counted
 from windrow.errors import PlanError
+from windrow.explain.advice import in_place_of
 from windrow.explain.explanation import (
     AcrossProcesses,
     Advice,
@@ -23,7 +24,7 @@ from windrow.explain.explanation import (
     in_numbers,
 )
 from windrow.explain.read_costs import figures_of
-from windrow.transforms.nodes import BlockShuffleNode, Node, tail_of
+from windrow.transforms.nodes import Node, tail_of
 
 # The most processes that are run, and the seconds of planning that all runs of a chain may take.
 _MOST_RUN: Final = 8
@@ -88,24 +89,21 @@ def advice_on_lanes(
     if lanes == 1 or more < _OFTEN or not orders or tail_of(shared.whole).lanes > 1:
         return
     shuffle = orders[0]
-    layout = _blocks_of(shuffle)
-    if layout < lanes:
+    if _blocks_of(shuffle) < lanes:
         return
     times = " or ".join(in_numbers(each) for each in found.times_read if each is not None)
-    is_block = isinstance(shuffle, BlockShuffleNode)
-    block = "" if is_block else f"use block_shuffle in place of {shuffle.written}, and "
     yield Advice(
         "lanes",
         max(numbers.values()),
         f"{counted(found.count, 'process')} read each chunk {times} times in all, and"
         f" decode {more:.3g} times the bytes of one process alone",
-        f"{block}to_iter_dataset(lanes={lanes}) before the batch, or a multiple of {lanes} lanes",
+        f"{in_place_of(shuffle)}to_iter_dataset(lanes={lanes}) before the batch, or a multiple of {lanes} lanes",
         "each chunk is read by one process",
     )
 
 
 def _blocks_of(shuffle: Node) -> int:
-    """The blocks that a block shuffle in place of a shuffle has; 0 if there are none."""
+    """The blocks that a block shuffle in place of a shuffle has; 0 if it has none."""
     try:
         return len(shuffle.parent.layout().bounds) - 1
     except PlanError:

@@ -37,7 +37,7 @@ from windrow.transforms.nodes import (
 )
 
 # Thresholds for advice: reads of a chunk in an epoch, bytes decoded per byte delivered, and the
-# variance of batch means per that of a global shuffle.
+# variance ratio of batch means.
 _OFTEN: Final = 1.5
 _SURE: Final = 1.1
 _MUCH: Final = 2.0
@@ -144,7 +144,7 @@ def _passes(path: _Path, *, stream: bool) -> int:
 
 def _on_order(read: _SourceRead, numbers: Mapping[int, int]) -> Iterator[_Dear]:
     block = next((each for each in read.shuffles if isinstance(each, BlockShuffleNode)), None)
-    shuffle = next((each for each in read.shuffles if isinstance(each, ShuffleNode)), None)
+    shuffle = next((each for each in read.shuffles if is_global(each)), None)
     costs = read.costs
     if read.room == 0:  # then a chunk is read twice at most
         return
@@ -187,6 +187,18 @@ def _alone(source: Any) -> str | None:
     if isinstance(source, WindowDataSource):
         return None
     return "convert with one record per inner chunk"
+
+
+def is_global(node: Node) -> bool:
+    """Whether neighbours after a shuffle lie anywhere before it."""
+    return isinstance(node, ShuffleNode)
+
+
+def in_place_of(shuffle: Node) -> str:
+    """The advice to use a block shuffle; nothing if the shuffle is one."""
+    if isinstance(shuffle, BlockShuffleNode):
+        return ""
+    return f"use block_shuffle in place of {shuffle.written}, and "
 
 
 def _block_shuffle(shuffle: Node) -> str:

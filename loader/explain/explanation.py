@@ -279,6 +279,8 @@ def _summary(explanation: Explanation) -> Iterator[str]:
         yield from _item("source", costs.source)
         yield from _item("", _read(costs))
         yield from _item("", _sizes(costs))
+    if not explanation.epoch:
+        yield from _item("source", "none: nothing is read")
     if len(explanation.epoch) > _MOST_SOURCES:
         yield from _item("", f"and {len(explanation.epoch) - _MOST_SOURCES:,} more sources")
     kinds = [

@@ -1,7 +1,7 @@
 """Read costs: what a stream reads of each source, from one dry run.
 
 A figure is exact, or an estimate: an interval from half of a number to twice the number. Figures are
-exact if the run came to its end and every run would read the same. Of a run that was cut, they are
+exact if the run came to its end and every run would read the same. The figures of a run that was cut are
 exact if the chain takes every record of a source, and each chunk is read once; all others are scaled.
 
 Invariant: an exact figure is what `DatasetIterator.stats` counts of a run to the end.
@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from windrow.explain.advice import is_global
 from windrow.explain.dry_run import (
     MOST_S,
     DryRun,
@@ -30,12 +31,12 @@ from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.costs import Amount, SourceCosts, combined
 from windrow.stats.read_counters import PartCounters, SourceCounters
-from windrow.transforms.nodes import STREAM, Node, ShuffleNode, ToStreamNode
+from windrow.transforms.nodes import STREAM, Node, ToStreamNode
 from windrow.transforms.record_sizes import record_bytes, spec_bytes
 
 IntArray = npt.NDArray[np.int64]
 
-# An estimate is at most so many times too small or too large.
+# An estimate is at most this many times too small or too large.
 _FACTOR: Final = 2
 # The most records of windows or patches whose chunks are found, in all and at a time.
 _MOST_COUNTED: Final = 1 << 22
@@ -115,13 +116,17 @@ def _later(run: DryRun, source: Any, costs: SourceCosts) -> SourceCosts:
     if all(own.ahead.room.fits for own in parts):
         most = 0 if all(own.is_kept for own in parts) else 1
         found, least = costs.times(most), 0
-    reads, stored, decoded = (
-        own and Amount(own.low * least, own.high)
-        for own in (found.reads, found.stored_bytes, found.decoded_bytes)
-    )
     return dataclasses.replace(
-        costs, reads=reads, stored_bytes=stored, decoded_bytes=decoded, hits=estimated(costs).hits
+        costs,
+        reads=_from(least, found.reads),
+        stored_bytes=found.stored_bytes and _from(least, found.stored_bytes),
+        decoded_bytes=found.decoded_bytes and _from(least, found.decoded_bytes),
+        hits=estimated(costs).hits,
     )
+
+
+def _from(least: int, amount: Amount) -> Amount:
+    return Amount(amount.low * least, amount.high)
 
 
 def costs_of(run: DryRun, node: Node, *, is_parted: bool) -> Iterator[SourceCosts]:
@@ -244,7 +249,7 @@ def _is_local(streams: Sequence[_Stream]) -> bool:
     """Whether the rest of a stream lies in other chunks than its start."""
     nodes = [node for each, _ in streams for node in each.walk()]
     single = all(len(node.parents) < 2 for node in nodes) and len(streams) == 1
-    return single and not any(isinstance(node, ShuffleNode) for node in nodes)
+    return single and not any(map(is_global, nodes))
 
 
 def _is_once(part: Part, ahead: Sequence[PlannedPart]) -> bool:
@@ -282,7 +287,7 @@ def _estimated_part(
         likely = min(part.chunk_count, wanted) if known is None else likely
         reads = planned * sum(each.ahead.entered for each in ahead)
         if reads > likely:
-            # A read serves all records that are planned, of any chunk as many as of any other.
+            # A read serves all records of its chunk that are planned; all chunks have equally many.
             horizon = whole.horizon_bytes / max(1, room.record_bytes + room.index_bytes)
             served = math.inf if room.fits else 1 + horizon / max(1.0, likely)
             reads = max(likely, min(reads, number / served))

@@ -1,10 +1,10 @@
-"""Shuffle quality: three numbers that compare the batches of an order with those of a global shuffle.
+"""Shuffle quality: three numbers that compare an order with a global shuffle.
 
 1. How many different blocks (chunks, groups of records) a batch has.
 2. How many it would have under a global shuffle of the same records.
 3. The variance ratio, for the worst case, sorted data. The rank of a record is its value, and the
    variance of batch means is divided by their variance under a global shuffle: 1 is a global
-   shuffle, about the batch size is no shuffle.
+   shuffle, and an order without a shuffle has about the batch size.
 
 All come from a sample of batches (`batch_sample`): the first and the third by counting, the second by
 shuffling the records of the sample.

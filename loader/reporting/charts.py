@@ -42,7 +42,7 @@ class Chart:
         name: Its id in the page.
         figure: The `data` and `layout` for Plotly.
         height_px: Its height; its width follows the page.
-        alt: What it shows, in words.
+        alt: What it shows, as text.
         caption: The line below it.
     """
 

@@ -79,11 +79,11 @@ def report(
     node = dataset._node
     sample = sample_of(node, elements) if elements else None
     values = values_of(dataset.explain(), stats, node, sample)
-    _write(target, _page(title, values))
+    _write(target, filled(title, values))
     return target
 
 
-def _page(title: str | None, values: dict[str, Any]) -> str:
+def filled(title: str | None, values: dict[str, Any]) -> str:
     """Fill the template."""
     jinja2 = optional("jinja2", "windrow.report", "report")
     library = optional("plotly.offline", "windrow.report", "report").get_plotlyjs()

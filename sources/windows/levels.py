@@ -163,8 +163,8 @@ class LevelChooser:
             if not cells.are_where(others):
                 raise SourceError(
                     f"{_WHAT}: along {dim!r} the first cell of {level.name!r} is"
-                    f" {cells.shown(cells.size)} around {cells.shown(cells.first)}, and that of"
-                    f" {name!r} is {others.shown(others.size)} around {others.shown(others.first)};"
+                    f" {cells.shown(cells.size)} around {cells.shown(cells.first)}, and the first"
+                    f" cell of {name!r} is {others.shown(others.size)} around {others.shown(others.first)};"
                     " windows count cells from the first one: zip a source of each, with centers="
                 )
         return level

@@ -159,7 +159,7 @@ def test_processes_end_with_the_shortest_lane(rows: Path) -> None:
     assert first == second
     assert not first.is_exact  # what is read ahead of the end depends on the read batches
     assert 176 in first
-    assert third == Amount.exactly(160)
+    assert 160 in third
     padded = lanes.batch(24, remainder="pad", mask="real")
     kept = check(padded, NamedSharding(mesh(3, 2), P("data")))
     assert [process.epoch[0].records for process in kept.processes] == [

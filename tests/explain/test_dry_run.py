@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -329,6 +330,7 @@ def any_chains(draw: st.DrawFn) -> AnyChain:
 
 
 @example(  # a loop that is slow to take the first block finds two
+    is_slow=False,
     chain=AnyChain(
         source={"records": 3, "chunk_rows": 2, "width": 1, "size": None},
         order="block_shuffle",
@@ -338,20 +340,23 @@ def any_chains(draw: st.DrawFn) -> AnyChain:
             num_threads=2, prefetch_buffer_size=1, in_flight_bytes=1, resident_bytes=1
         ),
         above="windows",
-    )
+    ),
 )
 @settings(max_examples=25)
-@given(chain=any_chains())
-def test_what_is_counted_lies_in_what_is_predicted(chain: AnyChain) -> None:
+@given(chain=any_chains(), is_slow=st.booleans())
+def test_what_is_exact_is_counted_and_no_more_is_held(chain: AnyChain, *, is_slow: bool) -> None:
     dataset = chain.make()
     explanation = dataset.explain()
-    with iter(dataset) as iterator:
+    # Read batches of a slow machine are as short as they can be.
+    saw: Any = BlockSize.saw if not is_slow else lambda *_, **__: None
+    with mock.patch.object(BlockSize, "saw", saw), iter(dataset) as iterator:
         count = sum(1 for _ in iterator)
         stats = iterator.stats()
     assert count in explanation.batches
     for told, found in zip(explanation.epoch, stats.sources, strict=True):
         for name in COLUMNS:
-            assert getattr(found, name).low in getattr(told, name), name
+            said = getattr(told, name)
+            assert getattr(found, name).low in said or (is_slow and not said.is_exact), name
         assert found.held_bytes.low <= told.held_bytes.high
     assert stats.peak_buffers_bytes <= explanation.buffers.high
     lines = str(explanation).splitlines()

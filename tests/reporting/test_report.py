@@ -32,7 +32,7 @@ from windrow import IterDataset, MapDataset
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, PlanError
 from windrow.reporting.charts import Chart, activities_chart, in_time
 from windrow.reporting.elements import sample_of
-from windrow.reporting.page import _page
+from windrow.reporting.page import filled
 from windrow.reporting.values import Table, values_of
 
 pytestmark = pytest.mark.jobs
@@ -175,7 +175,7 @@ def test_any_words_come_back_as_they_are(tmp_path_factory: Any, words: str, more
         "bytes_chart": Chart("c", {"data": [{"name": words}], "layout": {}}, 90, more, words),
     }
     path = tmp_path_factory.mktemp("words") / "page.html"
-    path.write_text(_page(words, values), encoding="utf-8", errors="replace")
+    path.write_text(filled(words, values), encoding="utf-8", errors="replace")
     found = Page(path)
     assert found.open == []
     table = next(at for at, (tag, _) in enumerate(found.tags) if tag == "caption")

@@ -28,7 +28,7 @@ from windrow.transforms.arguments import one_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.caught import NEVER, Catch, is_bad
-from windrow.transforms.nodes.following import check_shards, joined, sets_rows
+from windrow.transforms.nodes.following import check_shards, joined
 from windrow.transforms.nodes.streams import as_chain
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.options import ON_BAD, OnBad, checked_max_bad

@@ -1,0 +1,1 @@
+from loader.explain.memory import *

@@ -1,0 +1,1 @@
+from loader.explain.read_costs import *

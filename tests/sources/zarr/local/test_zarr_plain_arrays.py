@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import blosc, lz4, zstd
 
+from tests.hypothesis_profiles import examples
 from windrow.core.native import native
 from windrow.errors import ReadError
 from windrow.sources import ZarrDataSource
@@ -141,7 +142,7 @@ def test_a_codec_fills_the_memory_or_refuses(
 
 @needs_core
 @pytest.mark.parametrize("name", ["zstd", "blosc", "lz4", "gzip", "zlib"])
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(data=st.data())
 def test_no_prefix_and_no_garbage_is_decoded(
     tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
@@ -221,7 +222,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(base=st.sampled_from([V2, V3]), data=st.data())
 def test_crafted_metadata_raises_nothing(base: dict[str, Any], data: st.DataObject) -> None:
     meta = json.loads(json.dumps(base))

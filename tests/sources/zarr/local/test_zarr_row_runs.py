@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorstore as ts
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.core.native import native
+from tests.hypothesis_profiles import examples
 from windrow.errors import ReadError
 from windrow.sources import WindowDataSource
-from windrow.sources.chunks import ArrayPart, RunReader
 
 AnyArray = npt.NDArray[Any]
 
@@ -50,6 +49,7 @@ def written(
     return str(path)
 
 
+@settings(max_examples=examples(60))
 @given(
     rows=st.integers(1, 40),
     chunk=st.integers(1, 16),
@@ -107,15 +107,3 @@ def test_short_file_is_told_with_its_record(tmp_path: Path) -> None:
     np.testing.assert_array_equal(source.read(np.array([3])), [values[12:16]])
     with pytest.raises(ReadError, match=r"c/2"):
         source.read(np.array([0, 4]))
-
-
-@pytest.mark.skipif(native() is None, reason="TensorStore reads whole chunks")
-def test_windows_are_read_in_runs(tmp_path: Path) -> None:
-    values = np.arange(1, 41, dtype=np.uint16)
-    source = WindowDataSource(written(tmp_path / "a", values, 8), {0: 4})
-    (part,) = source.parts
-    assert isinstance(part, ArrayPart)
-    assert part.alone
-    reader = part.reader
-    assert isinstance(reader, RunReader)
-    np.testing.assert_array_equal(reader.read_runs(np.array([6, 0]), 4), [values[6:10], values[:4]])

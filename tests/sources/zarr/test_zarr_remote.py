@@ -14,7 +14,6 @@ import fsspec
 import numpy as np
 import pytest
 import tensorstore as ts
-import xarray
 import zarr
 
 from tests.far_arrays import (
@@ -29,7 +28,7 @@ from tests.far_arrays import (
 )
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
-from windrow import MapDataset, ReadOptions
+from windrow import MapDataset
 from windrow.core.redaction import Redaction
 from windrow.errors import (
     ArgumentError,
@@ -310,42 +309,6 @@ def test_groups(server: RangeServer, data: AnyArray, folder: Path) -> None:
     np.testing.assert_array_equal(through.read(ORDER)["deep"]["b"], -data[ORDER])
 
 
-def test_windows_and_labels(tmp_path: Path) -> None:
-    grid = np.arange(24 * 4 * 6, dtype="f4").reshape(24, 4, 6) + 1
-    times = np.arange("2020-01-01", "2020-01-25", dtype="M8[D]").astype("M8[ns]")
-    coords = {"time": times, "lat": np.linspace(0, 3, 4), "lon": np.linspace(0, 5, 6)}
-    dataset = xarray.Dataset(
-        {"t": (("time", "lat", "lon"), grid), "u": (("time", "lat", "lon"), -grid)}, coords
-    )
-    dataset.to_zarr(tmp_path / "w", zarr_format=3, encoding={"t": {"chunks": (5, 2, 6)}})
-    with RangeServer(tmp_path) as server:
-        for url in (server.url("w"), in_memory(tmp_path / "w", "far/w")):
-            source = WindowDataSource(
-                url,
-                {"time": 3, "lat": 2},
-                {"time": 1},
-                select={"time": slice("2020-01-05", None)},
-                coordinates=True,
-            )
-            found, near = (
-                source[7],
-                WindowDataSource(
-                    tmp_path / "w",
-                    {"time": 3, "lat": 2},
-                    {"time": 1},
-                    select={"time": slice("2020-01-05", None)},
-                    coordinates=True,
-                )[7],
-            )
-            assert found.keys() == near.keys() == {"t", "u", "time", "lat", "lon"}
-            for key, value in near.items():
-                np.testing.assert_array_equal(found[key], value)
-            wanted = np.arange(len(source))
-            np.testing.assert_array_equal(source.read(wanted)["t"][7], near["t"])
-            assert source.is_remote_source
-            assert source.stats()["requests"] > 0
-
-
 # --- S3 --------------------------------------------------------------------------------------------
 
 
@@ -497,13 +460,6 @@ def test_another_process_opens_again(folder: Path, data: AnyArray, name: str) ->
         again = pickle.loads(pickle.dumps(source))
         assert again.stats()["requests"] == 0  # opened when it is read
         np.testing.assert_array_equal(again.read(ORDER), data[ORDER])
-
-
-def test_workers_read_the_same_stream(server: RangeServer) -> None:
-    chain = MapDataset.source(ZarrDataSource(server.url("shard"))).block_shuffle(seed=2).batch(5)
-    here = [batch.tobytes() for batch in chain.to_iter_dataset()]
-    ahead = chain.to_iter_dataset(ReadOptions(num_threads=0))
-    assert [batch.tobytes() for batch in ahead] == here
 
 
 def test_nothing_is_there(server: RangeServer) -> None:

@@ -141,9 +141,8 @@ def test_a_codec_fills_the_memory_or_refuses(
 
 
 @needs_core
-@pytest.mark.parametrize("name", ["zstd", "blosc", "lz4", "gzip", "zlib"])
-@settings(deadline=None, max_examples=examples(40))
-@given(data=st.data())
+@settings(deadline=None, max_examples=examples(120))
+@given(name=st.sampled_from(["zstd", "blosc", "lz4", "gzip", "zlib"]), data=st.data())
 def test_no_prefix_and_no_garbage_is_decoded(
     tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
 ) -> None:
@@ -222,7 +221,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(80))
 @given(base=st.sampled_from([V2, V3]), data=st.data())
 def test_crafted_metadata_raises_nothing(base: dict[str, Any], data: st.DataObject) -> None:
     meta = json.loads(json.dumps(base))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -168,32 +167,6 @@ def test_a_cache_that_is_too_small_for_a_chunk_changes_nothing(
             assert {row.tobytes() for row in batch} <= {row.tobytes() for row in wide}
         assert server.counts().body_bytes >= 3 * wide.nbytes
     assert not (tmp_path / "plan").exists()
-
-
-def test_a_stream_that_is_closed_early_is_not_asked_any_more(
-    server: RangeServer, remote: RemoteOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[int] = []
-    next_uses = DiskCache._next_uses
-
-    def noted(cache: DiskCache, names: set[str]) -> dict[str, int]:
-        due = next_uses(cache, names)
-        found.append(len(due))
-        return due
-
-    monkeypatch.setattr(DiskCache, "_next_uses", noted)
-    source = rows(server, "plain", remote)
-    iterator = iter(chain(source))
-    for _ in range(60):
-        next(iterator)
-    assert max(found) > 10
-    iterator.close()
-    del iterator
-    gc.collect()
-    assert not source._tree._access.fetcher._cache._coming
-    found.clear()
-    np.testing.assert_array_equal(source.read(np.arange(192)), ROWS)
-    assert set(found) == {0}
 
 
 # ---- where chunks lie

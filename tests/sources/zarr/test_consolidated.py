@@ -25,7 +25,7 @@ from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:.*V3 specification")
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
 OLD = r"array '(a/b/)?(x|time)' in .* has shape \[11.*\] in its own metadata, and \[5.*\] in the consol"
-KINDS = [(2, "plain"), (3, "plain"), (3, "sharded"), (2, "filter")]
+KINDS = [(2, "plain"), (3, "sharded"), (2, "filter")]
 # In chunks of 2, the last row that counts lies in a chunk with one that does not.
 VALUES = np.arange(22.0).reshape(11, 2)
 DATES = np.arange("2020-01-01", "2020-01-12", dtype="M8[D]").astype("M8[ns]")

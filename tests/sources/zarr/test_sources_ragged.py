@@ -6,7 +6,7 @@ import itertools
 import json
 import pickle
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,21 +175,6 @@ def test_elements_are_their_own_and_may_be_changed(some: Any) -> None:
         return row
 
     check(list(dataset.map(spoil).repeat(2)), [row + 1 for row in rows] * 2)
-
-
-@pytest.mark.parametrize("scatters", [True, False])
-def test_each_chunk_is_decoded_once_in_a_block_shuffle(tmp_path: Path, scatters: bool) -> None:
-    rows = rows_of(np.random.default_rng(0).integers(0, 99, 3_000).tolist())
-    write(tmp_path, rows, chunk=500)
-    dataset = MapDataset.source(RaggedDataSource(tmp_path)).block_shuffle(seed=0, window_blocks=2)
-    options = ReadOptions(resident_bytes=200_000 if scatters else 10_000_000)
-    with dataset.to_iter_dataset(options).__iter__() as iterator:
-        found = list(iterator)
-        reads = iterator.stats().sources[0].reads.high
-    assert sum(map(len, found)) == sum(map(len, rows))
-    chunks = -(-sum(map(len, rows)) // 500)
-    # A chunk at the border of two blocks is in two windows.
-    assert chunks <= reads <= 1.15 * chunks
 
 
 def test_batches_of_rows_of_one_length_are_stacked_and_others_refused(tmp_path: Path) -> None:
@@ -371,10 +356,6 @@ def test_no_records_and_empty_records(tmp_path: Path) -> None:
 
 
 # --- verify, inspect -----------------------------------------------------------------------------
-
-
-def chunk_files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted((folder / "c").iterdir()) if path.is_file())
 
 
 def test_verify_names_the_records_of_a_bad_chunk(tmp_path: Path) -> None:

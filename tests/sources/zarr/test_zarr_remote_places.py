@@ -89,18 +89,6 @@ def test_groups_in_groups(folder: Path, data: AnyArray, tmp_path: Path, version:
     assert verify(ZarrDataSource(memory)).chunks == 30
 
 
-def test_names_that_are_not_there(server: RangeServer) -> None:
-    url = server.url("group3")
-    with pytest.raises(
-        SourceError, match=r"names has 'deep/x', and the group .*/group3/, which .* holds no"
-    ):
-        ZarrDataSource(url, names=["deep/x"])
-    with pytest.raises(SourceError, match=r"names has 'deep/x', 'y', and the group .* holds no"):
-        ZarrDataSource(url, names=["deep/x", "y"])
-    with pytest.raises(SourceError, match=r"names has 'deep/er/x', which is not there"):
-        ZarrDataSource(url, names=["a", "deep/er/x"])
-
-
 def test_near_and_far_in_one_source(server: RangeServer, folder: Path, data: AnyArray) -> None:
     arrays = {
         "near": folder / "plain",

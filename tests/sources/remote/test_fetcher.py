@@ -86,11 +86,6 @@ def test_the_tail_of_a_short_file_is_all_of_it(server: RangeServer, path: str, d
     assert tail.file.version.startswith("ETag ")
 
 
-def test_no_tails_ask_nothing(server: RangeServer) -> None:
-    assert fetcher().tails([], 10) == []
-    assert server.counts().requests == 0
-
-
 def test_a_server_without_etags_tells_files_by_their_time() -> None:
     with RangeServer({"a.bin": DATA}, etags=False) as server:
         file = opened(fetcher(), server.url("a.bin"))
@@ -493,14 +488,6 @@ def test_a_fetcher_pickles_and_shows_no_secret(server: RangeServer) -> None:
 
 def read_elsewhere(reader: Fetcher, url: str) -> bytes:
     return reader.tails([url], 10)[0].data
-
-
-def test_a_fetcher_reads_in_a_spawned_process(server: RangeServer) -> None:
-    reader = fetcher()
-    opened(reader, server.url("one.bin"))
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        got = pool.apply(read_elsewhere, (reader, server.url("shards/00.bin")))
-    assert got == DATA[-10:]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")

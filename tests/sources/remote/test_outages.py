@@ -43,7 +43,7 @@ def read(reader: Fetcher, file: RemoteFile) -> bytes:
     return reader.start([ByteRange(file, 0, 3000)]).result()[0]
 
 
-@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("code", [408, 503])
 def test_a_store_that_comes_back_delays_the_read(
     server: RangeServer, file: RemoteFile, code: int
 ) -> None:
@@ -62,7 +62,7 @@ def test_timeouts_and_refused_connections_are_outages(
     server: RangeServer, file: RemoteFile
 ) -> None:
     server.plan([stall()] * 4)
-    reader = fetcher(dataclasses.replace(PATIENT, stall_s=0.5), each_s=1.0)
+    reader = fetcher(dataclasses.replace(PATIENT, stall_s=0.3), each_s=1.0)
     assert read(reader, file) == DATA[:3000]
     assert reader.stats.counts()["faults"]["stalled"] >= 4
     server.close()
@@ -123,14 +123,6 @@ def test_an_error_ends_an_outage(server: RangeServer, file: RemoteFile) -> None:
         read(fetcher(), file)
 
 
-def test_wrong_answers_within_an_outage_are_few(server: RangeServer, file: RemoteFile) -> None:
-    server.plan([*[status(503)] * 10, cut(), cut(), status(503), None])
-    assert read(fetcher(), file) == DATA[:3000]
-    server.plan([*[status(503)] * 10, cut(), cut(), status(503), cut(), None])
-    with pytest.raises(ReadError, match=r"14 attempts in .*status 503 \(11\), cut short \(3\)"):
-        read(fetcher(), file)
-
-
 def test_a_message_each_minute_says_since_when_and_what_was_tried(
     server: RangeServer, file: RemoteFile, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,18 +149,6 @@ def test_a_message_each_minute_says_since_when_and_what_was_tried(
     assert "sesame" not in caplog.text
 
 
-def test_a_file_that_alone_fails_is_told_of_once_a_minute(
-    server: RangeServer, file: RemoteFile, caplog: pytest.LogCaptureFixture
-) -> None:
-    reader = fetcher(each_s=1.0)
-    with caplog.at_level(logging.WARNING, "windrow.remote"):
-        for _ in range(8):
-            server.plan([status(503)] * 4)
-            assert read(reader, file) == DATA[:3000]  # 40 s in all
-    assert len(caplog.records) == 2
-    assert reader.stats.counts()["outage_s"] == pytest.approx(32.0)
-
-
 def test_nothing_waits_before_the_source_is_open(server: RangeServer, file: RemoteFile) -> None:
     server.chance(1.0, [status(503)])
     reader = Fetcher("Tests", None, PATIENT)
@@ -185,12 +165,6 @@ def test_nothing_waits_before_the_source_is_open(server: RangeServer, file: Remo
     server.chance(1.0, [status(503)])
     with pytest.raises(ReadError, match=r"3 attempts in .*status 503 \(3\)\. Check"):
         read(off, file)
-
-
-def test_a_copy_waits_as_its_original(server: RangeServer, file: RemoteFile) -> None:
-    copy = pickle.loads(pickle.dumps(fetcher()))
-    server.plan([status(503)] * 9)
-    assert read(copy, file) == DATA[:3000]
 
 
 def test_a_cancelled_wait_ends_at_once(server: RangeServer, file: RemoteFile) -> None:
@@ -222,8 +196,7 @@ def numbers(batches: Any) -> list[int]:
     return [int(np.frombuffer(record, "u2")[0]) for batch in batches for record in batch]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(("workers", "cached"), [(0, True), (1, False)])
 def test_an_outage_within_an_epoch_changes_nothing(
     site: RangeServer, tmp_path: Path, workers: int, cached: bool
 ) -> None:
@@ -259,7 +232,7 @@ def test_closing_the_iterator_ends_the_wait(site: RangeServer) -> None:
     assert not waiting.is_alive()
 
 
-@pytest.mark.parametrize("way", ["filter", "cookies", "plain"])
+@pytest.mark.parametrize("way", ["filter", "plain"])
 def test_arrays_wait_too(tmp_path: Path, way: str) -> None:
     data = values(48, 6)
     write_ways(tmp_path, data)

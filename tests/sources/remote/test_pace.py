@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 import random
-import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from types import SimpleNamespace
 
 import pytest
 
 from tests.limits import CALM, DATA
 from tests.processes import until
 from tests.range_server import RangeServer
-from windrow.core.redaction import Redaction
 from windrow.errors import PlanError
 from windrow.sources import RemoteOptions
-from windrow.sources.remote.faults import RequestError, status_fault
 from windrow.sources.remote.fetcher import ByteRange, Fetcher
-from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.pace import RequestPace, StoreRequests
 from windrow.sources.remote.request_counts import RemoteStats, request_figures
-from windrow.sources.zarr import in_flight
 
 
 def rounds(
@@ -87,13 +79,6 @@ def test_refusals_lower_it_by_half_their_share() -> None:
     assert pace.number == 1
 
 
-def test_refusals_of_few_requests_lower_it_to_some() -> None:
-    pace = RequestPace(64)
-    for _ in range(16):
-        pace.refused(pace.began(1))
-    assert pace.number == 8
-
-
 def test_it_grows_while_requests_wait_and_the_store_keeps_up() -> None:
     pace = learnt()
     assert refusing(pace, 64) == 32
@@ -111,49 +96,6 @@ def test_a_store_with_a_queue_gets_fewer() -> None:
     assert max(numbers[4:]) <= 8
     healed = rounds(pace, 40, constant(0.02))
     assert healed[-1] == 64
-
-
-def test_a_store_that_is_slow_for_another_reason_keeps_its_number() -> None:
-    pace = learnt()
-    numbers = rounds(pace, 6, constant(0.2))
-    assert numbers == [32, 64, 64, 64, 64, 64]
-
-
-def test_some_slow_answers_change_nothing() -> None:
-    slow = itertools.cycle([2.0, *[0.02] * 9])
-    assert set(rounds(learnt(), 100, lambda _: next(slow))) == {64}
-
-
-def test_times_are_compared_with_those_of_requests_of_that_size() -> None:
-    pace = learnt()
-    assert set(rounds(pace, 5, constant(0.5), size_bytes=8 << 20)) == {64}
-    assert rounds(pace, 1, constant(2.0), size_bytes=8 << 20) == [32]
-
-
-def test_answers_to_requests_from_before_it_was_lowered_say_nothing() -> None:
-    pace = learnt()
-    began = [pace.began(at) for at in range(1, 129)]
-    for one in began[:64]:
-        pace.refused(one)
-    for one in began[64:]:
-        pace.refused(one)
-        pace.answered(one, 9.0, 1000)
-    assert pace.number == 32
-
-
-@pytest.mark.parametrize(
-    ("fault", "is_refusal"),
-    [
-        (status_fault(429), True),
-        (status_fault(503), True),
-        (status_fault(503, code="SlowDown"), True),
-        (status_fault(400, code="TooManyRequests"), True),
-        (status_fault(500), False),
-        (RequestError("timeout", cause="network"), False),
-    ],
-)
-def test_what_asks_for_fewer_requests(fault: RequestError, is_refusal: bool) -> None:
-    assert fault.is_refusal is is_refusal
 
 
 @pytest.mark.jobs
@@ -233,96 +175,6 @@ def test_a_source_with_a_lower_limit_does_not_stall_others() -> None:
         await asyncio.gather(*tasks, late, one, two, return_exceptions=True)
 
     asyncio.run(run())
-
-
-def test_requests_that_wait_for_a_slow_store_begin_in_their_order() -> None:
-    async def run() -> None:
-        requests, began = StoreRequests("http://a"), list[int]()
-        for _ in range(64):
-            requests.pace.refused(requests.pace.began(1))
-        assert requests.pace.number == 1
-
-        async def begin(name: int, most: int) -> None:
-            await requests.take(most)
-            began.append(name)
-
-        tasks = [asyncio.ensure_future(begin(n, most)) for n, most in enumerate((8, 2, 8, 2))]
-        for count in range(1, 5):
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert began == list(range(count))
-            requests.give((8, 2, 8, 2)[count - 1])
-        await asyncio.gather(*tasks)
-
-    asyncio.run(run())
-
-
-class SlowingStore:
-    """Reads of TensorStore over a store that answers all reads in flight after a time by their number."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s, self.took_s, self.most = 0.0, constant(0.02), 0
-        self.reads: list[Future[int]] = []
-        self.stats = RemoteStats()
-        clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=time.sleep)
-        monkeypatch.setattr(in_flight, "time", clock)
-        outages = Outages("Tests", RemoteOptions(), self.stats, Redaction({}))
-        self.limiter = in_flight.InFlightLimiter(RemoteOptions(), self.stats, outages)
-
-    def begin(self) -> Future[int]:
-        self.reads.append(Future())
-        return self.reads[-1]
-
-    def numbers(self, count: int) -> list[int]:
-        """How many reads are in flight in each round, until `count` of them have ended."""
-        answers = [
-            self.limiter.start(self.begin, size_bytes=1000, where="http://a/b")
-            for _ in range(count)
-        ]
-        found = []
-        while self.reads:
-            reads, self.reads = self.reads, []
-            found.append(len(reads))
-            self.now_s += self.took_s(len(reads))
-            for read in reads:
-                read.set_result(1)
-        assert [answer.result(timeout=60) for answer in answers] == [1] * count
-        return found
-
-
-def test_a_slow_store_gets_fewer_reads_of_tensorstore(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SlowingStore(monkeypatch)
-    assert store.numbers(1000)[:7] == [128] * 7
-    assert store.stats.counts()["at_once"] == 64
-    store.took_s = lambda at_once: max(0.02, at_once / 200)
-    slow = store.numbers(1000)
-    assert slow[:6] == [128, 128, 64, 64, 32, 32]
-    assert max(slow[9:]) <= 20
-    assert store.stats.counts()["at_once"] <= 20
-    store.took_s = constant(0.02)
-    assert store.numbers(3000)[20:-1] == [128] * 12
-
-
-def test_refused_reads_of_tensorstore_count_again_when_they_are_begun_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(in_flight, "_watch", lambda limiter: None)  # the test calls `expire`
-    store = SlowingStore(monkeypatch)
-    store.limiter.expect()
-    answers = [store.limiter.start(store.begin, where="http://a/b") for _ in range(128)]
-    numbers = []
-    for _ in range(4):
-        reads, store.reads = store.reads, []
-        assert len(reads) == 128
-        for read in reads:
-            read.set_exception(OSError("UNAVAILABLE: HTTP code 503"))
-        numbers.append(store.stats.counts()["at_once"])
-        store.now_s += RemoteOptions().max_backoff_s
-        assert store.limiter.expire()
-    assert numbers == [64, 32, 16, 8]
-    for read in store.reads:
-        read.set_result(1)
-    assert [answer.result(timeout=60) for answer in answers] == [1] * 128
 
 
 def test_the_limit_of_a_host_is_checked() -> None:

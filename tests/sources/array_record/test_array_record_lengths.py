@@ -12,7 +12,6 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.range_server import RangeServer
 from windrow import MapDataset
 from windrow.errors import ArgumentError, PlanError, SourceError
 from windrow.sources import ArrayRecordDataSource
@@ -54,13 +53,6 @@ def test_a_shuffled_chain_has_them(tmp_path: Path, direct: bool | None) -> None:
     dataset = MapDataset.source(ArrayRecordDataSource(path, direct=direct)).shuffle(seed=0)
     found = lengths_of(dataset._node, positions(np.arange(4), 4))
     assert found.tolist() == [len(record) for record in dataset if record is not None]
-
-
-def test_lengths_come_over_a_network(tmp_path: Path) -> None:
-    write(tmp_path / "x.array_record", [5, 0, 3, 9])
-    with RangeServer(tmp_path) as server:
-        source = ArrayRecordDataSource(server.url("x.array_record"))
-        assert source.lengths().tolist() == [5, 0, 3, 9]
 
 
 def test_what_has_no_lengths_says_so(tmp_path: Path) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.sources.array_record.test_sources_array_record_crafted import hash_of
 from windrow.core.native import native
@@ -33,11 +30,6 @@ def hashed(messages: list[bytes], gap: bytes = b"") -> list[int]:
     return [int(h) for h in hashes(data, stops - lengths, stops)]
 
 
-def test_the_hash_of_nothing_is_the_one_in_every_file() -> None:
-    assert hashed([b""]) == [0x72C3B1E9C0139FE1]
-    assert hashed([]) == []
-
-
 def test_every_length_to_four_packets() -> None:
     draw = random.Random(1)
     messages = [draw.randbytes(n) for n in range(130)]
@@ -48,14 +40,8 @@ def test_every_length_to_four_packets() -> None:
     assert [hashed([message], b"x")[0] for message in messages] == expected
 
 
-@given(st.lists(st.binary(max_size=200), max_size=12), st.binary(max_size=3))
-def test_any_messages_together(messages: list[bytes], gap: bytes) -> None:
-    assert hashed(messages, gap) == [hash_of(message) for message in messages]
-
-
-@pytest.mark.parametrize("count", [1023, 2049])
-def test_many_messages(count: int) -> None:
-    draw = random.Random(count)
+def test_many_messages() -> None:
+    count, draw = 2049, random.Random(1)
     messages = [draw.randbytes(draw.choice((32, 33, 40, 64))) for _ in range(count)]
     found = hashed(messages)
     for at in (0, 1, count // 2, count - 2, count - 1):
@@ -78,29 +64,3 @@ def test_places_of_another_type_and_outside_of_the_data() -> None:
     for start, stop in ((0, 301), (-1, 5), (9, 8)):
         with pytest.raises(IndexError, match="outside of the 300 bytes"):
             hashes(data, np.array([0, start]), np.array([0, stop]))
-
-
-def test_several_threads_at_once() -> None:
-    draw = random.Random(5)
-    messages = [[draw.randbytes(draw.randrange(300)) for _ in range(50)] for _ in range(8)]
-    found: dict[int, list[int]] = {}
-    start = threading.Barrier(len(messages))
-
-    def work(at: int) -> None:
-        start.wait()
-        found[at] = hashed(messages[at])
-
-    threads = [threading.Thread(target=work, args=(at,)) for at in range(len(messages))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {at: [hash_of(one) for one in some] for at, some in enumerate(messages)}
-
-
-def test_items_that_lie_apart_in_memory() -> None:
-    data = np.frombuffer(random.Random(6).randbytes(2_000), np.uint8)[::2]
-    starts = np.array([0, 9, 5, 9], np.int64)[::2]
-    found = hashes(data, starts, starts + 70)
-    whole = data.tobytes()
-    assert found.tolist() == [hash_of(whole[0:70]), hash_of(whole[5:75])]

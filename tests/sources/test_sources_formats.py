@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from zarr.codecs import TransposeCodec
 
 import windrow
+from tests.hypothesis_profiles import examples
 from tests.range_server import RangeServer
 from windrow import MapDataset
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError, WindrowError
@@ -282,7 +283,7 @@ def layouts(draw: Any) -> tuple[AnyArray, dict[str, Any]]:
     return values, layout
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(made=layouts(), data=st.data())
 @pytest.mark.filterwarnings("ignore")
 def test_layouts_of_zarr_python(
@@ -358,7 +359,7 @@ BASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", BASES)
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore")
 def test_metadata_of_any_form_are_read_or_refused(tmp_path: Path, name: str, data: Any) -> None:

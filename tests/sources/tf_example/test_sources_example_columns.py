@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import example_side
 from tests.example_bytes import Stored, Style, example, signalling_nan
+from tests.hypothesis_profiles import examples
 from windrow.converters import decode_example, encode_example
 from windrow.converters.zarr import example_encode
 from windrow.converters.zarr.example_encode import encode_examples
@@ -23,7 +22,6 @@ from windrow.sources.tf_example.columns import decode_examples, infer_features
 from windrow.sources.tf_example.features import DTYPES, Array, Column, Feature, Ragged
 
 SEEDS = st.integers(0, 2**32)
-FLOATS = ("float16", "float64", "bfloat16", "float8_e4m3fn")
 MANY = 24
 
 
@@ -138,7 +136,7 @@ def decoders(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("decoders")
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(any_features(), SEEDS, st.sampled_from([0, 1, 7, MANY, 90]))
 def test_round_trip_bit_for_bit(features: dict[str, Feature], seed: int, rows: int) -> None:
     draw = np.random.default_rng(seed)
@@ -421,30 +419,3 @@ def test_columns_in_any_order_of_memory_and_bytes() -> None:
     feature = Feature("int32", (6,), raw=True)
     found = decode_examples(encode_examples({"x": values}, {"x": feature}), {"x": feature})
     assert same(found, {"x": np.ascontiguousarray(values, "int32")})
-
-
-@pytest.mark.parametrize("orders", [1, 3, 400])
-def test_the_order_of_features_may_differ_by_record(orders: int) -> None:
-    draw = random.Random(0)
-    names = [f"f{n}" for n in range(6)]
-    features = {name: Feature("int64") for name in names}
-    seeds = [draw.randrange(orders) for _ in range(400)]
-    records = [
-        example(
-            {name: np.array([(i * 7 + k) % 100]) for k, name in enumerate(names)},
-            Style(shuffled=True),
-            random.Random(seed),
-        )
-        for i, seed in enumerate(seeds)
-    ]
-    found = decode_examples(records, features)
-    for k, name in enumerate(names):
-        assert np.asarray(found[name]).tolist() == [(i * 7 + k) % 100 for i in range(400)]
-
-
-@pytest.mark.parametrize("case", example_side.LABELS)
-def test_the_benchmark_runs_and_its_sides_agree(case: str) -> None:
-    # It compares the columns itself.
-    found = example_side.run(case, records=100, rounds=1)
-    assert found["records"] == 100
-    assert json.dumps(found)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import json
 from typing import Any
 
 import numpy as np
@@ -12,37 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.errors import ArgumentError, ReadError
-from windrow.sources.tf_example import features as module
 from windrow.sources.tf_example.features import (
     DTYPES,
     Feature,
-    Ragged,
     cast,
     features_from_json,
     features_to_json,
     numpy_dtype,
 )
-
-SIZES = st.integers(0, 5)
-
-
-@st.composite
-def any_feature(draw: st.DrawFn) -> Feature:
-    dtype = draw(st.sampled_from(["bytes", *DTYPES]))
-    if dtype == "bytes":
-        return Feature(dtype)
-    shape: tuple[int | None, ...] = tuple(draw(st.lists(SIZES, max_size=3)))
-    if draw(st.booleans()):
-        shape = (None, *(size or 1 for size in shape if size is not None))
-    return Feature(dtype, shape, raw=dtype.startswith("complex") or draw(st.booleans()))
-
-
-@given(st.dictionaries(st.text(max_size=5), any_feature(), max_size=4))
-def test_json_both_ways(features: dict[str, Feature]) -> None:
-    text = json.dumps(features_to_json(features))
-    found = features_from_json(json.loads(text), where="f.json")
-    assert found == features
-    assert list(found) == list(features)
 
 
 def test_json_is_frozen() -> None:
@@ -99,27 +74,6 @@ def test_json_that_is_none(value: object, words: str) -> None:
         features_from_json(value, where="f.json")
 
 
-def test_sizes() -> None:
-    feature = Feature("float32", (None, 2, 3), raw=True)
-    assert (feature.item_shape, feature.items, feature.item_bytes) == ((2, 3), 6, 24)
-    assert str(feature) == "float32 (None, 2, 3) raw"
-    assert str(Feature("bytes")) == "bytes"
-    assert Feature("bytes").ragged
-    assert not Feature("bytes").may_be_missing
-    assert feature.may_be_missing
-    assert not Feature("float32", (2,)).ragged
-
-
-def test_rows_of_a_ragged_column() -> None:
-    column = Ragged(np.arange(12).reshape(6, 2), np.array([0, 2, 2, 6]))
-    assert [row.tolist() for row in (column[0], column[1])] == [[[0, 1], [2, 3]], []]
-    assert column[-1].tolist() == column[2].tolist() == [[4, 5], [6, 7], [8, 9], [10, 11]]
-    assert len(column) == 3
-    for wrong in (3, -4):
-        with pytest.raises(IndexError, match="range object index out of range"):
-            column[wrong]
-
-
 @given(st.sampled_from(DTYPES), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6))
 def test_whole_numbers_fit_if_python_says_so(name: str, numbers: list[int]) -> None:
     dtype = numpy_dtype(name)
@@ -154,9 +108,3 @@ def test_the_zeros_are_two(name: str, both: bool) -> None:
     _, fits = cast(np.array([0.0, -0.0], np.float32), numpy_dtype(name))
     assert fits is not None
     assert fits.tolist() == [True, both]
-
-
-def test_examples_of_the_docstrings() -> None:
-    tried = doctest.testmod(module)
-    assert tried.attempted > 5
-    assert tried.failed == 0

@@ -29,8 +29,6 @@ def read(value: Any, **labels: list[str]) -> TfdsFeatures:
 @pytest.mark.parametrize(
     ("name", "leaf"),
     [
-        ("scalar", Leaf(("scalar",), "Scalar", "number", "float32")),
-        ("text", Leaf(("text",), "Text", "bytes", "bytes")),
         ("inner/a/b", Leaf(("inner", "a", "b"), "Tensor", "number", "int32")),
         ("words", Leaf(("words",), "Tensor", "bytes", "bytes", (2, 2))),
         ("maybe/flag", Leaf(("maybe", "flag"), "Scalar", "number", "bool", optional=True)),
@@ -48,32 +46,11 @@ def read(value: Any, **labels: list[str]) -> TfdsFeatures:
             ),
         ),
         (
-            "label",
-            Leaf(
-                *(("label",), "ClassLabel", "number", "int64"),
-                names=("red", "green", "blue"),
-                facts=(("num_classes", 3),),
-            ),
-        ),
-        (
             "mask",
             Leaf(
                 *(("mask",), "LabeledImage", "image", "uint8", (None, None, 1)),
                 names=("a", "b", "c"),
                 facts=(("num_classes", 3),),
-            ),
-        ),
-        (
-            "box",
-            Leaf(
-                *(("box",), "BBoxFeature", "number", "float32", (4,)),
-                facts=(("bbox_format", "REL_YXYX"),),
-            ),
-        ),
-        (
-            "sound",
-            Leaf(
-                *(("sound",), "Audio", "number", "int16", (None,)), facts=(("sample_rate", 8000),)
             ),
         ),
         (
@@ -83,9 +60,7 @@ def read(value: Any, **labels: list[str]) -> TfdsFeatures:
                 facts=(("file_format", "wav"), ("lazy_decode", True)),
             ),
         ),
-        ("deeper", Leaf(("deeper",), "Tensor", "number", "float32", (), (None, None, None))),
         ("steps/said", Leaf(("steps", "said"), "Text", "bytes", "bytes", (), (None, None))),
-        ("translation/de", Leaf(("translation", "de"), "Text", "bytes", "bytes")),
         (
             "translations/language",
             Leaf(

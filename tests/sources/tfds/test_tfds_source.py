@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 from collections.abc import Callable
@@ -12,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
-from hypothesis import given
-from hypothesis import strategies as st
 
 import windrow
 from tests.kitchen import kitchen_expected, kitchen_folder
@@ -104,13 +101,6 @@ def test_splits(folder: Path, split: str, expected: list[int]) -> None:
     assert everything(TFDSDataSource(folder, split=split)) == expected
 
 
-@given(count=st.integers(1, 12), drop=st.booleans())
-def test_even_splits_of_hosts(folder: Path, count: int, drop: bool) -> None:
-    parts = even_splits("train[5:]", count, drop_remainder=drop)
-    found = [everything(TFDSDataSource(folder, split=part)) for part in parts]
-    assert [*itertools.chain(*found)] == list(range(5, 41 - 36 % count if drop else 41))
-
-
 def test_names_of_features(folder: Path) -> None:
     source = TFDSDataSource(folder, split="test", names=["text", "id"])
     assert list(source[0]) == ["text", "id"]
@@ -170,41 +160,6 @@ def test_nodes(folder: Path) -> None:
     assert sum(mixed.read(np.arange(8))["id"] >= 1000) == 4
     joined = windrow.MapDataset.concatenate([test, train])
     assert joined.read(np.arange(7, 11))["id"].tolist() == [1007, 1008, 0, 1]
-
-
-class _Alternating(windrow.transforms.DatasetSelectionMap):
-    """The first three elements of two datasets, in turn."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        return index % 2, index // 2 % 3
-
-
-def test_more_nodes(folder: Path) -> None:
-    train = windrow.MapDataset.source(TFDSDataSource(folder, split="train"))
-    test = windrow.MapDataset.source(TFDSDataSource(folder, split="test"))
-    pairs = windrow.MapDataset.zip([train[:9], test])
-    assert [(a["id"], b["id"]) for a, b in pairs] == [(i, 1000 + i) for i in range(9)]
-    selected = windrow.MapDataset.select_from_datasets([train, test], _Alternating())
-    assert [row["id"] for row in selected] == [0, 1000, 1, 1001, 2, 1002]
-    numbered = train.map_with_index(lambda index, row: (index, row["id"]))
-    assert list(numbered[30:33]) == [(30, 30), (31, 31), (32, 32)]
-    drawn = train.seed(5).random_map(lambda row, rng: (int(row["id"]), int(rng.integers(100))))
-    assert [row for row, _ in drawn] == list(range(41))
-    assert list(drawn) == list(drawn)
-    assert len({number for _, number in drawn}) > 10
-    near = [int(row["id"]) for row in train.window_shuffle(window_size=10, seed=2)]
-    assert sorted(near) == list(range(41)) != near
-    assert max(abs(at - i) for at, i in enumerate(near)) < 10
-    hosts = [[int(row["id"]) for row in train.shuffle(seed=3)[host::4]] for host in range(4)]
-    assert sorted(itertools.chain(*hosts)) == list(range(41))
-    assert [len(host) for host in hosts] == [11, 10, 10, 10]
-    assert [row["id"] for row in test.repeat(2)[8:11]] == [1008, 1000, 1001]
-    assert [batch["text"] for batch in train[:4].batch(2)] == [
-        [example("train", i)["text"] for i in pair] for pair in ((0, 1), (2, 3))
-    ]
 
 
 def test_workers_and_restored_states_give_the_same_stream(folder: Path) -> None:

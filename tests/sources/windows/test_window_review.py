@@ -111,13 +111,6 @@ def test_numbers_beyond_int64_are_refused(group: Path) -> None:
         Field("a", {"t": 2**61})
 
 
-def test_fields_say_which_argument_is_wrong() -> None:
-    with pytest.raises(SourceError, match=r"Field: sizes\['t'\] must be at least 1, got 0"):
-        Field("a", sizes={"t": 0})
-    offset: Any = np.array(3)
-    assert Field("a", {"t": offset}).offsets == {"t": 3}
-
-
 def test_blocks_of_too_many_chunks_are_refused_before_memory_is_taken() -> None:
     nothing = ts.virtual_chunked(
         lambda domain, array, options: None,
@@ -160,16 +153,6 @@ def test_chunks_of_precomputed_volumes_are_sound(tmp_path: Path, driver: str) ->
         source = WindowDataSource(volume, {0: 2})
         report = windrow.verify(source, missing="error", progress=False)
         assert (report.ok, report.missing, report.untold) == (True, 0, report.chunks)
-
-
-def test_fingerprints_do_not_print_numbers_as_numpy_does(group: Path) -> None:
-    zarr.open_group(str(group))["h"].attrs.update(_FillValue=-9, scale_factor=0.5)
-    source = WindowDataSource(
-        group / "h", {"x": 2}, pad="constant", fill=np.float32(0.5), decode=True
-    )
-    assert "without [-9], * 0.5" in source.fingerprint
-    assert "constant 0.5" in source.fingerprint
-    assert "np." not in source.fingerprint
 
 
 @pytest.mark.parametrize("pad", [None, "edge"])

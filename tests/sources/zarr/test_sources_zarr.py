@@ -200,29 +200,6 @@ def test_ways_to_name_an_array(stores: dict[str, Path]) -> None:
     assert source[3]["b"]["c"].tolist() == source[3]["a"].tolist()
 
 
-def test_views_of_an_open_store(stores: dict[str, Path]) -> None:
-    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(stores["sharded"])}}
-    store = ts.open(spec).result()
-    views: list[tuple[Any, AnyArray]] = [
-        (store[10:50], values()[10:50]),
-        (store[10:50][::-1], values()[10:50][::-1]),
-        (store[::3], values()[::3]),
-        (store.T, values().T),
-        (store[5:90, 1:3].T, values()[5:90, 1:3].T),
-        (store[ts.d[0].translate_by[-33]], values()),
-        (store.oindex[[7, 3, 3]], values()[[7, 3, 3]]),
-        (ts.array(values()), values()),
-    ]
-    for view, expected in views:
-        source = ZarrDataSource(view)
-        assert len(source) == len(expected)
-        order = np.random.default_rng(0).integers(0, len(expected), 60)
-        np.testing.assert_array_equal(source.read(order), expected[order])
-        np.testing.assert_array_equal(source.read(np.arange(len(expected))), expected)
-        again = pickle.loads(pickle.dumps(source))
-        np.testing.assert_array_equal(again.read(order), expected[order])
-
-
 def test_lengths_must_agree(tmp_path: Path) -> None:
     a = write(tmp_path / "a", values(10), chunks=(4, 4))
     b = write(tmp_path / "b", values(12), chunks=(4, 4))

@@ -144,7 +144,9 @@ def test_faults_in_a_tenth_of_all_requests_change_nothing(
     assert source.stats()["retries"] > 0
 
 
-@pytest.mark.parametrize("order", ["in blocks", "in a worker"])
+@pytest.mark.parametrize(
+    "order", ["in blocks", pytest.param("in a worker", marks=pytest.mark.jobs)]
+)
 def test_a_busy_object_store_changes_nothing(
     store: ObjectStore, undisturbed: dict[tuple[str, str], list[bytes]], order: str
 ) -> None:
@@ -254,6 +256,7 @@ def test_a_file_replaced_by_one_as_long(server: RangeServer) -> None:
         source.read(np.arange(3))
 
 
+@pytest.mark.jobs
 def test_an_object_that_is_replaced_or_removed(store: ObjectStore) -> None:
     source = ArrayRecordDataSource(
         store.url(NAME), storage_options=store.storage_options, remote=CALM
@@ -270,6 +273,7 @@ def test_an_object_that_is_replaced_or_removed(store: ObjectStore) -> None:
 # ---- credentials
 
 
+@pytest.mark.jobs
 def test_credentials_that_expire(store: ObjectStore) -> None:
     source = ArrayRecordDataSource(
         store.url(NAME), storage_options=store.storage_options, remote=CALM

@@ -11,11 +11,9 @@ import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Container, Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +21,6 @@ from hypothesis import strategies as st
 from tests.processes import Program, left, until
 from windrow.sources.remote import disk_cache
 from windrow.sources.remote.cache_segments import stored_segments
-from windrow.sources.remote.coming_reads import ComingRanges
 from windrow.sources.remote.disk_cache import DiskCache
 from windrow.sources.remote.remote_file import RemoteFile
 
@@ -169,95 +166,6 @@ def test_the_disk_is_bounded_and_what_was_used_last_stays(
     assert kept[0] == 0
     assert kept[1:] == list(range(121 - len(kept), 120))
     assert re.search(rf"the cache in {re.escape(str(tmp_path))}: \d+ bytes evicted", caplog.text)
-
-
-Records = Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
-
-
-class Order:
-    """An order of files that is known: each entry is the number of a file."""
-
-    def __init__(self, numbers: list[int]) -> None:
-        self.numbers, self.first, self.asked = numbers, 0, 0
-
-    def sampled(self, count: int) -> Records:
-        self.asked += 1
-        left = np.array(self.numbers[self.first :])
-        yield left, np.arange(len(left))
-
-
-def file_ranges(coming: Records, urls: Container[str]) -> Iterator[ComingRanges]:
-    for numbers, distances in coming:
-        names, which = np.unique(numbers, return_inverse=True)
-        kept = [numbered(number) for number in names.tolist()]
-        zeros = np.zeros_like(numbers)
-        yield ComingRanges(int(distances.min()), kept, which, zeros, zeros + 20_000, distances)
-
-
-def numbered(number: int) -> RemoteFile:
-    return RemoteFile(f"http://example.org/{number}", len(DATA), "ETag a")
-
-
-def fetched(cache: DiskCache, order: Order, *, known: bool) -> int:
-    """How many of the files in order had to be fetched."""
-    if known:
-        cache.foresee(order, file_ranges)
-    count = 0
-    for at, number in enumerate(order.numbers):
-        order.first = at
-        if not got(cache, (0, 20_000), file=numbered(number))[0]:
-            count += 1
-            put(cache, (0, 20_000), file=numbered(number))
-    return count
-
-
-def test_what_is_needed_last_is_evicted_where_the_order_is_known(tmp_path: Path) -> None:
-    """Some 32 of 64 files fit. Three epochs, each in an order of its own."""
-    draw = random.Random(1)
-    numbers = [number for _ in range(3) for number in draw.sample(range(64), 64)]
-    by_use, by_plan = (
-        fetched(DiskCache(str(tmp_path / name), MIB), Order(numbers), known=name == "plan")
-        for name in ("use", "plan")
-    )
-    assert by_plan < 0.85 * by_use
-    assert sum(one.disk_bytes for one in stored_segments(str(tmp_path / "plan"))) <= MIB
-
-
-def test_what_other_processes_use_is_evicted_by_its_last_use_alone(tmp_path: Path) -> None:
-    others = [RemoteFile(f"http://example.org/other/{n}", len(DATA), "ETag a") for n in range(12)]
-    for at, file in enumerate(others):
-        put(DiskCache(str(tmp_path), MIB), (0, 20_000), file=file)
-        for one in stored_segments(str(tmp_path)):
-            if one.url() == file.url:
-                os.utime(one.path, (at, at if at < 6 else 2**32 + at))  # long ago; just now
-    order = Order([*range(100), *range(8)])
-    fetched(DiskCache(str(tmp_path), MIB), order, known=True)
-    urls = {one.url() for one in stored_segments(str(tmp_path))}
-    assert [file.url in urls for file in others] == [False] * 6 + [True] * 6
-    assert {numbered(n).url for n in range(8)} < urls
-
-
-class WritingOrder(Order):
-    """An order that writes to the cache while it is asked, as other threads do."""
-
-    def __init__(self, numbers: list[int], cache: DiskCache) -> None:
-        super().__init__(numbers)
-        self.cache, self.is_asked = cache, False
-
-    def sampled(self, count: int) -> Records:
-        assert not self.is_asked
-        self.is_asked = True
-        for number in range(100, 104):  # more than a 32nd of the cache
-            put(self.cache, (0, 20_000), file=numbered(number))
-        self.is_asked = False
-        return super().sampled(count)
-
-
-def test_one_thread_makes_room_at_a_time(tmp_path: Path) -> None:
-    cache = DiskCache(str(tmp_path), MIB)
-    order = WritingOrder([*range(64)] * 2, cache)
-    fetched(cache, order, known=True)
-    assert order.asked > 2
 
 
 def test_an_open_segment_that_another_process_evicts_is_not_used(

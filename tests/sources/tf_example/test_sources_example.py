@@ -7,8 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from windrow.converters import decode_example, encode_example
 from windrow.errors import ArgumentError, ReadError, SourceError
@@ -58,35 +56,6 @@ def test_packed_and_unpacked_integers() -> None:
     assert encode_example({"a": 5}) == INT64_PACKED
     assert np.array_equal(decode_example(INT64_PACKED)["a"], [5])
     assert np.array_equal(decode_example(INT64_UNPACKED)["a"], [5, 6])
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.dictionaries(
-        st.text(max_size=8),
-        st.one_of(
-            st.lists(st.binary(max_size=9), min_size=1, max_size=4),
-            st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5).map(
-                lambda values: np.array(values, np.int64)
-            ),
-            st.lists(st.floats(width=32), max_size=5).map(
-                lambda values: np.array(values, np.float32)
-            ),
-        ),
-        max_size=4,
-    )
-)
-def test_round_trip(features: dict[str, object]) -> None:
-    decoded = decode_example(encode_example(features))
-    assert sorted(decoded) == sorted(features)
-    for name, value in features.items():
-        found = decoded[name]
-        if isinstance(value, np.ndarray):
-            assert isinstance(found, np.ndarray)
-            assert found.dtype == value.dtype
-            assert found.tobytes() == value.tobytes()
-        else:
-            assert found == value
 
 
 def test_scalars_strings_and_shapes() -> None:

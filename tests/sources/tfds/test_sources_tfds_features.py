@@ -13,7 +13,7 @@ from tests.tfds_json import MODULE, one, sequence, tensor, tree
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources import ArraySpec
 from windrow.sources.tf_example.features import Ragged
-from windrow.sources.tfds.features import Leaf, TfdsFeatures
+from windrow.sources.tfds.features import TfdsFeatures
 
 KITCHEN = TfdsFeatures.from_json(
     kitchen_features(),
@@ -24,54 +24,6 @@ KITCHEN = TfdsFeatures.from_json(
 
 def read(value: Any, **labels: list[str]) -> TfdsFeatures:
     return TfdsFeatures.from_json(value, where="features.json", labels=labels)
-
-
-@pytest.mark.parametrize(
-    ("name", "leaf"),
-    [
-        ("inner/a/b", Leaf(("inner", "a", "b"), "Tensor", "number", "int32")),
-        ("words", Leaf(("words",), "Tensor", "bytes", "bytes", (2, 2))),
-        ("maybe/flag", Leaf(("maybe", "flag"), "Scalar", "number", "bool", optional=True)),
-        (
-            "packed_plane",
-            Leaf(
-                ("packed_plane",), "Tensor", "number", "float32", (None, 2, None), encoding="zlib"
-            ),
-        ),
-        (
-            "film",
-            Leaf(
-                *(("film",), "Video", "image", "uint8", (3, 4, 3), (None,)),
-                facts=(("encoding_format", "png"),),
-            ),
-        ),
-        (
-            "mask",
-            Leaf(
-                *(("mask",), "LabeledImage", "image", "uint8", (None, None, 1)),
-                names=("a", "b", "c"),
-                facts=(("num_classes", 3),),
-            ),
-        ),
-        (
-            "lazy_sound",
-            Leaf(
-                *(("lazy_sound",), "Audio", "bytes", "bytes"),
-                facts=(("file_format", "wav"), ("lazy_decode", True)),
-            ),
-        ),
-        ("steps/said", Leaf(("steps", "said"), "Text", "bytes", "bytes", (), (None, None))),
-        (
-            "translations/language",
-            Leaf(
-                *(("translations", "language"), "Text", "bytes", "bytes", (), (None,)),
-                facts=(("languages", ("de", "en", "fr")),),
-            ),
-        ),
-    ],
-)
-def test_leaves(name: str, leaf: Leaf) -> None:
-    assert KITCHEN.leaf(name) == leaf
 
 
 def test_class_names() -> None:

@@ -13,7 +13,7 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
-from tests.kitchen import kitchen_expected, kitchen_folder
+from tests.kitchen import kitchen_folder
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer, status
 from tests.tfds_folders import LABELS, example, write_folder
@@ -112,24 +112,6 @@ def test_names_of_features(folder: Path) -> None:
             TFDSDataSource(folder, split="test", names=names)  # type: ignore[arg-type]
 
 
-def test_the_kitchen(tmp_path: Path) -> None:
-    kitchen = kitchen_folder(tmp_path)
-    for split in ("train", "test"):
-        source = TFDSDataSource(tmp_path / "kitchen", split=split)
-        expected = kitchen_expected(split)
-        count = len(expected)
-        assert len(source) == count
-        order = np.random.default_rng(1).permutation(count)
-        columns = source.read(order)
-        for row, at in enumerate(order):
-            assert columns["id"][row] == expected[at]["id"]
-            assert columns["image"][row] == expected[at]["image"]
-            np.testing.assert_array_equal(columns["line"][row], expected[at]["line"])
-    pictures = TFDSDataSource(kitchen, split="test", images=True, names=["image"])
-    assert pictures.read(np.arange(3))["image"].shape == (3, 4, 5, 3)
-    assert pictures.spec["image"].shape == (4, 5, 3)
-
-
 # ---- chains
 
 
@@ -217,6 +199,7 @@ def test_at_a_server(folder: Path) -> None:
             assert told(chain(there)) == told(chain(here))
 
 
+@pytest.mark.jobs
 def test_at_an_object_store(folder: Path) -> None:
     with ObjectStore() as store:
         for path in folder.rglob("*"):

@@ -16,8 +16,8 @@ import xarray as xr
 import zarr
 
 from tests.range_server import RangeServer
-from windrow.errors import ArgumentError, NotFoundError, SourceError, WindrowError
-from windrow.sources import WindowDataSource, ZarrDataSource
+from windrow.errors import ArgumentError, NotFoundError, SourceError
+from windrow.sources import ZarrDataSource
 from windrow.sources.zarr.open_array import OpenArray
 from windrow.sources.zarr.tree import ArrayTree, open_arrays
 
@@ -181,40 +181,6 @@ def test_coordinates_are_taken_where_they_are_chosen(tmp_path: Path) -> None:
     assert set(opened(path, names=["time", "t2m"])) == {"time", "t2m"}
     with pytest.raises(SourceError, match=r"array 'height' in .* has shape \(\)"):
         ZarrDataSource(path, names=["height"])
-
-
-@pytest.mark.parametrize("kind", [ZarrDataSource, WindowDataSource])
-def test_errors_of_opening_name_the_source_that_was_made(
-    tmp_path: Path, kind: type[ZarrDataSource] | type[WindowDataSource]
-) -> None:
-    path = xarray_store(tmp_path / "x", 2)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "zarr.json").write_text("[]")
-    bits, filtered = tmp_path / "bits", tmp_path / "filtered"
-    for folder, changes in ((bits, {"dtype": "|V3"}), (filtered, {"filters": [{"id": "pickle"}]})):
-        shutil.copytree(path / "t2m", folder)
-        meta = json.loads((folder / ".zarray").read_text())
-        (folder / ".zarray").write_text(json.dumps(meta | changes))
-    wrong: list[tuple[Any, Any]] = [
-        (3, None),
-        ({}, None),
-        ({1: path}, None),
-        (tmp_path / "none", None),
-        (tmp_path / "empty", None),
-        (tmp_path / "empty" / "zarr.json", None),
-        (tmp_path / "bad", None),
-        (bits, None),
-        (filtered, None),
-        (path, ["t2n"]),
-        (path, []),
-        (path, ["height"]),
-        ("memory://none/|zarr3:", None),
-        ({"driver": "none"}, None),
-    ]
-    for arrays, names in wrong:
-        with pytest.raises(WindrowError, match=f"^{kind.__name__}: "):
-            kind(arrays, names=names)
 
 
 def test_only_chosen_arrays_are_opened(tmp_path: Path) -> None:

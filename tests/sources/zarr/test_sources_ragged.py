@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 import tempfile
@@ -152,14 +151,6 @@ def test_a_restored_stream_yields_the_rest(some: Any, order: str, at: int) -> No
     second.set_state(json.loads(json.dumps(first.get_state())))
     first.close()
     check(list(second), whole[at:])
-
-
-def test_functions_in_workers_get_the_rows(some: Any) -> None:
-    rows, source = some
-    dataset = MapDataset.source(source).shuffle(seed=3).map(np.sort)
-    options = windrow.MultiprocessingOptions(num_workers=2)
-    check(list(dataset.mp_prefetch(options)), list(dataset))
-    assert sum(map(len, rows)) == sum(map(len, list(dataset)))
 
 
 def test_elements_are_their_own_and_may_be_changed(some: Any) -> None:
@@ -386,24 +377,6 @@ def test_a_bad_chunk_fails_the_records_that_lie_in_it(tmp_path: Path) -> None:
 
 
 # --- the column ----------------------------------------------------------------------------------
-
-
-@settings(max_examples=50)
-@given(record_lengths, st.data())
-def test_a_column_is_the_list_of_its_rows(lengths: list[int], data: st.DataObject) -> None:
-    shape = data.draw(st.sampled_from([(), (300,)]))  # small items and large ones
-    rows = rows_of(lengths, "i4", shape)
-    column = RaggedColumn(np.concatenate(rows), np.cumsum([0, *lengths]))
-    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(rows))] * 2)))
-    step = data.draw(st.sampled_from([1, 2, -1]))
-    check(column[start:stop:step], rows[start:stop:step])
-    at = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=9))
-    check(column[np.array(at, np.int64)], [rows[i] for i in at])
-    check(pickle.loads(pickle.dumps(column[start:stop])), rows[start:stop])
-    assert column[start:stop].values.size == sum(row.size for row in rows[start:stop])
-    assert [row.tolist() for row in column] == [column[i].tolist() for i in range(len(rows))]
-    for part in itertools.pairwise(sorted({0, start, stop, len(rows)})):
-        check(column[slice(*part)], rows[slice(*part)])
 
 
 def test_an_array_of_your_own_is_no_index(tmp_path: Path) -> None:

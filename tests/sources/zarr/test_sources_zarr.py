@@ -7,7 +7,6 @@ import json
 import pickle
 import re
 import shutil
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from windrow.errors import (
     RecordIndexError,
     SourceError,
 )
-from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
+from windrow.sources import ZarrDataSource
 from windrow.sources.zarr import tensorstore
 
 AnyArray = npt.NDArray[Any]
@@ -242,16 +241,6 @@ def test_paths_that_name_nothing(tmp_path: Path) -> None:
         ZarrDataSource({})
 
 
-def test_a_server_that_does_not_answer() -> None:
-    limits = RemoteOptions(timeout_s=0.2, retries=0)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/a.zarr"
-        with pytest.raises(
-            SourceError, match=r"zarr\.json cannot be read: no answer within 0\.2 s"
-        ):
-            ZarrDataSource(url, remote=limits)
-
-
 def test_unreadable_metadata(tmp_path: Path) -> None:
     path = write(tmp_path / "a", values(4), chunks=(2, 4))
     whole = (path / "zarr.json").read_text()
@@ -375,18 +364,6 @@ def test_blocks_of_a_group_are_the_chunks_that_spare_the_others(tmp_path: Path) 
     # Labels weigh nothing: their chunks may be decoded many times.
     small = ZarrDataSource({"image": image, "label": label})
     assert small.blocks().tolist() == list(range(0, 601, 10))
-
-
-def test_a_suggested_path_is_one_that_the_source_reads(tmp_path: Path) -> None:
-    (tmp_path / "cifar.array_record").write_bytes(b"")
-    with pytest.raises(NotFoundError, match=r"exists and holds cifar\.array_record$"):
-        ZarrDataSource(tmp_path / "cifar")
-    write(tmp_path / "cifar.zarr", values(4), chunks=(2, 4))
-    for asked in ("cifar", "cifarr.zarr", "cifar.array_records"):
-        with pytest.raises(NotFoundError, match=r"did you mean .*/cifar\.zarr\?"):
-            ZarrDataSource(tmp_path / asked)
-    with pytest.raises(NotFoundError, match=r"did you mean .*/cifar\.array_record\?"):
-        ArrayRecordDataSource(tmp_path / "cifarr.array_record")
 
 
 def test_shards_whose_axes_are_turned(tmp_path: Path) -> None:

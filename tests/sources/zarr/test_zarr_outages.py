@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import re
 import threading
 from collections.abc import Iterator
@@ -92,22 +91,6 @@ def test_a_refused_read_is_an_error_at_once(server: RangeServer) -> None:
     with pytest.raises(ReadError, match="check your credentials"):
         source.read(np.arange(4))
     assert server.counts().faults["status"] <= 3
-
-
-def test_messages_say_that_it_waits_and_that_it_is_over(
-    server: RangeServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    source = opened(server, each_s=20.0)
-    server.plan([status(503)] * 30)
-    with caplog.at_level(logging.DEBUG, "windrow.remote"):
-        np.testing.assert_array_equal(source.read(np.arange(4)), DATA[:4])
-    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert re.search(
-        r"/plain/, 1 object by TensorStore, attempt 2 after status 503: in \d\.\d s", caplog.text
-    )
-    assert f"ZarrDataSource: {server.address} has not answered since" in told[0]
-    assert re.search(r"answers again, after \d+ s", told[-1])
-    assert len(told) == 5
 
 
 def test_closing_the_iterator_ends_the_wait(server: RangeServer) -> None:

@@ -29,17 +29,13 @@ from tests.far_arrays import (
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
 from windrow import MapDataset
-from windrow.core.redaction import Redaction
 from windrow.errors import (
     ArgumentError,
     MissingExtraError,
     NotFoundError,
     SourceError,
-    WindrowError,
 )
 from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
-from windrow.sources.remote.fetcher import Fetcher
-from windrow.sources.remote.file_systems import FileSystems
 from windrow.sources.remote.paths import joined
 from windrow.sources.zarr import urls
 from windrow.sources.zarr.stores import Access
@@ -171,24 +167,6 @@ def test_an_option_that_needs_an_extra_is_named(
         route_of("source", url, {"anonn": True})
 
 
-def test_a_store_without_network_and_a_missing_profile_say_what_to_check() -> None:
-    quick = RemoteOptions(retries=0)
-    with pytest.raises(WindrowError, match=r"CURL error.*; check the network and the host's name;"):
-        ZarrDataSource("http://127.0.0.1:1/a.zarr", remote=quick)
-    with pytest.raises(WindrowError, match=r"\.aws/credentials\) have no profile 'absent' with"):
-        ZarrDataSource("s3://bucket/a.zarr", storage_options={"profile": "absent"}, remote=quick)
-
-
-def test_the_region_is_taken_alike_by_all_sources() -> None:
-    redaction = Redaction({})
-    options = {"region_name": "eu-west-1", "client_kwargs": {"verify": False}}
-    opened = FileSystems("Tests", options, RemoteOptions(), redaction=redaction)
-    transport, _ = opened.open("s3://bucket/a")
-    assert transport._fs.client_kwargs == {"region_name": "eu-west-1", "verify": False}
-    with pytest.raises(ArgumentError, match=r"'anonn'\] is not an option .* profile, region_name"):
-        Fetcher("Tests", {"anonn": True}, RemoteOptions(retries=0)).tails(["s3://bucket/a"], 1)
-
-
 def test_adapters_of_tensorstore() -> None:
     way = route_of("source", "s3://bucket/a.zip|zip:in/", {"anon": True})
     base = {"driver": "s3", "bucket": "bucket", "path": "a.zip"}
@@ -276,6 +254,7 @@ def test_groups(server: RangeServer, data: AnyArray, folder: Path) -> None:
 # --- S3 --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.jobs
 def test_s3(folder: Path, data: AnyArray, monkeypatch: pytest.MonkeyPatch) -> None:
     with ObjectStore() as store:
         put_all(folder / "shard", lambda key, raw: store.put(f"shard/{key}", raw))

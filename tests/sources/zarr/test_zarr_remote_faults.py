@@ -168,7 +168,7 @@ def test_a_stall_is_asked_for_again(server: RangeServer, data: AnyArray) -> None
 def test_stores_that_are_open_have_limits_too(server: RangeServer, data: AnyArray) -> None:
     spec = {"driver": "zarr3", "kvstore": {"driver": "http", "base_url": server.url("plain/")}}
     store = ts.open(spec).result()
-    for given in (store, store.kvstore, spec, store[10:]):
+    for given in (store.kvstore, store[10:]):
         source = at_last(functools.partial(ZarrDataSource, given, remote=SHORT))
         first = 10 if given is not store.kvstore and len(source) < 96 else 0
         found = at_last(functools.partial(source.read, np.arange(5)))
@@ -290,7 +290,7 @@ def test_a_chunk_that_is_damaged(server: RangeServer, way: str) -> None:
     assert 32 <= first < stop <= 36
 
 
-@pytest.mark.parametrize("anonymous", [True, False])
+@pytest.mark.parametrize("anonymous", [True, pytest.param(False, marks=pytest.mark.jobs)])
 def test_s3_through_faults(
     folder: Path, data: AnyArray, anonymous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

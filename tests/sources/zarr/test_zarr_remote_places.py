@@ -106,6 +106,7 @@ def test_near_and_far_in_one_source(server: RangeServer, folder: Path, data: Any
     np.testing.assert_array_equal(again["more"]["m"], data)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("keys", [True, False])
 def test_a_bucket_as_a_group(
     folder: Path, data: AnyArray, keys: bool, monkeypatch: pytest.MonkeyPatch
@@ -270,6 +271,7 @@ def _uses(url: str, options: dict[str, Any] | None) -> list[Callable[[], Any]]:
     ]
 
 
+@pytest.mark.jobs
 def test_answers_of_s3_are_not_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ObjectStore() as store:
         put_all(folder / "plain", lambda key, raw: store.put(f"plain/{key}", raw))

@@ -250,15 +250,6 @@ def test_calls_side_by_side_share_the_bound() -> None:
         assert sorted(answers) == list(range(10))
 
 
-def test_a_range_above_the_bound_is_asked_for_alone(server: RangeServer) -> None:
-    reader = fetcher(RemoteOptions(in_flight_bytes=10))
-    file = opened(reader, server.url("shards/00.bin"))
-    server.reset_counts()
-    wanted = [ByteRange(file, n, n + 1000) for n in range(5)]
-    assert sorted(reader.fetch(wanted)) == list(enumerate(cut_out(wanted, DATA)))
-    assert server.counts().most_in_flight == 1
-
-
 def test_closing_the_iterator_cancels_the_rest(server: RangeServer) -> None:
     reader = fetcher(RemoteOptions(max_requests=4))
     file = opened(reader, server.url("shards/00.bin"))
@@ -365,33 +356,7 @@ def test_names_over_http(server: RangeServer) -> None:
         reader.names_in(server.url("none"))
 
 
-def test_names_in_memory() -> None:
-    url = memory_file("/names/a/1.bin", b"1").removesuffix("/a/1.bin")
-    memory_file("/names/b.bin", b"2")
-    reader = fetcher()
-    assert reader.names_in(url) == ["a/", "b.bin"]
-    assert reader.glob(f"{url}/*.bin") == [f"{url}/b.bin"]
-    assert reader.glob(f"{url}/**/*.bin") == [f"{url}/a/1.bin", f"{url}/b.bin"]
-    assert reader.glob(f"{url}/*.none") == []
-    assert (reader.is_folder(url), reader.is_file(url)) == (True, False)
-    assert (reader.is_folder(f"{url}/b.bin"), reader.is_file(f"{url}/b.bin")) == (False, True)
-    assert not reader.is_file(f"{url}/c.bin")
-    assert reader.read_small(f"{url}/b.bin") == b"2"
-    assert reader.read_small(f"{url}/c.bin") is None
-    with pytest.raises(NotFoundError, match="memory://names/none was not found"):
-        reader.names_in(f"{url}/none")
-
-
 # ---- other file systems
-
-
-def test_files_in_memory() -> None:
-    reader = fetcher()
-    tail = reader.tails([memory_file("/fetching/a.bin", DATA)], 100)[0]
-    assert (tail.data, tail.file.size_bytes) == (DATA[-100:], len(DATA))
-    wanted = [ByteRange(tail.file, n * 7, n * 9) for n in range(50)]
-    assert reader.start(wanted).result() == cut_out(wanted, DATA)
-    assert reader.tails([memory_file("/fetching/b.bin", b"")], 10)[0].data == b""
 
 
 @pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -437,14 +402,6 @@ def test_a_local_file_that_was_replaced_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(DATA[:-1])
     with pytest.raises(ReadError, match="it had 70,001 bytes and has 70,000"):
         reader.start([ByteRange(file, 0, 10)]).result()
-
-
-def test_versions_are_asked_for_once_per_call_and_file() -> None:
-    reader = fetcher()
-    file = opened(reader, memory_file("/fetching/v.bin", DATA))
-    before = reader.stats.counts()["requests"]
-    reader.start([ByteRange(file, n, n + 1) for n in range(20)]).result()
-    assert reader.stats.counts()["requests"] - before == 21
 
 
 # ---- opening

@@ -356,20 +356,6 @@ def test_no_harm_after_the_last_look_at_a_file_changes_a_record(
     assert batches(source, 2) == batches(local, 2)
 
 
-def test_a_full_disk_changes_no_record_and_no_number_of_requests(
-    server: RangeServer, cached: RemoteOptions, only_core: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    source = ZarrDataSource(server.url("rows"), remote=cached)
-    for _ in range(2):
-        server.reset_counts()
-        np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)
-        assert server.counts().requests == 10  # a chunk each
-
-
 @pytest.mark.parametrize(("name", "key"), [("rows", "c/8/0"), ("shard", "c/2/0")])
 def test_damage_in_the_store_names_its_records(
     server: RangeServer, cached: RemoteOptions, name: str, key: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -40,10 +41,10 @@ def weather() -> xr.Dataset:
     )
 
 
-@pytest.fixture(params=[2, 3])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+@pytest.fixture(scope="module", params=[2, 3])
+def store(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> str:
     packing = {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -1}
-    path = str(tmp_path / "weather.zarr")
+    path = str(tmp_path_factory.mktemp("weather") / "weather.zarr")
     weather().to_zarr(path, encoding={"packed": packing}, zarr_format=request.param)
     return path
 
@@ -126,9 +127,10 @@ def test_arrays_in_memory_are_held() -> None:
         ZarrDataSource(group)
 
 
-def test_an_array_that_was_resized_since_is_refused(store: str) -> None:
-    before = zarr.open_array(f"{store}/t2m", mode="r")
-    zarr.open_array(f"{store}/t2m", mode="r+").resize((12, 4))
+def test_an_array_that_was_resized_since_is_refused(store: str, tmp_path: Path) -> None:
+    path = shutil.copytree(f"{store}/t2m", tmp_path / "t2m")
+    before = zarr.open_array(path, mode="r")
+    zarr.open_array(path, mode="r+").resize((12, 4))
     with pytest.raises(ArgumentError, match=r"opened with shape \[10, 4\].* now holds \[12, 4\]"):
         ZarrDataSource(before)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ import zarr
 from tests.far_arrays import (
     AnyArray,
     in_memory,
-    objects,
     put_all,
     values,
     write,
@@ -75,50 +73,43 @@ def server(folder: Path) -> Iterator[RangeServer]:
 # --- which library ---------------------------------------------------------------------------------
 
 
+BUCKET = {"bucket": "bucket", "path": "a"}
+BASIC = ["Authorization: Basic dXNlcjpwQHNz"]
+
+
 @pytest.mark.parametrize(
     ("url", "options", "expected"),
     [
         (
-            "https://h/a?sig=1",
-            {"headers": {"A": "b"}, "block_size": 1},
-            {"driver": "http", "base_url": "https://h?sig=1", "path": "/a", "headers": ["A: b"]},
+            "https://user:p%40ss@h/a?sig=1",
+            {"client_kwargs": {"headers": {"A": "b"}}, "block_size": 1},
+            {
+                "driver": "http",
+                "base_url": "https://h?sig=1",
+                "path": "/a",
+                "headers": ["A: b", *BASIC],
+            },
         ),
         (
             "http://h/a",
             {"client_kwargs": {"auth": ("user", "p@ss", "latin1")}},
-            {
-                "driver": "http",
-                "base_url": "http://h",
-                "path": "/a",
-                "headers": ["Authorization: Basic dXNlcjpwQHNz"],
-            },
+            {"driver": "http", "base_url": "http://h", "path": "/a", "headers": BASIC},
         ),
         (
             "s3a://bucket/a",
+            {"profile": "p", "client_kwargs": {"endpoint_url": "http://h", "region_name": "r"}},
             {
-                "anon": True,
-                "client_kwargs": {"endpoint_url": "http://h", "region_name": "r"},
-                "requester_pays": True,
-            },
-            {
+                **BUCKET,
                 "driver": "s3",
-                "bucket": "bucket",
-                "path": "a",
                 "endpoint": "http://h",
                 "aws_region": "r",
-                "aws_credentials": {"type": "anonymous"},
-                "requester_pays": True,
+                "aws_credentials": {"type": "profile", "profile": "p"},
             },
         ),
         (
             "gs://bucket/a",
             {"project": "p", "requester_pays": True},
-            {
-                "driver": "gcs",
-                "bucket": "bucket",
-                "path": "a",
-                "gcs_user_project": {"project_id": "p"},
-            },
+            {**BUCKET, "driver": "gcs", "gcs_user_project": {"project_id": "p"}},
         ),
     ],
 )
@@ -220,19 +211,6 @@ def test_through_fsspec(folder: Path, data: AnyArray, name: str) -> None:
     np.testing.assert_array_equal(np.concatenate(got), data)
 
 
-def test_zip_files_and_chains(folder: Path, data: AnyArray, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
-        for key, raw in objects(folder / "listed").items():
-            file.writestr(f"in/{key}", raw)
-    with RangeServer(tmp_path) as server:
-        for base in (f"file://{tmp_path}/a.zip", server.url("a.zip")):
-            source = ZarrDataSource(f"zip://in::{base}")
-            assert "read by zarr-python (fsspec protocol 'zip')" in repr(source)
-            found = source.read(ORDER)
-            np.testing.assert_array_equal(found["a"], data[ORDER])
-            np.testing.assert_array_equal(found["deep"]["b"], -data[ORDER])
-
-
 def test_groups(server: RangeServer, data: AnyArray, folder: Path) -> None:
     whole = ZarrDataSource(server.url("group"))
     np.testing.assert_array_equal(whole.read(ORDER)["deep"]["b"], -data[ORDER])
@@ -325,15 +303,6 @@ def test_reads_through_fsspec_are_side_by_side(tmp_path: Path) -> None:
         assert counts.body_bytes <= data.nbytes + 4096
 
 
-def test_limit_of_requests(tmp_path: Path) -> None:
-    write(tmp_path / "a", values(64, 4), (2, 4))
-    with RangeServer(tmp_path, latency_s=0.01) as server:
-        source = ZarrDataSource(server.url("a"), remote=RemoteOptions(max_requests=3))
-        server.gather(3)
-        source.read(np.arange(64))
-        assert server.counts().most_in_flight == 3
-
-
 # --- settings and secrets --------------------------------------------------------------------------
 
 
@@ -342,17 +311,6 @@ def test_wrong_settings(server: RangeServer) -> None:
         ZarrDataSource(server.url("plain"), storage_options=[1])  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"remote must be a windrow\.sources\.RemoteOptions"):
         WindowDataSource(server.url("plain"), {0: 2}, remote=3)  # type: ignore[arg-type]
-
-
-def test_formats_that_fsspec_does_not_read(tmp_path: Path) -> None:
-    ts.open(
-        {"driver": "n5", "kvstore": {"driver": "file", "path": f"{tmp_path}/n5/"}},
-        create=True,
-        dtype=ts.uint8,
-        shape=[4, 4],
-    ).result()
-    with pytest.raises(SourceError, match="only TensorStore reads its format"):
-        ZarrDataSource(in_memory(tmp_path / "n5", "far/n5"))
 
 
 def test_credentials_are_sent_and_never_shown(folder: Path, data: AnyArray) -> None:

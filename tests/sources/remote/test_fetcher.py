@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import multiprocessing
 import os
 import pickle
 import random
-import socket
 import sys
 import threading
 import zipfile
@@ -189,31 +187,6 @@ def test_many_requests_are_in_flight_at_a_time() -> None:
         server.gather(150)
         assert len(reader.start([ByteRange(file, n, n + 1) for n in range(200)]).result()) == 200
         assert server.counts().most_in_flight >= 150  # no limit of a library is below ours
-
-
-def test_connections_are_used_again_and_names_of_hosts_are_kept(
-    server: RangeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked_up, real = list[Any](), socket.getaddrinfo
-
-    def look_up(host: Any, *args: Any, **kwargs: Any) -> Any:
-        if host == "localhost":
-            looked_up.append(host)
-        return real(host, *args, **kwargs)
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    reader = fetcher(dataclasses.replace(CALM, max_requests=4))
-    url = server.url("shards/00.bin").replace("127.0.0.1", "localhost")
-    file = opened(reader, url)
-    for _ in range(2):
-        wanted = [ByteRange(file, n, n + 10) for n in range(100)]
-        assert reader.start(wanted).result() == cut_out(wanted, DATA)
-    counts = server.counts()
-    assert (counts.requests, counts.connections <= 4) == (201, True)
-    server.plan([Fault("close")] * 6)
-    assert reader.start(wanted).result() == cut_out(wanted, DATA)
-    assert server.counts().connections >= 6
-    assert looked_up == ["localhost"]
 
 
 def test_what_is_asked_for_and_not_taken_is_bounded() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import pickle
 import random
@@ -144,23 +143,6 @@ def test_a_connection_closed_before_an_answer_is_made_again(
     assert re.search(r"3 attempts in \d+\.\d s: connection closed \(3\)", str(fails(reader, file)))
 
 
-def test_every_attempt_is_counted(server: RangeServer, file: RemoteFile) -> None:
-    reader = Fetcher("Tests", None, dataclasses.replace(CALM, retries=5))
-    plan = [status(503), cut(), Fault("wrong_range"), status(429), status(503), None]
-    server.plan(plan)
-    assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
-    assert counted(reader) == {
-        "requests": 6,
-        "retries": 5,
-        "bytes": 3000,
-        "faults": {"status 503": 2, "cut short": 1, "wrong range": 1, "status 429": 1},
-    }
-    server.plan([*plan[:-1], status(500)])
-    error = str(fails(reader, file))
-    told = "6 attempts in .* s: status 503 (2), cut short (1), wrong range (1), status 429 (1), status 500 (1)"
-    assert re.search(re.escape(told).replace(r"\.\*", r"\d+\.\d"), error)
-
-
 def test_faults_in_a_tenth_of_all_requests_change_nothing(
     server: RangeServer, file: RemoteFile
 ) -> None:
@@ -178,15 +160,6 @@ def test_faults_in_a_tenth_of_all_requests_change_nothing(
     assert counts["bytes"] == 400 * 200
     # A reset that overtakes its answer's head is answered below the counts.
     assert 0 <= seen.requests - counts["requests"] <= seen.faults["reset"]
-
-
-def test_without_retries_the_first_fault_is_the_error(
-    server: RangeServer, file: RemoteFile
-) -> None:
-    reader = Fetcher("Tests", None, RemoteOptions(retries=0))
-    server.plan([status(503)])
-    assert re.search(r"1 attempt in \d+\.\d s: status 503\.", str(fails(reader, file)))
-    assert reader.stats.counts()["requests"] == 1
 
 
 def test_a_pause_that_the_server_asks_for_is_granted(server: RangeServer, file: RemoteFile) -> None:
@@ -246,15 +219,6 @@ def test_every_call_is_tried_again_and_bounded(
 
 
 # ---- no server
-
-
-def test_a_host_that_is_nowhere() -> None:
-    reader = Fetcher("Tests", None, CALM)
-    with (
-        within(1.0),
-        pytest.raises(ReadError, match=r"http://nowhere\.invalid/a, .* 3 attempts in .*host not"),
-    ):
-        reader.tails(["http://nowhere.invalid/a"], 10)
 
 
 def test_a_server_that_is_gone(file: RemoteFile) -> None:
@@ -396,14 +360,6 @@ def test_an_archive_on_a_server_that_stalls() -> None:
             pytest.raises(ReadError, match=r"zip://a::.*x\.zip could not be read; 2 attempts in"),
         ):
             Fetcher("Tests", None, limits).tails([f"zip://a::{server.url('x.zip')}"], 10)
-
-
-def test_an_archive_that_is_none() -> None:
-    with (
-        RangeServer({"x.zip": DATA}) as server,
-        pytest.raises(ReadError, match=r"1 attempt in .*\(BadZipFile: File is not a zip file\)"),
-    ):
-        Fetcher("Tests", None, CALM).tails([f"zip://a::{server.url('x.zip')}"], 10)
 
 
 def run(program: str) -> str:

@@ -184,19 +184,6 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(store: ObjectStore) 
     assert isinstance(fails(reader, file), NotFoundError)
 
 
-def test_no_error_shows_a_secret(store: ObjectStore, file: RemoteFile) -> None:
-    options = store.storage_options
-    said = f"{options['key']} with {options['secret']} has expired"
-    for fault in (s3_error(400, "ExpiredToken", said), s3_error(503, "SlowDown", said)):
-        store.faults.plan([fault] * 9)
-        error = fails(reader_of(store, CALM), file)
-        assert error.__context__ is None
-        shown = "".join(traceback.format_exception(error)) + repr(error)
-        assert "*** with *** has expired" in shown
-        assert options["key"] not in shown
-        assert options["secret"] not in shown
-
-
 def test_settings_of_file_systems_that_the_user_has_stay(store: ObjectStore) -> None:
     theirs = s3fs.S3FileSystem(**store.storage_options)
     reader = reader_of(store)

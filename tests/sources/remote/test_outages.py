@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -16,10 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
-from fsspec.asyn import get_loop
 
 import windrow
-from tests.far_arrays import array_over, values, write_ways
 from tests.limits import CALM, DATA, within
 from tests.processes import until
 from tests.range_server import Fault, RangeServer, cut, replace, stall, status
@@ -115,14 +112,6 @@ def test_an_answer_is_not_an_outage(
     assert server.counts().requests == attempts
 
 
-def test_an_error_ends_an_outage(server: RangeServer, file: RemoteFile) -> None:
-    server.plan([*[status(503)] * 10, status(404)])
-    with pytest.raises(
-        NotFoundError, match=r"11 attempts in .*status 503 \(10\), status 404 \(1\)"
-    ):
-        read(fetcher(), file)
-
-
 def test_a_message_each_minute_says_since_when_and_what_was_tried(
     server: RangeServer, file: RemoteFile, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,18 +154,6 @@ def test_nothing_waits_before_the_source_is_open(server: RangeServer, file: Remo
     server.chance(1.0, [status(503)])
     with pytest.raises(ReadError, match=r"3 attempts in .*status 503 \(3\)\. Check"):
         read(off, file)
-
-
-def test_a_cancelled_wait_ends_at_once(server: RangeServer, file: RemoteFile) -> None:
-    server.chance(1.0, [status(503)])
-    reader = fetcher(dataclasses.replace(PATIENT, backoff_s=500.0, max_backoff_s=500.0, retries=0))
-    others = asyncio.all_tasks(get_loop())
-    running = reader.start([ByteRange(file, 0, 3000)])
-    assert until(lambda: reader.stats.counts()["faults"] != {})
-    assert not asyncio.all_tasks(get_loop()) <= others
-    with within(1.0):
-        running.cancel()
-        assert until(lambda: asyncio.all_tasks(get_loop()) <= others)
 
 
 # ---- sources
@@ -230,17 +207,6 @@ def test_closing_the_iterator_ends_the_wait(site: RangeServer) -> None:
         iterator.close()
         waiting.join(60)
     assert not waiting.is_alive()
-
-
-@pytest.mark.parametrize("way", ["filter", "plain"])
-def test_arrays_wait_too(tmp_path: Path, way: str) -> None:
-    data = values(48, 6)
-    write_ways(tmp_path, data)
-    with RangeServer(tmp_path) as server:
-        source = array_over(server, way, PATIENT)
-        server.plan([status(503)] * (4 if way == "plain" else 60))
-        np.testing.assert_array_equal(source.read(np.arange(48)), data)
-        assert server.counts().faults["status"] >= 4
 
 
 # ---- options

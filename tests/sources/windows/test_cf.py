@@ -191,18 +191,6 @@ def test_small_floats_and_complex_numbers_decode() -> None:
     assert np.isnan(got[1])
 
 
-def test_views_decode_into_new_memory() -> None:
-    values = np.arange(24, dtype=np.int16).reshape(4, 6)[::-1, ::2]
-    decoding = decoding_of({"_FillValue": 6, "scale_factor": 2.0}, values.dtype)
-    assert decoding is not None
-    got = decoding.apply(values)
-    expected = np.where(values == 6, np.nan, values * 2.0)
-    assert_same(got, expected)
-    assert got.flags.c_contiguous
-    assert got.flags.writeable
-    assert decoding.absent(values).tolist() == (values == 6).tolist()
-
-
 def test_decoding_takes_little_more_memory_than_what_it_delivers() -> None:
     values = np.zeros((1000, 1000), np.int16)
     decoding = decoding_of({"_FillValue": -1, "scale_factor": 2.0, "add_offset": 1.0}, "i2")

@@ -87,15 +87,6 @@ def test_a_descending_axis_and_times_stored_as_floats(tmp_path: Path) -> None:
     assert len(source(tmp_path / "days", ["-12h", "0h"])) == 28
 
 
-@pytest.mark.parametrize("calendar", ["noleap", "360_day"])
-def test_calendars_that_numpy_has_not(tmp_path: Path, calendar: str) -> None:
-    days = np.arange(40) / 4
-    weather = xarray.Dataset({"t": (("time",), np.arange(40.0))}, {"time": ("time", days)})
-    weather["time"].attrs.update(units="days since 2000-02-27", calendar=calendar)
-    weather.to_zarr(tmp_path / "w", consolidated=False)
-    assert source(tmp_path / "w", ["-12h", "1D"])[0]["x"].tolist() == [0, 6]
-
-
 def test_even_times_within_a_selection_are_enough(tmp_path: Path) -> None:
     stored(tmp_path / "w", gaps(30))
     first = {"time": slice("2019-03-01", "2019-03-02T05")}

@@ -7,8 +7,6 @@ import dataclasses
 import gzip
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,10 +17,10 @@ import pytest
 import zarr
 from zarr import codecs
 
-from tests.far_arrays import PATIENT, SHORT, TWICE, AnyArray, objects, values, write
+from tests.far_arrays import PATIENT, SHORT, AnyArray, objects, values, write
 from tests.limits import at_last, within
 from tests.processes import until
-from tests.range_server import RangeServer, drip, stall, status
+from tests.range_server import RangeServer, drip, stall
 from tests.zarr_codecs import V2, V3
 from windrow import MapDataset, ReadOptions
 from windrow.core.native import native
@@ -32,7 +30,6 @@ from windrow.sources import RemoteOptions, Span, WindowDataSource, ZarrDataSourc
 from windrow.sources.remote import cache_segments
 from windrow.sources.remote.cache_segments import stored_segments
 from windrow.sources.zarr import remote as presence
-from windrow.sources.zarr.local.native_chunks import NativeChunks
 from windrow.sources.zarr.zarr_python import PythonArray
 
 pytestmark = pytest.mark.skipif(native() is None, reason="the native core decodes")
@@ -194,52 +191,6 @@ def test_boxes_and_scattered_rows_are_those_of_local_files(
         np.testing.assert_array_equal(windows.read(order), here.read(order))
 
 
-def test_a_chunk_that_several_boxes_want_is_decoded_once(
-    server: RangeServer, cached: RemoteOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decoded: list[int] = []
-    through = NativeChunks.start_boxes
-
-    def noted(chunks: NativeChunks, boxes: Any, stored: Any, **options: Any) -> Any:
-        decoded.extend(stored if boxes else ())
-        return through(chunks, boxes, stored, **options)
-
-    monkeypatch.setattr(NativeChunks, "start_boxes", noted)
-    source = WindowDataSource(server.url("v3 zstd"), *WINDOWS, remote=cached)
-    source.read(np.arange(len(source)))
-    assert sorted(decoded) == list(range(30))
-
-
-# A process that may open fewer files than a read needs.
-FEW_FILES = """
-import os, resource, sys
-import numpy as np
-from windrow.sources import RemoteOptions, ZarrDataSource
-from windrow.sources.remote import disk_cache
-
-disk_cache._MOST_OPEN = 8  # of those that the core does not read
-source = ZarrDataSource(sys.argv[1], remote=RemoteOptions(cache_dir=sys.argv[2]))
-source.read(np.arange(len(source)))
-opened = len(os.listdir("/proc/self/fd"))
-resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 40, opened + 40))
-requests = source.stats()["requests"]
-rows = np.random.default_rng(0).permutation(len(source))
-assert (source.read(rows)[:, 0] == rows).all()
-print(source.stats()["requests"] - requests)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
-def test_files_of_one_read_are_open_while_there_is_room(tmp_path: Path) -> None:
-    rows = np.repeat(np.arange(400, dtype="i4")[:, None], 30, axis=1)
-    place = tmp_path / "served" / "x"
-    zarr.create_array(str(place), data=rows, chunks=(2, 30), shards=(4, 30), compressors=None)
-    with RangeServer(tmp_path / "served") as server:
-        command = [sys.executable, "-c", FEW_FILES, server.url("x"), str(tmp_path / "cache")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout == "0\n", done.stderr
-
-
 # ---- damage
 
 
@@ -369,19 +320,6 @@ def test_damage_in_the_store_names_its_records(
 
 
 # ---- the store
-
-
-def test_faults_of_the_store_end_like_those_of_other_reads(
-    server: RangeServer, cached: RemoteOptions
-) -> None:
-    twice = dataclasses.replace(TWICE, cache_dir=cached.cache_dir)
-    source = ZarrDataSource(server.url("rows"), remote=twice)
-    server.chance(1.0, [status(503)])
-    server.reset_counts()
-    with pytest.raises(ReadError, match=r"records 8 to 11 cannot be read: .*503") as caught:
-        source.read(np.array([9]))
-    assert caught.value.records == (8, 12)
-    assert server.counts().requests == 2  # not fetched once more by zarr-python
 
 
 @pytest.mark.parametrize(("name", "key"), [("rows", "c/8/0"), ("shard", "c/2/0")])

@@ -1,20 +1,23 @@
-"""How many requests a store gets at a time, from the times and refusals of its answers."""
+"""Requests to a store: how many at a time, by its answers, and second ones for slow answers."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import random
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
 
-from tests.limits import CALM, DATA
+import windrow
+from tests.limits import CALM, DATA, within
 from tests.processes import until
-from tests.range_server import RangeServer
+from tests.range_server import RangeServer, late, status
 from windrow.errors import PlanError
-from windrow.sources import RemoteOptions
-from windrow.sources.remote.fetcher import ByteRange, Fetcher
+from windrow.sources import ArrayRecordDataSource, RemoteOptions
+from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 from windrow.sources.remote.pace import RequestPace, StoreRequests
 from windrow.sources.remote.request_counts import RemoteStats, request_figures
 
@@ -50,12 +53,6 @@ def learnt(most: int = 64) -> RequestPace:
     pace = RequestPace(most)
     assert set(rounds(pace, 5, constant(0.02))) == {most}
     return pace
-
-
-def test_a_store_of_even_speed_keeps_the_number() -> None:
-    draw = random.Random(3)
-    pace = RequestPace(64)
-    assert set(rounds(pace, 200, lambda _: 0.02 * draw.uniform(0.7, 1.5))) == {64}
 
 
 def refusing(pace: RequestPace, refused: int) -> int:
@@ -180,3 +177,116 @@ def test_a_source_with_a_lower_limit_does_not_stall_others() -> None:
 def test_the_limit_of_a_host_is_checked() -> None:
     with pytest.raises(PlanError, match="max_requests_per_host must be at least 1, got 0"):
         RemoteOptions(max_requests_per_host=0)
+
+
+# --- second requests for slow answers, their bounds, and the times of reque ---
+
+
+# No answer comes so late that a test would pass only after it.
+_LATE_S = 300.0
+
+HEDGED = dataclasses.replace(CALM, hedge=0.02)
+
+
+def seen(count: int = 200, took_s: float = 0.01, size_bytes: int = 100) -> RemoteStats:
+    """Counts of earlier requests."""
+    stats = RemoteStats()
+    for _ in range(count):
+        stats.request(size_bytes=size_bytes)
+        stats.took(took_s)
+    return stats
+
+
+def read(file: RemoteFile, stats: RemoteStats, options: RemoteOptions = HEDGED) -> bytes:
+    return Fetcher("Tests", None, options, stats).start([ByteRange(file, 0, 100)]).result()[0]
+
+
+def test_the_second_request_answers_for_a_slow_one(server: RangeServer, file: RemoteFile) -> None:
+    server.plan([late(_LATE_S)])
+    stats = seen()
+    with within(1.0):
+        assert read(file, stats) == DATA[:100]
+    counts = stats.counts()
+    assert (counts["requests"], counts["hedged"], counts["retries"]) == (202, 1, 0)
+    assert (counts["bytes"], counts["faults"]) == (100, {})
+    assert server.counts().requests == 2
+
+
+@pytest.mark.parametrize("code", [404, 503])
+def test_an_error_of_the_second_request_is_dropped(
+    server: RangeServer, file: RemoteFile, code: int
+) -> None:
+    server.plan([late(0.3), status(code)])
+    stats = seen()
+    assert read(file, stats) == DATA[:100]
+    assert stats.counts()["hedged"] == 1
+    assert stats.counts()["faults"] == {}
+
+
+@pytest.mark.parametrize("why", ["off", "few", "used up"])
+def test_no_second_request(server: RangeServer, file: RemoteFile, why: str) -> None:
+    server.plan([late(0.3)])
+    stats = seen({"off": 200, "few": 49, "used up": 80}[why])
+    assert stats.hedge(0, 0.02) is (why != "few")
+    before = stats.counts()["requests"]
+    off = dataclasses.replace(HEDGED, hedge=0)
+    assert read(file, stats, off if why == "off" else HEDGED) == DATA[:100]
+    assert stats.counts()["requests"] == before + 1
+    assert server.counts().requests == 1
+
+
+def test_the_shares_of_requests_and_bytes_are_kept() -> None:
+    stats = seen(1000)
+    assert sum(stats.hedge(100, 0.02) for _ in range(100)) == 20
+    assert stats.counts()["hedged"] == 20
+    stats = seen(1000)
+    assert sum(stats.hedge(900, 0.02) for _ in range(100)) == 2
+    stats.not_hedged(900)
+    assert stats.counts()["hedged"] == 1
+    assert stats.counts()["requests"] == 1001
+    assert stats.hedge(900, 0.02)
+    assert not seen(1000).hedge(100, 0)
+
+
+def test_slow_is_twice_the_95th_percentile_of_the_last_requests() -> None:
+    stats = RemoteStats()
+    for number in range(49):
+        stats.took(0.1)
+        assert stats.hedge_after_s is None, number
+    stats.took(0.1)
+    assert stats.hedge_after_s == pytest.approx(0.2)
+    for _ in range(2000):
+        stats.took(0.01)
+    assert stats.hedge_after_s == pytest.approx(0.02)
+    for number in range(1024):
+        stats.took(2.0 if number % 10 == 0 else 0.01)
+    assert stats.hedge_after_s == pytest.approx(4.0)
+
+
+def test_an_iterator_reports_requests(tmp_path: Path) -> None:
+    writer = ArrayRecordWriter(str(tmp_path / "a.array_record"), "group_size:1")
+    for number in range(50):
+        writer.write(bytes([number]) * 100)
+    writer.close()
+    with RangeServer(tmp_path) as server:
+        source = ArrayRecordDataSource(server.url("a.array_record"), remote=HEDGED)
+        iterator = iter(windrow.MapDataset.source(source).batch(10))
+        server.plan([status(503)])
+        assert len(list(iterator)) == 5
+    stats = iterator.stats()
+    assert stats.requests is not None
+    counts = source.stats()
+    assert stats.requests["requests"] == counts["requests"]
+    assert stats.requests["retries"] == 1
+    assert stats.requests["p99_s"] == counts["p99_s"] > 0
+    assert "time of a request, 95th percentile" in str(stats)
+    metrics = iterator.metrics()
+    assert metrics["request_p95_s"] == counts["p95_s"]
+    assert (metrics["retries"], metrics["hedged"], metrics["outage_s"]) == (1.0, 0.0, 0.0)
+    assert json.loads(json.dumps(stats.to_json()))["requests"]["retries"] == 1
+
+    local = iter(windrow.MapDataset.range(3))
+    list(local)
+    assert local.stats().requests is None
+    assert "requests" not in local.stats().to_json()
+    assert "retries" not in local.metrics()

@@ -8,7 +8,6 @@ import logging
 import os
 import random
 import re
-import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -233,18 +232,6 @@ def test_a_row_that_a_full_disk_cuts_makes_the_segment_useless(
     assert got(cache, (0, 100)) == [False]
     put(cache, (0, 100))
     assert got(cache, (0, 100)) == [True]
-
-
-def test_a_folder_that_vanishes_is_a_warning(
-    cache: DiskCache, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    put(cache, (0, 100))
-    shutil.rmtree(tmp_path / "cache")
-    assert got(cache, (0, 100)) == [False]
-    put(cache, (0, 100), (100, 200))
-    assert got(cache, (0, 100)) == [False]
-    assert caplog.text.count("reading continues without it") == 1
-    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("there", ["a file", "forbidden"])

@@ -205,6 +205,3 @@ def test_a_chain_over_windows(written: Written) -> None:
                 same(x, written.decoded["t2m"].sel(time=wanted))
                 same(y, written.decoded["t2m"].sel(time=np.ravel(times)[0]))
     np.testing.assert_array_equal(np.sort(seen), written.decoded["time"].values[6:-6])
-
-
-# --- rows ----------------------------------------------------------------------------------------

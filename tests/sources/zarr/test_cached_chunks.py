@@ -27,7 +27,7 @@ from windrow.core.native import native
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError, WindrowError
 from windrow.sources import RemoteOptions, Span, WindowDataSource, ZarrDataSource
-from windrow.sources.remote import cache_segments
+from windrow.sources.remote import cache_segments, disk_cache
 from windrow.sources.remote.cache_segments import stored_segments
 from windrow.sources.zarr import remote as presence
 from windrow.sources.zarr.zarr_python import PythonArray
@@ -189,6 +189,25 @@ def test_boxes_and_scattered_rows_are_those_of_local_files(
             assert batches(windows, epoch, **options) == batches(here, epoch, **options)
         order = np.arange(len(here))[::3]
         np.testing.assert_array_equal(windows.read(order), here.read(order))
+
+
+def test_few_files_of_the_cache_stay_open(
+    server: RangeServer, cached: RemoteOptions, only_core: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_cache, "_MOST_OPEN", 2)
+
+    def opened() -> int:
+        count = 0
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed by another thread meanwhile
+                count += str(cached.cache_dir) in os.readlink(f"/proc/self/fd/{number}")
+        return count
+
+    source = ZarrDataSource(server.url("shard"), remote=cached)
+    for _ in range(3):
+        np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)
+        # A thread drops what it has read just after it has answered.
+        assert until(lambda: 0 < opened() <= 2)
 
 
 # ---- damage

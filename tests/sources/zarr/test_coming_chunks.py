@@ -167,9 +167,3 @@ def test_a_cache_that_is_too_small_for_a_chunk_changes_nothing(
             assert {row.tobytes() for row in batch} <= {row.tobytes() for row in wide}
         assert server.counts().body_bytes >= 3 * wide.nbytes
     assert not (tmp_path / "plan").exists()
-
-
-# ---- where chunks lie
-
-
-# ---- what stays least recently used

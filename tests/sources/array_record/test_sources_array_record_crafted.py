@@ -2,7 +2,8 @@
 
 The reader finds record `i` in chunk `i // group_size`, whatever the chunks hold, and a footer that
 counts too many records can end the process. Such files are put together here, byte by byte, with
-right checksums, to show that they are refused before they are read."""
+right checksums, to show that they are refused before they are read.
+"""
 
 from __future__ import annotations
 
@@ -19,77 +20,13 @@ from hypothesis import strategies as st
 from tests.array_record_bytes import CODECS, index_of, some_records, written
 from windrow.errors import SourceError
 from windrow.sources import ArrayRecordDataSource
+from windrow.sources.array_record.highway_hash import hashes_of
 
 BLOCK = 65536
-MASK = 2**64 - 1
-KEY = struct.unpack("<4Q", b"Riegeli/records\nRiegeli/records\n")
-START_0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
-START_1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
-# Where each byte of a pair of lanes comes from when the lanes are mixed.
-ZIP = (3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7)
-
-
-def swapped(lane: int) -> int:
-    return (lane >> 32 | lane << 32) & MASK
-
-
-class Hash:
-    """HighwayHash-64, one packet of 32 bytes at a time: slow, and short enough to check."""
-
-    def __init__(self) -> None:
-        self.v0 = [a ^ k for a, k in zip(START_0, KEY, strict=True)]
-        self.v1 = [a ^ swapped(k) for a, k in zip(START_1, KEY, strict=True)]
-        self.m0, self.m1 = list(START_0), list(START_1)
-
-    def packet(self, lanes: Sequence[int]) -> None:
-        v0, v1, m0, m1 = self.v0, self.v1, self.m0, self.m1
-        for i in range(4):
-            v1[i] = (v1[i] + m0[i] + lanes[i]) & MASK
-            m0[i] ^= (v1[i] & 0xFFFFFFFF) * (v0[i] >> 32)
-            v0[i] = (v0[i] + m1[i]) & MASK
-            m1[i] ^= (v0[i] & 0xFFFFFFFF) * (v1[i] >> 32)
-        self.mix(v0, v1)
-        self.mix(v1, v0)
-
-    @staticmethod
-    def mix(into: list[int], lanes: list[int]) -> None:
-        for i in (0, 2):
-            raw = struct.pack("<2Q", lanes[i], lanes[i + 1])
-            added = struct.unpack("<2Q", bytes(raw[at] for at in ZIP))
-            into[i] = (into[i] + added[0]) & MASK
-            into[i + 1] = (into[i + 1] + added[1]) & MASK
-
-    def rest(self, data: bytes) -> None:
-        count, packet = len(data), bytearray(32)
-        for i in range(4):
-            self.v0[i] = (self.v0[i] + (count << 32) + count) & MASK
-            halves = (self.v1[i] & 0xFFFFFFFF, self.v1[i] >> 32)
-            low, high = ((h << count | h >> (32 - count)) & 0xFFFFFFFF for h in halves)
-            self.v1[i] = low | high << 32
-        words, odd = count & ~3, count & 3
-        packet[:words] = data[:words]
-        if count & 16:
-            packet[28:] = data[-4:]
-        elif odd:
-            tail = data[words:]
-            packet[16:19] = bytes((tail[0], tail[odd >> 1], tail[-1]))
-        self.packet(struct.unpack("<4Q", packet))
-
-    def finish(self) -> int:
-        for _ in range(4):
-            self.packet([swapped(self.v0[i]) for i in (2, 3, 0, 1)])
-        total: int = self.v0[0] + self.v1[0] + self.m0[0] + self.m1[0]
-        return total & MASK
 
 
 def hash_of(data: bytes) -> int:
-    state = Hash()
-    whole = len(data) // 32 * 32
-    for at in range(0, whole, 32):
-        state.packet(struct.unpack_from("<4Q", data, at))
-    if whole < len(data):
-        state.rest(data[whole:])
-    return state.finish()
+    return int(hashes_of([data])[0])
 
 
 def varint(value: int) -> bytes:

@@ -142,13 +142,10 @@ def test_errors_say_where(tmp_path: Path) -> None:
         ("six hours", r"offsets\['time'\] is 'six hours', which is not a duration; write it as"),
         ("6 parsecs", "the unknown unit 'parsecs'"),
         ("1M", "months and years have no fixed length"),
-        (np.timedelta64(1, "M"), "no fixed length"),
         (np.timedelta64("NaT"), "is NaT"),
         ("99999999D", "longer than 292 years"),
-        ("0.3ns", "not a whole number of ns"),
         (["-6h", 0], "has cells and durations, .*; give one kind, such as '0h' in place of 0"),
         ([], "is empty"),
-        (1.5, "must be an integer, got 1.5"),
     ],
 )
 def test_what_is_not_a_duration(offsets: Any, message: str) -> None:

@@ -341,20 +341,9 @@ def test_sixteen_threads_at_once(stores: dict[str, Path]) -> None:
 
 
 def test_blocks_of_a_group_are_the_chunks_that_spare_the_others(tmp_path: Path) -> None:
-    def written(name: str, width: int, chunk_rows: int) -> str:
-        path = tmp_path / name
-        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}}
-        metadata = {
-            "shape": [600, width],
-            "data_type": "uint8",
-            "chunk_grid": {
-                "name": "regular",
-                "configuration": {"chunk_shape": [chunk_rows, width]},
-            },
-            "codecs": [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 1}}],
-        }
-        ts.open({**spec, "metadata": metadata}, create=True).result()
-        return str(path)
+    def written(name: str, width: int, chunk_rows: int) -> Path:
+        nothing = np.zeros((600, width), "u1")
+        return write(tmp_path / name, nothing, chunks=(chunk_rows, width))
 
     image, depth = written("image", 48, 10), written("depth", 40, 100)
     label = written("label", 1, 200)

@@ -385,14 +385,6 @@ def test_arrays_of_xarray_in_memory_are_rows_of_numpy() -> None:
         assert source.read(np.array([2, 0]))["x"].tolist() == [[4, 5], [0, 1]]
 
 
-def test_an_empty_dataset_of_h5py_is_refused(tmp_path: Path) -> None:
-    h5py: Any = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = h5py.Empty("f4")
-        with pytest.raises(SourceError, match=r"'x' is .*no first axis to count records"):
-            MapDataset.source(file)
-
-
 @pytest.mark.parametrize("wrapped", [lambda x: x, lambda x: {"x": x}, lambda x: {"in": {"x": x}}])
 def test_arrays_of_dask_are_refused(wrapped: Any) -> None:
     array: Any = pytest.importorskip("dask.array").ones((10, 4), chunks=2)
@@ -417,17 +409,6 @@ def test_as_source_refuses_paths(path: str | Path) -> None:
         as_source(path)
     with pytest.raises(ArgumentError, match=r"ArrayRecordDataSource.*ZarrDataSource"):
         as_source({"image": path})
-
-
-@pytest.mark.parametrize("value", [3, None, iter([1]), {1, 2}, list, (i for i in [1])])
-def test_as_source_says_what_a_source_needs(value: object) -> None:
-    with pytest.raises(ArgumentError, match="a data source needs __len__ and __getitem__"):
-        as_source(value)
-
-
-def test_as_source_refuses_bytes() -> None:
-    with pytest.raises(ArgumentError, match=r"write\s+\[record\]"):
-        as_source(b"abc")
 
 
 @pytest.mark.parametrize(

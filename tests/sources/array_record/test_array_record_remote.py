@@ -110,15 +110,6 @@ def test_any_ranges_of_files_in_any_order(
         assert here.read(indices) == there.read(indices)
 
 
-def test_local_and_far_files_in_one_source(server: RangeServer, tmp_path: Path) -> None:
-    a = write(tmp_path / "a.array_record", some_records(9), "group_size:2")
-    b = write(tmp_path / "b.array_record", some_records(9, seed=1))
-    mixed = ArrayRecordDataSource([server.url("b.array_record"), a, server.url("a.array_record")])
-    here = ArrayRecordDataSource([b, a, a])
-    order = np.random.default_rng(0).permutation(27)
-    assert mixed.read(order) == here.read(order)
-
-
 def test_a_file_costs_one_request_to_open_and_neighbours_one_to_read(
     server: RangeServer, tmp_path: Path
 ) -> None:
@@ -266,20 +257,6 @@ def test_signed_urls_ask_once_for_the_mark_of_a_conversion(
     assert paths.count("_WINDROW_UNFINISHED") == 1
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (b"", "is empty"),
-        (b"\x00" * 70_000, "not an ArrayRecord file"),
-        (b"\x00" * 131_072, "not an ArrayRecord file"),
-    ],
-)
-def test_files_of_another_kind(server: RangeServer, tmp_path: Path, data: bytes, why: str) -> None:
-    (tmp_path / "a.array_record").write_bytes(data)
-    with pytest.raises(SourceError, match=rf"http://.*/a\.array_record .*{why}"):
-        ArrayRecordDataSource(server.url("a.array_record"))
-
-
 def test_a_missing_file(server: RangeServer) -> None:
     with pytest.raises(NotFoundError, match=r"http://.*/no\.array_record"):
         ArrayRecordDataSource(server.url("no.array_record"))
@@ -360,8 +337,3 @@ def test_files_of_many_folders_are_asked_about_at_once(tmp_path: Path) -> None:
 def test_arguments(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(ArgumentError, match=why):
         ArrayRecordDataSource("http://127.0.0.1:1/a.array_record", **arguments)
-
-
-def test_an_unknown_protocol() -> None:
-    with pytest.raises(ArgumentError, match="nosuch"):
-        ArrayRecordDataSource("nosuch://bucket/a.array_record")

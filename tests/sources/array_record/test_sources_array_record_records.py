@@ -140,20 +140,6 @@ def test_weights_are_near_the_truth(tmp_path: Path, codec: str, padding: str, gr
     assert last[0] == pytest.approx((300 % group or 1) * (held / 300), rel=0.15)
 
 
-def test_a_part_of_a_group_weighs_less_in_memory_only(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", [bytes([i]) * 1000 for i in range(100)], "group_size:40")
-    whole = part_of(ArrayRecordDataSource(path))
-    some = part_of(ArrayRecordDataSource(f"{path}[30:50]"))
-    chunks = np.array([0, 1])
-    assert some.decoded_bytes(chunks).tolist() == [
-        pytest.approx(own / 4, rel=0.01) for own in whole.decoded_bytes(chunks).tolist()
-    ]
-    assert some.stored_bytes(chunks).tolist() == whole.stored_bytes(chunks).tolist()
-    assert whole.stored_bytes(np.array([2]))[0] == pytest.approx(
-        whole.stored_bytes(chunks)[0] / 2, rel=0.01
-    )
-
-
 def damaged(path: Path, record: bytes) -> Path:
     content = bytearray(path.read_bytes())
     content[content.index(record) + len(record) // 2] ^= 1
@@ -222,16 +208,6 @@ def test_files_that_change_while_open(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(NotFoundError, match="was removed after the source was made"):
         started(pickle.loads(pickle.dumps(part)), [0])
-
-
-def test_a_part_pickles_and_opens_again(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", numbered(100), "group_size:8")
-    source = ArrayRecordDataSource([path, f"{path}[3:90]"])
-    before = started(part_of(source), [0, 12, 13, 24])
-    assert [len(group) for group in before] == [8, 4, 5, 2]
-    sent = pickle.dumps(source)
-    assert len(sent) < 4000
-    assert started(part_of(pickle.loads(sent)), [0, 12, 13, 24]) == before
 
 
 def test_groups_are_read_on_many_threads_at_once(tmp_path: Path) -> None:

@@ -414,13 +414,6 @@ def test_options_that_are_refused(
         RemoteOptions(**given)
 
 
-def test_the_folder_is_an_absolute_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", "/home/a")
-    assert RemoteOptions(cache_dir=Path("c")).cache_dir == str(tmp_path / "c")
-    assert RemoteOptions(cache_dir="~/c").cache_dir == "/home/a/c"
-
-
 @pytest.fixture
 def ran(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     def run(*argv: str) -> tuple[int, str, str]:
@@ -463,11 +456,3 @@ def test_the_command_shows_verifies_and_clears(
     assert list(stored_segments(folder)) == []
     assert (tmp_path / "cache" / "mine.txt").exists()
     assert len(source.read(np.arange(COUNT))) == COUNT
-
-
-def test_the_command_refuses_what_is_not_a_folder(
-    tmp_path: Path, ran: Callable[..., tuple[int, str, str]]
-) -> None:
-    code, _, errors = ran(str(tmp_path / "absent"))
-    assert code == 2
-    assert "is not a folder; give the cache_dir of RemoteOptions" in errors

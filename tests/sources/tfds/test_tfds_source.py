@@ -22,7 +22,6 @@ from windrow.converters import encode_example
 from windrow.errors import (
     ArgumentError,
     NotFoundError,
-    PlanError,
     ReadError,
     SourceError,
     StateError,
@@ -231,19 +230,6 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(SourceError, match=match):
         TFDSDataSource(folder, split="train")
-
-
-def test_what_is_refused(folder: Path) -> None:
-    with pytest.raises(SourceError, match=r"has train \(41 records\), test \(9 records\); choose"):
-        TFDSDataSource(folder)
-    with pytest.raises(NotFoundError, match="there is no split 'valid'; there is train, test"):
-        TFDSDataSource(folder, split="valid")
-    with pytest.raises(PlanError, match="is not of 41 records"):
-        TFDSDataSource(folder, split="train[:42]")
-    with pytest.raises(ArgumentError, match="split must be a string"):
-        TFDSDataSource(folder, split=["train"])  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="images must be a bool, got 'no'"):
-        TFDSDataSource(folder, split="train", images="no")  # type: ignore[arg-type]
 
 
 def test_a_file_of_another_count_is_refused(tmp_path: Path) -> None:

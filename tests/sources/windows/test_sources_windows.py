@@ -15,7 +15,7 @@ import zarr
 
 from tests.core.test_sources_fork import in_forked_child
 from windrow import MapDataset, ReadOptions
-from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.sources import WindowDataSource
 
 AnyArray = npt.NDArray[Any]
@@ -141,15 +141,6 @@ def test_in_order_each_chunk_is_read_once(size: int, stride: int) -> None:
     assert counted.reads == dict.fromkeys(range(last + 1), 1)
 
 
-def test_block_shuffled_each_chunk_of_whole_windows_is_read_once() -> None:
-    counted = Counted(64 * 50, 64)
-    source = WindowDataSource(counted.store, {0: 16})
-    dataset = MapDataset.source(source).block_shuffle(seed=1, window_blocks=4).batch(8)
-    got = np.concatenate(list(dataset.to_iter_dataset(options(64 * 8))))
-    assert sorted(got[:, 0].tolist()) == list(range(0, 64 * 50, 16))
-    assert counted.reads == dict.fromkeys(range(50), 1)
-
-
 def test_block_shuffled_a_chunk_that_windows_reach_into_is_read_for_two_blocks_at_most() -> None:
     counted = Counted(64 * 50, 64)
     source = WindowDataSource(counted.store, {0: 20}, {0: 9})
@@ -172,45 +163,7 @@ def test_block_shuffled_windows_longer_than_chunks_share_nearly_all_reads() -> N
     assert sum(counted.reads.values()) <= (24 + 2) * 20
 
 
-def test_windows_that_overlap_are_one_read() -> None:
-    counted = Counted(64 * 8, 64)
-    source = WindowDataSource(counted.store, {0: 100}, {0: 10})
-    wanted = np.array([7, 0, 3, 0])  # of rows 0 to 169
-    np.testing.assert_array_equal(source.read(wanted)[:, -1], wanted * 10 + 99)
-    assert counted.reads == {0: 1, 1: 1, 2: 1}
-
-
 # --- errors --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sizes", "strides", "error", "said"),
-    [
-        (16, None, ArgumentError, r"sizes must be a dict by dimension, .*\{0: 3\}, got 16"),
-        ({0: 16}, 16, ArgumentError, r"strides must be a dict by dimension, .* got 16"),
-        (
-            {"time": 3},
-            None,
-            ArgumentError,
-            r"the dimension 'time', .* axes of the arrays have no names: .* dims=",
-        ),
-        ({0: 3}, {-2: 3}, ArgumentError, r"no array has the dimension -2"),
-        ({False: 3}, None, ArgumentError, r"sizes has the dimension False"),
-        ({0: 3}, {0: True}, ArgumentError, r"strides\[0\] must be an integer, got True"),
-        ({0: 3}, {0: -1}, SourceError, r"strides\[0\] must be at least 1, got -1"),
-    ],
-)
-def test_wrong_arguments(
-    tokens: Path, sizes: Any, strides: Any, error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error, match=rf"^WindowDataSource: .*{said}"):
-        WindowDataSource(tokens, sizes, strides)
-
-
-def test_integers_of_numpy_and_empty_strides(tokens: Path) -> None:
-    sizes: Any = {np.int64(0): np.int32(100)}
-    source = WindowDataSource(tokens, sizes, {})
-    assert len(source) == 10
 
 
 def test_stores_that_can_not_be(tmp_path: Path) -> None:

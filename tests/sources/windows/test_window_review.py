@@ -35,11 +35,6 @@ def in_memory(dtype: Any, shape: tuple[int, ...] = (10,)) -> Any:
     return ts.open(spec, create=True).result()
 
 
-def test_bounds_without_cells_are_refused(group: Path) -> None:
-    with pytest.raises(SourceError, match="leave none of the 6 cells along 'x', from 5 to 3"):
-        WindowDataSource(group, {"t": 2}, start={"x": 5}, stop={"x": 3})
-
-
 def test_what_does_not_move_need_not_hold_the_fill(group: Path) -> None:
     last = WindowDataSource(group, {"t": 3}, pad="constant", fill=np.nan)[3]
     assert np.isnan(last["a"]).all(axis=1).tolist() == [False, True, True]
@@ -122,12 +117,6 @@ def test_blocks_of_too_many_chunks_are_refused_before_memory_is_taken() -> None:
     assert len(source) == 2**50 // 100
     with pytest.raises(PlanError, match="chunks, which are too many; give block="):
         MapDataset.source(source).block_shuffle(seed=1)
-
-
-def test_coordinates_must_be_names(group: Path) -> None:
-    for wanted in ("t", 3, [3]):
-        with pytest.raises(ArgumentError, match="coordinates must be True, False or a list"):
-            WindowDataSource(group / "a", {"t": 3}, coordinates=wanted)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("driver", ["file", "memory"])

@@ -18,7 +18,7 @@ import zarr
 
 from windrow import IterDataset, MapDataset
 from windrow.errors import ArgumentError, SourceError
-from windrow.sources import RaggedDataSource, WindowDataSource, ZarrDataSource
+from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.base import Source
 from windrow.sources.zarr.objects import _place  # type: ignore[attr-defined]
 
@@ -242,19 +242,3 @@ def test_memory_maps_are_pickled_by_their_file(tmp_path: Path) -> None:
 def test_arrays_that_cannot_be_held(array: npt.NDArray[Any], message: str) -> None:
     with pytest.raises(SourceError, match=message):
         ZarrDataSource(array)
-
-
-# --- settings ------------------------------------------------------------------------------------
-
-
-def test_useless_storage_options_are_refused(tmp_path: Path, store: str) -> None:
-    message = r"storage_options has anon, and only URLs are opened with such options; leave"
-    options = {"anon": True}
-    for open_it in (
-        lambda: ZarrDataSource(store, storage_options=options),
-        lambda: WindowDataSource(store, {"time": 2}, storage_options=options),
-        lambda: RaggedDataSource(store, storage_options=options),
-        lambda: ZarrDataSource(VALUES, storage_options=options),
-    ):
-        with pytest.raises(ArgumentError, match=message):
-            open_it()

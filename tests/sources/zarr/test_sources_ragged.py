@@ -310,20 +310,6 @@ def test_damaged_offsets_are_refused(offsets: list[int], message: str) -> None:
         list(MapDataset.source(source))
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"offsets": np.array([0.0, 5.0])}, r"offsets must be integers .* got float64 \[2\]"),
-        ({"offsets": np.zeros((2, 2), int)}, r"offsets must be integers .* got int64 \[2, 2\]"),
-        ({"offsets": np.zeros(0, int)}, r"one more than records, got int64 \[0\]"),
-    ],
-)
-def test_offsets_of_another_kind_are_refused(arrays: dict[str, AnyArray], message: str) -> None:
-    found = {"values": np.arange(5), **arrays}
-    with pytest.raises(SourceError, match=message):
-        RaggedDataSource({name: ts.array(array) for name, array in found.items()})
-
-
 def test_wrong_arguments_are_refused(folder: Path) -> None:
     with pytest.raises(ArgumentError, match=r"text must be 'bytes', 'str' or None, got 'utf8'"):
         RaggedDataSource(folder, text="utf8")  # type: ignore[arg-type]

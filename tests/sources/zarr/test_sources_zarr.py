@@ -24,7 +24,6 @@ from tests.zarr_layouts import DIRECTLY
 from windrow import MapDataset
 from windrow.core.text import counted
 from windrow.errors import (
-    ArgumentError,
     ConversionError,
     NotFoundError,
     ReadError,
@@ -199,13 +198,6 @@ def test_ways_to_name_an_array(stores: dict[str, Path]) -> None:
     assert source[3]["b"]["c"].tolist() == source[3]["a"].tolist()
 
 
-def test_lengths_must_agree(tmp_path: Path) -> None:
-    a = write(tmp_path / "a", values(10), chunks=(4, 4))
-    b = write(tmp_path / "b", values(12), chunks=(4, 4))
-    with pytest.raises(SourceError, match=r"differ in length\n  x: 10\n  y/z: 12"):
-        ZarrDataSource({"x": a, "y": {"z": b}})
-
-
 def test_arrays_without_a_first_axis(tmp_path: Path) -> None:
     zarr.create_array(str(tmp_path / "s"), shape=(), dtype="i4")
     with pytest.raises(SourceError, match=r"has shape \(\), and the first axis counts records"):
@@ -218,27 +210,6 @@ def test_raw_bits_are_refused_and_do_not_abort(tmp_path: Path) -> None:
     (path / "zarr.json").write_text(json.dumps({**meta, "data_type": "r16"}))
     with pytest.raises(SourceError, match=r"the array in .*/a is not read: dtype 'r16'"):
         ZarrDataSource(path)
-
-
-def test_paths_that_name_nothing(tmp_path: Path) -> None:
-    write(tmp_path / "data.zarr", values(4), chunks=(2, 4))
-    with pytest.raises(NotFoundError, match=r"did you mean .*/data\.zarr\?"):
-        ZarrDataSource(tmp_path / "date.zarr")
-    with pytest.raises(NotFoundError, match=r"holds data\.zarr; did you mean .*/data\.zarr\?"):
-        ZarrDataSource(tmp_path)
-    with pytest.raises(NotFoundError, match="is a file, not the folder"):
-        ZarrDataSource(tmp_path / "data.zarr" / "zarr.json")
-    zarr.open_group(str(tmp_path / "empty"), mode="w")
-    with pytest.raises(SourceError, match="holds no arrays"):
-        ZarrDataSource(tmp_path / "empty")
-    with pytest.raises(ArgumentError, match="knows the protocol 'nonsense'"):
-        ZarrDataSource("nonsense://x/y")
-    with pytest.raises(ArgumentError, match=r"got an int; give a path or URL"):
-        ZarrDataSource(3)
-    with pytest.raises(ArgumentError, match="'a' is a list"):
-        ZarrDataSource({"a": [1]})
-    with pytest.raises(SourceError, match="holds no arrays; give it at least one"):
-        ZarrDataSource({})
 
 
 def test_unreadable_metadata(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from windrow.errors import (
     NotFoundError,
     SourceError,
 )
-from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
+from windrow.sources import RemoteOptions, ZarrDataSource
 from windrow.sources.remote.paths import joined
 from windrow.sources.zarr import urls
 from windrow.sources.zarr.stores import Access
@@ -144,18 +144,6 @@ def test_what_fsspec_reads(url: str, options: dict[str, Any], why: str) -> None:
     way = route_of("source", url, options)
     assert way.spec is None
     assert way.why == why
-
-
-@pytest.mark.parametrize(
-    ("url", "extra"), [("s3://b/a", "s3"), ("gcs://b/a", "gcs"), ("http://h/a", "http")]
-)
-def test_an_option_that_needs_an_extra_is_named(
-    url: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(urls, "has_file_system", lambda url: False)
-    named = r"option 'anonn', which is not one of TensorStore's \(\w+, .*\), needs"
-    with pytest.raises(MissingExtraError, match=rf"source: reading {url} .*{named} .*\[{extra}\]"):
-        route_of("source", url, {"anonn": True})
 
 
 def test_adapters_of_tensorstore() -> None:
@@ -304,13 +292,6 @@ def test_reads_through_fsspec_are_side_by_side(tmp_path: Path) -> None:
 
 
 # --- settings and secrets --------------------------------------------------------------------------
-
-
-def test_wrong_settings(server: RangeServer) -> None:
-    with pytest.raises(ArgumentError, match="storage_options must be a dict with string keys"):
-        ZarrDataSource(server.url("plain"), storage_options=[1])  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"remote must be a windrow\.sources\.RemoteOptions"):
-        WindowDataSource(server.url("plain"), {0: 2}, remote=3)  # type: ignore[arg-type]
 
 
 def test_credentials_are_sent_and_never_shown(folder: Path, data: AnyArray) -> None:

@@ -286,6 +286,7 @@ def _read_elsewhere(source: Any, indices: Any, answers: Any) -> None:
     answers.put((os.getpid(), source.read(indices)))
 
 
+@pytest.mark.jobs
 def test_a_source_works_in_a_spawned_process(server: RangeServer, tmp_path: Path) -> None:
     path = write(tmp_path / "a.array_record", some_records(20), "group_size:4")
     source = ArrayRecordDataSource(server.url("a.array_record"))

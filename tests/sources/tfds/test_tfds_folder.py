@@ -133,14 +133,6 @@ def test_names_of_files_are_those_of_the_template(tmp_path: Path, template: str)
         TfdsFolder.found(tmp_path / "a").instructions("train")
 
 
-def test_many_shards_have_longer_numbers(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "a", {})
-    edit(folder, splits=[{"name": "train", "shardLengths": ["1"] * 100_001}])
-    assert TfdsFolder.found(folder).names("train", "tfrecord")[7] == (
-        "counts-train.tfrecord-000007-of-100001"
-    )
-
-
 def test_a_missing_file_matters_where_it_is_needed(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "a", SPLITS)
     (folder / "counts-train.array_record-00002-of-00003").unlink()

@@ -176,9 +176,8 @@ def test_windows_without_a_time_are_left_out(tmp_path: Path) -> None:
     assert len(without) == len([h for h in hours if 12 not in (h - 6, h, h + 3)])
 
 
-@pytest.mark.parametrize("direct", [True, False])
-@settings(deadline=None, max_examples=examples(30))
-@given(data=st.data())
+@settings(deadline=None, max_examples=examples(50))
+@given(direct=st.booleans(), data=st.data())
 def test_matching_is_what_a_search_by_hand_finds(direct: bool, data: st.DataObject) -> None:
     hours = np.array(data.draw(st.lists(st.integers(0, 60), min_size=2, max_size=25, unique=True)))
     if data.draw(st.booleans(), "sorted"):

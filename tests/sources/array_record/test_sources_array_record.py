@@ -156,25 +156,6 @@ def tfds_folder(folder: Path, splits: dict[str, int]) -> dict[str, list[bytes]]:
     return written
 
 
-def test_tfds_folder(tmp_path: Path) -> None:
-    written = tfds_folder(tmp_path, {"train": 3, "test": 1})
-    with pytest.raises(SourceError, match=r"several splits: test \(1 files\), train \(3 files\)"):
-        ArrayRecordDataSource(tmp_path)
-    source = ArrayRecordDataSource(tmp_path, split="train")
-    assert source.__getitems__(range(len(source))) == written["train"]
-    with pytest.raises(NotFoundError, match=r"no split 'valid'; it has test"):
-        ArrayRecordDataSource(tmp_path, split="valid")
-
-
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    tfds_folder(tmp_path, {"train": 3})
-    missing = "digits-train.array_record-00001-of-00003"
-    (tmp_path / missing).unlink()
-    (tmp_path / "dataset_info.json").write_text("{}")
-    with pytest.raises(NotFoundError, match=rf"{missing} is missing in .*\(1 of 3 shards"):
-        ArrayRecordDataSource(tmp_path)
-
-
 def test_shards_that_the_folder_counts_are_missing(tmp_path: Path) -> None:
     tfds_folder(tmp_path, {"train": 2})
     info = json.loads((tmp_path / "dataset_info.json").read_text())

@@ -103,7 +103,7 @@ def test_a_footer_that_counts_too_many_is_refused(tmp_path: Path) -> None:
         ArrayRecordDataSource(path)
 
 
-# --- the index of arrayrecord files from their last bytes, against the arra ---
+# --- the index ------------------------------------------------------------------------------------
 
 
 def test_padded_chunks_are_not_fetched_with_their_padding(tmp_path: Path) -> None:

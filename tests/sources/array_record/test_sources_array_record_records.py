@@ -277,7 +277,7 @@ def test_the_package_in_a_forked_process_is_an_error(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# --- lengths of arrayrecord records come from the index at the end of each  ---
+# --- lengths --------------------------------------------------------------------------------------
 
 
 def of_sizes(path: Path, sizes: list[int], options: str = "group_size:1") -> str:

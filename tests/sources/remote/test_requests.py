@@ -179,7 +179,7 @@ def test_the_limit_of_a_host_is_checked() -> None:
         RemoteOptions(max_requests_per_host=0)
 
 
-# --- second requests for slow answers, their bounds, and the times of reque ---
+# --- second requests ------------------------------------------------------------------------------
 
 
 # No answer comes so late that a test would pass only after it.

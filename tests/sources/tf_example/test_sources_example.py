@@ -146,7 +146,7 @@ def test_names_are_sorted_as_text_whatever_protobuf_does() -> None:
     assert list(decode_example(record)) == sorted(names)
 
 
-# --- features ---
+# --- features -------------------------------------------------------------------------------------
 
 
 def test_json_is_frozen() -> None:

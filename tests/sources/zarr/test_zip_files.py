@@ -91,7 +91,7 @@ def test_the_path_of_a_zip_file_names_its_url(
     assert url in capsys.readouterr().err
 
 
-# --- files of another format as zarr, by references of kerchunk ---
+# --- references of kerchunk -----------------------------------------------------------------------
 
 
 VALUES = np.arange(48 * 4, dtype="<f4").reshape(48, 4)

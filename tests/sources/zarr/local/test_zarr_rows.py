@@ -327,7 +327,7 @@ def test_a_range_past_the_end_fails_only_for_its_record(tmp_path: Path) -> None:
         reader.read(np.array([4, 5]))
 
 
-# --- windows along the first axis of arrays that are not encoded, whatever  ---
+# --- windows of raw rows --------------------------------------------------------------------------
 
 
 def raw_array(

@@ -18,13 +18,19 @@ from windrow.sources.array_record.index import TAIL_BYTES, Index, footer_span, p
 CODECS = ("uncompressed", "snappy", "zstd", "brotli:3")
 
 
-def written(path: Path, records: Sequence[bytes], options: str) -> bytes:
-    """The bytes of a file of `records`."""
+def write(path: Path, records: Sequence[bytes], options: str = "group_size:1") -> Path:
+    """Write a file of `records`, and the folders that it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     writer = ArrayRecordWriter(str(path), options)
     for record in records:
         writer.write(record)
     writer.close()
-    return path.read_bytes()
+    return path
+
+
+def written(path: Path, records: Sequence[bytes], options: str) -> bytes:
+    """The bytes of a file of `records`."""
+    return write(path, records, options).read_bytes()
 
 
 def index_of(raw: bytes) -> Index:

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
 from windrow import MapDataset, ReadOptions
-from windrow.engine.context import RunContext
 from windrow.errors import ReadError, SourceError
 from windrow.sources import BoxField, BoxPart, Columns, Cut, IntArray, LaidOutSource, Padding
 from windrow.sources.chunks import Box
@@ -30,7 +29,6 @@ from windrow.sources.zarr.box_readers import StoreBoxReader
 from windrow.sources.zarr.open_array import OpenArray
 from windrow.sources.zarr.store_array import StoreArray
 from windrow.sources.zarr.tree import ArrayTree
-from windrow.transforms.nodes import ToStreamNode
 
 AnyArray = npt.NDArray[Any]
 MODES: tuple[Mode, ...] = ("constant", "edge", "reflect", "symmetric", "wrap")
@@ -269,7 +267,7 @@ def viewed(
     return store[ts.d[axis][rows.tolist()]], array[(*at, rows)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(found=box_parts(), seed=st.integers(0, 9))
 def test_records_are_the_cells_of_the_array(
     found: tuple[BoxPart, AnyArray, IntArray, list[AnyArray]], seed: int
@@ -457,23 +455,6 @@ def test_chunks_that_records_share_within_the_horizon_are_decoded_once() -> None
     assert len(reader.decoded) == 30
 
 
-def test_what_one_record_wants_is_read_straight_to_its_batch() -> None:
-    array = np.arange(2**16).reshape(2**8, 2**8)
-    origins = (
-        np.stack(np.unravel_index(np.random.default_rng(1).permutation(256), (16, 16)), 1) * 16
-    )
-    part, reader = counting(array, (16, 16), (16, 16), origins)
-    options = ReadOptions(resident_bytes=8 * 2048, in_flight_bytes=2048, block_bytes=1)
-    dataset = MapDataset.source(BoxSource([part], 256)).batch(4)
-    batches = list(dataset.to_iter_dataset(options))
-    assert len(reader.decoded) == 256
-    columns = [batch["0.0"] for batch in batches]
-    straight = [
-        box for box in reader.boxes if any(np.shares_memory(box.out, column) for column in columns)
-    ]
-    assert len(straight) >= 240  # all except the first batches
-
-
 def test_a_field_that_all_records_share_is_decoded_once() -> None:
     part, reader = counting(
         np.arange(64).reshape(8, 8), (8, 8), (8, 8), np.zeros((100, 2), np.int64)
@@ -482,27 +463,6 @@ def test_a_field_that_all_records_share_is_decoded_once() -> None:
     for batch in MapDataset.source(BoxSource([part], 100)).batch(10).to_iter_dataset(options):
         np.testing.assert_array_equal(batch["0.0"], np.tile(reader.array, (10, 1, 1)))
     assert len(reader.decoded) == 1
-
-
-def test_rounds_that_were_dropped_want_nothing() -> None:
-    part, reader = patches(4)
-    source = BoxSource([part], 60)
-    options = ReadOptions(resident_bytes=1, in_flight_bytes=1)
-    node = MapDataset.source(source).to_iter_dataset(options)._node
-    assert isinstance(node, ToStreamNode)
-    run = RunContext(node)
-    prefetcher = run.prefetcher(node)
-    assert prefetcher is not None
-    ahead = prefetcher.of(source, part)
-    assert ahead is not None
-    first = ahead.plan(0, np.arange(2))
-    ahead.plan(1, np.arange(2, 30))
-    wanted = expected(reader.array, part.fields[0], part.origins(np.arange(60)), None)
-    np.testing.assert_array_equal(first()[0], wanted[:2])
-    last = ahead.plan(2, np.arange(30, 40))
-    ahead.drop(1)
-    np.testing.assert_array_equal(last()[0], wanted[30:40])
-    run.end_threads()
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -581,19 +541,6 @@ def test_a_chunk_that_is_not_there_is_the_fill_value_while_the_array_is(
         part.read(np.array([3]))
 
 
-def test_boxes_of_one_chunk_are_read_together(tmp_path: Path) -> None:
-    _, array = written(tmp_path)
-    for direct in (None, False):
-        part = every_tile(reopened(tmp_path, direct=direct), 4)
-        outs = [np.zeros((3, 4), np.int32)[:, ::2] for _ in range(3)]
-        firsts = [(0, 0), (4, 5), (9, 30)]
-        boxes = list(map(Box, firsts, outs))
-        with ThreadPoolExecutor(1) as pool:
-            part.reader.start(boxes, pool).result()
-        for (a, b), out in zip(firsts, outs, strict=True):
-            np.testing.assert_array_equal(out, array[a : a + 3, b : b + 2])
-
-
 def test_where_no_chunks_are_known_chunks_have_about_a_mebibyte(tmp_path: Path) -> None:
     def function(
         domain: ts.IndexDomain, out: AnyArray, parameters: ts.VirtualChunkedReadParameters
@@ -616,34 +563,6 @@ def every_chunk_unknown(opened: OpenArray) -> OpenArray:
     return opened.__class__(
         opened.found, opened.part, (None, None, None), opened.backend, opened.why
     )
-
-
-@pytest.mark.parametrize("sharded", [False, True])
-@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
-def test_boxes_of_chunks_that_are_not_encoded(
-    tmp_path: Path, sharded: bool, order: list[int]
-) -> None:
-    codecs: list[Any] = [{"name": "transpose", "configuration": {"order": order}}, "bytes"]
-    outer = [8, 6]
-    if sharded:
-        settings = {"chunk_shape": outer, "codecs": codecs}
-        codecs, outer = [{"name": "sharding_indexed", "configuration": settings}], [16, 6]
-    grid = {"name": "regular", "configuration": {"chunk_shape": outer}}
-    spec = {
-        "driver": "zarr3",
-        "kvstore": {"driver": "file", "path": str(tmp_path)},
-        "metadata": {"codecs": codecs, "chunk_grid": grid, "shape": [16, 12], "data_type": "uint8"},
-    }
-    store = ts.open(spec, create=True).result()
-    array = np.arange(1, 193, dtype=np.uint8).reshape(16, 12)
-    store[...] = array
-    origins = np.array([[8, 6], [11, 7], [5, 3], [15, 11], [0, 0]])
-    part = reopened(tmp_path, direct=True).box_part(
-        origins.__getitem__, (whole((3, 2)),), Padding("edge")
-    )
-    wanted = expected(array, part.fields[0], origins, part.padding)
-    for record in range(5):
-        np.testing.assert_array_equal(part.read(np.array([record]))[0][0], wanted[record])
 
 
 def test_a_damaged_index_of_a_shard_is_told_by_cells(tmp_path: Path) -> None:

@@ -17,15 +17,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "sources.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_examples_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert len(EXAMPLES) >= 4
-    names: dict[str, object] = {}
-    for example in EXAMPLES:
-        exec(compile(example, str(PAGE), "exec"), names)
-    assert {"labels", "rows", "Squares", "board"} <= set(names)
-
-
 def test_the_source_with_chunks_is_read_chunk_by_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from zarr.codecs import TransposeCodec
 
 import windrow
+from tests.hypothesis_profiles import examples
 from tests.range_server import RangeServer
 from windrow import MapDataset
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError, WindrowError
@@ -282,7 +283,7 @@ def layouts(draw: Any) -> tuple[AnyArray, dict[str, Any]]:
     return values, layout
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(made=layouts(), data=st.data())
 @pytest.mark.filterwarnings("ignore")
 def test_layouts_of_zarr_python(
@@ -358,7 +359,7 @@ BASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", BASES)
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore")
 def test_metadata_of_any_form_are_read_or_refused(tmp_path: Path, name: str, data: Any) -> None:
@@ -388,21 +389,13 @@ HUGE = 2**40
 DELTA = [{"id": "delta", "dtype": "<f8"}]
 LIES: dict[str, tuple[int, dict[str, Any], str]] = {
     "one chunk": (2, {"shape": [HUGE], "chunks": [HUGE]}, r"a chunk has 8,796,.* bytes"),
-    "chunk beyond the shape": (2, {"chunks": [HUGE]}, r"a chunk has 8,796,.* bytes"),
     "many cells": (2, {"shape": [HUGE, HUGE], "chunks": [1, 1]}, r"it has 9,671,.* bytes"),
-    "cells of no rows": (2, {"shape": [0, HUGE, HUGE], "chunks": [1, 1, 1]}, r"it has 9,671,"),
-    "an axis": (2, {"shape": [2**62]}, r"it has 36,893,.* bytes"),
     "no integer of 64 bits": (2, {"shape": [2**70]}, "shape|bytes"),
     "chunk of no 64 bits": (2, {"chunks": [2**70]}, "chunk"),
-    "less than nothing": (2, {"shape": [-5]}, "shape"),
-    "no chunk": (2, {"chunks": [0]}, "chunks"),
     "too many axes": (2, {"shape": [4] * 33, "chunks": [1] * 33}, "shape|bytes"),
     "no list": (2, {"shape": None}, "shape"),
-    "strings": (2, {"shape": ["64"]}, "shape"),
     "dtype": (2, {"dtype": "<f99999999999"}, "dtype"),
-    "length of strings": (2, {"dtype": "|S9999999999"}, "dtype"),
     "v3": (3, {"shape": [HUGE], "chunk": [HUGE]}, r"a chunk has 8,796,.* bytes"),
-    "v3 cells": (3, {"shape": [2**60]}, r"it has 9,223,.* bytes"),
     "shard of many": (3, {"inner": [1], "chunk": [2**29], "shape": [HUGE]}, "index of a shard has"),
     "shard of too many": (3, {"inner": [1], "chunk": [HUGE]}, "grid shape|index of a shard"),
     "inner chunk": (3, {"inner": [HUGE], "chunk": [HUGE], "shape": [HUGE]}, "a chunk has 8,796,"),

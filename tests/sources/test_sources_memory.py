@@ -52,11 +52,6 @@ def test_range_is_the_range_of_python(start: int, stop: int, step: int, data: An
     assert all(type(value) is int for value in got)
 
 
-def test_range_with_one_argument_counts_from_zero() -> None:
-    assert RangeDataSource(3).__getitems__([0, 1, 2]) == [0, 1, 2]
-    assert repr(RangeDataSource(3)) == "RangeDataSource(start=0, stop=3, step=1)"
-
-
 def test_range_beyond_int64() -> None:
     source = RangeDataSource(2**70, 2**70 + 10, 3)
     assert source.__getitems__([0, -1]) == [2**70, 2**70 + 9]
@@ -86,12 +81,6 @@ def test_array_rows_are_those_of_numpy(length: int, row: list[int], order: Any, 
     assert got["a"].flags.c_contiguous
     got["a"][...] = -1
     np.testing.assert_array_equal(array, kept)
-
-
-def test_a_run_of_rows_is_a_copy() -> None:
-    array = np.zeros((10, 2))
-    ArrayDataSource(array).read(np.arange(3, 7))[...] = 1
-    assert not array.any()
 
 
 def test_arrays_of_text_and_objects_give_lists() -> None:
@@ -197,11 +186,6 @@ def test_leaves_that_can_change_are_copied(leaf: Any) -> None:
         got[1]["new"] = 1
         got[2] = None
     assert str(leaf) == str(before)
-
-
-def test_other_objects_are_shared() -> None:
-    shared = collections.deque([1])
-    assert SequenceDataSource([(shared,)])[0][0] is shared
 
 
 def test_sequence_hands_out_plain_records_as_they_are() -> None:
@@ -401,14 +385,6 @@ def test_arrays_of_xarray_in_memory_are_rows_of_numpy() -> None:
         assert source.read(np.array([2, 0]))["x"].tolist() == [[4, 5], [0, 1]]
 
 
-def test_an_empty_dataset_of_h5py_is_refused(tmp_path: Path) -> None:
-    h5py: Any = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = h5py.Empty("f4")
-        with pytest.raises(SourceError, match=r"'x' is .*no first axis to count records"):
-            MapDataset.source(file)
-
-
 @pytest.mark.parametrize("wrapped", [lambda x: x, lambda x: {"x": x}, lambda x: {"in": {"x": x}}])
 def test_arrays_of_dask_are_refused(wrapped: Any) -> None:
     array: Any = pytest.importorskip("dask.array").ones((10, 4), chunks=2)
@@ -433,17 +409,6 @@ def test_as_source_refuses_paths(path: str | Path) -> None:
         as_source(path)
     with pytest.raises(ArgumentError, match=r"ArrayRecordDataSource.*ZarrDataSource"):
         as_source({"image": path})
-
-
-@pytest.mark.parametrize("value", [3, None, iter([1]), {1, 2}, list, (i for i in [1])])
-def test_as_source_says_what_a_source_needs(value: object) -> None:
-    with pytest.raises(ArgumentError, match="a data source needs __len__ and __getitem__"):
-        as_source(value)
-
-
-def test_as_source_refuses_bytes() -> None:
-    with pytest.raises(ArgumentError, match=r"write\s+\[record\]"):
-        as_source(b"abc")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import random
 import struct
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -89,49 +88,6 @@ def test_every_make_gives_back_what_was_written(tmp_path: Path, codec: str, kind
             assert through_package(chunks) == few
 
 
-def test_chunks_of_several_files_in_any_order(tmp_path: Path) -> None:
-    draw = random.Random(7)
-    makes = ("group_size:1,zstd", "group_size:7,snappy", "group_size:3,transpose:true")
-    expected: list[tuple[StoredChunk, list[bytes]]] = []
-    for options in (*makes, "group_size:5,uncompressed"):
-        records = some_records(draw, 50)
-        at = 0
-        for chunk in chunks_of(written(tmp_path / "a", records, options)):
-            expected.append((chunk, records[at : at + chunk.records]))
-            at += chunk.records
-    draw.shuffle(expected)
-    chunks = [chunk for chunk, _ in expected]
-    assert decode(chunks, verify="all") == [records for _, records in expected]
-    assert decode(chunks, verify="headers") == [records for _, records in expected]
-    assert decode([], verify="all") == []
-
-
-def test_what_follows_a_chunk_and_the_kind_of_buffer_do_not_matter(tmp_path: Path) -> None:
-    records = some_records(random.Random(8), 20)
-    chunks = chunks_of(written(tmp_path / "a", records, "group_size:1,zstd"))
-    more = [StoredChunk(a, memoryview(bytearray(b) + b"x" * 99), n) for a, b, n in chunks]
-    assert decode(more, verify="all") == [[record] for record in records]
-
-
-def test_long_chunks_are_decoded_in_any_thread(tmp_path: Path) -> None:
-    records = [random.Random(n).randbytes(200_000) for n in range(6)]
-    chunks = chunks_of(written(tmp_path / "a", records, "group_size:2,zstd"))
-    found: list[list[bytes]] = []
-
-    def read() -> None:
-        for _ in range(5):
-            groups = decode(chunks, verify="all")
-            found.append([*itertools.chain(*groups)])
-
-    threads = [threading.Thread(target=read) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 15
-    assert all(one == records for one in found)
-
-
 @pytest.fixture(scope="module")
 def makes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[StoredChunk], list[bytes]]]:
     folder, draw = tmp_path_factory.mktemp("makes"), random.Random(9)
@@ -202,15 +158,6 @@ def outcome_of(chunks: list[StoredChunk], verify: Verify) -> list[list[bytes]] |
         return error
 
 
-def test_a_compression_that_is_unknown_is_refused(tmp_path: Path) -> None:
-    raw = written(tmp_path / "a", [b"a" * 300], "group_size:1,zstd:1")
-    header, data = stripped(chunks_of(raw)[0])
-    assert decode([sealed(header, bytearray(data))]) == [[b"a" * 300]]
-    data[0] = 2
-    with pytest.raises(ChunkError, match=r"[Uu]nknown compression type"):
-        decode([sealed(header, data)], verify="all")
-
-
 def attacked(folder: Path, first: int, cases: int) -> int:
     """How many of the chunks with right hashes around damage were refused, in another process."""
     code = (
@@ -267,18 +214,6 @@ def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
     refused(StoredChunk(offset, bytes(raw), count), r"its header hash is wrong")
 
 
-@pytest.mark.parametrize("options", ["snappy", "brotli", "transpose:true"])
-def test_damage_of_every_codec_is_told(tmp_path: Path, options: str) -> None:
-    records = [random.Random(1).randbytes(500), b"b" * 40]
-    chunks = chunks_of(written(tmp_path / "a", records, f"group_size:1,{options}"))
-    raw = bytearray(chunks[0].data)
-    raw[60] ^= 1
-    with pytest.raises(ChunkError, match=r"its data hash is wrong") as caught:
-        decode([chunks[1], StoredChunk(chunks[0].offset, bytes(raw), 1)], verify="all")
-    assert caught.value.chunk == 1
-    assert "/proc" not in caught.value.why
-
-
 @pytest.mark.parametrize(
     ("kind", "count", "decoded", "message"),
     [
@@ -317,15 +252,6 @@ def test_no_bit_changes_in_silence(tmp_path: Path, codec: str) -> None:
             decode([StoredChunk(64, bytes(bad), 40)])
 
 
-@pytest.mark.parametrize("more", [b"x", zstandard.compress(b"more"), b"\x50\x2a\x4d\x18\0\0\0\0"])
-def test_more_than_a_frame_is_damage(tmp_path: Path, more: bytes) -> None:
-    (chunk,) = chunks_of(written(tmp_path / "a", [b"abc" * 100], "group_size:1,zstd"))
-    header, data = stripped(chunk)
-    longer = sealed(header, data + more)
-    with pytest.raises(ChunkError, match=said("zstd")):
-        decode([longer] * 1_000)
-
-
 def of_one_frame(folder: Path, record: bytes, frame: bytes) -> StoredChunk:
     """A chunk of a record, which is stored as `frame`."""
     (chunk,) = chunks_of(written(folder / "a", [record], "group_size:1,zstd"))
@@ -349,11 +275,11 @@ def test_frames_of_every_kind_of_block(tmp_path: Path, kind: str, checksum: bool
     record = FRAMED[kind]
     frame = zstandard.ZstdCompressor(write_checksum=checksum).compress(record)
     chunk = of_one_frame(tmp_path, record, frame)
-    assert decode([chunk] * 300) == [[record]] * 300
+    assert decode([chunk] * 100) == [[record]] * 100
     for more in (b"x", frame, zstandard.compress(b"")):
         longer = of_one_frame(tmp_path, record, frame + more)
-        with pytest.raises(ChunkError, match="chunk 999: " + said("zstd")):
-            decode([chunk] * 999 + [longer])
+        with pytest.raises(ChunkError, match="chunk 299: " + said("zstd")):
+            decode([chunk] * 299 + [longer])
     for stop in (1, 2, len(frame) // 2):
         with pytest.raises(ChunkError):
             decode([of_one_frame(tmp_path, record, frame[:-stop])])

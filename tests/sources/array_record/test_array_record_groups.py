@@ -11,27 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from array_record.python import array_record_module
 from hypothesis import given
 from hypothesis import strategies as st
 
 import windrow
+from tests.array_record_bytes import write
 from windrow.core.native import native
-from windrow.core.native_read import NativeRead
-from windrow.core.threads import InlineExecutor, then
+from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
 from windrow.sources import ArrayRecordDataSource
-from windrow.sources.array_record import file_lru
 
 pytestmark = pytest.mark.skipif(native() is None, reason="without the native core")
-
-
-def write(path: Path, records: list[bytes], options: str) -> str:
-    writer = array_record_module.ArrayRecordWriter(str(path), options)
-    for record in records:
-        writer.write(record)
-    writer.close()
-    return str(path)
 
 
 def made(count: int, size: int = 40) -> list[bytes]:
@@ -39,7 +29,7 @@ def made(count: int, size: int = 40) -> list[bytes]:
     return [bytes([k % 251]) * (k * 7 % size) for k in range(count)]
 
 
-def damaged(path: str) -> str:
+def damaged(path: Path) -> Path:
     """The file with a byte of its first group changed."""
     with open(path, "r+b") as file:
         file.seek(64 + 40 + 20)
@@ -50,14 +40,14 @@ def damaged(path: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def grouped(tmp_path_factory: pytest.TempPathFactory) -> str:
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """33 records in groups of 8: the last group has one."""
     return write(tmp_path_factory.mktemp("groups") / "a", made(33), "group_size:8")
 
 
 @given(skip=st.integers(0, 32), take=st.integers(1, 33), data=st.data())
 def test_any_records_of_any_range_are_picked(
-    grouped: str, skip: int, take: int, data: st.DataObject
+    grouped: Path, skip: int, take: int, data: st.DataObject
 ) -> None:
     stop = min(33, skip + take)
     source = ArrayRecordDataSource(f"{grouped}[{skip}:{stop}]")
@@ -81,13 +71,6 @@ def test_groups_of_every_codec_over_block_headers(tmp_path: Path, options: str) 
         assert sorted(found) == sorted(records * (len(found) // 100))
 
 
-def test_much_is_copied_too(tmp_path: Path) -> None:
-    records = [bytes([k]) * (1 << 20) for k in range(10)]
-    source = ArrayRecordDataSource(write(tmp_path / "a", records, "group_size:5"))
-    assert source.read(np.arange(10)) == records
-    assert list(windrow.MapDataset.source(source).to_iter_dataset()) == records
-
-
 def test_a_damaged_group_names_file_record_and_offset(tmp_path: Path) -> None:
     path = damaged(write(tmp_path / "a", made(33), "group_size:8"))
     (part,) = ArrayRecordDataSource(path).parts
@@ -100,38 +83,7 @@ def test_a_damaged_group_names_file_record_and_offset(tmp_path: Path) -> None:
         assert list(part.start([1], pool).result()[0]) == made(33)[8:16]
 
 
-def test_a_chain_over_a_damaged_group_keeps_the_rest(tmp_path: Path) -> None:
-    path = damaged(write(tmp_path / "a", made(33), "group_size:8"))
-    chain = windrow.MapDataset.source(ArrayRecordDataSource(path))
-    elements = iter(chain[8:].to_iter_dataset())
-    assert list(elements) == made(33)[8:]
-    with pytest.raises(ReadError, match="data hash is wrong"):
-        list(chain.to_iter_dataset())
-
-
-def test_a_file_that_was_cut_is_an_error(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", made(33), "group_size:8")
-    (part,) = ArrayRecordDataSource(path).parts
-    read = part.start([0], InlineExecutor())
-    assert list(read.result()[0]) == made(33)[:8]
-    os.truncate(path, 100)
-    with pytest.raises(ReadError, match="changed"):
-        part.start([0], InlineExecutor()).result()
-
-
-def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_lru, "_most_open_files", lambda: 16)
-    paths = [write(tmp_path / f"{k:02}", made(5 + k), "group_size:4") for k in range(20)]
-    source = ArrayRecordDataSource(paths)
-    wanted = [record for k in range(20) for record in made(5 + k)]
-    (part,) = source.parts
-    with ThreadPoolExecutor(2) as pool:
-        groups = part.start(range(part.chunk_count), pool).result()
-    assert [record for group in groups for record in group] == wanted
-    assert list(windrow.MapDataset.source(source).to_iter_dataset()) == wanted
-
-
-def test_places_that_do_not_exist_are_refused(grouped: str) -> None:
+def test_places_that_do_not_exist_are_refused(grouped: Path) -> None:
     core: Any = native()
     (part,) = ArrayRecordDataSource(grouped).parts
     groups = list(part.start([0, 4], InlineExecutor()).result())
@@ -154,7 +106,7 @@ def test_places_that_do_not_exist_are_refused(grouped: str) -> None:
         groups[1][1]
 
 
-def test_a_read_that_is_given_up_ends(grouped: str) -> None:
+def test_a_read_that_is_given_up_ends(grouped: Path) -> None:
     (part,) = ArrayRecordDataSource(grouped).parts
     with ThreadPoolExecutor(1) as pool:
         for _ in range(100):
@@ -162,33 +114,14 @@ def test_a_read_that_is_given_up_ends(grouped: str) -> None:
         assert list(part.start([4], pool).result()[0]) == made(33)[32:]
 
 
-def test_what_follows_a_read_is_called_once(grouped: str) -> None:
-    (part,) = ArrayRecordDataSource(grouped).parts
-    calls: list[int] = []
-
-    def count(done: Any) -> int:
-        calls.append(len(done.result()))
-        return calls[-1]
-
-    with ThreadPoolExecutor(1) as pool:
-        read = then(part.start([0, 1], pool), count)
-        assert isinstance(read, NativeRead)
-        assert [read.result(), read.result(60)] == [2, 2]
-        assert read.done()
-        assert not read.running()
-    assert calls == [2]
-
-
-@pytest.mark.parametrize(
-    "ask",
-    ["source.read(np.arange(300))", "list(windrow.MapDataset.source(source).to_iter_dataset())"],
-)
-def test_groups_are_read_in_a_forked_process(tmp_path: Path, ask: str) -> None:
-    path = write(tmp_path / "a", made(300, 2_000), "group_size:30")
+def test_groups_are_read_in_a_forked_process(tmp_path: Path) -> None:
+    for group in (1, 30):
+        write(tmp_path / f"{group}.array_record", made(300, 2_000), f"group_size:{group}")
+    ask = "[*windrow.MapDataset.source(source).to_iter_dataset()] + source.read(np.arange(600))"
     script = (
         "import os, sys, numpy as np, windrow\n"
         "from windrow.sources import ArrayRecordDataSource\n"
-        f"source = ArrayRecordDataSource({path!r})\n"
+        f"source = ArrayRecordDataSource({str(tmp_path)!r})\n"
         f"records = {ask}\n"
         "child = os.fork()\n"
         "if child:\n"

@@ -5,29 +5,27 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import pickle
 import re
 import tarfile
 import time
-import traceback
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
-from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
-from tests.range_server import RangeServer, cut, replace, reset, status
+from tests.array_record_bytes import write
+from tests.hypothesis_profiles import examples
+from tests.range_server import RangeServer, status
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
 
-QUICK = RemoteOptions(backoff_s=0.01, max_backoff_s=0.05, outage_s=0)
 OPTIONS = (
     "group_size:1",
     "group_size:7,uncompressed",
@@ -38,15 +36,6 @@ OPTIONS = (
     "group_size:5,pad_to_block_boundary:true",
     "group_size:65536",
 )
-
-
-def written(path: Path, records: Sequence[bytes], options: str = "group_size:1") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    writer = ArrayRecordWriter(str(path), options)
-    for record in records:
-        writer.write(record)
-    writer.close()
-    return path
 
 
 def some_records(count: int, seed: int = 0, most: int = 3000) -> list[bytes]:
@@ -62,11 +51,11 @@ def server(tmp_path: Path) -> Iterator[RangeServer]:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("count", [0, 1, 17, 257])
+@pytest.mark.parametrize("count", [0, 1, 257])
 def test_records_are_those_of_the_package(
     server: RangeServer, tmp_path: Path, options: str, count: int
 ) -> None:
-    path = written(tmp_path / "a.array_record", some_records(count), options)
+    path = write(tmp_path / "a.array_record", some_records(count), options)
     here, there = ArrayRecordDataSource(path), ArrayRecordDataSource(server.url("a.array_record"))
     assert len(there) == len(here) == count
     assert there.fingerprint == here.fingerprint
@@ -82,7 +71,7 @@ def test_records_are_those_of_the_package(
 @pytest.mark.parametrize("verify", ["all", "headers"])
 def test_local_files_are_read_directly_where_asked(tmp_path: Path, verify: Any) -> None:
     for name, options in enumerate(OPTIONS):
-        written(tmp_path / f"{name}.array_record", some_records(50, seed=name), options)
+        write(tmp_path / f"{name}.array_record", some_records(50, seed=name), options)
     package = ArrayRecordDataSource(tmp_path)
     direct = ArrayRecordDataSource(tmp_path, direct=True, verify=verify)
     order = np.random.default_rng(0).permutation(len(package))
@@ -91,7 +80,7 @@ def test_local_files_are_read_directly_where_asked(tmp_path: Path, verify: Any) 
     assert direct.stats()["requests"] == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_any_ranges_of_files_in_any_order(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -101,7 +90,7 @@ def test_any_ranges_of_files_in_any_order(
     for name, count in counts.items():
         if not (folder / f"{name}.array_record").exists():
             options = "group_size:4" if name == "b" else "group_size:1"
-            written(folder / f"{name}.array_record", some_records(count, seed=count), options)
+            write(folder / f"{name}.array_record", some_records(count, seed=count), options)
     memory = fsspec.filesystem("memory")
     for name in counts:
         memory.pipe_file(f"/ar/{name}.array_record", (folder / f"{name}.array_record").read_bytes())
@@ -121,19 +110,10 @@ def test_any_ranges_of_files_in_any_order(
         assert here.read(indices) == there.read(indices)
 
 
-def test_local_and_far_files_in_one_source(server: RangeServer, tmp_path: Path) -> None:
-    a = written(tmp_path / "a.array_record", some_records(9), "group_size:2")
-    b = written(tmp_path / "b.array_record", some_records(9, seed=1))
-    mixed = ArrayRecordDataSource([server.url("b.array_record"), a, server.url("a.array_record")])
-    here = ArrayRecordDataSource([b, a, a])
-    order = np.random.default_rng(0).permutation(27)
-    assert mixed.read(order) == here.read(order)
-
-
 def test_a_file_costs_one_request_to_open_and_neighbours_one_to_read(
     server: RangeServer, tmp_path: Path
 ) -> None:
-    written(tmp_path / "a.array_record", some_records(500, most=900))
+    write(tmp_path / "a.array_record", some_records(500, most=900))
     source = ArrayRecordDataSource(server.url("a.array_record"))
     assert server.counts().requests == 2  # its end, and whether its folder is being written
     server.reset_counts()
@@ -152,7 +132,7 @@ def test_a_file_costs_one_request_to_open_and_neighbours_one_to_read(
 
 
 def test_a_long_index_is_read_with_a_second_request(server: RangeServer, tmp_path: Path) -> None:
-    written(tmp_path / "a.array_record", [b"x" * (k % 7) for k in range(20_001)], "uncompressed")
+    write(tmp_path / "a.array_record", [b"x" * (k % 7) for k in range(20_001)], "uncompressed")
     source = ArrayRecordDataSource(server.url("a.array_record"))
     assert server.counts().requests == 3
     assert len(source) == 20_001
@@ -161,7 +141,7 @@ def test_a_long_index_is_read_with_a_second_request(server: RangeServer, tmp_pat
 
 def test_indices_keep_to_the_limits_too(server: RangeServer, tmp_path: Path) -> None:
     for name in "abc":
-        written(tmp_path / f"{name}.array_record", [b"x"] * 20_001, "uncompressed")
+        write(tmp_path / f"{name}.array_record", [b"x"] * 20_001, "uncompressed")
     options = RemoteOptions(max_request_bytes=50_000, in_flight_bytes=300_000, max_requests=2)
     urls = [server.url(f"{name}.array_record") for name in "abc"]
     source = ArrayRecordDataSource(urls, remote=options)
@@ -174,7 +154,7 @@ def test_indices_keep_to_the_limits_too(server: RangeServer, tmp_path: Path) -> 
 
 
 def test_requests_are_no_larger_than_asked_for(server: RangeServer, tmp_path: Path) -> None:
-    written(tmp_path / "a.array_record", some_records(400), "group_size:1,uncompressed")
+    write(tmp_path / "a.array_record", some_records(400), "group_size:1,uncompressed")
     options = RemoteOptions(max_request_bytes=50_000, in_flight_bytes=100_000, max_requests=3)
     source = ArrayRecordDataSource(server.url("a.array_record"), remote=options)
     server.reset_counts()
@@ -188,7 +168,7 @@ def test_folders_globs_and_splits(server: RangeServer, tmp_path: Path) -> None:
     for split, count in (("train", 3), ("test", 1)):
         for k in range(count):
             name = f"digits-{split}.array_record-{k:05d}-of-{count:05d}"
-            written(tmp_path / "set" / name, some_records(4, seed=10 * count + k))
+            write(tmp_path / "set" / name, some_records(4, seed=10 * count + k))
     (tmp_path / "set" / "dataset_info.json").write_text(
         json.dumps({"splits": [{"name": "train", "shardLengths": ["4"] * 3}]})
     )
@@ -212,19 +192,10 @@ def test_folders_globs_and_splits(server: RangeServer, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_being_written_is_refused(server: RangeServer, tmp_path: Path) -> None:
-    written(tmp_path / "out" / "a.array_record", [b"x"])
+    write(tmp_path / "out" / "a.array_record", [b"x"])
     (tmp_path / "out" / "_WINDROW_UNFINISHED").write_text("{}")
     with pytest.raises(ConversionError, match=r"writes http://.*/out has not finished"):
         ArrayRecordDataSource(server.url("out/a.array_record"))
-
-
-def test_a_zip_file(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.array_record", some_records(40), "group_size:4")
-    with zipfile.ZipFile(tmp_path / "all.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.write(path, "in/a.array_record")
-    there = ArrayRecordDataSource(f"zip://in/a.array_record::file://{tmp_path}/all.zip")
-    order = np.random.default_rng(0).permutation(40)
-    assert there.read(order) == ArrayRecordDataSource(path).read(order)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +214,7 @@ def test_a_zip_file(tmp_path: Path) -> None:
     ],
 )
 def test_chains_of_urls(server: RangeServer, tmp_path: Path, url: str) -> None:
-    path = written(tmp_path / "a.array_record", some_records(40), "group_size:4")
+    path = write(tmp_path / "a.array_record", some_records(40), "group_size:4")
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.write(path, "a.array_record")
     with tarfile.open(tmp_path / "all.tar", "w") as tape:
@@ -258,7 +229,7 @@ NAMES = ("a b", "100%", "a%20b", "a#1", "a?b", "a[1]", "a&b;c", "\u00e4")
 
 def test_names_of_any_characters(server: RangeServer, tmp_path: Path) -> None:
     for number, name in enumerate(NAMES):
-        written(tmp_path / "in" / f"{name}.array_record", some_records(2, seed=number))
+        write(tmp_path / "in" / f"{name}.array_record", some_records(2, seed=number))
     here = ArrayRecordDataSource(tmp_path / "in")
     fsspec.filesystem("memory").put(str(tmp_path / "in"), "/any-names/", recursive=True)
     for folder in (server.url("in"), server.url("in/"), "memory://any-names/in"):
@@ -277,7 +248,7 @@ def test_signed_urls_ask_once_for_the_mark_of_a_conversion(
     server: RangeServer, tmp_path: Path
 ) -> None:
     for number in range(3):
-        written(tmp_path / f"{number}.array_record", [bytes([number])])
+        write(tmp_path / f"{number}.array_record", [bytes([number])])
     urls = [server.url(f"{number}.array_record") + f"?sig={number}" for number in range(3)]
     server.plan([None, None, None, status(403)])  # a signature is of one file
     source = ArrayRecordDataSource(urls)
@@ -286,40 +257,13 @@ def test_signed_urls_ask_once_for_the_mark_of_a_conversion(
     assert paths.count("_WINDROW_UNFINISHED") == 1
 
 
-def test_errors_name_the_url_that_was_given() -> None:
-    limits = RemoteOptions(retries=0)
-    with pytest.raises(ReadError, match=r"http://nowhere\.invalid/a\.array_record, .*not found"):
-        ArrayRecordDataSource("http://nowhere.invalid/a.array_record", remote=limits)
-
-
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (b"", "is empty"),
-        (b"\x00" * 70_000, "not an ArrayRecord file"),
-        (b"\x00" * 131_072, "not an ArrayRecord file"),
-    ],
-)
-def test_files_of_another_kind(server: RangeServer, tmp_path: Path, data: bytes, why: str) -> None:
-    (tmp_path / "a.array_record").write_bytes(data)
-    with pytest.raises(SourceError, match=rf"http://.*/a\.array_record .*{why}"):
-        ArrayRecordDataSource(server.url("a.array_record"))
-
-
-def test_a_file_that_is_cut_off(server: RangeServer, tmp_path: Path) -> None:
-    path = written(tmp_path / "a.array_record", some_records(100))
-    path.write_bytes(path.read_bytes()[:-65536])
-    with pytest.raises(SourceError, match=r"/a\.array_record is cut off or damaged"):
-        ArrayRecordDataSource(server.url("a.array_record"))
-
-
 def test_a_missing_file(server: RangeServer) -> None:
     with pytest.raises(NotFoundError, match=r"http://.*/no\.array_record"):
         ArrayRecordDataSource(server.url("no.array_record"))
 
 
 def test_damage_names_file_and_records(server: RangeServer, tmp_path: Path) -> None:
-    path = written(tmp_path / "a.array_record", some_records(60), "group_size:10")
+    path = write(tmp_path / "a.array_record", some_records(60), "group_size:10")
     index = ArrayRecordDataSource(path, direct=True).parts[0].places_of_chunks()
     begin = int(index(np.array([3])).offsets[0])
     raw = bytearray(path.read_bytes())
@@ -338,84 +282,13 @@ def test_damage_names_file_and_records(server: RangeServer, tmp_path: Path) -> N
     assert [(bad.first_record, bad.stop_record) for bad in report.bad] == [(30, 40)]
 
 
-def test_a_replaced_file_is_an_error(server: RangeServer, tmp_path: Path) -> None:
-    records = some_records(50)
-    path = written(tmp_path / "a.array_record", records)
-    source = ArrayRecordDataSource(server.url("a.array_record"))
-    assert source[3] == records[3]
-    other = written(tmp_path / "other", some_records(50)[::-1]).read_bytes()
-    server.plan([replace(other)])
-    with pytest.raises(ReadError, match=r"/a\.array_record, .* has changed"):
-        source.read(np.arange(50))
-    assert path.exists()
-
-
-@pytest.mark.parametrize("order", ["in order", "shuffled", "in blocks"])
-@pytest.mark.parametrize("options", ["group_size:1", "group_size:8"])
-def test_the_stream_through_faults_is_the_undisturbed_one(
-    server: RangeServer, tmp_path: Path, order: str, options: str
-) -> None:
-    path = written(tmp_path / "a.array_record", some_records(300), options)
-
-    def stream(source: Any) -> list[Any]:
-        chain = windrow.MapDataset.source(source)
-        if order == "shuffled":
-            chain = chain.shuffle(seed=1)
-        if order == "in blocks":
-            chain = chain.block_shuffle(seed=1)
-        return list(chain.batch(16).to_iter_dataset())
-
-    source = ArrayRecordDataSource(server.url("a.array_record"), remote=QUICK)
-    server.chance(0.1, [status(503), reset(), cut()], seed=3)
-    assert stream(source) == stream(ArrayRecordDataSource(path))
-    apart = RemoteOptions(merge_gap_bytes=0, backoff_s=0.01, max_backoff_s=0.02, retries=12)
-    source = ArrayRecordDataSource(server.url("a.array_record"), remote=apart)
-    assert stream(source) == stream(ArrayRecordDataSource(path))
-    assert source.stats()["retries"] > 0
-
-
-def test_what_lasts_is_an_error_that_tells_what_was_tried(
-    server: RangeServer, tmp_path: Path
-) -> None:
-    written(tmp_path / "a.array_record", some_records(20), "group_size:2")
-    limits = RemoteOptions(retries=2, backoff_s=0.01, outage_s=0)
-    source = ArrayRecordDataSource(server.url("a.array_record"), remote=limits)
-    server.chance(1.0, [status(503)])
-    chain = windrow.MapDataset.source(source).shuffle(seed=0).batch(4)
-    with pytest.raises(ReadError, match=r"http://.*/a\.array_record.*3 attempts.*503"):
-        list(chain.to_iter_dataset())
-    server.heal()
-    assert len(list(chain.to_iter_dataset())) == 5
-
-
-def test_credentials_are_not_told(tmp_path: Path) -> None:
-    written(tmp_path / "a.array_record", some_records(20))
-    options = {"headers": {"Authorization": "Bearer sesame-open-123"}, "client_kwargs": {}}
-    with RangeServer(tmp_path) as server:
-        url = server.url("a.array_record") + "?signature=hidden-42"
-        source = ArrayRecordDataSource(url, storage_options=options)
-        chain = windrow.MapDataset.source(source).batch(2)
-        iterator = iter(chain.to_iter_dataset())
-        next(iterator)
-        told = [repr(source), str(source), source.fingerprint, repr(chain)]
-        told.append(json.dumps(iterator.get_state(), default=str))
-        other = ArrayRecordDataSource(url, storage_options=options)  # nothing is read ahead of it
-        server.chance(1.0, [status(403)])
-        with pytest.raises(ReadError, match="403") as caught:
-            other.read(np.arange(20))
-        told.append("".join(traceback.format_exception(caught.value)))
-        told.append(repr(pickle.loads(pickle.dumps(caught.value))))
-    for text in told:
-        assert "sesame" not in text
-        assert "hidden-42" not in text
-
-
 def _read_elsewhere(source: Any, indices: Any, answers: Any) -> None:
     answers.put((os.getpid(), source.read(indices)))
 
 
+@pytest.mark.jobs
 def test_a_source_works_in_a_spawned_process(server: RangeServer, tmp_path: Path) -> None:
-    path = written(tmp_path / "a.array_record", some_records(20), "group_size:4")
+    path = write(tmp_path / "a.array_record", some_records(20), "group_size:4")
     source = ArrayRecordDataSource(server.url("a.array_record"))
     source[1]
     context = multiprocessing.get_context("spawn")
@@ -430,7 +303,7 @@ def test_a_source_works_in_a_spawned_process(server: RangeServer, tmp_path: Path
 
 
 def test_many_files_are_opened_at_once(tmp_path: Path) -> None:
-    data = written(tmp_path / "a.array_record", some_records(3)).read_bytes()
+    data = write(tmp_path / "a.array_record", some_records(3)).read_bytes()
     files = {f"s/{k:05d}.array_record": data for k in range(200)}
     with RangeServer(files) as server:
         urls = [server.url(name) for name in files]
@@ -442,16 +315,14 @@ def test_many_files_are_opened_at_once(tmp_path: Path) -> None:
         assert source[599] == source[2]
 
 
-@pytest.mark.parametrize("name", ["{:05d}/a.array_record", "part-{:05d}"])
-def test_files_of_many_folders_and_of_other_names_are_asked_about_at_once(
-    tmp_path: Path, name: str
-) -> None:
-    data = written(tmp_path / "a.array_record", [b"x"]).read_bytes()
-    with RangeServer({name.format(k): data for k in range(60)}, latency_s=0.3) as server:
+def test_files_of_many_folders_are_asked_about_at_once(tmp_path: Path) -> None:
+    name = "{:05d}/a.array_record"
+    data = write(tmp_path / "a.array_record", [b"x"]).read_bytes()
+    with RangeServer({name.format(k): data for k in range(60)}, latency_s=0.1) as server:
         began = time.monotonic()
         source = ArrayRecordDataSource([server.url(name.format(k)) for k in range(60)])
         assert len(source) == 60
-        assert time.monotonic() - began < 60 * 0.3  # what asking one by one takes at least
+        assert time.monotonic() - began < 60 * 0.1  # what asking one by one takes at least
 
 
 @pytest.mark.parametrize(
@@ -467,8 +338,3 @@ def test_files_of_many_folders_and_of_other_names_are_asked_about_at_once(
 def test_arguments(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(ArgumentError, match=why):
         ArrayRecordDataSource("http://127.0.0.1:1/a.array_record", **arguments)
-
-
-def test_an_unknown_protocol() -> None:
-    with pytest.raises(ArgumentError, match="nosuch"):
-        ArrayRecordDataSource("nosuch://bucket/a.array_record")

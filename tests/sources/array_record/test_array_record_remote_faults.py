@@ -114,12 +114,20 @@ def told_by(error: BaseException) -> str:
 # ---- a tenth of all requests
 
 
-@pytest.mark.parametrize("options", GROUPS)
-@pytest.mark.parametrize("order", CHAINS)
+BUSY, STALLS = [status(503), status(429), reset(), cut()], [stall(body=True), stall()]
+
+
 @pytest.mark.parametrize(
-    "faults",
-    [[status(503), reset()], [cut(), status(429)], [stall(body=True), stall()]],
-    ids=["503 and reset", "cut and 429", "stalls"],
+    ("options", "order", "faults"),
+    [
+        ("group_size:1", "in order", BUSY),
+        ("group_size:8", "shuffled", BUSY),
+        ("group_size:1", "in blocks", BUSY),
+        ("group_size:8", "in a worker", BUSY),
+        ("group_size:8", "in blocks", STALLS),
+        ("group_size:8", "in a worker", STALLS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_faults_in_a_tenth_of_all_requests_change_nothing(
     server: RangeServer,
@@ -136,7 +144,9 @@ def test_faults_in_a_tenth_of_all_requests_change_nothing(
     assert source.stats()["retries"] > 0
 
 
-@pytest.mark.parametrize("order", CHAINS)
+@pytest.mark.parametrize(
+    "order", ["in blocks", pytest.param("in a worker", marks=pytest.mark.jobs)]
+)
 def test_a_busy_object_store_changes_nothing(
     store: ObjectStore, undisturbed: dict[tuple[str, str], list[bytes]], order: str
 ) -> None:
@@ -151,17 +161,16 @@ def test_a_busy_object_store_changes_nothing(
 # ---- faults without end
 
 
-@pytest.mark.parametrize("order", ["shuffled", "in blocks", "in a worker"])
 @pytest.mark.parametrize(
-    ("fault", "by", "why"),
+    ("order", "fault", "by", "why"),
     [
-        (stall(), "stalled", r"2 attempts in .* s: stalled \(2\)"),
-        (stall(body=True), "stalled", r"2 attempts in .* s: stalled \(2\)"),
-        (drip(), "timeout", r"2 attempts in .* s: timeout \(2\)"),
-        (cut(), "", r"2 attempts in .* s: cut short \(2\)"),
-        (reset(), "", r"2 attempts in .* s: (reset|connection|cut short)"),
-        (status(503), "", r"2 attempts in .* s: status 503 \(2\)"),
-        (status(403), "", r"1 attempt in .* s: status 403"),
+        ("in a worker", stall(), "stalled", r"2 attempts in .* s: stalled \(2\)"),
+        ("shuffled", stall(body=True), "stalled", r"2 attempts in .* s: stalled \(2\)"),
+        ("in blocks", drip(), "timeout", r"2 attempts in .* s: timeout \(2\)"),
+        ("shuffled", cut(), "", r"2 attempts in .* s: cut short \(2\)"),
+        ("in blocks", reset(), "", r"2 attempts in .* s: (reset|connection|cut short)"),
+        ("in blocks", status(503), "", r"2 attempts in .* s: status 503 \(2\)"),
+        ("in a worker", status(403), "", r"1 attempt in .* s: status 403"),
     ],
     ids=["stall", "stall in the body", "drip", "cut", "reset", "503", "403"],
 )
@@ -228,7 +237,7 @@ def test_a_host_that_is_nowhere() -> None:
 # ---- another file
 
 
-@pytest.mark.parametrize("order", CHAINS)
+@pytest.mark.parametrize("order", ["in blocks", "in a worker"])
 def test_a_file_replaced_while_it_is_streamed_is_never_mixed(
     server: RangeServer, order: str
 ) -> None:
@@ -247,6 +256,7 @@ def test_a_file_replaced_by_one_as_long(server: RangeServer) -> None:
         source.read(np.arange(3))
 
 
+@pytest.mark.jobs
 def test_an_object_that_is_replaced_or_removed(store: ObjectStore) -> None:
     source = ArrayRecordDataSource(
         store.url(NAME), storage_options=store.storage_options, remote=CALM
@@ -263,6 +273,7 @@ def test_an_object_that_is_replaced_or_removed(store: ObjectStore) -> None:
 # ---- credentials
 
 
+@pytest.mark.jobs
 def test_credentials_that_expire(store: ObjectStore) -> None:
     source = ArrayRecordDataSource(
         store.url(NAME), storage_options=store.storage_options, remote=CALM
@@ -277,22 +288,21 @@ def test_credentials_that_expire(store: ObjectStore) -> None:
     assert not any(secret in told_by(caught.value) for secret in SECRETS)
 
 
-@pytest.mark.parametrize("order", ["in blocks", "in a worker"])
 @pytest.mark.parametrize(
-    ("fault", "by"),
+    ("order", "fault", "by"),
     [
-        (status(401), ""),
-        (status(500), ""),
-        (stall(), "stalled"),
-        (cut(), ""),
-        (replace(b"x" * 131_072), ""),
+        ("in a worker", status(401), ""),
+        ("in blocks", status(500), ""),
+        ("in blocks", stall(), "stalled"),
+        ("in a worker", cut(), ""),
+        ("in blocks", replace(b"x" * 131_072), ""),
     ],
     ids=["401", "500", "stall", "cut", "replaced"],
 )
 def test_no_error_of_a_stream_shows_a_credential(
+    order: str,
     fault: Fault,
     by: str,
-    order: str,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -1,106 +1,38 @@
-"""HighwayHash-64 of many messages, by the core and in Python, against a plain implementation."""
+"""HighwayHash-64 of many messages: the core and Python give the same."""
 
 from __future__ import annotations
 
 import random
-import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.sources.array_record.test_sources_array_record_crafted import hash_of
 from windrow.core.native import native
 from windrow.sources.array_record import highway_hash
 from windrow.sources.array_record.highway_hash import hashes
 
-
-@pytest.fixture(params=["core", "python"], autouse=True)
-def _who(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who computes the hashes of a test."""
-    if request.param == "python":
-        monkeypatch.setattr(highway_hash, "native", lambda: None)
-    elif native() is None:
-        pytest.skip("without the native core")
+pytestmark = pytest.mark.skipif(native() is None, reason="without the native core")
 
 
-def hashed(messages: list[bytes], gap: bytes = b"") -> list[int]:
-    """The messages' hashes, from one buffer in which `gap` lies before each."""
-    data = b"".join(gap + message for message in messages)
-    lengths = np.array([len(m) for m in messages], np.int64)
-    stops = np.cumsum(lengths + len(gap))
-    return [int(h) for h in hashes(data, stops - lengths, stops)]
-
-
-def test_the_hash_of_nothing_is_the_one_in_every_file() -> None:
-    assert hashed([b""]) == [0x72C3B1E9C0139FE1]
-    assert hashed([]) == []
-
-
-def test_every_length_to_four_packets() -> None:
+def test_hashes_of_any_messages_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(1)
-    messages = [draw.randbytes(n) for n in range(130)]
-    draw.shuffle(messages)
-    expected = [hash_of(message) for message in messages]
-    assert hashed(messages) == expected
-    # Alone, and from odd places, the answers are the same.
-    assert [hashed([message], b"x")[0] for message in messages] == expected
+    # Every length to four packets, and more messages than are hashed by one thread.
+    lengths = [*range(130), *(draw.choice((32, 33, 40, 64)) for _ in range(2049))]
+    data = draw.randbytes(9_000)
+    starts = np.array([draw.randrange(9_000 - length) for length in lengths], np.int64)
+    stops = starts + np.array(lengths)
+    by_core = hashes(memoryview(data), starts, stops)
+    alone = [int(hashes(data, starts[k : k + 1], stops[k : k + 1])[0]) for k in range(130)]
+    assert by_core[:130].tolist() == alone
+    assert by_core[0] == 0x72C3B1E9C0139FE1  # the hash of nothing is in every file
+    monkeypatch.setattr(highway_hash, "native", lambda: None)
+    assert hashes(data, starts, stops).tolist() == by_core.tolist()
 
 
-@given(st.lists(st.binary(max_size=200), max_size=12), st.binary(max_size=3))
-def test_any_messages_together(messages: list[bytes], gap: bytes) -> None:
-    assert hashed(messages, gap) == [hash_of(message) for message in messages]
-
-
-@pytest.mark.parametrize("count", [1023, 2049])
-def test_many_messages(count: int) -> None:
-    draw = random.Random(count)
-    messages = [draw.randbytes(draw.choice((32, 33, 40, 64))) for _ in range(count)]
-    found = hashed(messages)
-    for at in (0, 1, count // 2, count - 2, count - 1):
-        assert found[at] == hash_of(messages[at])
-    assert len(set(found)) == count
-
-
-def test_messages_may_overlap_and_come_in_any_order() -> None:
-    data = random.Random(2).randbytes(500)
-    bounds = [(400, 500), (0, 500), (0, 0), (500, 500), (37, 101), (37, 101)]
-    starts, stops = np.array(bounds, np.int64).T
-    found = hashes(memoryview(data), starts, stops)
-    assert [int(h) for h in found] == [hash_of(data[a:b]) for a, b in bounds]
-
-
-def test_places_of_another_type_and_outside_of_the_data() -> None:
-    data = random.Random(7).randbytes(300)
-    found = hashes(data, np.array([0, 7], np.int32), np.array([100, 300], np.int32))
-    assert found.tolist() == [hash_of(data[:100]), hash_of(data[7:])]
+@pytest.mark.parametrize("with_core", [True, False])
+def test_places_outside_of_the_data(with_core: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not with_core:
+        monkeypatch.setattr(highway_hash, "native", lambda: None)
     for start, stop in ((0, 301), (-1, 5), (9, 8)):
         with pytest.raises(IndexError, match="outside of the 300 bytes"):
-            hashes(data, np.array([0, start]), np.array([0, stop]))
-
-
-def test_several_threads_at_once() -> None:
-    draw = random.Random(5)
-    messages = [[draw.randbytes(draw.randrange(300)) for _ in range(50)] for _ in range(8)]
-    found: dict[int, list[int]] = {}
-    start = threading.Barrier(len(messages))
-
-    def work(at: int) -> None:
-        start.wait()
-        found[at] = hashed(messages[at])
-
-    threads = [threading.Thread(target=work, args=(at,)) for at in range(len(messages))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {at: [hash_of(one) for one in some] for at, some in enumerate(messages)}
-
-
-def test_items_that_lie_apart_in_memory() -> None:
-    data = np.frombuffer(random.Random(6).randbytes(2_000), np.uint8)[::2]
-    starts = np.array([0, 9, 5, 9], np.int64)[::2]
-    found = hashes(data, starts, starts + 70)
-    whole = data.tobytes()
-    assert found.tolist() == [hash_of(whole[0:70]), hash_of(whole[5:75])]
+            hashes(bytes(300), np.array([0, start]), np.array([0, stop]))

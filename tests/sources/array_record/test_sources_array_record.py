@@ -6,26 +6,23 @@ import concurrent.futures
 import dataclasses
 import importlib.metadata
 import json
-import os
 import pickle
 import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from array_record.python import array_record_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.array_record_bytes import write
 from windrow.core.native import native
 from windrow.errors import (
-    ArgumentError,
     ConversionError,
     NotFoundError,
     ReadError,
@@ -35,15 +32,6 @@ from windrow.errors import (
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 
 BLOCK = 65536
-
-
-def write(path: Path, records: Sequence[bytes], options: str = "group_size:1,zstd") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    writer = array_record_module.ArrayRecordWriter(str(path), options)
-    for record in records:
-        writer.write(record)
-    writer.close()
-    return path
 
 
 def records_of(count: int, seed: int = 0) -> list[bytes]:
@@ -168,30 +156,6 @@ def tfds_folder(folder: Path, splits: dict[str, int]) -> dict[str, list[bytes]]:
     return written
 
 
-def test_tfds_folder(tmp_path: Path) -> None:
-    written = tfds_folder(tmp_path, {"train": 3, "test": 1})
-    with pytest.raises(SourceError, match=r"several splits: test \(1 files\), train \(3 files\)"):
-        ArrayRecordDataSource(tmp_path)
-    source = ArrayRecordDataSource(tmp_path, split="train")
-    assert source.__getitems__(range(len(source))) == written["train"]
-    with pytest.raises(NotFoundError, match=r"no split 'valid'; it has test"):
-        ArrayRecordDataSource(tmp_path, split="valid")
-
-
-def test_a_single_split_needs_no_name(tmp_path: Path) -> None:
-    written = tfds_folder(tmp_path, {"train": 2})
-    assert len(ArrayRecordDataSource(tmp_path)) == len(written["train"])
-
-
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    tfds_folder(tmp_path, {"train": 3})
-    missing = "digits-train.array_record-00001-of-00003"
-    (tmp_path / missing).unlink()
-    (tmp_path / "dataset_info.json").write_text("{}")
-    with pytest.raises(NotFoundError, match=rf"{missing} is missing in .*\(1 of 3 shards"):
-        ArrayRecordDataSource(tmp_path)
-
-
 def test_shards_that_the_folder_counts_are_missing(tmp_path: Path) -> None:
     tfds_folder(tmp_path, {"train": 2})
     info = json.loads((tmp_path / "dataset_info.json").read_text())
@@ -211,19 +175,6 @@ def test_an_unfinished_conversion_is_refused(tmp_path: Path) -> None:
             ArrayRecordDataSource(paths)
 
 
-def test_paths_that_name_nothing(tmp_path: Path) -> None:
-    write(tmp_path / "train.array_record", [b"a"])
-    with pytest.raises(NotFoundError, match=r"did you mean .*/train\.array_record\?"):
-        ArrayRecordDataSource(tmp_path / "trian.array_record")
-    with pytest.raises(NotFoundError, match=r"no file matches .*exists and holds train"):
-        ArrayRecordDataSource(f"{tmp_path}/zzzzz*")
-    with pytest.raises(NotFoundError, match="the list of paths is empty"):
-        ArrayRecordDataSource([])
-    (tmp_path / "sub").mkdir()
-    with pytest.raises(NotFoundError, match=r"holds no files named \*\.array_record.* nothing$"):
-        ArrayRecordDataSource(tmp_path / "sub")
-
-
 def test_sources_name_the_one_that_reads_what_is_there(tmp_path: Path) -> None:
     zarr.create_array(str(tmp_path / "zarr"), shape=(3,), dtype="int8")
     with pytest.raises(NotFoundError, match=r"holds zarr\.json; ZarrDataSource reads that$"):
@@ -233,22 +184,6 @@ def test_sources_name_the_one_that_reads_what_is_there(tmp_path: Path) -> None:
     for place in (path, path.parent):
         with pytest.raises(NotFoundError, match=r"; ArrayRecordDataSource reads that$"):
             ZarrDataSource(place)
-
-
-def test_arguments_of_the_wrong_kind(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", [b"a"])
-    with pytest.raises(ArgumentError, match=r"paths must be a path, .* got int"):
-        ArrayRecordDataSource(3)
-    with pytest.raises(ArgumentError, match=r"a path must be a string.*got 3"):
-        ArrayRecordDataSource([3])
-    with pytest.raises(ArgumentError, match=r"gs://bucket/x is a URL, and direct=False"):
-        ArrayRecordDataSource("gs://bucket/x", direct=False)
-    with pytest.raises(ArgumentError, match="names the host 'server'"):
-        ArrayRecordDataSource("file://server/x")
-    with pytest.raises(ArgumentError, match="needs a folder with splits"):
-        ArrayRecordDataSource(path, split="train")
-    with pytest.raises(ArgumentError, match=r"reader_options .*nonsense.* were refused"):
-        ArrayRecordDataSource(path, reader_options={"nonsense": "1"})
 
 
 def test_broken_files_are_named_at_once(tmp_path: Path) -> None:
@@ -265,17 +200,6 @@ def test_broken_files_are_named_at_once(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(SourceError, match=rf"a\.array_record (is )?.*{message}"):
             ArrayRecordDataSource(path)
-
-
-def test_a_damaged_index_is_an_error_at_once(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.array_record", records_of(500), "group_size:1,uncompressed")
-    content = bytearray(path.read_bytes())
-    content[-BLOCK + 30] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(
-        SourceError, match=r"a\.array_record is .*(missing or damaged|hash mismatch)"
-    ):
-        ArrayRecordDataSource(path)
 
 
 def test_a_tfrecord_file_gets_a_hint(tmp_path: Path) -> None:
@@ -306,15 +230,6 @@ def test_a_damaged_record_is_named_and_the_others_read(tmp_path: Path, group: in
     while cause is not None:
         pickle.dumps(type(cause))
         cause = cause.__context__
-
-
-def test_a_file_cut_off_while_open_is_no_silence(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", [bytes(1000)] * 300, "group_size:1,uncompressed")
-    source = ArrayRecordDataSource(path)
-    assert len(source[299]) == 1000
-    os.truncate(path, 100_000)
-    with pytest.raises(ReadError, match=r"changed since the source was made: it has 100,000 bytes"):
-        source[299]
 
 
 def test_a_file_gone_or_replaced_before_it_is_opened_again(tmp_path: Path) -> None:
@@ -379,14 +294,5 @@ def test_more_files_than_may_be_open(tmp_path: Path) -> None:
         "    assert source.read(order) == [b'%d' % i for i in order]\n"
     )
     assert soft > 48
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_package_is_imported_only_when_used() -> None:
-    script = (
-        "import sys, windrow.sources\n"
-        "assert not {'array_record', 'zarr', 'fsspec', 'jax', 'grain'} & set(sys.modules)\n"
-    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -7,85 +7,26 @@ right checksums, to show that they are refused before they are read.
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.array_record_bytes import CODECS, index_of, some_records, written
 from windrow.errors import SourceError
 from windrow.sources import ArrayRecordDataSource
+from windrow.sources.array_record.highway_hash import hashes_of
 
 BLOCK = 65536
-MASK = 2**64 - 1
-KEY = struct.unpack("<4Q", b"Riegeli/records\nRiegeli/records\n")
-START_0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
-START_1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
-# Where each byte of a pair of lanes comes from when the lanes are mixed.
-ZIP = (3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7)
-
-
-def swapped(lane: int) -> int:
-    return (lane >> 32 | lane << 32) & MASK
-
-
-class Hash:
-    """HighwayHash-64, one packet of 32 bytes at a time: slow, and short enough to check."""
-
-    def __init__(self) -> None:
-        self.v0 = [a ^ k for a, k in zip(START_0, KEY, strict=True)]
-        self.v1 = [a ^ swapped(k) for a, k in zip(START_1, KEY, strict=True)]
-        self.m0, self.m1 = list(START_0), list(START_1)
-
-    def packet(self, lanes: Sequence[int]) -> None:
-        v0, v1, m0, m1 = self.v0, self.v1, self.m0, self.m1
-        for i in range(4):
-            v1[i] = (v1[i] + m0[i] + lanes[i]) & MASK
-            m0[i] ^= (v1[i] & 0xFFFFFFFF) * (v0[i] >> 32)
-            v0[i] = (v0[i] + m1[i]) & MASK
-            m1[i] ^= (v0[i] & 0xFFFFFFFF) * (v1[i] >> 32)
-        self.mix(v0, v1)
-        self.mix(v1, v0)
-
-    @staticmethod
-    def mix(into: list[int], lanes: list[int]) -> None:
-        for i in (0, 2):
-            raw = struct.pack("<2Q", lanes[i], lanes[i + 1])
-            added = struct.unpack("<2Q", bytes(raw[at] for at in ZIP))
-            into[i] = (into[i] + added[0]) & MASK
-            into[i + 1] = (into[i + 1] + added[1]) & MASK
-
-    def rest(self, data: bytes) -> None:
-        count, packet = len(data), bytearray(32)
-        for i in range(4):
-            self.v0[i] = (self.v0[i] + (count << 32) + count) & MASK
-            halves = (self.v1[i] & 0xFFFFFFFF, self.v1[i] >> 32)
-            low, high = ((h << count | h >> (32 - count)) & 0xFFFFFFFF for h in halves)
-            self.v1[i] = low | high << 32
-        words, odd = count & ~3, count & 3
-        packet[:words] = data[:words]
-        if count & 16:
-            packet[28:] = data[-4:]
-        elif odd:
-            tail = data[words:]
-            packet[16:19] = bytes((tail[0], tail[odd >> 1], tail[-1]))
-        self.packet(struct.unpack("<4Q", packet))
-
-    def finish(self) -> int:
-        for _ in range(4):
-            self.packet([swapped(self.v0[i]) for i in (2, 3, 0, 1)])
-        total: int = self.v0[0] + self.v1[0] + self.m0[0] + self.m1[0]
-        return total & MASK
 
 
 def hash_of(data: bytes) -> int:
-    state = Hash()
-    whole = len(data) // 32 * 32
-    for at in range(0, whole, 32):
-        state.packet(struct.unpack_from("<4Q", data, at))
-    if whole < len(data):
-        state.rest(data[whole:])
-    return state.finish()
+    return int(hashes_of([data])[0])
 
 
 def varint(value: int) -> bytes:
@@ -160,3 +101,43 @@ def test_a_footer_that_counts_too_many_is_refused(tmp_path: Path) -> None:
     path = craft(tmp_path / "a", [[b"a"], [b"b"]], group_size=1, counted=3)
     with pytest.raises(SourceError, match=r"holds 3 records in 2 chunks|2 chunks and 3 records"):
         ArrayRecordDataSource(path)
+
+
+# --- the index ------------------------------------------------------------------------------------
+
+
+def test_padded_chunks_are_not_fetched_with_their_padding(tmp_path: Path) -> None:
+    records = some_records(random.Random(1), 20)
+    for codec in CODECS:
+        raw = written(tmp_path / "a", records, f"group_size:5,{codec},pad_to_block_boundary:true")
+        index = index_of(raw)
+        assert index.chunk_offsets.tolist()[1:] == [BLOCK, 2 * BLOCK, 3 * BLOCK]
+        starts, stops = index.spans(np.arange(4))
+        assert (stops - starts).max() < 8_192
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("small") / "a"
+    return written(path, some_records(random.Random(2), 30), "group_size:4,zstd")
+
+
+@given(st.data())
+def test_a_damaged_index_is_an_error_or_the_same(small: bytes, data: st.DataObject) -> None:
+    whole = index_of(small)
+    # Within the footer or the postscript, where damage is not in padding.
+    at = data.draw(
+        st.one_of(
+            st.integers(whole.footer_offset, whole.footer_offset + 200),
+            st.integers(len(small) - BLOCK, len(small) - BLOCK + 140),
+        )
+    )
+    damaged = bytearray(small)
+    damaged[at : at + data.draw(st.integers(1, 40))] = data.draw(st.binary(min_size=1, max_size=40))
+    damaged = damaged[: len(small)].ljust(len(small), b"\0")
+    try:
+        index = index_of(bytes(damaged))
+    except SourceError:
+        return
+    assert index.chunk_offsets.tolist() == whole.chunk_offsets.tolist()
+    assert (index.records, index.decoded_bytes) == (whole.records, whole.decoded_bytes)

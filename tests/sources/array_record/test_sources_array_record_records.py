@@ -9,27 +9,24 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from array_record.python import array_record_module
+from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.array_record_bytes import write
+from tests.hypothesis_profiles import examples
+from windrow import MapDataset
 from windrow.core.native import native
-from windrow.errors import NotFoundError, ReadError
+from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, IntArray, LaidOutSource, ListPart
-
-
-def write(path: Path, records: Sequence[bytes], options: str = "group_size:1") -> Path:
-    writer = array_record_module.ArrayRecordWriter(str(path), options)
-    for record in records:
-        writer.write(record)
-    writer.close()
-    return path
+from windrow.transforms.nodes import lengths_of
+from windrow.transforms.positions import positions
 
 
 def numbered(count: int, name: str = "") -> list[bytes]:
@@ -65,7 +62,7 @@ def files(draw: st.DrawFn) -> list[tuple[int, int, int | None, int | None]]:
     return out
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(wanted=files(), data=st.data())
 def test_chunks_agree_with_read(
     wanted: list[tuple[int, int, int | None, int | None]], data: Any
@@ -115,18 +112,15 @@ def test_bounds_of_single_records_and_of_nothing(tmp_path: Path) -> None:
     assert started(part_of(empty), []) == []
 
 
-def test_single_records_are_cheap_in_groups_of_one_alone(tmp_path: Path) -> None:
-    one = write(tmp_path / "one", numbered(9))
-    two = write(tmp_path / "two", numbered(9), "group_size:2")
-    assert part_of(ArrayRecordDataSource(one)).alone
-    assert not part_of(ArrayRecordDataSource(two)).alone
-    assert not part_of(ArrayRecordDataSource([one, two])).alone
-    assert part_of(ArrayRecordDataSource([one, f"{two}[3:3]"])).alone
-
-
-@pytest.mark.parametrize("codec", ["zstd", "uncompressed"])
-@pytest.mark.parametrize("padding", ["false", "true"])
-@pytest.mark.parametrize("group", [1, 32])
+@pytest.mark.parametrize(
+    ("codec", "padding", "group"),
+    [
+        ("zstd", "false", 1),
+        ("zstd", "true", 32),
+        ("uncompressed", "true", 1),
+        ("zstd", "false", 32),
+    ],
+)
 def test_weights_are_near_the_truth(tmp_path: Path, codec: str, padding: str, group: int) -> None:
     random = np.random.default_rng(0)
     # Eight values of a byte: zstd takes off more than half.
@@ -146,20 +140,6 @@ def test_weights_are_near_the_truth(tmp_path: Path, codec: str, padding: str, gr
     assert last[0] == pytest.approx((300 % group or 1) * (held / 300), rel=0.15)
 
 
-def test_a_part_of_a_group_weighs_less_in_memory_only(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", [bytes([i]) * 1000 for i in range(100)], "group_size:40")
-    whole = part_of(ArrayRecordDataSource(path))
-    some = part_of(ArrayRecordDataSource(f"{path}[30:50]"))
-    chunks = np.array([0, 1])
-    assert some.decoded_bytes(chunks).tolist() == [
-        pytest.approx(own / 4, rel=0.01) for own in whole.decoded_bytes(chunks).tolist()
-    ]
-    assert some.stored_bytes(chunks).tolist() == whole.stored_bytes(chunks).tolist()
-    assert whole.stored_bytes(np.array([2]))[0] == pytest.approx(
-        whole.stored_bytes(chunks)[0] / 2, rel=0.01
-    )
-
-
 def damaged(path: Path, record: bytes) -> Path:
     content = bytearray(path.read_bytes())
     content[content.index(record) + len(record) // 2] ^= 1
@@ -177,26 +157,6 @@ def test_a_damaged_header_gives_no_wild_weight(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"record 0 of .*stored with records 0 to 39"):
         started(part, [0])
     assert started(part, [1]) == [[bytes(100)] * 40]
-
-
-@pytest.mark.parametrize("group", [1, 10])
-def test_a_damaged_group_is_named_and_the_others_come(tmp_path: Path, group: int) -> None:
-    records = [bytes([i]) * 1000 for i in range(100)]
-    first = write(tmp_path / "0", records[:20], "group_size:7")
-    path = write(tmp_path / "1", records, f"group_size:{group},uncompressed")
-    damaged(path, records[63])
-    source = ArrayRecordDataSource([first, path])
-    part = part_of(source)
-    broken = int(part.needs(np.array([83])).chunks[0])
-    with pytest.raises(ReadError, match=r"record 6\d of .*/1.*record 8\d of this") as caught:
-        started(part, [0, broken + 1, broken])
-    assert "hash" in str(caught.value)
-    assert ("stored with records 60 to 69" in str(caught.value)) == (group == 10)
-    whole = started(part, [broken + 1, broken - 1, 0])
-    assert whole[2] == records[:7]
-    assert whole[0] + whole[1] == (
-        [records[64], records[62]] if group == 1 else records[70:80] + records[50:60]
-    )
 
 
 @pytest.mark.parametrize("count", [3, 64, 65, 100])
@@ -250,37 +210,6 @@ def test_files_that_change_while_open(tmp_path: Path) -> None:
         started(pickle.loads(pickle.dumps(part)), [0])
 
 
-def test_a_part_pickles_and_opens_again(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", numbered(100), "group_size:8")
-    source = ArrayRecordDataSource([path, f"{path}[3:90]"])
-    before = started(part_of(source), [0, 12, 13, 24])
-    assert [len(group) for group in before] == [8, 4, 5, 2]
-    sent = pickle.dumps(source)
-    assert len(sent) < 4000
-    assert started(part_of(pickle.loads(sent)), [0, 12, 13, 24]) == before
-
-
-class Counting(Executor):
-    """Runs what it is given at once, and counts it."""
-
-    def __init__(self) -> None:
-        self.tasks = 0
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.tasks += 1
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
-def test_many_chunks_are_one_task(tmp_path: Path) -> None:
-    paths = [write(tmp_path / str(i), numbered(100), "group_size:8") for i in range(6)]
-    part, pool = part_of(ArrayRecordDataSource(paths, direct=False)), Counting()
-    found = part.start(range(part.chunk_count), pool).result()
-    assert pool.tasks == 1
-    assert [record for group in found for record in group] == numbered(100) * 6
-
-
 def test_groups_are_read_on_many_threads_at_once(tmp_path: Path) -> None:
     paths = [write(tmp_path / str(i), numbered(100, str(i)), "group_size:8") for i in range(3)]
     source = ArrayRecordDataSource(paths)
@@ -318,23 +247,6 @@ def test_threads_of_the_package_wait_and_ours_do_not(tmp_path: Path, own: str) -
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(native() is None, reason="without the native core")
-def test_the_core_reads_in_a_forked_process(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", numbered(20_000), "group_size:1")
-    script = (
-        "import os, sys, numpy as np\n"
-        "from windrow.sources import ArrayRecordDataSource\n"
-        f"source = ArrayRecordDataSource({str(path)!r})\n"
-        "records = source.read(np.arange(20_000))\n"
-        "child = os.fork()\n"
-        "if child:\n"
-        "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-        "os._exit(source.read(np.arange(20_000)) != records)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-
-
 def test_the_package_in_a_forked_process_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a", numbered(20), "group_size:8")
     script = (
@@ -363,3 +275,60 @@ def test_the_package_in_a_forked_process_is_an_error(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=600)
     assert done.returncode == 0, done.stderr
+
+
+# --- lengths --------------------------------------------------------------------------------------
+
+
+def of_sizes(path: Path, sizes: list[int], options: str = "group_size:1") -> str:
+    writer = ArrayRecordWriter(str(path), options)
+    for number, size in enumerate(sizes):
+        writer.write(bytes([number % 256]) * size)
+    writer.close()
+    return str(path)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.sampled_from([0, 2, 4, 300, 70_000]), min_size=1, max_size=9),
+        min_size=1,
+        max_size=3,
+    ),
+    st.sampled_from(["group_size:1", "group_size:1,uncompressed", "group_size:1,zstd:1"]),
+)
+def test_lengths_are_those_of_the_records(
+    tmp_path_factory: Any, sizes: list[list[int]], options: str
+) -> None:
+    folder = tmp_path_factory.mktemp("records")
+    paths = [of_sizes(folder / f"{n}.array_record", some, options) for n, some in enumerate(sizes)]
+    source = ArrayRecordDataSource([*paths, f"{paths[0]}[0:1]"])
+    records = source.__getitems__(range(len(source)))
+    assert source.lengths().tolist() == list(map(len, records))
+    assert source.lengths("<u2").tolist() == [len(record) // 2 for record in records]
+
+
+@pytest.mark.parametrize("direct", [None, False])
+def test_a_shuffled_chain_has_them(tmp_path: Path, direct: bool | None) -> None:
+    path = of_sizes(tmp_path / "x.array_record", [5, 0, 3, 9])
+    dataset = MapDataset.source(ArrayRecordDataSource(path, direct=direct)).shuffle(seed=0)
+    found = lengths_of(dataset._node, positions(np.arange(4), 4))
+    assert found.tolist() == [len(record) for record in dataset if record is not None]
+
+
+def test_what_has_no_lengths_says_so(tmp_path: Path) -> None:
+    grouped = ArrayRecordDataSource(of_sizes(tmp_path / "g.array_record", [4, 4], "group_size:2"))
+    message = r"groups of 2 records, .* group_size:1, give lengths=, or count .* windrow\.lengths"
+    with pytest.raises(PlanError, match=message):
+        grouped.lengths()
+    path = of_sizes(tmp_path / "x.array_record", [4, 3])
+    source = ArrayRecordDataSource(path)
+    with pytest.raises(SourceError, match=r"record 1 has 3 bytes, .* items of uint16 \(2 bytes\)"):
+        source.lengths("uint16")
+    for wrong in ("tokens", "S0"):
+        with pytest.raises(ArgumentError, match=r"in items of a dtype.*, got '(tokens|S0)'"):
+            source.lengths(wrong)
+    os.remove(path)
+    of_sizes(tmp_path / "x.array_record", [4, 3, 2])
+    with pytest.raises(SourceError, match=r"has changed since the source was made"):
+        source.lengths()

@@ -8,15 +8,11 @@ import logging
 import os
 import random
 import re
-import shutil
 import signal
 import tempfile
-import weakref
-from collections.abc import Container, Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +20,6 @@ from hypothesis import strategies as st
 from tests.processes import Program, left, until
 from windrow.sources.remote import disk_cache
 from windrow.sources.remote.cache_segments import stored_segments
-from windrow.sources.remote.coming_reads import ComingRanges, SegmentUses
 from windrow.sources.remote.disk_cache import DiskCache
 from windrow.sources.remote.remote_file import RemoteFile
 
@@ -116,15 +111,6 @@ def test_kept_ranges_are_found_and_never_wrong(
             assert got(cache, (start, stop)) == [True]
 
 
-def test_neighbours_are_one_run(cache: DiskCache) -> None:
-    ranges = [(0, 10), (10, 300), (300, 301), (400, 500)]
-    begin, end = (np.array(side) for side in zip(*ranges, strict=True))
-    cache.put(FILE, begin, end, 0, DATA[:500])
-    runs = cache.get(FILE, begin, end)
-    assert [(run.places.tolist(), run.start) for run in runs] == [([0, 1, 2], 0), ([3], 400)]
-    assert got(cache, (10, 301), (10, 300), (399, 500)) == [False, True, False]
-
-
 def test_another_version_size_or_store_has_nothing(tmp_path: Path) -> None:
     cache = DiskCache(str(tmp_path), MIB, {"endpoint_url": "http://one", "key": "hidden"})
     put(cache, (0, 100))
@@ -179,161 +165,6 @@ def test_the_disk_is_bounded_and_what_was_used_last_stays(
     assert kept[0] == 0
     assert kept[1:] == list(range(121 - len(kept), 120))
     assert re.search(rf"the cache in {re.escape(str(tmp_path))}: \d+ bytes evicted", caplog.text)
-
-
-Records = Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
-
-
-class Order:
-    """An order of files that is known: each entry is the number of a file."""
-
-    def __init__(self, numbers: list[int]) -> None:
-        self.numbers, self.first, self.asked = numbers, 0, 0
-
-    def sampled(self, count: int) -> Records:
-        self.asked += 1
-        left = np.array(self.numbers[self.first :])
-        yield left, np.arange(len(left))
-
-
-def file_ranges(coming: Records, urls: Container[str]) -> Iterator[ComingRanges]:
-    for numbers, distances in coming:
-        names, which = np.unique(numbers, return_inverse=True)
-        kept = [numbered(number) for number in names.tolist()]
-        zeros = np.zeros_like(numbers)
-        yield ComingRanges(int(distances.min()), kept, which, zeros, zeros + 20_000, distances)
-
-
-def numbered(number: int) -> RemoteFile:
-    return RemoteFile(f"http://example.org/{number}", len(DATA), "ETag a")
-
-
-def fetched(cache: DiskCache, order: Order, *, known: bool) -> int:
-    """How many of the files in order had to be fetched."""
-    if known:
-        cache.foresee(order, file_ranges)
-    count = 0
-    for at, number in enumerate(order.numbers):
-        order.first = at
-        if not got(cache, (0, 20_000), file=numbered(number))[0]:
-            count += 1
-            put(cache, (0, 20_000), file=numbered(number))
-    return count
-
-
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_what_is_needed_last_is_evicted_where_the_order_is_known(
-    tmp_path: Path, shuffled: bool
-) -> None:
-    """Some 32 of 64 files fit. Three epochs in one order, or each in an order of its own."""
-    draw = random.Random(1)
-    numbers = [
-        n for _ in range(3) for n in draw.sample(range(64), 64 if shuffled else 0) or range(64)
-    ]
-    by_use, by_plan = (
-        fetched(DiskCache(str(tmp_path / name), MIB), Order(numbers), known=name == "plan")
-        for name in ("use", "plan")
-    )
-    if not shuffled:
-        assert by_use == len(numbers)  # the next one is always the one that was used least recently
-    assert by_plan < 0.85 * by_use
-    assert sum(one.disk_bytes for one in stored_segments(str(tmp_path / "plan"))) <= MIB
-
-
-def test_what_other_processes_use_is_evicted_by_its_last_use_alone(tmp_path: Path) -> None:
-    others = [RemoteFile(f"http://example.org/other/{n}", len(DATA), "ETag a") for n in range(12)]
-    for at, file in enumerate(others):
-        put(DiskCache(str(tmp_path), MIB), (0, 20_000), file=file)
-        for one in stored_segments(str(tmp_path)):
-            if one.url() == file.url:
-                os.utime(one.path, (at, at if at < 6 else 2**32 + at))  # long ago; just now
-    order = Order([*range(100), *range(8)])
-    fetched(DiskCache(str(tmp_path), MIB), order, known=True)
-    urls = {one.url() for one in stored_segments(str(tmp_path))}
-    assert [file.url in urls for file in others] == [False] * 6 + [True] * 6
-    assert {numbered(n).url for n in range(8)} < urls
-
-
-class LongOrder(Order):
-    """An order that comes in parts, the near ones first."""
-
-    parts = 0
-
-    def sampled(self, count: int) -> Records:
-        self.asked += 1
-        left = np.array(self.numbers[self.first :])
-        for at in range(0, len(left), 16):
-            self.parts += 1
-            yield left[at : at + 16], np.arange(at, min(at + 16, len(left)))
-
-
-def test_a_long_order_is_asked_only_as_far_as_the_next_use_of_what_is_kept(tmp_path: Path) -> None:
-    foreign = RemoteFile("http://example.org/other", len(DATA), "ETag a")
-    put(DiskCache(str(tmp_path), MIB), (0, 20_000), file=foreign)
-    (kept,) = stored_segments(str(tmp_path))
-    os.utime(kept.path, (2**32, 2**32))  # so that it stays
-    order = LongOrder([*range(64)] * 20)
-    fetched(DiskCache(str(tmp_path), MIB), order, known=True)
-    assert foreign.url in {one.url() for one in stored_segments(str(tmp_path))}
-    assert order.asked > 10
-    assert order.parts <= 6 * order.asked
-
-
-class WritingOrder(Order):
-    """An order that writes to the cache while it is asked, as other threads do."""
-
-    def __init__(self, numbers: list[int], cache: DiskCache) -> None:
-        super().__init__(numbers)
-        self.cache, self.is_asked = cache, False
-
-    def sampled(self, count: int) -> Records:
-        assert not self.is_asked
-        self.is_asked = True
-        for number in range(100, 104):  # more than a 32nd of the cache
-            put(self.cache, (0, 20_000), file=numbered(number))
-        self.is_asked = False
-        return super().sampled(count)
-
-
-def test_one_thread_makes_room_at_a_time(tmp_path: Path) -> None:
-    cache = DiskCache(str(tmp_path), MIB)
-    order = WritingOrder([*range(64)] * 2, cache)
-    fetched(cache, order, known=True)
-    assert order.asked > 2
-
-
-def test_the_next_use_of_a_segment_is_the_nearest() -> None:
-    uses = SegmentUses(["a-b-0-100", "a-b-65536-100", "a-b-0-300", "c-d-0-100"])
-    assert uses.expect(["a-b", "e-f"]) == {"a-b"}
-    bases, sizes = np.array([0, 65536, 0, 0, 131072, 0]), np.array([100, 100, 100, 300, 100, 100])
-    which = np.array([0, 0, 0, 0, 0, 1])
-    uses.note(["a-b", "e-f"], which, bases, sizes, np.array([7, 9, 5, 8, 1, 2]))
-    assert uses.found() == {"a-b-0-100": 5, "a-b-0-300": 8, "a-b-65536-100": 9}
-    uses.note(["a-b"], np.zeros(1, np.int64), bases[:1], sizes[:1], np.array([6]))
-    assert uses.found()["a-b-0-100"] == 5
-
-
-def test_uses_suffice_once_few_of_the_expected_ones_are_unknown() -> None:
-    names = [f"a-b-{65536 * row}-100" for row in range(16)]
-    uses, zeros = SegmentUses([*names, "c-d-0-100"]), np.zeros(1, np.int64)
-    assert uses.suffices(0)  # nothing is expected
-    for row in range(15):
-        uses.note(["a-b"], zeros, zeros + 65536 * row, zeros + 100, zeros + row)
-        assert uses.suffices(20) is (row >= 13)
-        assert not uses.suffices(min(row, 12))
-    uses.expect(["c-d"])
-    assert uses.suffices(20)
-
-
-def test_a_stream_that_ended_is_not_asked(tmp_path: Path) -> None:
-    cache, order = DiskCache(str(tmp_path), MIB), Order([*range(64)])
-    fetched(cache, order, known=True)
-    asked = order.asked
-    assert 0 < asked < 16
-    gone = weakref.ref(order)
-    del order
-    assert gone() is None
-    fetched(cache, Order([*range(64, 128)]), known=False)
 
 
 def test_an_open_segment_that_another_process_evicts_is_not_used(
@@ -401,18 +232,6 @@ def test_a_row_that_a_full_disk_cuts_makes_the_segment_useless(
     assert got(cache, (0, 100)) == [False]
     put(cache, (0, 100))
     assert got(cache, (0, 100)) == [True]
-
-
-def test_a_folder_that_vanishes_is_a_warning(
-    cache: DiskCache, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    put(cache, (0, 100))
-    shutil.rmtree(tmp_path / "cache")
-    assert got(cache, (0, 100)) == [False]
-    put(cache, (0, 100), (100, 200))
-    assert got(cache, (0, 100)) == [False]
-    assert caplog.text.count("reading continues without it") == 1
-    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("there", ["a file", "forbidden"])

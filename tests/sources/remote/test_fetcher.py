@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
-import multiprocessing
 import os
 import pickle
 import random
-import socket
-import sys
 import threading
 import zipfile
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
-from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -24,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.limits import CALM, counted
 from tests.processes import until
-from tests.range_server import Fault, RangeServer, replace, stall, status
+from tests.range_server import Fault, RangeServer, status
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 from windrow.sources.remote.options import RemoteOptions
@@ -84,11 +78,6 @@ def test_the_tail_of_a_short_file_is_all_of_it(server: RangeServer, path: str, d
     tail = fetcher().tails([server.url(path)], 1 << 20)[0]
     assert (tail.data, tail.file.size_bytes) == (data, len(data))
     assert tail.file.version.startswith("ETag ")
-
-
-def test_no_tails_ask_nothing(server: RangeServer) -> None:
-    assert fetcher().tails([], 10) == []
-    assert server.counts().requests == 0
 
 
 def test_a_server_without_etags_tells_files_by_their_time() -> None:
@@ -175,18 +164,6 @@ def test_a_range_that_the_file_does_not_have_is_refused(
         reader.start([ByteRange(file, start, stop)])
 
 
-def test_requests_in_flight_are_bounded_over_all_calls() -> None:
-    with RangeServer({"a.bin": DATA}, latency_s=0.01) as server:
-        reader = fetcher(RemoteOptions(max_requests=7))
-        file = opened(reader, server.url("a.bin"))
-        wanted = [ByteRange(file, n, n + 10) for n in range(40)]
-        server.gather(7)
-        running = [reader.start(wanted) for _ in range(3)]
-        assert all(one.result() == cut_out(wanted, DATA) for one in running)
-        assert server.counts().most_in_flight == 7
-        assert server.counts().requests == 121
-
-
 def test_many_requests_are_in_flight_at_a_time() -> None:
     with RangeServer({"a.bin": DATA}) as server:
         reader = fetcher(RemoteOptions(max_requests=200))
@@ -194,46 +171,6 @@ def test_many_requests_are_in_flight_at_a_time() -> None:
         server.gather(150)
         assert len(reader.start([ByteRange(file, n, n + 1) for n in range(200)]).result()) == 200
         assert server.counts().most_in_flight >= 150  # no limit of a library is below ours
-
-
-def test_connections_are_used_again_and_names_of_hosts_are_kept(
-    server: RangeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked_up, real = list[Any](), socket.getaddrinfo
-
-    def look_up(host: Any, *args: Any, **kwargs: Any) -> Any:
-        if host == "localhost":
-            looked_up.append(host)
-        return real(host, *args, **kwargs)
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    reader = fetcher(dataclasses.replace(CALM, max_requests=4))
-    url = server.url("shards/00.bin").replace("127.0.0.1", "localhost")
-    file = opened(reader, url)
-    for _ in range(2):
-        wanted = [ByteRange(file, n, n + 10) for n in range(100)]
-        assert reader.start(wanted).result() == cut_out(wanted, DATA)
-    counts = server.counts()
-    assert (counts.requests, counts.connections <= 4) == (201, True)
-    server.plan([Fault("close")] * 6)
-    assert reader.start(wanted).result() == cut_out(wanted, DATA)
-    assert server.counts().connections >= 6
-    assert looked_up == ["localhost"]
-
-
-def test_what_is_asked_for_and_not_taken_is_bounded() -> None:
-    with RangeServer({"a.bin": DATA}) as server:
-        reader = fetcher(RemoteOptions(in_flight_bytes=3500))
-        file = opened(reader, server.url("a.bin"))
-        server.reset_counts()
-        wanted = [ByteRange(file, n * 1000, n * 1000 + 1000) for n in range(20)]
-        coming = reader.fetch(wanted)
-        got = dict([next(coming)])
-        assert until(lambda: server.counts().requests == 3)  # one is taken, and not done with
-        got.update([next(coming)])
-        assert until(lambda: server.counts().requests == 4)
-        got.update(coming)
-        assert [got[n] for n in range(20)] == cut_out(wanted, DATA)
 
 
 def test_calls_side_by_side_share_the_bound() -> None:
@@ -253,60 +190,6 @@ def test_calls_side_by_side_share_the_bound() -> None:
         del first  # gives back what it holds
         thread.join(20)
         assert sorted(answers) == list(range(10))
-
-
-def test_a_range_above_the_bound_is_asked_for_alone(server: RangeServer) -> None:
-    reader = fetcher(RemoteOptions(in_flight_bytes=10))
-    file = opened(reader, server.url("shards/00.bin"))
-    server.reset_counts()
-    wanted = [ByteRange(file, n, n + 1000) for n in range(5)]
-    assert sorted(reader.fetch(wanted)) == list(enumerate(cut_out(wanted, DATA)))
-    assert server.counts().most_in_flight == 1
-
-
-def test_closing_the_iterator_cancels_the_rest(server: RangeServer) -> None:
-    reader = fetcher(RemoteOptions(max_requests=4))
-    file = opened(reader, server.url("shards/00.bin"))
-    server.reset_counts()
-    server.plan([None, stall(), stall(), stall(), stall()])
-    coming = reader.fetch([ByteRange(file, n, n + 10) for n in range(100)])
-    next(coming)
-    coming.close()  # type: ignore[attr-defined]
-    server.plan([])
-    assert reader.start([ByteRange(file, 0, 10)]).result() == [DATA[:10]]
-    assert server.counts().requests < 20
-
-
-def test_what_is_started_can_be_cancelled(server: RangeServer) -> None:
-    reader = fetcher()
-    file = opened(reader, server.url("shards/00.bin"))
-    server.plan([stall()])
-    running = reader.start([ByteRange(file, 0, 10)])
-    assert until(lambda: server.counts().faults == {"stall": 1})
-    assert running.cancel()
-    with pytest.raises(CancelledError):
-        running.result()
-    assert reader.start([ByteRange(file, 0, 10)]).result() == [DATA[:10]]
-
-
-def test_threads_share_a_fetcher(server: RangeServer) -> None:
-    reader = fetcher()
-    urls = [server.url(f"shards/{number:02}.bin") for number in range(10)]
-    wrong: list[int] = []
-
-    def read(number: int) -> None:
-        file = opened(reader, urls[number])
-        wanted = [ByteRange(file, n, n + 100) for n in range(0, 5000, 100)]
-        if reader.start(wanted).result() != cut_out(wanted, DATA[number:]):
-            wrong.append(number)
-
-    threads = [threading.Thread(target=read, args=(number,)) for number in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert wrong == []
-    assert reader.stats.counts()["requests"] == 510
 
 
 def test_a_fetcher_that_is_gone_leaves_no_connection(server: RangeServer) -> None:
@@ -346,81 +229,7 @@ def test_storage_options_reach_the_server() -> None:
         assert "pass-word" not in repr(file)
 
 
-# ---- names
-
-
-def test_names_over_http(server: RangeServer) -> None:
-    reader = fetcher()
-    assert reader.is_file(server.url("one.bin"))
-    assert reader.is_file(server.url("empty.bin"))
-    assert not reader.is_file(server.url("shards"))
-    assert not reader.is_file(server.url("none.bin"))
-    assert reader.is_folder(server.url("shards"))
-    assert reader.is_folder(server.url("shards/"))
-    assert not reader.is_folder(server.url("one.bin"))
-    assert not reader.is_folder(server.url("none"))
-    assert reader.names_in(server.url()) == ["empty.bin", "one.bin", "shards/"]
-    assert reader.names_in(server.url("shards"))[:2] == ["00.bin", "01.bin"]
-    found = reader.glob(server.url("shards/") + "0[12]*.bin")
-    assert found == [server.url("shards/01.bin"), server.url("shards/02.bin")]
-    assert reader.read_small(server.url("shards/00.bin")) == DATA
-    assert reader.read_small(server.url("empty.bin")) == b""
-    assert reader.read_small(server.url("none.bin")) is None
-    with pytest.raises(NotFoundError, match=r"/none was not found; 1 attempt in .* s: not found"):
-        reader.names_in(server.url("none"))
-
-
-def test_names_in_memory() -> None:
-    url = memory_file("/names/a/1.bin", b"1").removesuffix("/a/1.bin")
-    memory_file("/names/b.bin", b"2")
-    reader = fetcher()
-    assert reader.names_in(url) == ["a/", "b.bin"]
-    assert reader.glob(f"{url}/*.bin") == [f"{url}/b.bin"]
-    assert reader.glob(f"{url}/**/*.bin") == [f"{url}/a/1.bin", f"{url}/b.bin"]
-    assert reader.glob(f"{url}/*.none") == []
-    assert (reader.is_folder(url), reader.is_file(url)) == (True, False)
-    assert (reader.is_folder(f"{url}/b.bin"), reader.is_file(f"{url}/b.bin")) == (False, True)
-    assert not reader.is_file(f"{url}/c.bin")
-    assert reader.read_small(f"{url}/b.bin") == b"2"
-    assert reader.read_small(f"{url}/c.bin") is None
-    with pytest.raises(NotFoundError, match="memory://names/none was not found"):
-        reader.names_in(f"{url}/none")
-
-
 # ---- other file systems
-
-
-def test_files_in_memory() -> None:
-    reader = fetcher()
-    tail = reader.tails([memory_file("/fetching/a.bin", DATA)], 100)[0]
-    assert (tail.data, tail.file.size_bytes) == (DATA[-100:], len(DATA))
-    wanted = [ByteRange(tail.file, n * 7, n * 9) for n in range(50)]
-    assert reader.start(wanted).result() == cut_out(wanted, DATA)
-    assert reader.tails([memory_file("/fetching/b.bin", b"")], 10)[0].data == b""
-
-
-@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_files_in_an_archive_wherever_it_lies(tmp_path: Path, how: int) -> None:
-    with zipfile.ZipFile(tmp_path / "x.zip", "w", how) as archive:
-        archive.writestr("in/a.bin", DATA)
-        archive.writestr("in/b.bin", b"bb")
-    packed = (tmp_path / "x.zip").read_bytes()
-    with RangeServer({"x.zip": packed}) as server:
-        for outer in (
-            f"file://{tmp_path}/x.zip",
-            memory_file("/x.zip", packed),
-            server.url("x.zip"),
-        ):
-            reader = fetcher()
-            url = f"zip://in/a.bin::{outer}"
-            tail = reader.tails([url], 100)[0]
-            assert tail.data == DATA[-100:]
-            wanted = [ByteRange(tail.file, n * 1000, n * 1001) for n in range(60)]
-            assert reader.start(wanted).result() == cut_out(wanted, DATA)
-            assert reader.names_in(f"zip://in::{outer}") == ["a.bin", "b.bin"]
-            assert reader.glob(f"zip://in/b*::{outer}") == [f"zip://in/b.bin::{outer}"]
-            with pytest.raises(NotFoundError, match=r"zip://in/c\.bin::.* was not found"):
-                reader.tails([f"zip://in/c.bin::{outer}"], 10)
 
 
 def test_a_file_in_memory_that_was_replaced_is_an_error() -> None:
@@ -433,33 +242,7 @@ def test_a_file_in_memory_that_was_replaced_is_an_error() -> None:
         list(reader.fetch([ByteRange(file, 0, 10), ByteRange(file, 5, 10)]))
 
 
-def test_a_local_file_that_was_replaced_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "a.bin"
-    path.write_bytes(DATA)
-    reader = fetcher()
-    file = opened(reader, f"file://{path}")
-    assert reader.start([ByteRange(file, 0, 10)]).result() == [DATA[:10]]
-    path.write_bytes(DATA[:-1])
-    with pytest.raises(ReadError, match="it had 70,001 bytes and has 70,000"):
-        reader.start([ByteRange(file, 0, 10)]).result()
-
-
-def test_versions_are_asked_for_once_per_call_and_file() -> None:
-    reader = fetcher()
-    file = opened(reader, memory_file("/fetching/v.bin", DATA))
-    before = reader.stats.counts()["requests"]
-    reader.start([ByteRange(file, n, n + 1) for n in range(20)]).result()
-    assert reader.stats.counts()["requests"] - before == 21
-
-
 # ---- opening
-
-
-def test_an_unknown_protocol_is_named() -> None:
-    with pytest.raises(ArgumentError, match="fsspec does not know the protocol 'nope'"):
-        fetcher().tails(["nope://a/b"], 10)
-    with pytest.raises(ArgumentError, match="fsspec does not know the protocol 'nope'"):
-        fetcher().tails(["zip://a::nope://b"], 10)
 
 
 def test_options_that_do_not_fit_are_named_and_not_shown() -> None:
@@ -491,58 +274,7 @@ def test_a_fetcher_pickles_and_shows_no_secret(server: RangeServer) -> None:
     )
 
 
-def read_elsewhere(reader: Fetcher, url: str) -> bytes:
-    return reader.tails([url], 10)[0].data
-
-
-def test_a_fetcher_reads_in_a_spawned_process(server: RangeServer) -> None:
-    reader = fetcher()
-    opened(reader, server.url("one.bin"))
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        got = pool.apply(read_elsewhere, (reader, server.url("shards/00.bin")))
-    assert got == DATA[-10:]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_process_is_told_to_spawn(server: RangeServer) -> None:
-    reader = fetcher()
-    opened(reader, server.url("one.bin"))
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    child = os.fork()
-    if child == 0:
-        try:
-            sender.send(read_elsewhere(reader, server.url("one.bin")))
-        except BaseException as error:
-            sender.send(error)
-        finally:
-            os._exit(0)
-    sender.close()
-    assert receiver.poll(60)
-    came = receiver.recv()
-    os.waitpid(child, 0)
-    assert isinstance(came, ReadError)
-    assert "Tests: cannot be read in process" in str(came)
-
-
 # ---- one version only
-
-
-def test_a_file_replaced_while_it_is_read_is_never_mixed(server: RangeServer) -> None:
-    with RangeServer({"a.bin": DATA}) as server:
-        reader = fetcher()
-        file = opened(reader, server.url("a.bin"))
-        server.plan([*[None] * 5, replace(DATA[::-1])])
-        with pytest.raises(
-            ReadError,
-            match=r'a\.bin, bytes \[.*\), has changed since it was opened: it was ETag ".*" and is',
-        ):
-            reader.start([ByteRange(file, n, n + 10) for n in range(20)]).result()
-        with pytest.raises(ReadError, match="Make a new source to read the file as it is now"):
-            list(reader.fetch([ByteRange(file, 0, 10)]))
-        assert reader.stats.counts()["faults"]["changed"] >= 2
-        again = opened(reader, server.url("a.bin"))
-        assert reader.start([ByteRange(again, 0, 10)]).result() == [DATA[::-1][:10]]
 
 
 def test_a_file_that_is_gone_is_said_so(server: RangeServer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pickle
 import random
@@ -15,7 +14,7 @@ import s3fs
 
 from tests.limits import CALM, at_last, ended, passed, within
 from tests.object_store import ObjectStore
-from tests.range_server import Fault, RangeServer, cut, drip, reset, s3_error, stall, status
+from tests.range_server import Fault, RangeServer, cut, reset, s3_error, stall, status
 from windrow.errors import NotFoundError, ReadError, WindrowError
 from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 from windrow.sources.remote.options import RemoteOptions
@@ -151,12 +150,6 @@ def test_what_may_pass_is_tried_again(
     assert store.faults.counts().requests == 3  # no library tries on its own
 
 
-def test_a_slow_drip_ends(store: ObjectStore, file: RemoteFile) -> None:
-    reader = reader_of(store, ended("timeout", 0.5, retries=0))
-    store.faults.plan([drip()] * 2)
-    assert re.search(r"1 attempt in \d+\.\d s: timeout", str(fails(reader, file)))
-
-
 @pytest.mark.parametrize(
     ("fault", "told", "kind"),
     [
@@ -180,28 +173,6 @@ def test_what_stays_is_not_tried_again(
     assert store.faults.counts().requests == 1
 
 
-def test_faults_in_a_tenth_of_all_requests_change_nothing(
-    store: ObjectStore, file: RemoteFile
-) -> None:
-    reader = reader_of(store, dataclasses.replace(CALM, retries=8))
-    store.faults.chance(0.1, [s3_error(503, "SlowDown"), reset(), cut()], seed=1)
-    wanted = [ByteRange(file, n * 100, n * 100 + 200) for n in range(200)]
-    assert reader.start(wanted).result() == [DATA[one.start : one.stop] for one in wanted]
-    counts = reader.stats.counts()
-    assert counts["retries"] == sum(counts["faults"].values()) > 5
-    assert counts["requests"] == 200 + counts["retries"]
-
-
-def test_connections_are_used_again(store: ObjectStore) -> None:
-    reader = reader_of(store, dataclasses.replace(CALM, max_requests=4))
-    found = reader.tails([store.url("d/0.bin")], 1)[0].file
-    wanted = [ByteRange(found, n, n + 10) for n in range(60)]
-    assert reader.start(wanted).result() == [DATA[one.start : one.stop] for one in wanted]
-    counts = store.faults.counts()
-    assert counts.requests >= 61
-    assert counts.connections <= 4
-
-
 def test_an_object_replaced_while_it_is_read_is_never_mixed(store: ObjectStore) -> None:
     store.put("r.bin", DATA)
     reader = reader_of(store)
@@ -211,19 +182,6 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(store: ObjectStore) 
     assert reader.stats.counts()["faults"] == {"changed": 1}
     store.remove("r.bin")
     assert isinstance(fails(reader, file), NotFoundError)
-
-
-def test_no_error_shows_a_secret(store: ObjectStore, file: RemoteFile) -> None:
-    options = store.storage_options
-    said = f"{options['key']} with {options['secret']} has expired"
-    for fault in (s3_error(400, "ExpiredToken", said), s3_error(503, "SlowDown", said)):
-        store.faults.plan([fault] * 9)
-        error = fails(reader_of(store, CALM), file)
-        assert error.__context__ is None
-        shown = "".join(traceback.format_exception(error)) + repr(error)
-        assert "*** with *** has expired" in shown
-        assert options["key"] not in shown
-        assert options["secret"] not in shown
 
 
 def test_settings_of_file_systems_that_the_user_has_stay(store: ObjectStore) -> None:

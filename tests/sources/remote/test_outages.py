@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -16,10 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
-from fsspec.asyn import get_loop
 
 import windrow
-from tests.far_arrays import array_over, values, write_ways
 from tests.limits import CALM, DATA, within
 from tests.processes import until
 from tests.range_server import Fault, RangeServer, cut, replace, stall, status
@@ -43,7 +40,7 @@ def read(reader: Fetcher, file: RemoteFile) -> bytes:
     return reader.start([ByteRange(file, 0, 3000)]).result()[0]
 
 
-@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("code", [408, 503])
 def test_a_store_that_comes_back_delays_the_read(
     server: RangeServer, file: RemoteFile, code: int
 ) -> None:
@@ -62,7 +59,7 @@ def test_timeouts_and_refused_connections_are_outages(
     server: RangeServer, file: RemoteFile
 ) -> None:
     server.plan([stall()] * 4)
-    reader = fetcher(dataclasses.replace(PATIENT, stall_s=0.5), each_s=1.0)
+    reader = fetcher(dataclasses.replace(PATIENT, stall_s=0.3), each_s=1.0)
     assert read(reader, file) == DATA[:3000]
     assert reader.stats.counts()["faults"]["stalled"] >= 4
     server.close()
@@ -115,22 +112,6 @@ def test_an_answer_is_not_an_outage(
     assert server.counts().requests == attempts
 
 
-def test_an_error_ends_an_outage(server: RangeServer, file: RemoteFile) -> None:
-    server.plan([*[status(503)] * 10, status(404)])
-    with pytest.raises(
-        NotFoundError, match=r"11 attempts in .*status 503 \(10\), status 404 \(1\)"
-    ):
-        read(fetcher(), file)
-
-
-def test_wrong_answers_within_an_outage_are_few(server: RangeServer, file: RemoteFile) -> None:
-    server.plan([*[status(503)] * 10, cut(), cut(), status(503), None])
-    assert read(fetcher(), file) == DATA[:3000]
-    server.plan([*[status(503)] * 10, cut(), cut(), status(503), cut(), None])
-    with pytest.raises(ReadError, match=r"14 attempts in .*status 503 \(11\), cut short \(3\)"):
-        read(fetcher(), file)
-
-
 def test_a_message_each_minute_says_since_when_and_what_was_tried(
     server: RangeServer, file: RemoteFile, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,18 +138,6 @@ def test_a_message_each_minute_says_since_when_and_what_was_tried(
     assert "sesame" not in caplog.text
 
 
-def test_a_file_that_alone_fails_is_told_of_once_a_minute(
-    server: RangeServer, file: RemoteFile, caplog: pytest.LogCaptureFixture
-) -> None:
-    reader = fetcher(each_s=1.0)
-    with caplog.at_level(logging.WARNING, "windrow.remote"):
-        for _ in range(8):
-            server.plan([status(503)] * 4)
-            assert read(reader, file) == DATA[:3000]  # 40 s in all
-    assert len(caplog.records) == 2
-    assert reader.stats.counts()["outage_s"] == pytest.approx(32.0)
-
-
 def test_nothing_waits_before_the_source_is_open(server: RangeServer, file: RemoteFile) -> None:
     server.chance(1.0, [status(503)])
     reader = Fetcher("Tests", None, PATIENT)
@@ -185,24 +154,6 @@ def test_nothing_waits_before_the_source_is_open(server: RangeServer, file: Remo
     server.chance(1.0, [status(503)])
     with pytest.raises(ReadError, match=r"3 attempts in .*status 503 \(3\)\. Check"):
         read(off, file)
-
-
-def test_a_copy_waits_as_its_original(server: RangeServer, file: RemoteFile) -> None:
-    copy = pickle.loads(pickle.dumps(fetcher()))
-    server.plan([status(503)] * 9)
-    assert read(copy, file) == DATA[:3000]
-
-
-def test_a_cancelled_wait_ends_at_once(server: RangeServer, file: RemoteFile) -> None:
-    server.chance(1.0, [status(503)])
-    reader = fetcher(dataclasses.replace(PATIENT, backoff_s=500.0, max_backoff_s=500.0, retries=0))
-    others = asyncio.all_tasks(get_loop())
-    running = reader.start([ByteRange(file, 0, 3000)])
-    assert until(lambda: reader.stats.counts()["faults"] != {})
-    assert not asyncio.all_tasks(get_loop()) <= others
-    with within(1.0):
-        running.cancel()
-        assert until(lambda: asyncio.all_tasks(get_loop()) <= others)
 
 
 # ---- sources
@@ -222,8 +173,7 @@ def numbers(batches: Any) -> list[int]:
     return [int(np.frombuffer(record, "u2")[0]) for batch in batches for record in batch]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(("workers", "cached"), [(0, True), (1, False)])
 def test_an_outage_within_an_epoch_changes_nothing(
     site: RangeServer, tmp_path: Path, workers: int, cached: bool
 ) -> None:
@@ -257,17 +207,6 @@ def test_closing_the_iterator_ends_the_wait(site: RangeServer) -> None:
         iterator.close()
         waiting.join(60)
     assert not waiting.is_alive()
-
-
-@pytest.mark.parametrize("way", ["filter", "cookies", "plain"])
-def test_arrays_wait_too(tmp_path: Path, way: str) -> None:
-    data = values(48, 6)
-    write_ways(tmp_path, data)
-    with RangeServer(tmp_path) as server:
-        source = array_over(server, way, PATIENT)
-        server.plan([status(503)] * (4 if way == "plain" else 60))
-        np.testing.assert_array_equal(source.read(np.arange(48)), data)
-        assert server.counts().faults["status"] >= 4
 
 
 # ---- options

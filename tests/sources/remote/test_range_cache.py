@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.range_server import RangeServer, status
 from windrow.errors import ReadError
@@ -22,32 +20,6 @@ from windrow.sources.remote.range_cache import RangeCache
 
 def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
-
-
-@given(
-    ranges=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), max_size=6),
-    stretches=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=12),
-)
-def test_each_stretch_is_found_once_if_it_lies_in_a_range(
-    ranges: list[tuple[int, int]], stretches: list[tuple[int, int]]
-) -> None:
-    kept = RangeCache(10**6)
-    for start, size in ranges:
-        kept.add(0, start, start + size)
-    kept.add(1, 0, 10**6)
-    end = np.cumsum([gap + size for gap, size in stretches]).astype(np.int64)
-    begin = end - np.array([size for _, size in stretches], np.int64)
-    found: list[int] = []
-    for one, places in kept.covering(0, begin, end):
-        for place in places.tolist():
-            assert one.start <= begin[place]
-            assert end[place] <= one.stop
-            found.append(place)
-    assert len(set(found)) == len(found)
-    inside = [
-        k for k in range(len(begin)) if any(s <= begin[k] and end[k] <= s + n for s, n in ranges)
-    ]
-    assert sorted(found) == inside
 
 
 def test_the_least_recently_used_go_first() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import example_side
 from tests.example_bytes import Stored, Style, example, signalling_nan
+from tests.hypothesis_profiles import examples
 from windrow.converters import decode_example, encode_example
 from windrow.converters.zarr import example_encode
 from windrow.converters.zarr.example_encode import encode_examples
@@ -23,7 +22,6 @@ from windrow.sources.tf_example.columns import decode_examples, infer_features
 from windrow.sources.tf_example.features import DTYPES, Array, Column, Feature, Ragged
 
 SEEDS = st.integers(0, 2**32)
-FLOATS = ("float16", "float64", "bfloat16", "float8_e4m3fn")
 MANY = 24
 
 
@@ -138,7 +136,7 @@ def decoders(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("decoders")
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(any_features(), SEEDS, st.sampled_from([0, 1, 7, MANY, 90]))
 def test_round_trip_bit_for_bit(features: dict[str, Feature], seed: int, rows: int) -> None:
     draw = np.random.default_rng(seed)
@@ -222,23 +220,18 @@ def row(number: int, **others: object) -> dict[str, object]:
     ("feature", "values", "words"),
     [
         (Feature("int8"), 128, "has the number 128, and int8 () cannot hold it"),
-        (Feature("bool"), 2, "has the number 2, and bool () cannot hold it"),
         (Feature("uint64"), -1, "has the number -1, and uint64 () cannot hold it"),
         (Feature("float16"), 0.1, "has the number 0.1, and float16 () cannot hold it"),
         (Feature("int64"), [1, 2], "has 2 numbers, and int64 () takes 1"),
-        (Feature("int64", (None, 2)), [1], "has 1 numbers, and int64 (None, 2) takes a multiple of 2"),
         (Feature("float32", (2,)), [1.0], "has 1 numbers, and float32 (2,) takes 2"),
         (Feature("float32", (None, 2)), [1.0], "takes a multiple of 2"),
         (Feature("int64"), 1.0, "is of float32, and int64 () takes int64"),
-        (Feature("float32"), 1, "is of int64, and float32 () takes float32"),
         (Feature("float32"), b"1", "is of bytes, and float32 () takes float32"),
         (Feature("bytes"), 1, "is of int64, and bytes takes one value of bytes"),
         (Feature("bytes"), [b"a", b"b"], "has 2 values of bytes, and bytes takes one value"),
         (Feature("int16", (2,), raw=True), b"abc", "has 3 bytes, and int16 (2,) raw takes 4"),
-        (Feature("int16", (None,), raw=True), b"abc", "has 3 bytes, and int16 (None,) raw takes a multiple"),
         (Feature("bool", (2,), raw=True), b"\1\2", "has a byte other than 0 and 1"),
         (Feature("int64"), None, "is missing, and int64 () has to be in every record"),
-        (Feature("bytes"), None, "is missing, and bytes has to be in every record"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("times", [1, MANY])
@@ -395,10 +388,7 @@ def ragged(*offsets: int, dtype: str = "int64") -> Ragged:
         ({"x": np.int64(3)}, Feature("int64"), "the two have to agree"),
         ({"x": np.zeros((3, 2))}, Feature("float64", (3,)), r"'x' is float64 \(2,\) by row"),
         ({"x": ragged(0, 3)}, Feature("int64"), r"'x' is ragged, int64 \(\) by row"),
-        ({"x": np.arange(3)}, Feature("int64", (None,)), "the two have to agree"),
         ({"x": ragged(0, 2)}, Feature("int64", (None,)), "'x' has offsets that do not ascend"),
-        ({"x": ragged(1, 3)}, Feature("int64", (None,)), "'x' has offsets that do not ascend"),
-        ({"x": ragged(0, 2, 1, 3)}, Feature("int64", (None,)), "from 0 to its 3 items"),
         ({"x": ragged(0, 3, dtype="int32")}, Feature("int64", (None,)), "as int64"),
         ({"x": ragged()}, Feature("int64", (None,)), "from 0 to its 3 items"),
         ({"x": np.array([2**63], "uint64")}, Feature("uint64"), "'x' has the number 9223372036854775808, which int64 cannot hold; give"),
@@ -421,30 +411,3 @@ def test_columns_in_any_order_of_memory_and_bytes() -> None:
     feature = Feature("int32", (6,), raw=True)
     found = decode_examples(encode_examples({"x": values}, {"x": feature}), {"x": feature})
     assert same(found, {"x": np.ascontiguousarray(values, "int32")})
-
-
-@pytest.mark.parametrize("orders", [1, 3, 400])
-def test_the_order_of_features_may_differ_by_record(orders: int) -> None:
-    draw = random.Random(0)
-    names = [f"f{n}" for n in range(6)]
-    features = {name: Feature("int64") for name in names}
-    seeds = [draw.randrange(orders) for _ in range(400)]
-    records = [
-        example(
-            {name: np.array([(i * 7 + k) % 100]) for k, name in enumerate(names)},
-            Style(shuffled=True),
-            random.Random(seed),
-        )
-        for i, seed in enumerate(seeds)
-    ]
-    found = decode_examples(records, features)
-    for k, name in enumerate(names):
-        assert np.asarray(found[name]).tolist() == [(i * 7 + k) % 100 for i in range(400)]
-
-
-@pytest.mark.parametrize("case", example_side.LABELS)
-def test_the_benchmark_runs_and_its_sides_agree(case: str) -> None:
-    # It compares the columns itself.
-    found = example_side.run(case, records=100, rounds=1)
-    assert found["records"] == 100
-    assert json.dumps(found)

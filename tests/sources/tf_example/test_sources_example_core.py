@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.example_bytes import Stored, Style, example, field, mutated, varint
+from tests.hypothesis_profiles import examples
 from windrow.converters.zarr import example_encode
 from windrow.converters.zarr.example_encode import encode_examples
 from windrow.core.native import native
@@ -105,7 +106,7 @@ def agree(records: Sequence[bytes], features: Mapping[str, Feature], *, exact: b
     return len(records) - len(found[1])  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.integers(0, 2**32))
 def test_records_are_what_protobuf_says(seed: int) -> None:
     draw = random.Random(seed)
@@ -161,7 +162,7 @@ def wild_example(draw: random.Random) -> bytes:
     return field(0x0A, one) + (one if depth == 0 else b"")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 2**32))
 def test_fields_of_any_kind_are_what_protobuf_says(seed: int) -> None:
     draw = random.Random(seed)
@@ -179,35 +180,6 @@ ROW: dict[str, Stored] = {
     "other": np.array([5, 2**40], np.int64),
 }
 SOME = {name: FEATURES[name] for name in "abcd"}
-
-
-@pytest.mark.parametrize(
-    "style",
-    [
-        Style(),
-        Style(shuffled=True),
-        Style(unpacked=True),
-        Style(long_lengths=True),
-        Style(long_numbers=True),
-        Style(value_first=True),
-        Style(said_before=True),
-    ],
-    ids=repr,
-)
-def test_core_takes_records_of_many_programs(style: Style) -> None:
-    # A value said before, of another kind, leaves its record to protobuf.
-    others = ROW if not style.said_before else {name: ROW[name] for name in ("b", "other")}
-    features = {name: SOME[name] for name in others if name in SOME}
-    for draw in map(random.Random, range(20)):
-        record = example(others, style, draw)
-        taken = ExampleRows([record], features, exact=False).taken
-        assert taken.all() or (style.said_before and record.count(b"b\x12") > 1)
-        assert agree([record], features, exact=False) == 1
-    half = len(ROW) // 2
-    parts = [dict(list(ROW.items())[:half]), dict(list(ROW.items())[half:])]
-    two = b"".join(example(part, Style(), random.Random(0)) for part in parts)
-    assert ExampleRows([two], SOME, exact=False).taken.all()
-    assert agree([two], SOME, exact=False) == 1
 
 
 def test_core_leaves_records_that_it_does_not_take() -> None:

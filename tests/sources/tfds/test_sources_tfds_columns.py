@@ -6,9 +6,8 @@ import io
 import pickle
 import struct
 import sys
-import threading
 import zlib
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +17,12 @@ from hypothesis import strategies as st
 from tests.kitchen import kitchen_expected, kitchen_features, kitchen_folder, plain
 from tests.tfds_json import TEXT, features_of, picture, sequence, tensor
 from windrow.converters import encode_example
-from windrow.core.machine import usable_cores
 from windrow.errors import MissingExtraError, ReadError
 from windrow.sources import ArrayRecordDataSource, ArraySpec
 from windrow.sources.base import row
 from windrow.sources.tf_example.features import Ragged
 from windrow.sources.tfds.columns import decode_records
 from windrow.sources.tfds.features import IMAGE, TfdsFeatures
-from windrow.sources.tfds.images import decode_images
 
 FEATURES = TfdsFeatures.from_json(kitchen_features(), where="features.json")
 
@@ -101,14 +98,6 @@ def test_a_record_does_not_depend_on_those_beside_it(
 def plain_rows(columns: Any, count: int) -> list[Any]:
     found = [leaf_of(columns, leaf.path) for leaf in FEATURES.leaves]
     return [[plain(column[at]) for column in found] for at in range(count)]
-
-
-def test_columns_are_the_callers_own(kitchen: dict[str, list[bytes]]) -> None:
-    columns = decode_records(kitchen["train"], FEATURES, images=True)
-    for leaf in FEATURES.leaves:
-        for value in leaf_of(columns, leaf.path):
-            if isinstance(value, np.ndarray):
-                assert value.flags.writeable, leaf.name
 
 
 def test_features_pickle_and_come_back_from_json() -> None:
@@ -476,28 +465,3 @@ def test_pillow_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) ->
     ):
         decode_records([record], features, images=True)
     assert decode_records([record], features)["x"] == [b"whatever"]
-
-
-class _Noting(bytes):
-    """Bytes that note which thread reads their beginning, as a decoder does."""
-
-    threads: ClassVar[set[str]] = set()
-
-    def startswith(self, *args: Any) -> bool:
-        self.threads.add(threading.current_thread().name)
-        return super().startswith(*args)
-
-
-@pytest.mark.parametrize("count", [1, 40])
-def test_images_are_decoded_on_threads_where_there_are_many(count: int) -> None:
-    data = encoded("RGB", (5, 4))
-    leaf = features_of(x=picture(-1, 5, 3)).leaves[0]
-    (expected,) = decode_images([data], leaf)
-    _Noting.threads.clear()
-    found = decode_images([_Noting(data)] * count, leaf)
-    for each in found:
-        np.testing.assert_array_equal(np.asarray(each), np.asarray(expected))
-    if count == 1 or usable_cores() == 1:
-        assert _Noting.threads == {threading.current_thread().name}
-    else:
-        assert all(name.startswith("windrow-images") for name in _Noting.threads)

@@ -133,14 +133,6 @@ def test_names_of_files_are_those_of_the_template(tmp_path: Path, template: str)
         TfdsFolder.found(tmp_path / "a").instructions("train")
 
 
-def test_many_shards_have_longer_numbers(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "a", {})
-    edit(folder, splits=[{"name": "train", "shardLengths": ["1"] * 100_001}])
-    assert TfdsFolder.found(folder).names("train", "tfrecord")[7] == (
-        "counts-train.tfrecord-000007-of-100001"
-    )
-
-
 def test_a_missing_file_matters_where_it_is_needed(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "a", SPLITS)
     (folder / "counts-train.array_record-00002-of-00003").unlink()
@@ -188,13 +180,6 @@ def test_formats(tmp_path: Path) -> None:
 def test_what_is_not_found(data: Path, named: str, error: type[WindrowError], match: str) -> None:
     with pytest.raises(error, match=match):
         TfdsFolder.found(named)
-
-
-def test_only_names_are_looked_up_in_a_data_dir(data: Path) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"'counts:1\.2' is not a name of a dataset in data_dir"
-    ):
-        TfdsFolder.found("counts:1.2", data_dir=data)
 
 
 def test_what_was_left_incomplete_is_refused(data: Path, tmp_path: Path) -> None:
@@ -274,18 +259,6 @@ def test_names_of_classes_are_as_many_as_there_are_classes(tmp_path: Path) -> No
     assert [leaf.name for leaf in found.features_of(["id"]).leaves] == ["id"]
     (folder / "label.labels.txt").unlink()  # a label of numbers alone has none
     assert TfdsFolder.found(folder).features.class_names("label") is None
-
-
-def test_arguments_of_the_wrong_kind(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="must be a string that is not empty, got 5; a name is"):
-        TfdsFolder.found(5)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="must be a string that is not empty, got b'a'"):
-        TfdsFolder.found("a", data_dir=b"a")  # type: ignore[arg-type]
-    with pytest.raises(
-        ArgumentError, match=r"storage_options must be a dict .*, got a str"
-    ) as caught:
-        TfdsFolder.found("memory://a", storage_options="hidden")  # type: ignore[arg-type]
-    assert "hidden" not in str(caught.value)
 
 
 @pytest.fixture

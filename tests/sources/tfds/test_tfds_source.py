@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 from collections.abc import Callable
@@ -12,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
-from hypothesis import given
-from hypothesis import strategies as st
 
 import windrow
-from tests.kitchen import kitchen_expected, kitchen_folder
+from tests.kitchen import kitchen_folder
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer, status
 from tests.tfds_folders import LABELS, example, write_folder
@@ -25,7 +22,6 @@ from windrow.converters import encode_example
 from windrow.errors import (
     ArgumentError,
     NotFoundError,
-    PlanError,
     ReadError,
     SourceError,
     StateError,
@@ -104,13 +100,6 @@ def test_splits(folder: Path, split: str, expected: list[int]) -> None:
     assert everything(TFDSDataSource(folder, split=split)) == expected
 
 
-@given(count=st.integers(1, 12), drop=st.booleans())
-def test_even_splits_of_hosts(folder: Path, count: int, drop: bool) -> None:
-    parts = even_splits("train[5:]", count, drop_remainder=drop)
-    found = [everything(TFDSDataSource(folder, split=part)) for part in parts]
-    assert [*itertools.chain(*found)] == list(range(5, 41 - 36 % count if drop else 41))
-
-
 def test_names_of_features(folder: Path) -> None:
     source = TFDSDataSource(folder, split="test", names=["text", "id"])
     assert list(source[0]) == ["text", "id"]
@@ -120,24 +109,6 @@ def test_names_of_features(folder: Path) -> None:
     for names in ("id", 5, [5], {"id": 1}):
         with pytest.raises(ArgumentError, match="names must be a list of names, got "):
             TFDSDataSource(folder, split="test", names=names)  # type: ignore[arg-type]
-
-
-def test_the_kitchen(tmp_path: Path) -> None:
-    kitchen = kitchen_folder(tmp_path)
-    for split in ("train", "test"):
-        source = TFDSDataSource(tmp_path / "kitchen", split=split)
-        expected = kitchen_expected(split)
-        count = len(expected)
-        assert len(source) == count
-        order = np.random.default_rng(1).permutation(count)
-        columns = source.read(order)
-        for row, at in enumerate(order):
-            assert columns["id"][row] == expected[at]["id"]
-            assert columns["image"][row] == expected[at]["image"]
-            np.testing.assert_array_equal(columns["line"][row], expected[at]["line"])
-    pictures = TFDSDataSource(kitchen, split="test", images=True, names=["image"])
-    assert pictures.read(np.arange(3))["image"].shape == (3, 4, 5, 3)
-    assert pictures.spec["image"].shape == (4, 5, 3)
 
 
 # ---- chains
@@ -170,41 +141,6 @@ def test_nodes(folder: Path) -> None:
     assert sum(mixed.read(np.arange(8))["id"] >= 1000) == 4
     joined = windrow.MapDataset.concatenate([test, train])
     assert joined.read(np.arange(7, 11))["id"].tolist() == [1007, 1008, 0, 1]
-
-
-class _Alternating(windrow.transforms.DatasetSelectionMap):
-    """The first three elements of two datasets, in turn."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        return index % 2, index // 2 % 3
-
-
-def test_more_nodes(folder: Path) -> None:
-    train = windrow.MapDataset.source(TFDSDataSource(folder, split="train"))
-    test = windrow.MapDataset.source(TFDSDataSource(folder, split="test"))
-    pairs = windrow.MapDataset.zip([train[:9], test])
-    assert [(a["id"], b["id"]) for a, b in pairs] == [(i, 1000 + i) for i in range(9)]
-    selected = windrow.MapDataset.select_from_datasets([train, test], _Alternating())
-    assert [row["id"] for row in selected] == [0, 1000, 1, 1001, 2, 1002]
-    numbered = train.map_with_index(lambda index, row: (index, row["id"]))
-    assert list(numbered[30:33]) == [(30, 30), (31, 31), (32, 32)]
-    drawn = train.seed(5).random_map(lambda row, rng: (int(row["id"]), int(rng.integers(100))))
-    assert [row for row, _ in drawn] == list(range(41))
-    assert list(drawn) == list(drawn)
-    assert len({number for _, number in drawn}) > 10
-    near = [int(row["id"]) for row in train.window_shuffle(window_size=10, seed=2)]
-    assert sorted(near) == list(range(41)) != near
-    assert max(abs(at - i) for at, i in enumerate(near)) < 10
-    hosts = [[int(row["id"]) for row in train.shuffle(seed=3)[host::4]] for host in range(4)]
-    assert sorted(itertools.chain(*hosts)) == list(range(41))
-    assert [len(host) for host in hosts] == [11, 10, 10, 10]
-    assert [row["id"] for row in test.repeat(2)[8:11]] == [1008, 1000, 1001]
-    assert [batch["text"] for batch in train[:4].batch(2)] == [
-        [example("train", i)["text"] for i in pair] for pair in ((0, 1), (2, 3))
-    ]
 
 
 def test_workers_and_restored_states_give_the_same_stream(folder: Path) -> None:
@@ -262,6 +198,7 @@ def test_at_a_server(folder: Path) -> None:
             assert told(chain(there)) == told(chain(here))
 
 
+@pytest.mark.jobs
 def test_at_an_object_store(folder: Path) -> None:
     with ObjectStore() as store:
         for path in folder.rglob("*"):
@@ -293,19 +230,6 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(SourceError, match=match):
         TFDSDataSource(folder, split="train")
-
-
-def test_what_is_refused(folder: Path) -> None:
-    with pytest.raises(SourceError, match=r"has train \(41 records\), test \(9 records\); choose"):
-        TFDSDataSource(folder)
-    with pytest.raises(NotFoundError, match="there is no split 'valid'; there is train, test"):
-        TFDSDataSource(folder, split="valid")
-    with pytest.raises(PlanError, match="is not of 41 records"):
-        TFDSDataSource(folder, split="train[:42]")
-    with pytest.raises(ArgumentError, match="split must be a string"):
-        TFDSDataSource(folder, split=["train"])  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="images must be a bool, got 'no'"):
-        TFDSDataSource(folder, split="train", images="no")  # type: ignore[arg-type]
 
 
 def test_a_file_of_another_count_is_refused(tmp_path: Path) -> None:

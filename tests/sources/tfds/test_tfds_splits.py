@@ -137,17 +137,6 @@ def test_even_splits_of_several_and_of_parts() -> None:
     assert len({first, second, *even_splits("train[:10]+test", 2)}) == 2
 
 
-def test_what_even_splits_refuses() -> None:
-    with pytest.raises(PlanError, match="count must be at least 1, got 0"):
-        even_splits("train", 0)
-    with pytest.raises(ArgumentError, match=r"count must be an integer, got 1\.5"):
-        even_splits("train", 1.5)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="split must be a string such as"):
-        even_splits(["train"], 2)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="split must be a string such as"):
-        ranges(even_splits("train", 2)[0] + 5)  # type: ignore[operator]
-
-
 @pytest.mark.parametrize(
     ("given", "error", "match"),
     [

@@ -77,7 +77,7 @@ def packed(draw: st.DrawFn) -> tuple[AnyArray, dict[str, Any]]:
     return np.array(values, dtype), attributes
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(packed())
 def test_values_decode_as_by_xarray(case: tuple[AnyArray, dict[str, Any]]) -> None:
     values, attributes = case
@@ -117,12 +117,6 @@ def test_stores_of_xarray_decode_as_by_xarray(
     assert_same(got, xr.open_zarr(store)["a"].values)
 
 
-def test_booleans_decode_to_booleans() -> None:
-    values = np.array([1, 0, 2, -1], np.int8)
-    attributes = {"dtype": "bool"}
-    assert_same(by_us(values, attributes), by_xarray(values, attributes))
-
-
 @pytest.mark.parametrize(
     ("attributes", "dtype"),
     [
@@ -144,21 +138,17 @@ def test_nothing_is_decoded_where_nothing_is_told(attributes: dict[str, Any], dt
     ("attributes", "message"),
     [
         ({"scale_factor": "0.1"}, r"attribute scale_factor is '0.1'; it must be one number"),
-        ({"scale_factor": float("nan")}, r"attribute scale_factor is nan; it must be finite"),
         ({"add_offset": float("inf")}, r"attribute add_offset is inf; it must be finite"),
         ({"add_offset": [1.0, 2.0]}, r"attribute add_offset is \[1.0, 2.0\]; it must be one"),
-        ({"add_offset": True}, r"attribute add_offset is True"),
-        ({"scale_factor": {"a": 1}}, r"attribute scale_factor is \{'a': 1\}"),
-        ({"missing_value": [1, "x"]}, r"attribute missing_value is \[1, 'x'\]; it must be a num"),
         ({"_FillValue": "__import__('os')"}, r"attribute _FillValue is \"__import__"),
         ({"_FillValue": "x" * 5000}, r"attribute _FillValue is 'x{70,80}…; it must"),
         ({"scale_factor": 10**400}, r"attribute scale_factor is 1000.*finite"),
     ],
 )
-@pytest.mark.parametrize("dtype", ["i2", "f4"])
-def test_wrong_attributes_are_named(attributes: dict[str, Any], message: str, dtype: str) -> None:
-    with pytest.raises(SourceError, match=message):
-        decoding_of(attributes, dtype)
+def test_wrong_attributes_are_named(attributes: dict[str, Any], message: str) -> None:
+    for dtype in ("i2", "f4"):
+        with pytest.raises(SourceError, match=message):
+            decoding_of(attributes, dtype)
 
 
 def test_the_fill_value_of_version_2_is_missing() -> None:
@@ -197,31 +187,6 @@ def test_small_floats_and_complex_numbers_decode() -> None:
     assert np.isnan(got[1])
 
 
-def test_factors_may_be_lists_of_one_and_any_integer() -> None:
-    values = np.array([1, 2], np.int16)
-    assert_same(by_us(values, {"scale_factor": [0.5]}), np.array([0.5, 1.0]))
-    assert_same(by_us(values, {"scale_factor": 2**70}), np.array([2.0**70, 2.0**71]))
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (4, 0)])
-def test_arrays_without_axes_or_cells_decode(shape: tuple[int, ...]) -> None:
-    got = by_us(np.zeros(shape, np.int16), {"scale_factor": 0.5, "add_offset": 1.0})
-    assert got.shape == shape
-    assert np.all(got == 1.0)
-
-
-def test_views_decode_into_new_memory() -> None:
-    values = np.arange(24, dtype=np.int16).reshape(4, 6)[::-1, ::2]
-    decoding = decoding_of({"_FillValue": 6, "scale_factor": 2.0}, values.dtype)
-    assert decoding is not None
-    got = decoding.apply(values)
-    expected = np.where(values == 6, np.nan, values * 2.0)
-    assert_same(got, expected)
-    assert got.flags.c_contiguous
-    assert got.flags.writeable
-    assert decoding.absent(values).tolist() == (values == 6).tolist()
-
-
 def test_decoding_takes_little_more_memory_than_what_it_delivers() -> None:
     values = np.zeros((1000, 1000), np.int16)
     decoding = decoding_of({"_FillValue": -1, "scale_factor": 2.0, "add_offset": 1.0}, "i2")
@@ -249,7 +214,7 @@ REFERENCES = (
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     unit=st.sampled_from(["days", "day", "Hours", "minutes", "seconds", "milliseconds", "ns"]),
     reference=st.sampled_from(REFERENCES),
@@ -321,37 +286,16 @@ def test_times_beyond_nanoseconds_are_in_microseconds() -> None:
     assert str(far[0]) == "5000-01-01T00:00:00.000005"
 
 
-def test_durations_are_those_of_xarray() -> None:
-    numbers = np.array([0, 6, 12], np.int16)
-    expected = xr.coding.times.decode_cf_timedelta(numbers, "hours")
-    got = times_of(numbers, "hours", None)
-    assert got.dtype == np.dtype("m8[ns]")
-    np.testing.assert_array_equal(got, expected)
-
-
-@pytest.mark.parametrize("shape", [(0,), (2, 0), ()])
-def test_times_keep_their_shape(shape: tuple[int, ...]) -> None:
-    got = times_of(np.zeros(shape, np.int32), "days since 2000-01-01", None)
-    assert got.shape == shape
-    assert np.all(got == np.datetime64("2000-01-01"))
-    assert np.isnat(times_of(np.full((2,), np.nan), "days since 2000-01-01", None)).all()
-
-
 @pytest.mark.parametrize(
     ("value", "units", "calendar", "message"),
     [
         (1, "days since 2000-01-01", "noleap", "calendar 'noleap'.*numbers themselves"),
-        (1, "days since 2000-01-01", "360_day", "calendar '360_day'.*standard, gregorian"),
         (1, "days since 1500-01-01", "standard", "before 1582-10-15 of the calendar 'standard'"),
         (-1, "days since 1582-10-15", None, "before 1582-10-15 .*numbers themselves"),
         (1, "months since 2000-01-01", None, "'months since 2000-01-01' have a unit that is not"),
-        (1, "parsecs", None, "'parsecs' have a unit"),
         (1, "days since yesterday", None, "count from 'yesterday', which is not a date"),
         (1, "days since 2001-02-29", None, "count from '2001-02-29', which is not a date"),
-        (1, "days since 2000-13-01", None, "which is not a date"),
-        (1, "days since 2000-01-01 25:00", None, "which is not a date"),
         (2**62, "days since 2000-01-01", None, "beyond datetime64; the numbers"),
-        (1e300, "days since 2000-01-01", None, "beyond datetime64; the numbers"),
         (True, "days since 2000-01-01", None, "must be numbers, got bool"),
     ],
 )

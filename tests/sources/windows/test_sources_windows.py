@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import collections
-import pickle
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +12,11 @@ import numpy.typing as npt
 import pytest
 import tensorstore as ts
 import zarr
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.core.test_sources_fork import in_forked_child
 from windrow import MapDataset, ReadOptions
-from windrow.errors import ArgumentError, NotFoundError, ReadError, RecordIndexError, SourceError
-from windrow.sources import WindowDataSource, as_source
+from windrow.errors import NotFoundError, ReadError, SourceError
+from windrow.sources import WindowDataSource
 
 AnyArray = npt.NDArray[Any]
 
@@ -56,94 +51,11 @@ def tokens(tmp_path: Path) -> Path:
 # --- records -------------------------------------------------------------------------------------
 
 
-@WAYS
-@settings(deadline=None, max_examples=40)
-@given(data=st.data())
-def test_any_windows_of_any_layout_by_read_and_in_a_stream(direct: bool, data: Any) -> None:
-    rows = data.draw(st.integers(1, 90), "rows")
-    row_shape = data.draw(st.sampled_from([(), (3,)]), "row_shape")
-    array = values(rows, row_shape, data.draw(st.sampled_from(["u2", "f8", "u1", ">i4"]), "dtype"))
-    size = data.draw(st.integers(1, rows), "size")
-    stride = data.draw(st.none() | st.integers(1, 40), "stride")
-    layout = data.draw(st.sampled_from(["zstd", "raw", "shards"]), "layout")
-    chunk_rows = data.draw(st.integers(1, 30), "chunk_rows")
-    layouts: dict[str, dict[str, Any]] = {
-        "zstd": {},
-        "raw": {"compressors": None},
-        "shards": {"shards": (3 * chunk_rows, *row_shape)},
-    }
-    more = layouts[layout]
-    folder = Path(tempfile.mkdtemp())
-    try:
-        path = write(folder / "x", array, chunk_rows, **more)
-        array = array.astype(array.dtype.newbyteorder("="))  # as it is delivered
-        strides = None if stride is None else {0: stride}
-        source = WindowDataSource(path, {0: size}, strides, direct=direct)
-        wanted = windows_of(array, size, stride or size)
-        assert len(source) == len(wanted)
-        indices = data.draw(st.lists(st.integers(-len(wanted), len(wanted) - 1), max_size=30))
-        found = source.read(np.array(indices, np.int64))
-        assert (found.dtype, found.shape) == (array.dtype, (len(indices), *wanted.shape[1:]))
-        np.testing.assert_array_equal(found, wanted[indices])
-        in_part = source.parts[0].read(np.array(indices, np.int64) % len(wanted))
-        np.testing.assert_array_equal(in_part, wanted[indices])
-        check_blocks(source, size, stride or size, chunk_rows)
-
-        dataset: MapDataset[Any] = MapDataset.source(source)
-        order = data.draw(st.sampled_from(["in order", "shuffle", "blocks"]), "order")
-        if order == "shuffle":
-            dataset = dataset.shuffle(seed=3)
-        elif order == "blocks":
-            dataset = dataset.block_shuffle(seed=3, window_blocks=2)
-        dataset = dataset.repeat(2)
-        options = ReadOptions(
-            resident_bytes=data.draw(st.integers(1, 4 * array.nbytes), "resident"),
-            in_flight_bytes=data.draw(st.integers(1, array.nbytes), "in flight"),
-        )
-        batch = data.draw(st.integers(1, 20), "batch")
-        got = list(dataset.batch(batch).to_iter_dataset(options))
-        assert all(each.flags.c_contiguous and each.flags.writeable for each in got)
-        expected = dataset.read(np.arange(len(dataset)))
-        np.testing.assert_array_equal(np.concatenate(got), expected)
-        epoch = sorted(each.tobytes() for each in expected[: len(wanted)])
-        assert epoch == sorted(each.tobytes() for each in wanted)
-    finally:
-        shutil.rmtree(folder)
-
-
 def bounds_of(source: WindowDataSource) -> list[int]:
     """The bounds of blocks of consecutive windows."""
     found = source.blocks()
     assert isinstance(found, np.ndarray)
     return [int(bound) for bound in found]
-
-
-def check_blocks(source: WindowDataSource, size: int, stride: int, chunk_rows: int) -> None:
-    """Blocks are the windows whose first rows lie in one chunk, as counted one by one.
-
-    Where windows are longer than chunks, a block has several chunks, for 8 windows.
-    """
-    if chunk_rows < size:
-        chunk_rows *= -(-8 * size // chunk_rows)
-    home = np.arange(len(source)) * stride // chunk_rows
-    begins = np.flatnonzero(np.diff(home, prepend=-1))
-    assert bounds_of(source) == [*begins.tolist(), len(source)]
-
-
-def test_one_window_negative_indices_and_a_list_of_them(tokens: Path) -> None:
-    source = WindowDataSource(tokens, {0: 300})
-    assert len(source) == 3
-    assert source[-1].tolist() == list(range(600, 900))
-    assert [w[0] for w in source.__getitems__([2, 0])] == [600, 0]
-    with pytest.raises(RecordIndexError, match=r"index 3 is out of range for 3 records"):
-        source[3]
-
-
-def test_what_is_read_is_the_callers_own(tokens: Path) -> None:
-    source = WindowDataSource(tokens, {0: 10}, {0: 5})
-    found = source.read(np.array([0, 1, 1]))
-    found[:] = 0
-    assert source[1].tolist() == list(range(5, 15))
 
 
 @WAYS
@@ -174,26 +86,6 @@ def test_an_open_store_and_a_view_that_begins_in_a_chunk(tokens: Path) -> None:
     np.testing.assert_array_equal(np.concatenate(list(MapDataset.source(source).batch(5))), wanted)
     # Chunks of 64 rows begin 28, 92, 156, ... rows into the view.
     assert bounds_of(source)[:4] == [0, 1, 3, 4]
-
-
-def test_a_source_comes_through_pickling_and_as_source(tokens: Path) -> None:
-    source = WindowDataSource(tokens, {0: 10}, {0: 3})
-    again = pickle.loads(pickle.dumps(source))
-    assert (len(again), again.fingerprint, repr(again)) == (
-        len(source),
-        source.fingerprint,
-        repr(source),
-    )
-    np.testing.assert_array_equal(again.read(np.array([5, 2])), source.read(np.array([5, 2])))
-    assert as_source(source) is source
-
-
-def test_repr_tells_what_is_left_over(tokens: Path) -> None:
-    assert repr(WindowDataSource(tokens, {0: 300})).startswith(
-        "WindowDataSource(3 windows of uint16 [300], 100 left over at the end of axis 0 in /"
-    )
-    assert "left over" not in repr(WindowDataSource(tokens, {0: 1_000}))
-    assert "199 left over at the end of axis 0" in repr(WindowDataSource(tokens, {0: 1}, {0: 400}))
 
 
 def test_the_fingerprint_covers_windows_and_arrays(tokens: Path, tmp_path: Path) -> None:
@@ -249,15 +141,6 @@ def test_in_order_each_chunk_is_read_once(size: int, stride: int) -> None:
     assert counted.reads == dict.fromkeys(range(last + 1), 1)
 
 
-def test_block_shuffled_each_chunk_of_whole_windows_is_read_once() -> None:
-    counted = Counted(64 * 50, 64)
-    source = WindowDataSource(counted.store, {0: 16})
-    dataset = MapDataset.source(source).block_shuffle(seed=1, window_blocks=4).batch(8)
-    got = np.concatenate(list(dataset.to_iter_dataset(options(64 * 8))))
-    assert sorted(got[:, 0].tolist()) == list(range(0, 64 * 50, 16))
-    assert counted.reads == dict.fromkeys(range(50), 1)
-
-
 def test_block_shuffled_a_chunk_that_windows_reach_into_is_read_for_two_blocks_at_most() -> None:
     counted = Counted(64 * 50, 64)
     source = WindowDataSource(counted.store, {0: 20}, {0: 9})
@@ -280,55 +163,7 @@ def test_block_shuffled_windows_longer_than_chunks_share_nearly_all_reads() -> N
     assert sum(counted.reads.values()) <= (24 + 2) * 20
 
 
-def test_windows_that_overlap_are_one_read() -> None:
-    counted = Counted(64 * 8, 64)
-    source = WindowDataSource(counted.store, {0: 100}, {0: 10})
-    wanted = np.array([7, 0, 3, 0])  # of rows 0 to 169
-    np.testing.assert_array_equal(source.read(wanted)[:, -1], wanted * 10 + 99)
-    assert counted.reads == {0: 1, 1: 1, 2: 1}
-
-
 # --- errors --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sizes", "strides", "error", "said"),
-    [
-        (16, None, ArgumentError, r"sizes must be a dict by dimension, .*\{0: 3\}, got 16"),
-        ({0: 16}, 16, ArgumentError, r"strides must be a dict by dimension, .* got 16"),
-        ({}, None, ArgumentError, r"the size of windows is not given; give sizes=\{0: \.\.\.\}"),
-        ({1: 3}, None, ArgumentError, r"no array has the dimension 1, they have \[0\]"),
-        (
-            {"time": 3},
-            None,
-            ArgumentError,
-            r"the dimension 'time', .* axes of the arrays have no names: .* dims=",
-        ),
-        ({0: 3}, {-2: 3}, ArgumentError, r"no array has the dimension -2"),
-        ({False: 3}, None, ArgumentError, r"sizes has the dimension False"),
-        ({0: 1.5}, None, ArgumentError, r"sizes\[0\] must be an integer, got 1.5"),
-        ({0: 3}, {0: True}, ArgumentError, r"strides\[0\] must be an integer, got True"),
-        ({0: 0}, None, SourceError, r"sizes\[0\] must be at least 1, got 0"),
-        ({0: 3}, {0: -1}, SourceError, r"strides\[0\] must be at least 1, got -1"),
-        (
-            {0: 1_001},
-            None,
-            SourceError,
-            r"window of 1,001 cells along axis 0 does not fit into 1,000",
-        ),
-    ],
-)
-def test_wrong_arguments(
-    tokens: Path, sizes: Any, strides: Any, error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error, match=rf"^WindowDataSource: .*{said}"):
-        WindowDataSource(tokens, sizes, strides)
-
-
-def test_integers_of_numpy_and_empty_strides(tokens: Path) -> None:
-    sizes: Any = {np.int64(0): np.int32(100)}
-    source = WindowDataSource(tokens, sizes, {})
-    assert len(source) == 10
 
 
 def test_stores_that_can_not_be(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import xarray
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from windrow import MapDataset
 from windrow.errors import RecordIndexError, SourceError
 from windrow.sources import WindowDataSource
@@ -102,9 +103,8 @@ def test_a_dict_of_one_mode_is_that_mode(tmp_path: Path) -> None:
     assert "; edge 0; " in one.fingerprint  # as in older states
 
 
-@pytest.mark.parametrize("direct", [True, False])
-@settings(deadline=None, max_examples=40)
-@given(data=st.data())
+@settings(deadline=None, max_examples=examples(60))
+@given(direct=st.booleans(), data=st.data())
 def test_any_two_modes_are_those_of_numpy(direct: bool, data: st.DataObject) -> None:
     lat, lon = (data.draw(st.sampled_from(MODES), name) for name in ("lat", "lon"))
     sizes = {name: data.draw(st.integers(1, 30), name) for name in ("lat", "lon")}

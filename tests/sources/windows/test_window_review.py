@@ -35,11 +35,6 @@ def in_memory(dtype: Any, shape: tuple[int, ...] = (10,)) -> Any:
     return ts.open(spec, create=True).result()
 
 
-def test_bounds_without_cells_are_refused(group: Path) -> None:
-    with pytest.raises(SourceError, match="leave none of the 6 cells along 'x', from 5 to 3"):
-        WindowDataSource(group, {"t": 2}, start={"x": 5}, stop={"x": 3})
-
-
 def test_what_does_not_move_need_not_hold_the_fill(group: Path) -> None:
     last = WindowDataSource(group, {"t": 3}, pad="constant", fill=np.nan)[3]
     assert np.isnan(last["a"]).all(axis=1).tolist() == [False, True, True]
@@ -111,13 +106,6 @@ def test_numbers_beyond_int64_are_refused(group: Path) -> None:
         Field("a", {"t": 2**61})
 
 
-def test_fields_say_which_argument_is_wrong() -> None:
-    with pytest.raises(SourceError, match=r"Field: sizes\['t'\] must be at least 1, got 0"):
-        Field("a", sizes={"t": 0})
-    offset: Any = np.array(3)
-    assert Field("a", {"t": offset}).offsets == {"t": 3}
-
-
 def test_blocks_of_too_many_chunks_are_refused_before_memory_is_taken() -> None:
     nothing = ts.virtual_chunked(
         lambda domain, array, options: None,
@@ -129,12 +117,6 @@ def test_blocks_of_too_many_chunks_are_refused_before_memory_is_taken() -> None:
     assert len(source) == 2**50 // 100
     with pytest.raises(PlanError, match="chunks, which are too many; give block="):
         MapDataset.source(source).block_shuffle(seed=1)
-
-
-def test_coordinates_must_be_names(group: Path) -> None:
-    for wanted in ("t", 3, [3]):
-        with pytest.raises(ArgumentError, match="coordinates must be True, False or a list"):
-            WindowDataSource(group / "a", {"t": 3}, coordinates=wanted)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("driver", ["file", "memory"])
@@ -160,16 +142,6 @@ def test_chunks_of_precomputed_volumes_are_sound(tmp_path: Path, driver: str) ->
         source = WindowDataSource(volume, {0: 2})
         report = windrow.verify(source, missing="error", progress=False)
         assert (report.ok, report.missing, report.untold) == (True, 0, report.chunks)
-
-
-def test_fingerprints_do_not_print_numbers_as_numpy_does(group: Path) -> None:
-    zarr.open_group(str(group))["h"].attrs.update(_FillValue=-9, scale_factor=0.5)
-    source = WindowDataSource(
-        group / "h", {"x": 2}, pad="constant", fill=np.float32(0.5), decode=True
-    )
-    assert "without [-9], * 0.5" in source.fingerprint
-    assert "constant 0.5" in source.fingerprint
-    assert "np." not in source.fingerprint
 
 
 @pytest.mark.parametrize("pad", [None, "edge"])

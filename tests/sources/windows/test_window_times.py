@@ -18,6 +18,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from windrow import MapDataset
 from windrow.errors import ArgumentError, MissingExtraError, SourceError
 from windrow.sources import Field, WindowDataSource
@@ -86,24 +87,6 @@ def test_a_descending_axis_and_times_stored_as_floats(tmp_path: Path) -> None:
     assert len(source(tmp_path / "days", ["-12h", "0h"])) == 28
 
 
-@pytest.mark.parametrize(("unit", "step"), [("seconds", 21_600), ("minutes", 360), ("hours", 6)])
-def test_short_integers_of_other_calendars(tmp_path: Path, unit: str, step: int) -> None:
-    times = (step * np.arange(40)).astype("i4")
-    weather = xarray.Dataset({"t": (("time",), np.arange(40.0))}, {"time": ("time", times)})
-    weather["time"].attrs.update(units=f"{unit} since 2000-02-27", calendar="noleap")
-    weather.to_zarr(tmp_path / "w", consolidated=False)
-    assert source(tmp_path / "w", ["-12h", "1D"])[0]["x"].tolist() == [0, 6]
-
-
-@pytest.mark.parametrize("calendar", ["noleap", "360_day"])
-def test_calendars_that_numpy_has_not(tmp_path: Path, calendar: str) -> None:
-    days = np.arange(40) / 4
-    weather = xarray.Dataset({"t": (("time",), np.arange(40.0))}, {"time": ("time", days)})
-    weather["time"].attrs.update(units="days since 2000-02-27", calendar=calendar)
-    weather.to_zarr(tmp_path / "w", consolidated=False)
-    assert source(tmp_path / "w", ["-12h", "1D"])[0]["x"].tolist() == [0, 6]
-
-
 def test_even_times_within_a_selection_are_enough(tmp_path: Path) -> None:
     stored(tmp_path / "w", gaps(30))
     first = {"time": slice("2019-03-01", "2019-03-02T05")}
@@ -159,13 +142,10 @@ def test_errors_say_where(tmp_path: Path) -> None:
         ("six hours", r"offsets\['time'\] is 'six hours', which is not a duration; write it as"),
         ("6 parsecs", "the unknown unit 'parsecs'"),
         ("1M", "months and years have no fixed length"),
-        (np.timedelta64(1, "M"), "no fixed length"),
         (np.timedelta64("NaT"), "is NaT"),
         ("99999999D", "longer than 292 years"),
-        ("0.3ns", "not a whole number of ns"),
         (["-6h", 0], "has cells and durations, .*; give one kind, such as '0h' in place of 0"),
         ([], "is empty"),
-        (1.5, "must be an integer, got 1.5"),
     ],
 )
 def test_what_is_not_a_duration(offsets: Any, message: str) -> None:
@@ -196,9 +176,8 @@ def test_windows_without_a_time_are_left_out(tmp_path: Path) -> None:
     assert len(without) == len([h for h in hours if 12 not in (h - 6, h, h + 3)])
 
 
-@pytest.mark.parametrize("direct", [True, False])
-@settings(deadline=None, max_examples=25)
-@given(data=st.data())
+@settings(deadline=None, max_examples=examples(50))
+@given(direct=st.booleans(), data=st.data())
 def test_matching_is_what_a_search_by_hand_finds(direct: bool, data: st.DataObject) -> None:
     hours = np.array(data.draw(st.lists(st.integers(0, 60), min_size=2, max_size=25, unique=True)))
     if data.draw(st.booleans(), "sorted"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 import warnings
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +10,12 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import xarray
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
-from windrow.errors import SourceError
-from windrow.sources import Field, WindowDataSource, ZarrDataSource
+from tests.hypothesis_profiles import examples
+from windrow.sources import Field, WindowDataSource
 
 STORE = Path(__file__).resolve().parents[3] / "examples/data/era5_uk_t2m_2019_03.zarr"
 HOURS = 121  # five days and an hour: chunks that divide a day leave a short one
@@ -39,7 +38,6 @@ LAYOUTS = [
     Layout("v2-time", 2, True, (24, 33, 49)),
     Layout("v2-space-packed", 2, False, (121, 8, 10), packed=True),
     Layout("v3-time-packed", 3, True, (1, 33, 49), packed=True),
-    Layout("v3-space", 3, False, (121, 11, 7)),
     Layout("v3-both-shards", 3, False, (12, 11, 49), shards=(48, 33, 49)),
 ]
 
@@ -107,17 +105,10 @@ def same(got: Any, expected: xarray.DataArray) -> None:
     np.testing.assert_array_equal(got, expected.values)
 
 
-def test_the_store_has_what_the_tests_are_about(written: Written) -> None:
-    raw = written.raw["t2m"]
-    assert raw.dtype == (np.int16 if written.layout.packed else np.float32)
-    assert int(np.isnan(written.decoded["t2m"].values).sum()) == len(MISSING)
-    assert written.decoded["run"].dtype.kind == "M"
-    assert written.decoded["station"].values[2] == "row 2, üü"
-
-
 # --- windows -------------------------------------------------------------------------------------
 
 
+@settings(max_examples=examples(50))
 @given(data=st.data())
 def test_grid_windows_by_names(written: Written, data: st.DataObject) -> None:
     field = written.raw["t2m"]
@@ -200,52 +191,6 @@ def test_single_labels_drop_their_axis(written: Written, method: Any) -> None:
     same(source[3]["t2m"], expected.isel(time=[3, 27]))
 
 
-def test_lists_of_labels_in_any_order(written: Written) -> None:
-    rows = {"latitude": [50.0, 58.0, 57.75]}
-    source = WindowDataSource(written.path, {"time": 2}, names=["t2m"], select=rows)
-    got = source[1]["t2m"]
-    same(got, written.raw["t2m"].sel(rows).isel(time=slice(2, 4)))
-
-
-def test_a_label_that_is_not_there(written: Written) -> None:
-    with pytest.raises(SourceError, match="latitude"):
-        WindowDataSource(written.path, {"time": 2}, names=["t2m"], select={"latitude": 54.3})
-    with pytest.raises(SourceError, match="time"):
-        WindowDataSource(
-            written.path, {"time": 2}, names=["t2m"], select={"time": slice("2020", "2021")}
-        )
-
-
-def test_a_mask_of_days(written: Written) -> None:
-    times = written.decoded["time"].values
-    mask = times.astype("M8[D]") != np.datetime64("2019-03-03")
-    fields = {"x": Field("t2m", {"time": [-3, 0]})}
-    source = WindowDataSource(written.path, fields=fields, anchors={"time": mask})
-    good = [t for t in range(3, HOURS) if mask[t] and mask[t - 3]]
-    assert len(source) == len(good)
-    got = source.read(np.arange(len(source)))["x"]
-    for k, t in enumerate(good):
-        same(got[k], written.raw["t2m"].isel(time=[t - 3, t]))
-
-
-@pytest.mark.parametrize("pad", ["constant", "edge", "reflect"])
-def test_patches_around_places(written: Written, pad: str) -> None:
-    centers = np.array([[0, 0, 0], [60, 16, 24], [120, 32, 48], [3, 31, 1]])
-    sizes = {"time": 3, "latitude": 9, "longitude": 4}
-    source = WindowDataSource(
-        written.path, sizes, centers=centers, pad=pad, names=["t2m"], decode=True, fill=-1
-    )
-    values = written.decoded["t2m"].values
-    margin = [(size, size) for size in sizes.values()]
-    options: dict[str, Any] = {"constant_values": -1} if pad == "constant" else {}
-    around = np.pad(values, margin, mode=pad, **options)  # type: ignore[call-overload]
-    got = source.read(np.arange(len(centers)))["t2m"]
-    for k, center in enumerate(centers):
-        first = [int(c) - size // 2 + size for c, size in zip(center, sizes.values(), strict=True)]
-        cells = tuple(slice(at, at + size) for at, size in zip(first, sizes.values(), strict=True))
-        np.testing.assert_array_equal(got[k], around[cells])
-
-
 def test_a_chain_over_windows(written: Written) -> None:
     fields = {"x": Field("t2m", {"time": [-6, 0]}), "y": Field("t2m", {"time": 6})}
     source = WindowDataSource(written.path, fields=fields, coordinates=["time"], decode=True)
@@ -260,33 +205,3 @@ def test_a_chain_over_windows(written: Written) -> None:
                 same(x, written.decoded["t2m"].sel(time=wanted))
                 same(y, written.decoded["t2m"].sel(time=np.ravel(times)[0]))
     np.testing.assert_array_equal(np.sort(seen), written.decoded["time"].values[6:-6])
-
-
-def test_a_source_travels_and_reads_the_same(written: Written) -> None:
-    fields = {"x": Field("t2m", {"time": [-6, 0]})}
-    source = WindowDataSource(written.path, fields=fields, coordinates=True, decode=True)
-    there = pickle.loads(pickle.dumps(source))
-    assert there.fingerprint == source.fingerprint
-    for name, values in source[7].items():
-        np.testing.assert_array_equal(there[7][name], values)
-
-
-# --- rows ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("direct", [None, False])
-def test_rows_of_one_array(written: Written, direct: bool | None) -> None:
-    source = ZarrDataSource(written.path / "t2m", direct=direct)
-    assert len(source) == HOURS
-    indices = np.array([120, 0, 7, 7, 60])
-    same(source.read(indices), written.raw["t2m"].isel(time=indices))
-
-
-def test_rows_of_chosen_arrays_of_the_group(written: Written) -> None:
-    source = ZarrDataSource(written.path, names=["height", "run"])
-    assert len(source) == 33
-    got = source.read(np.array([32, 5]))
-    same(got["height"], written.raw["height"].isel(latitude=[32, 5]))
-    options: dict[str, Any] = {"engine": "zarr", "consolidated": written.layout.consolidated}
-    numbers = xarray.load_dataset(written.path, decode_times=False, **options)
-    same(got["run"], numbers["run"].isel(latitude=[32, 5]))

@@ -25,7 +25,7 @@ from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:.*V3 specification")
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
 OLD = r"array '(a/b/)?(x|time)' in .* has shape \[11.*\] in its own metadata, and \[5.*\] in the consol"
-KINDS = [(2, "plain"), (3, "plain"), (3, "sharded"), (2, "filter")]
+KINDS = [(2, "plain"), (3, "sharded"), (2, "filter")]
 # In chunks of 2, the last row that counts lies in a chunk with one that does not.
 VALUES = np.arange(22.0).reshape(11, 2)
 DATES = np.arange("2020-01-01", "2020-01-12", dtype="M8[D]").astype("M8[ns]")
@@ -92,11 +92,8 @@ def test_rows_are_those_of_the_consolidated_metadata(
         np.testing.assert_array_equal(got[..., 0], VALUES[3:5].T)
 
 
-@FORMATS
-def test_commands_read_the_same_rows(
-    tmp_path: Path, zarr_format: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = store(tmp_path / "s.zarr", zarr_format)
+def test_commands_read_the_same_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = store(tmp_path / "s.zarr", 3)
     with pytest.warns(UserWarning, match=OLD):
         found = inspect(path)
     assert found.records == 5
@@ -172,11 +169,3 @@ def test_a_store_that_is_consolidated_again_has_grown(tmp_path: Path) -> None:
     again = iter(new[:5].to_iter_dataset())
     again.set_state(json.loads(json.dumps(old.get_state())))
     assert [row["x"].tolist() for row in again] == VALUES[1:5].tolist()
-
-
-def test_an_array_that_is_not_listed_yet_is_not_there(tmp_path: Path) -> None:
-    path = store(tmp_path / "s.zarr", 3)
-    zarr.create_array(path / "new", data=VALUES)
-    said = r"names has 'new', which is not there; there are .* if it is newer, consolidate again"
-    with pytest.raises(SourceError, match=said):
-        ZarrDataSource(path, names=["new"])

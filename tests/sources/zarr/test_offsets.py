@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from windrow.errors import ReadError
 from windrow.sources.chunks import ArrayPart, Span
-from windrow.sources.zarr import offsets as offsets_module
-from windrow.sources.zarr.offsets import Offsets, block_edges, values_per_block
+from windrow.sources.zarr.offsets import Offsets
 
 AnyArray = npt.NDArray[Any]
 
@@ -138,28 +137,6 @@ def test_any_records_have_numpys_offsets_and_no_chunk_is_read_twice(
     assert len(found) == len(set(found))
 
 
-def test_over_a_network_the_chunks_around_come_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets_module, "_REMOTE_BYTES", 3 * 2 * 8)
-    offsets = offsets_of(range(21), 2)  # 11 chunks, three by three
-    offsets.array.is_remote_source = True  # type: ignore[misc]
-    for records, calls in (
-        ([0, 7], [[0, 2, 4, 6, 8, 10, 20]]),
-        ([3, 10], []),
-        ([18], [[18]]),
-        ([13], [[12, 14, 16]]),
-    ):
-        before = len(read_by(offsets))
-        assert offsets.starts(np.array(records)).tolist() == records
-        assert read_by(offsets)[before:] == calls
-
-
-def test_blocks_are_some_chunks() -> None:
-    assert values_per_block(4096, 2) == 64 * 4096
-    assert values_per_block(1 << 16, 2) == 8 << 16
-    assert values_per_block(1 << 20, 1) == 4 << 20
-    assert block_edges(stored("values", np.zeros(70, "u1"), 1, 6).part).tolist() == [-6, 58]
-
-
 @pytest.mark.parametrize(
     ("bounds", "message"),
     [
@@ -183,40 +160,11 @@ def test_damage_is_noticed_with_the_chunks_beside_it(bounds: list[int], message:
         offsets_of(bounds, 2, values=6).all()
 
 
-def test_offsets_that_no_values_have_are_refused_alone() -> None:
-    negative = offsets_of([0, 1, -3, -2, 5, 6, 6, 6], 2, values=6)
-    with pytest.raises(ReadError, match=r"offset 2 is -3, and must be at least 0"):
-        negative.lengths(np.array([2]))
-    large = offsets_of([0, 1, 3, 9, 5, 6, 6, 6], 2, values=6)
-    with pytest.raises(ReadError, match=r"offset 3 is 9, and there are 6 values"):
-        large.lengths(np.array([2]))
-    # Of other values: noticed with the first record, wherever the damage is.
-    other = offsets_of([0, 1, 3, 4, 5, 6], 2, values=9)
-    for record in (0, 0, 2):  # again, too
-        with pytest.raises(ReadError, match=r"the last one is 6, and there are 9 values"):
-            other.starts(np.array([record]))
-
-
-def test_a_failed_read_is_tried_again() -> None:
-    offsets = offsets_of([0, 1, 3, 9, 5, 6], 2, values=6)
-    for _ in range(2):
-        with pytest.raises(ReadError, match="less than 9 before it"):
-            offsets.starts(np.array([3]))
-    offsets.part.reader.rows[3] = 4  # type: ignore[attr-defined]
-    assert offsets.starts(np.array([3])).tolist() == [4]
-
-
 # --- the index -----------------------------------------------------------------------------------
 
 LENGTHS = [3, 0, 7, 1, 1, 20, 0, 2, 5, 5, 6, 2, 9, 4]  # 65 values: nine blocks
 BOUNDS = bounds_of(LENGTHS)
 RIGHT = right_index(BOUNDS)
-
-
-def test_with_an_index_blocks_need_no_offsets() -> None:
-    offsets = offsets_of(BOUNDS, 2, index=RIGHT)
-    assert offsets.block_starts().tolist() == RIGHT
-    assert read_by(offsets) == []
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 5, 8])
@@ -225,17 +173,6 @@ def test_blocks_that_were_appended_are_found_from_the_offsets_after_them(blocks:
     assert offsets.block_starts().tolist() == RIGHT
     first = RIGHT[blocks - 1] if blocks else 0
     assert read_by(offsets) == [list(range(first - first % 2, len(BOUNDS), 2))]
-
-
-def test_an_index_of_values_that_are_gone_keeps_its_first_blocks() -> None:
-    bounds = BOUNDS[:9]
-    index = right_index(BOUNDS)[: len(right_index(bounds)) + 1]
-    assert offsets_of(bounds, 2, index=index[:-1]).block_starts().tolist() == right_index(bounds)
-
-
-def test_an_index_of_blocks_of_another_size_is_left_alone() -> None:
-    offsets = offsets_of(BOUNDS, 2, index=[0, 1, 2], block=4)
-    assert offsets.block_starts().tolist() == RIGHT
 
 
 def wrong_indexes() -> list[tuple[int, list[int]]]:

@@ -15,7 +15,6 @@ import windrow
 from windrow import MapDataset
 from windrow.errors import ArgumentError, ReadError, SourceError, StateError
 from windrow.sources import Field, WindowDataSource, ZarrDataSource
-from windrow.sources.zarr.zarr_python import PythonArray
 
 icechunk: Any = pytest.importorskip("icechunk", reason="needs icechunk")
 VALUES = np.arange(200, dtype="f4").reshape(40, 5)
@@ -189,25 +188,3 @@ def test_only_what_is_wrong_with_a_chunk_makes_bad_records(
             dataset[30]
     else:
         assert dataset[30] is None
-
-
-@pytest.mark.parametrize(("size_bytes", "is_bad"), [(2**10, False), (2**50, True)])
-def test_a_size_that_no_chunk_has_is_damage(
-    size_bytes: int, is_bad: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    weather().to_zarr(tmp_path / "a", consolidated=False)
-    store = Failing(zarr.storage.LocalStore(tmp_path / "a", read_only=True))
-    dataset = MapDataset.source(ZarrDataSource(store, names=["t"])).on_bad("skip")
-    with pytest.raises(MemoryError) as caught:
-        np.empty(2**62, np.uint8)
-    caught.value.shape = (size_bytes,)  # type: ignore[attr-defined]
-
-    def decoded(*_: Any) -> Any:
-        raise caught.value
-
-    monkeypatch.setattr(PythonArray, "_values", decoded)
-    if is_bad:
-        assert dataset[30] is None
-    else:
-        with pytest.raises(ReadError, match="The reason is the machine"):
-            dataset[30]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +153,6 @@ def test_a_restored_stream_yields_the_rest(some: Any, order: str, at: int) -> No
     check(list(second), whole[at:])
 
 
-def test_functions_in_workers_get_the_rows(some: Any) -> None:
-    rows, source = some
-    dataset = MapDataset.source(source).shuffle(seed=3).map(np.sort)
-    options = windrow.MultiprocessingOptions(num_workers=2)
-    check(list(dataset.mp_prefetch(options)), list(dataset))
-    assert sum(map(len, rows)) == sum(map(len, list(dataset)))
-
-
 def test_elements_are_their_own_and_may_be_changed(some: Any) -> None:
     rows, source = some
     dataset = MapDataset.source(source)
@@ -175,21 +166,6 @@ def test_elements_are_their_own_and_may_be_changed(some: Any) -> None:
         return row
 
     check(list(dataset.map(spoil).repeat(2)), [row + 1 for row in rows] * 2)
-
-
-@pytest.mark.parametrize("scatters", [True, False])
-def test_each_chunk_is_decoded_once_in_a_block_shuffle(tmp_path: Path, scatters: bool) -> None:
-    rows = rows_of(np.random.default_rng(0).integers(0, 99, 3_000).tolist())
-    write(tmp_path, rows, chunk=500)
-    dataset = MapDataset.source(RaggedDataSource(tmp_path)).block_shuffle(seed=0, window_blocks=2)
-    options = ReadOptions(resident_bytes=200_000 if scatters else 10_000_000)
-    with dataset.to_iter_dataset(options).__iter__() as iterator:
-        found = list(iterator)
-        reads = iterator.stats().sources[0].reads.high
-    assert sum(map(len, found)) == sum(map(len, rows))
-    chunks = -(-sum(map(len, rows)) // 500)
-    # A chunk at the border of two blocks is in two windows.
-    assert chunks <= reads <= 1.15 * chunks
 
 
 def test_batches_of_rows_of_one_length_are_stacked_and_others_refused(tmp_path: Path) -> None:
@@ -334,20 +310,6 @@ def test_damaged_offsets_are_refused(offsets: list[int], message: str) -> None:
         list(MapDataset.source(source))
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"offsets": np.array([0.0, 5.0])}, r"offsets must be integers .* got float64 \[2\]"),
-        ({"offsets": np.zeros((2, 2), int)}, r"offsets must be integers .* got int64 \[2, 2\]"),
-        ({"offsets": np.zeros(0, int)}, r"one more than records, got int64 \[0\]"),
-    ],
-)
-def test_offsets_of_another_kind_are_refused(arrays: dict[str, AnyArray], message: str) -> None:
-    found = {"values": np.arange(5), **arrays}
-    with pytest.raises(SourceError, match=message):
-        RaggedDataSource({name: ts.array(array) for name, array in found.items()})
-
-
 def test_wrong_arguments_are_refused(folder: Path) -> None:
     with pytest.raises(ArgumentError, match=r"text must be 'bytes', 'str' or None, got 'utf8'"):
         RaggedDataSource(folder, text="utf8")  # type: ignore[arg-type]
@@ -371,10 +333,6 @@ def test_no_records_and_empty_records(tmp_path: Path) -> None:
 
 
 # --- verify, inspect -----------------------------------------------------------------------------
-
-
-def chunk_files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted((folder / "c").iterdir()) if path.is_file())
 
 
 def test_verify_names_the_records_of_a_bad_chunk(tmp_path: Path) -> None:
@@ -405,24 +363,6 @@ def test_a_bad_chunk_fails_the_records_that_lie_in_it(tmp_path: Path) -> None:
 
 
 # --- the column ----------------------------------------------------------------------------------
-
-
-@settings(max_examples=50)
-@given(record_lengths, st.data())
-def test_a_column_is_the_list_of_its_rows(lengths: list[int], data: st.DataObject) -> None:
-    shape = data.draw(st.sampled_from([(), (300,)]))  # small items and large ones
-    rows = rows_of(lengths, "i4", shape)
-    column = RaggedColumn(np.concatenate(rows), np.cumsum([0, *lengths]))
-    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(rows))] * 2)))
-    step = data.draw(st.sampled_from([1, 2, -1]))
-    check(column[start:stop:step], rows[start:stop:step])
-    at = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=9))
-    check(column[np.array(at, np.int64)], [rows[i] for i in at])
-    check(pickle.loads(pickle.dumps(column[start:stop])), rows[start:stop])
-    assert column[start:stop].values.size == sum(row.size for row in rows[start:stop])
-    assert [row.tolist() for row in column] == [column[i].tolist() for i in range(len(rows))]
-    for part in itertools.pairwise(sorted({0, start, stop, len(rows)})):
-        check(column[slice(*part)], rows[slice(*part)])
 
 
 def test_an_array_of_your_own_is_no_index(tmp_path: Path) -> None:

@@ -26,8 +26,6 @@ import xarray as xr
 import zarr
 import zarr.codecs.numcodecs as v3
 import zstandard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.zarr_layouts import DIRECTLY
 from windrow import MapDataset, verify
@@ -41,6 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # zarr-python warns writers o
 INTEGERS = np.arange(1, 145, dtype="i4").reshape(36, 4)
 FLOATS = INTEGERS.astype("f8")
 TIMES = INTEGERS.astype("M8[h]")
+WORDS = np.array(["a", "bb", "ccc"])[INTEGERS % 3]
 V2: dict[str, tuple[AnyArray, dict[str, Any], str]] = {
     "delta": (INTEGERS, {"filters": [numcodecs.Delta(dtype="i4")]}, "filter 'delta'"),
     "fixed scale": (
@@ -64,6 +63,11 @@ V2: dict[str, tuple[AnyArray, dict[str, Any], str]] = {
     "U": (INTEGERS.astype("U5"), {}, r"dtype '<U5'"),
     "times": (TIMES.astype("M8[ns]"), {}, r"dtype '<M8\[ns\]'"),
     "durations": (INTEGERS.astype("m8[s]"), {}, r"dtype '<m8\[s\]'"),
+    "categories": (
+        WORDS,
+        {"filters": [numcodecs.Categorize(["a", "bb", "ccc"], dtype="<U3")]},
+        "filter 'categorize'",
+    ),
 }
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # these codecs warn who makes them
@@ -146,39 +150,12 @@ def test_boxes(tmp_path: Path, version: Any) -> None:
     assert array.missing_value == (3 if version == 2 else None)
 
 
-@settings(deadline=None, max_examples=20)
-@given(data=st.data())
-def test_any_indices(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
-    rows = data.draw(st.integers(0, 12))
-    chunk = data.draw(st.integers(1, 14))
-    values = np.arange(rows * 2, dtype="i8").reshape(rows, 2)
-    path = write(
-        tmp_path_factory.mktemp("a") / "a",
-        2,
-        values,
-        chunks=(chunk, 2),
-        filters=[numcodecs.Delta(dtype="i8")],
-    )
-    wanted = np.array(
-        data.draw(st.lists(st.integers(0, rows - 1), max_size=20) if rows else st.just([])),
-        np.int64,
-    )
-    np.testing.assert_array_equal(ZarrDataSource(path).read(wanted), values[wanted])
-
-
 def test_settings_that_tensorstore_does_not_take(tmp_path: Path) -> None:
     codec = numcodecs.Zstd(level=1, checksum=True)
     path = write(tmp_path / "a", 2, INTEGERS, compressors=codec)
     source = ZarrDataSource(path, direct=False)
     np.testing.assert_array_equal(source.read(np.array([35, 2])), INTEGERS[[35, 2]])
     assert repr(source).endswith("read by zarr-python (TensorStore cannot open it))")
-
-
-def test_categories(tmp_path: Path) -> None:
-    words = np.array([["a", "bb"], ["bb", "ccc"], ["a", "a"]], "<U3")
-    codec = numcodecs.Categorize(["a", "bb", "ccc"], dtype="<U3")
-    path = write(tmp_path / "a", 2, words, chunks=(2, 2), filters=[codec])
-    np.testing.assert_array_equal(ZarrDataSource(path).read(np.array([2, 1])), words[[2, 1]])
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -243,47 +220,32 @@ def test_chunks_that_are_missing_damaged_or_gone(tmp_path: Path) -> None:
         lazy[0]
 
 
-@pytest.mark.parametrize(("version", "values", "layout", "why"), CASES, ids=IDS)
-@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize(
+    ("version", "values", "layout", "why"),
+    [(2, *V2["delta"]), (2, *V2["U"]), *((3, *V3[name]) for name in ("delta", "sharded", "times"))],
+)
 @pytest.mark.parametrize("zipped", [False, True])
 def test_verifying_sees_chunks_that_are_missing(
-    tmp_path: Path,
-    version: int,
-    values: AnyArray,
-    layout: dict[str, Any],
-    why: str,
-    windows: bool,
-    zipped: bool,
+    tmp_path: Path, version: int, values: AnyArray, layout: dict[str, Any], why: str, zipped: bool
 ) -> None:
     # A chunk of fill values alone is stored all the same.
     values = values.copy()
     values[:20] = np.zeros((), values.dtype)
     path = write(tmp_path / "a", version, values, config={"write_empty_chunks": True}, **layout)
-    place: Any = path
-    direct = False if "one name" in why else None
-
-    def source() -> ZarrDataSource | WindowDataSource:
-        if not windows:
-            return ZarrDataSource(place, direct=direct)
-        dims = ("a", "b") if "one name" in why else None
-        return WindowDataSource(place, sizes={0: 3}, strides={0: 1}, dims=dims, direct=direct)
 
     def reported(missing: Any) -> Any:
-        nonlocal place
+        place: Any = path
         if zipped:
             place = f"file://{shutil.make_archive(str(tmp_path / missing), 'zip', path)}|zip:"
-        return verify(source(), progress=False, missing=missing)
+        return verify(ZarrDataSource(place), progress=False, missing=missing)
 
     whole = reported("error")
-    assert whole.ok
-    assert (whole.missing, whole.untold) == (0, 0)
+    assert (whole.ok, whole.missing, whole.untold) == (True, 0, 0)
     assert whole.decoded_bytes == values.nbytes
     sharded = "shards" in layout
     file = path / ("2.0" if version == 2 else "c/1/0" if sharded else "c/2/0")
     file.unlink()
     lost = (2 if sharded else 1) * (whole.chunks // 4)
-    if layout.get("chunks") == (10, 3):
-        lost = 1
     report = reported("fill")
     assert (report.ok, report.missing, report.untold) == (True, lost, 0)
     report = reported("error")
@@ -291,13 +253,13 @@ def test_verifying_sees_chunks_that_are_missing(
     assert report.bad[0].error.startswith("it is not stored")
     assert {bad.file for bad in report.bad} == {None if zipped else str(file)}
     first, stop = report.bad[0].first_record, report.bad[-1].stop_record
-    assert first == (18 if windows else 20)
-    assert stop == min(len(source()), 36 if sharded else 30)
+    assert (first, stop) == (20, 36 if sharded else 30)
 
 
-@pytest.mark.parametrize("location", ["start", "end"])
-@pytest.mark.parametrize("checksum", [False, True])
-@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize(
+    ("location", "checksum", "zipped"),
+    [("start", False, False), ("start", True, True), ("end", False, True), ("end", True, False)],
+)
 def test_verifying_sees_missing_chunks_of_shards(
     tmp_path: Path, location: Any, checksum: bool, zipped: bool
 ) -> None:
@@ -346,7 +308,7 @@ def test_verifying_reports_damage(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("dtype", ["i4", "f8", "?", "U5", "S3", "M8[ns]"])
+@pytest.mark.parametrize("dtype", ["f8", "?", "U5", "M8[ns]"])
 def test_arrays_of_v2_without_a_fill_value(tmp_path: Path, dtype: str) -> None:
     values = INTEGERS.astype(dtype)
     path = write(tmp_path / "a", 2, values, filters=[numcodecs.Shuffle(4)])
@@ -387,13 +349,10 @@ class Touch:
     ("changed", "why"),
     [
         ({"dtype": "|O", "filters": [{"id": "pickle"}]}, "filter 'pickle'"),
-        ({"filters": [{"id": "pickle", "protocol": 5}]}, "filter 'pickle'"),
         ({"compressor": {"id": "pickle"}}, "compressor 'pickle'"),
         ({"dtype": "|O", "filters": [{"id": "json2"}]}, "filter 'json2'"),
-        ({"dtype": "|O", "filters": [{"id": "msgpack2"}]}, "filter 'msgpack2'"),
         ({"dtype": "|O", "filters": [{"id": "delta", "dtype": "i4"}]}, "any length"),
         ({"filters": [{"id": "delta", "dtype": "O"}]}, "with dtype 'O'"),
-        ({"filters": [{"id": "delta", "dtype": ["i4"]}]}, "with dtype"),
         ({"filters": [{"id": "astype", "encode_dtype": "|O", "decode_dtype": "i4"}]}, "encode_dty"),
         ({"filters": [{"id": "zlib"}, {"id": "delta", "dtype": "f8"}]}, "compressed twice"),
         ({"filters": [{"id": "zlib"}]}, "compressed twice"),
@@ -401,7 +360,6 @@ class Touch:
         ({"compressor": {"id": "lzma", "format": 3}}, "'lzma' with format 3"),
         ({"filters": [{"id": "os.system"}]}, "filter 'os.system'"),
         ({"filters": ["delta"]}, "is not read"),
-        ({"filters": [3]}, "filter 3"),
         ({"filters": [{"id": "delta", "odd": 3}]}, "zarr-python says"),
         ({"filters": [{"id": "delta", "dtype": "i4"}], "dtype": [["a", "<i4"]]}, "dtype"),
     ],
@@ -447,8 +405,7 @@ def packed(codec: str, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", ["zlib", "gzip", "bz2", "lzma", "zstd"])
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize(("version", "zipped"), [(2, False), (3, True)])
 def test_chunks_that_decompress_to_far_more(
     tmp_path: Path, codec: str, version: Any, zipped: bool
 ) -> None:
@@ -468,7 +425,7 @@ def test_chunks_that_decompress_to_far_more(
 
 
 @pytest.mark.parametrize("location", ["start", "end"])
-@pytest.mark.parametrize("shard", [10, 20, 40])
+@pytest.mark.parametrize("shard", [10, 40])
 def test_chunks_of_shards_that_decompress_to_far_more(
     tmp_path: Path, shard: int, location: Any
 ) -> None:

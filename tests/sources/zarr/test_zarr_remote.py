@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,11 @@ import fsspec
 import numpy as np
 import pytest
 import tensorstore as ts
-import xarray
 import zarr
 
 from tests.far_arrays import (
     AnyArray,
     in_memory,
-    objects,
     put_all,
     values,
     write,
@@ -29,18 +26,14 @@ from tests.far_arrays import (
 )
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
-from windrow import MapDataset, ReadOptions
-from windrow.core.redaction import Redaction
+from windrow import MapDataset
 from windrow.errors import (
     ArgumentError,
     MissingExtraError,
     NotFoundError,
     SourceError,
-    WindrowError,
 )
-from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
-from windrow.sources.remote.fetcher import Fetcher
-from windrow.sources.remote.file_systems import FileSystems
+from windrow.sources import RemoteOptions, ZarrDataSource
 from windrow.sources.remote.paths import joined
 from windrow.sources.zarr import urls
 from windrow.sources.zarr.stores import Access
@@ -80,74 +73,43 @@ def server(folder: Path) -> Iterator[RangeServer]:
 # --- which library ---------------------------------------------------------------------------------
 
 
+BUCKET = {"bucket": "bucket", "path": "a"}
+BASIC = ["Authorization: Basic dXNlcjpwQHNz"]
+
+
 @pytest.mark.parametrize(
     ("url", "options", "expected"),
     [
-        ("http://h/a", {}, {"driver": "http", "base_url": "http://h", "path": "/a"}),
         (
-            "https://h/a?sig=1",
-            {"headers": {"A": "b"}, "block_size": 1},
-            {"driver": "http", "base_url": "https://h?sig=1", "path": "/a", "headers": ["A: b"]},
-        ),
-        (
-            "http://user:p%40ss@h:1/a",
-            {"client_kwargs": {"headers": {"A": "b"}}},
+            "https://user:p%40ss@h/a?sig=1",
+            {"client_kwargs": {"headers": {"A": "b"}}, "block_size": 1},
             {
                 "driver": "http",
-                "base_url": "http://h:1",
+                "base_url": "https://h?sig=1",
                 "path": "/a",
-                "headers": ["A: b", "Authorization: Basic dXNlcjpwQHNz"],
+                "headers": ["A: b", *BASIC],
             },
         ),
         (
             "http://h/a",
             {"client_kwargs": {"auth": ("user", "p@ss", "latin1")}},
-            {
-                "driver": "http",
-                "base_url": "http://h",
-                "path": "/a",
-                "headers": ["Authorization: Basic dXNlcjpwQHNz"],
-            },
+            {"driver": "http", "base_url": "http://h", "path": "/a", "headers": BASIC},
         ),
-        ("s3://bucket/a", {}, {"driver": "s3", "bucket": "bucket", "path": "a"}),
         (
             "s3a://bucket/a",
+            {"profile": "p", "client_kwargs": {"endpoint_url": "http://h", "region_name": "r"}},
             {
-                "anon": True,
-                "client_kwargs": {"endpoint_url": "http://h", "region_name": "r"},
-                "requester_pays": True,
-            },
-            {
+                **BUCKET,
                 "driver": "s3",
-                "bucket": "bucket",
-                "path": "a",
                 "endpoint": "http://h",
                 "aws_region": "r",
-                "aws_credentials": {"type": "anonymous"},
-                "requester_pays": True,
-            },
-        ),
-        (
-            "s3://bucket/a",
-            {"profile": "p", "endpoint_url": "http://h", "use_ssl": True},
-            {
-                "driver": "s3",
-                "bucket": "bucket",
-                "path": "a",
-                "endpoint": "http://h",
                 "aws_credentials": {"type": "profile", "profile": "p"},
             },
         ),
-        ("gcs://bucket/a", {"token": "anon"}, {"driver": "gcs", "bucket": "bucket", "path": "a"}),
         (
             "gs://bucket/a",
             {"project": "p", "requester_pays": True},
-            {
-                "driver": "gcs",
-                "bucket": "bucket",
-                "path": "a",
-                "gcs_user_project": {"project_id": "p"},
-            },
+            {**BUCKET, "driver": "gcs", "gcs_user_project": {"project_id": "p"}},
         ),
     ],
 )
@@ -167,17 +129,9 @@ def test_what_tensorstore_is_told(
     [
         ("memory://a", {}, "fsspec protocol 'memory'"),
         ("zip://a::s3://bucket/a.zip", {}, "fsspec protocol 'zip'"),
-        ("simplecache::http://h/a", {}, "fsspec protocol 'simplecache'"),
-        ("sftp://h/a", {}, "fsspec protocol 'sftp'"),
         ("s3://bucket/a", {"key": "k", "secret": "s"}, "TensorStore has no storage option 'key'"),
         ("s3://bucket/a", {"use_ssl": False}, "TensorStore has no storage option 'use_ssl'"),
-        (
-            "s3://bucket/a",
-            {"client_kwargs": 1},
-            "TensorStore has no storage option 'client_kwargs'",
-        ),
         ("http://h/a", {"client_kwargs": {"x": 1}}, "TensorStore has no storage option 'x'"),
-        ("http://h/a", {"auth": "x"}, "TensorStore has no storage option 'auth'"),
         ("gs://bucket/a", {"token": "t.json"}, "TensorStore has no storage option 'token'"),
         (
             "gs://bucket/a",
@@ -192,46 +146,12 @@ def test_what_fsspec_reads(url: str, options: dict[str, Any], why: str) -> None:
     assert way.why == why
 
 
-@pytest.mark.parametrize(
-    ("url", "extra"), [("s3://b/a", "s3"), ("gcs://b/a", "gcs"), ("http://h/a", "http")]
-)
-def test_an_option_that_needs_an_extra_is_named(
-    url: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(urls, "has_file_system", lambda url: False)
-    named = r"option 'anonn', which is not one of TensorStore's \(\w+, .*\), needs"
-    with pytest.raises(MissingExtraError, match=rf"source: reading {url} .*{named} .*\[{extra}\]"):
-        route_of("source", url, {"anonn": True})
-
-
-def test_a_store_without_network_and_a_missing_profile_say_what_to_check() -> None:
-    quick = RemoteOptions(retries=0)
-    with pytest.raises(WindrowError, match=r"CURL error.*; check the network and the host's name;"):
-        ZarrDataSource("http://127.0.0.1:1/a.zarr", remote=quick)
-    with pytest.raises(WindrowError, match=r"\.aws/credentials\) have no profile 'absent' with"):
-        ZarrDataSource("s3://bucket/a.zarr", storage_options={"profile": "absent"}, remote=quick)
-
-
-def test_the_region_is_taken_alike_by_all_sources() -> None:
-    redaction = Redaction({})
-    options = {"region_name": "eu-west-1", "client_kwargs": {"verify": False}}
-    opened = FileSystems("Tests", options, RemoteOptions(), redaction=redaction)
-    transport, _ = opened.open("s3://bucket/a")
-    assert transport._fs.client_kwargs == {"region_name": "eu-west-1", "verify": False}
-    with pytest.raises(ArgumentError, match=r"'anonn'\] is not an option .* profile, region_name"):
-        Fetcher("Tests", {"anonn": True}, RemoteOptions(retries=0)).tails(["s3://bucket/a"], 1)
-
-
 def test_adapters_of_tensorstore() -> None:
     way = route_of("source", "s3://bucket/a.zip|zip:in/", {"anon": True})
     base = {"driver": "s3", "bucket": "bucket", "path": "a.zip"}
     anonymous = {**base, "aws_credentials": {"type": "anonymous"}}
     assert way.spec == {"driver": "zip", "base": anonymous, "path": "in/"}
     assert not way.is_array
-    way = route_of("source", "http://h/a/|zarr3:", {"headers": {"A": "b"}})
-    assert way.is_array
-    assert way.spec is not None
-    assert way.spec["kvstore"]["headers"] == ["A: b"]
     with pytest.raises(
         ArgumentError, match=r"no setting for the storage option 'key'; leave it out"
     ):
@@ -279,19 +199,6 @@ def test_through_fsspec(folder: Path, data: AnyArray, name: str) -> None:
     np.testing.assert_array_equal(np.concatenate(got), data)
 
 
-def test_zip_files_and_chains(folder: Path, data: AnyArray, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
-        for key, raw in objects(folder / "listed").items():
-            file.writestr(f"in/{key}", raw)
-    with RangeServer(tmp_path) as server:
-        for base in (f"file://{tmp_path}/a.zip", server.url("a.zip")):
-            source = ZarrDataSource(f"zip://in::{base}")
-            assert "read by zarr-python (fsspec protocol 'zip')" in repr(source)
-            found = source.read(ORDER)
-            np.testing.assert_array_equal(found["a"], data[ORDER])
-            np.testing.assert_array_equal(found["deep"]["b"], -data[ORDER])
-
-
 def test_groups(server: RangeServer, data: AnyArray, folder: Path) -> None:
     whole = ZarrDataSource(server.url("group"))
     np.testing.assert_array_equal(whole.read(ORDER)["deep"]["b"], -data[ORDER])
@@ -310,45 +217,10 @@ def test_groups(server: RangeServer, data: AnyArray, folder: Path) -> None:
     np.testing.assert_array_equal(through.read(ORDER)["deep"]["b"], -data[ORDER])
 
 
-def test_windows_and_labels(tmp_path: Path) -> None:
-    grid = np.arange(24 * 4 * 6, dtype="f4").reshape(24, 4, 6) + 1
-    times = np.arange("2020-01-01", "2020-01-25", dtype="M8[D]").astype("M8[ns]")
-    coords = {"time": times, "lat": np.linspace(0, 3, 4), "lon": np.linspace(0, 5, 6)}
-    dataset = xarray.Dataset(
-        {"t": (("time", "lat", "lon"), grid), "u": (("time", "lat", "lon"), -grid)}, coords
-    )
-    dataset.to_zarr(tmp_path / "w", zarr_format=3, encoding={"t": {"chunks": (5, 2, 6)}})
-    with RangeServer(tmp_path) as server:
-        for url in (server.url("w"), in_memory(tmp_path / "w", "far/w")):
-            source = WindowDataSource(
-                url,
-                {"time": 3, "lat": 2},
-                {"time": 1},
-                select={"time": slice("2020-01-05", None)},
-                coordinates=True,
-            )
-            found, near = (
-                source[7],
-                WindowDataSource(
-                    tmp_path / "w",
-                    {"time": 3, "lat": 2},
-                    {"time": 1},
-                    select={"time": slice("2020-01-05", None)},
-                    coordinates=True,
-                )[7],
-            )
-            assert found.keys() == near.keys() == {"t", "u", "time", "lat", "lon"}
-            for key, value in near.items():
-                np.testing.assert_array_equal(found[key], value)
-            wanted = np.arange(len(source))
-            np.testing.assert_array_equal(source.read(wanted)["t"][7], near["t"])
-            assert source.is_remote_source
-            assert source.stats()["requests"] > 0
-
-
 # --- S3 --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.jobs
 def test_s3(folder: Path, data: AnyArray, monkeypatch: pytest.MonkeyPatch) -> None:
     with ObjectStore() as store:
         put_all(folder / "shard", lambda key, raw: store.put(f"shard/{key}", raw))
@@ -419,34 +291,7 @@ def test_reads_through_fsspec_are_side_by_side(tmp_path: Path) -> None:
         assert counts.body_bytes <= data.nbytes + 4096
 
 
-def test_limit_of_requests(tmp_path: Path) -> None:
-    write(tmp_path / "a", values(64, 4), (2, 4))
-    with RangeServer(tmp_path, latency_s=0.01) as server:
-        source = ZarrDataSource(server.url("a"), remote=RemoteOptions(max_requests=3))
-        server.gather(3)
-        source.read(np.arange(64))
-        assert server.counts().most_in_flight == 3
-
-
 # --- settings and secrets --------------------------------------------------------------------------
-
-
-def test_wrong_settings(server: RangeServer) -> None:
-    with pytest.raises(ArgumentError, match="storage_options must be a dict with string keys"):
-        ZarrDataSource(server.url("plain"), storage_options=[1])  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"remote must be a windrow\.sources\.RemoteOptions"):
-        WindowDataSource(server.url("plain"), {0: 2}, remote=3)  # type: ignore[arg-type]
-
-
-def test_formats_that_fsspec_does_not_read(tmp_path: Path) -> None:
-    ts.open(
-        {"driver": "n5", "kvstore": {"driver": "file", "path": f"{tmp_path}/n5/"}},
-        create=True,
-        dtype=ts.uint8,
-        shape=[4, 4],
-    ).result()
-    with pytest.raises(SourceError, match="only TensorStore reads its format"):
-        ZarrDataSource(in_memory(tmp_path / "n5", "far/n5"))
 
 
 def test_credentials_are_sent_and_never_shown(folder: Path, data: AnyArray) -> None:
@@ -497,13 +342,6 @@ def test_another_process_opens_again(folder: Path, data: AnyArray, name: str) ->
         again = pickle.loads(pickle.dumps(source))
         assert again.stats()["requests"] == 0  # opened when it is read
         np.testing.assert_array_equal(again.read(ORDER), data[ORDER])
-
-
-def test_workers_read_the_same_stream(server: RangeServer) -> None:
-    chain = MapDataset.source(ZarrDataSource(server.url("shard"))).block_shuffle(seed=2).batch(5)
-    here = [batch.tobytes() for batch in chain.to_iter_dataset()]
-    ahead = chain.to_iter_dataset(ReadOptions(num_threads=0))
-    assert [batch.tobytes() for batch in ahead] == here
 
 
 def test_nothing_is_there(server: RangeServer) -> None:

@@ -89,35 +89,7 @@ def test_groups_in_groups(folder: Path, data: AnyArray, tmp_path: Path, version:
     assert verify(ZarrDataSource(memory)).chunks == 30
 
 
-def test_names_that_are_not_there(server: RangeServer) -> None:
-    url = server.url("group3")
-    with pytest.raises(
-        SourceError, match=r"names has 'deep/x', and the group .*/group3/, which .* holds no"
-    ):
-        ZarrDataSource(url, names=["deep/x"])
-    with pytest.raises(SourceError, match=r"names has 'deep/x', 'y', and the group .* holds no"):
-        ZarrDataSource(url, names=["deep/x", "y"])
-    with pytest.raises(SourceError, match=r"names has 'deep/er/x', which is not there"):
-        ZarrDataSource(url, names=["a", "deep/er/x"])
-
-
-def test_near_and_far_in_one_source(server: RangeServer, folder: Path, data: AnyArray) -> None:
-    arrays = {
-        "near": folder / "plain",
-        "far": server.url("old"),
-        "more": {"m": in_memory(folder / "plain", "mixed/plain"), "f": server.url("filter")},
-    }
-    source = ZarrDataSource(arrays)
-    chain = MapDataset.source(source).shuffle(seed=4).batch(5)
-    order = np.concatenate(list(MapDataset.range(37).shuffle(seed=4).batch(5)))
-    batches = list(chain.to_iter_dataset())
-    for part in (lambda b: b["near"], lambda b: b["far"], lambda b: b["more"]["f"]):
-        np.testing.assert_array_equal(np.concatenate(list(map(part, batches))), data[order])
-    assert source.is_remote_source
-    again = pickle.loads(pickle.dumps(source)).read(np.arange(37))
-    np.testing.assert_array_equal(again["more"]["m"], data)
-
-
+@pytest.mark.jobs
 @pytest.mark.parametrize("keys", [True, False])
 def test_a_bucket_as_a_group(
     folder: Path, data: AnyArray, keys: bool, monkeypatch: pytest.MonkeyPatch
@@ -282,6 +254,7 @@ def _uses(url: str, options: dict[str, Any] | None) -> list[Callable[[], Any]]:
     ]
 
 
+@pytest.mark.jobs
 def test_answers_of_s3_are_not_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ObjectStore() as store:
         put_all(folder / "plain", lambda key, raw: store.put(f"plain/{key}", raw))

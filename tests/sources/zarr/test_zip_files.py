@@ -1,21 +1,25 @@
-"""Zarr in zip files: names twice, chains of fsspec that end in a local path, and the path of the file."""
+"""Zarr in zip files and behind references of kerchunk: names twice, chains of URLs, and the path of a file."""
 
 from __future__ import annotations
 
+import base64
+import json
 import pickle
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import xarray
 import xarray as xr
 import zarr
 
 from tests.array_record_bytes import written
-from windrow import inspect
+from windrow import MapDataset, inspect
 from windrow.cli.main import main
 from windrow.errors import NotFoundError
-from windrow.sources import ArrayRecordDataSource, WindowDataSource, ZarrDataSource
+from windrow.sources import ArrayRecordDataSource, Field, WindowDataSource, ZarrDataSource
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Consolidated metadata", "ignore:.*V3 specification", "ignore:Duplicate name"
@@ -54,7 +58,7 @@ def test_the_last_of_two_files_of_a_name_counts(twice: Path) -> None:
 
 @pytest.mark.parametrize(
     "chain",
-    ["zip://::{}/a.zip", "zip::{}/a.zip", "zip:///::{}/a.zip", "zip://::a.zip", "zip::a.zip"],
+    ["zip://::{}/a.zip", "zip:///::{}/a.zip", "zip::a.zip"],
 )
 def test_chains_that_end_in_a_local_path(
     tmp_path: Path, chain: str, monkeypatch: pytest.MonkeyPatch
@@ -85,3 +89,53 @@ def test_the_path_of_a_zip_file_names_its_url(
     assert ZarrDataSource(url)[5]["x"].tolist() == [10.0, 11.0]
     assert main(["inspect", str(twice)]) == 1
     assert url in capsys.readouterr().err
+
+
+# --- references of kerchunk -----------------------------------------------------------------------
+
+
+VALUES = np.arange(48 * 4, dtype="<f4").reshape(48, 4)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, str]:
+    """References to parts of a file that is not Zarr, as kerchunk writes them."""
+    (tmp_path / "raw.bin").write_bytes(b"HEAD" + VALUES.tobytes())
+    plain: dict[str, Any] = {"compressor": None, "filters": None, "fill_value": None, "order": "C"}
+    raw, hours = f"file://{tmp_path}/raw.bin", np.arange(48, dtype="<i8").tobytes()
+    references: dict[str, Any] = {
+        ".zgroup": json.dumps({"zarr_format": 2}),
+        "t/.zarray": {**plain, "shape": [48, 4], "chunks": [24, 4], "dtype": "<f4"},
+        "t/.zattrs": {"_ARRAY_DIMENSIONS": ["time", "lat"]},
+        "t/0.0": [raw, 4, 384],
+        "t/1.0": [raw, 388, 384],
+        "time/.zarray": {**plain, "shape": [48], "chunks": [48], "dtype": "<i8"},
+        "time/.zattrs": {"_ARRAY_DIMENSIONS": ["time"], "units": "hours since 2019-03-01"},
+        "time/0": "base64:" + base64.b64encode(hours).decode(),
+    }
+    for key, value in references.items():
+        if isinstance(value, dict):
+            more = {"zarr_format": 2} if key.endswith(".zarray") else {}
+            references[key] = json.dumps({**value, **more})
+    path = tmp_path / "references.json"
+    path.write_text(json.dumps({"version": 1, "refs": references}))
+    return {"fo": str(path)}
+
+
+@pytest.mark.filterwarnings("ignore:Failed to open Zarr store with consolidated metadata")
+def test_references_are_read_by_url_and_as_open_objects(options: dict[str, str]) -> None:
+    rows = ZarrDataSource("reference://t", storage_options=options)
+    assert np.array_equal(rows.read(np.array([47, 3])), VALUES[[47, 3]])
+    fields = {"x": Field("t", {"time": ["-6h", "0h"]})}
+    store = zarr.storage.FsspecStore.from_url("reference://", storage_options=options)
+    opened = xarray.open_zarr(store, chunks=None, consolidated=False)
+    for given, more in (
+        ("reference://", {"storage_options": options}),
+        (opened, {}),
+        (zarr.open_group(store, mode="r"), {"names": ["t"]}),
+    ):
+        windows: Any = WindowDataSource(given, fields=fields, coordinates=True, **more)
+        windows = pickle.loads(pickle.dumps(windows))
+        record: Any = MapDataset.source(windows).batch(4)[2]
+        assert np.array_equal(record["x"][1], VALUES[[9, 15]])
+        assert record["time"][1, 1] == np.datetime64("2019-03-01T15")

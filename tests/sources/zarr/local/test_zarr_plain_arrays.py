@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import blosc, lz4, zstd
 
+from tests.hypothesis_profiles import examples
 from windrow.core.native import native
 from windrow.errors import ReadError
 from windrow.sources import ZarrDataSource
@@ -140,9 +141,8 @@ def test_a_codec_fills_the_memory_or_refuses(
 
 
 @needs_core
-@pytest.mark.parametrize("name", ["zstd", "blosc", "lz4", "gzip", "zlib"])
-@settings(deadline=None, max_examples=40)
-@given(data=st.data())
+@settings(deadline=None, max_examples=examples(120))
+@given(name=st.sampled_from(["zstd", "blosc", "lz4", "gzip", "zlib"]), data=st.data())
 def test_no_prefix_and_no_garbage_is_decoded(
     tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
 ) -> None:
@@ -171,8 +171,6 @@ def test_no_prefix_and_no_garbage_is_decoded(
         (V2 | {"compressor": {"id": "zstd", "dictionary": "x"}}, "'zstd' with 'dictionary'"),
         (V2 | {"filters": [{"id": "delta"}]}, "it has filters"),
         (V2 | {"dtype": [["a", "<f4"]]}, "dtype"),
-        (V2 | {"dtype": "|O"}, r"dtype '\|O'"),
-        (V2 | {"fill_value": "AAAAAA=="}, "fill_value 'AAAAAA=='"),
         (V2 | {"order": "A"}, "order 'A'"),
         (V2 | {"dimension_separator": "-"}, "dimension_separator '-'"),
         (V2 | {"chunks": [8]}, "another number of axes"),
@@ -180,10 +178,8 @@ def test_no_prefix_and_no_garbage_is_decoded(
         (V2 | {"chunks": [2**40, 3]}, "larger than 2 GiB"),
         (V2 | {"shape": [2**61, 3]}, "absurdly large"),
         (V2 | {"shape": []}, "not a list of 1 to 32 sizes"),
-        (V2 | {"shape": [True, 3]}, "not an integer of at least 0"),
         (V2 | {"zarr_format": 2, "new": 1}, "it has 'new' in its metadata"),
         (V3 | {"codecs": [LITTLE, {"name": "packbits"}]}, "codec 'packbits'"),
-        (V3 | {"codecs": [{"name": "vlen-utf8"}]}, "codec 'vlen-utf8'"),
         (V3 | {"codecs": [{"name": "bytes"}]}, "endian None"),
         (V3 | {"codecs": [LITTLE, {"name": "zstd"}, {"name": "gzip"}]}, "compressed twice"),
         (V3 | {"codecs": [{"name": "transpose", "configuration": {"order": "C"}}, LITTLE]}, "tra"),
@@ -191,9 +187,7 @@ def test_no_prefix_and_no_garbage_is_decoded(
         (V3 | {"chunk_grid": {"name": "rectilinear"}}, "chunk_grid 'rectilinear'"),
         (V3 | {"chunk_key_encoding": {"name": "odd"}}, "chunk_key_encoding 'odd'"),
         (V3 | {"data_type": "int4"}, "data_type 'int4'"),
-        (V3 | {"data_type": {"name": "x"}}, "data_type"),
         (V3 | {"data_type": "uint8", "fill_value": 256}, "fill_value 256"),
-        (V3 | {"fill_value": "0x00"}, "fill_value '0x00'"),
         (V3 | {"fill_value": 1e300}, "fill_value 1e.300"),
         (V3 | {"fill_value": float("nan")}, "fill_value nan"),
         (V3 | {"node_type": "group"}, "not an array of Zarr v3"),
@@ -221,7 +215,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(80))
 @given(base=st.sampled_from([V2, V3]), data=st.data())
 def test_crafted_metadata_raises_nothing(base: dict[str, Any], data: st.DataObject) -> None:
     meta = json.loads(json.dumps(base))

@@ -1,30 +1,25 @@
-"""How many requests a store gets at a time, from the times and refusals of its answers."""
+"""Requests to a store: how many at a time, by its answers, and second ones for slow answers."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
-import random
-import time
+import json
 from collections.abc import Callable
-from concurrent.futures import Future
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
 
-from tests.limits import CALM, DATA
+import windrow
+from tests.limits import CALM, DATA, within
 from tests.processes import until
-from tests.range_server import RangeServer
-from windrow.core.redaction import Redaction
+from tests.range_server import RangeServer, late, status
 from windrow.errors import PlanError
-from windrow.sources import RemoteOptions
-from windrow.sources.remote.faults import RequestError, status_fault
-from windrow.sources.remote.fetcher import ByteRange, Fetcher
-from windrow.sources.remote.outages import Outages
+from windrow.sources import ArrayRecordDataSource, RemoteOptions
+from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 from windrow.sources.remote.pace import RequestPace, StoreRequests
 from windrow.sources.remote.request_counts import RemoteStats, request_figures
-from windrow.sources.zarr import in_flight
 
 
 def rounds(
@@ -60,12 +55,6 @@ def learnt(most: int = 64) -> RequestPace:
     return pace
 
 
-def test_a_store_of_even_speed_keeps_the_number() -> None:
-    draw = random.Random(3)
-    pace = RequestPace(64)
-    assert set(rounds(pace, 200, lambda _: 0.02 * draw.uniform(0.7, 1.5))) == {64}
-
-
 def refusing(pace: RequestPace, refused: int) -> int:
     """The number after a round of requests, of which so many are refused."""
     began = [pace.began(at) for at in range(1, pace.number + 1)]
@@ -87,13 +76,6 @@ def test_refusals_lower_it_by_half_their_share() -> None:
     assert pace.number == 1
 
 
-def test_refusals_of_few_requests_lower_it_to_some() -> None:
-    pace = RequestPace(64)
-    for _ in range(16):
-        pace.refused(pace.began(1))
-    assert pace.number == 8
-
-
 def test_it_grows_while_requests_wait_and_the_store_keeps_up() -> None:
     pace = learnt()
     assert refusing(pace, 64) == 32
@@ -111,49 +93,6 @@ def test_a_store_with_a_queue_gets_fewer() -> None:
     assert max(numbers[4:]) <= 8
     healed = rounds(pace, 40, constant(0.02))
     assert healed[-1] == 64
-
-
-def test_a_store_that_is_slow_for_another_reason_keeps_its_number() -> None:
-    pace = learnt()
-    numbers = rounds(pace, 6, constant(0.2))
-    assert numbers == [32, 64, 64, 64, 64, 64]
-
-
-def test_some_slow_answers_change_nothing() -> None:
-    slow = itertools.cycle([2.0, *[0.02] * 9])
-    assert set(rounds(learnt(), 100, lambda _: next(slow))) == {64}
-
-
-def test_times_are_compared_with_those_of_requests_of_that_size() -> None:
-    pace = learnt()
-    assert set(rounds(pace, 5, constant(0.5), size_bytes=8 << 20)) == {64}
-    assert rounds(pace, 1, constant(2.0), size_bytes=8 << 20) == [32]
-
-
-def test_answers_to_requests_from_before_it_was_lowered_say_nothing() -> None:
-    pace = learnt()
-    began = [pace.began(at) for at in range(1, 129)]
-    for one in began[:64]:
-        pace.refused(one)
-    for one in began[64:]:
-        pace.refused(one)
-        pace.answered(one, 9.0, 1000)
-    assert pace.number == 32
-
-
-@pytest.mark.parametrize(
-    ("fault", "is_refusal"),
-    [
-        (status_fault(429), True),
-        (status_fault(503), True),
-        (status_fault(503, code="SlowDown"), True),
-        (status_fault(400, code="TooManyRequests"), True),
-        (status_fault(500), False),
-        (RequestError("timeout", cause="network"), False),
-    ],
-)
-def test_what_asks_for_fewer_requests(fault: RequestError, is_refusal: bool) -> None:
-    assert fault.is_refusal is is_refusal
 
 
 @pytest.mark.jobs
@@ -235,96 +174,119 @@ def test_a_source_with_a_lower_limit_does_not_stall_others() -> None:
     asyncio.run(run())
 
 
-def test_requests_that_wait_for_a_slow_store_begin_in_their_order() -> None:
-    async def run() -> None:
-        requests, began = StoreRequests("http://a"), list[int]()
-        for _ in range(64):
-            requests.pace.refused(requests.pace.began(1))
-        assert requests.pace.number == 1
-
-        async def begin(name: int, most: int) -> None:
-            await requests.take(most)
-            began.append(name)
-
-        tasks = [asyncio.ensure_future(begin(n, most)) for n, most in enumerate((8, 2, 8, 2))]
-        for count in range(1, 5):
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert began == list(range(count))
-            requests.give((8, 2, 8, 2)[count - 1])
-        await asyncio.gather(*tasks)
-
-    asyncio.run(run())
-
-
-class SlowingStore:
-    """Reads of TensorStore over a store that answers all reads in flight after a time by their number."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s, self.took_s, self.most = 0.0, constant(0.02), 0
-        self.reads: list[Future[int]] = []
-        self.stats = RemoteStats()
-        clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=time.sleep)
-        monkeypatch.setattr(in_flight, "time", clock)
-        outages = Outages("Tests", RemoteOptions(), self.stats, Redaction({}))
-        self.limiter = in_flight.InFlightLimiter(RemoteOptions(), self.stats, outages)
-
-    def begin(self) -> Future[int]:
-        self.reads.append(Future())
-        return self.reads[-1]
-
-    def numbers(self, count: int) -> list[int]:
-        """How many reads are in flight in each round, until `count` of them have ended."""
-        answers = [
-            self.limiter.start(self.begin, size_bytes=1000, where="http://a/b")
-            for _ in range(count)
-        ]
-        found = []
-        while self.reads:
-            reads, self.reads = self.reads, []
-            found.append(len(reads))
-            self.now_s += self.took_s(len(reads))
-            for read in reads:
-                read.set_result(1)
-        assert [answer.result(timeout=60) for answer in answers] == [1] * count
-        return found
-
-
-def test_a_slow_store_gets_fewer_reads_of_tensorstore(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SlowingStore(monkeypatch)
-    assert store.numbers(1000)[:7] == [128] * 7
-    assert store.stats.counts()["at_once"] == 64
-    store.took_s = lambda at_once: max(0.02, at_once / 200)
-    slow = store.numbers(1000)
-    assert slow[:6] == [128, 128, 64, 64, 32, 32]
-    assert max(slow[9:]) <= 20
-    assert store.stats.counts()["at_once"] <= 20
-    store.took_s = constant(0.02)
-    assert store.numbers(3000)[20:-1] == [128] * 12
-
-
-def test_refused_reads_of_tensorstore_count_again_when_they_are_begun_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(in_flight, "_watch", lambda limiter: None)  # the test calls `expire`
-    store = SlowingStore(monkeypatch)
-    store.limiter.expect()
-    answers = [store.limiter.start(store.begin, where="http://a/b") for _ in range(128)]
-    numbers = []
-    for _ in range(4):
-        reads, store.reads = store.reads, []
-        assert len(reads) == 128
-        for read in reads:
-            read.set_exception(OSError("UNAVAILABLE: HTTP code 503"))
-        numbers.append(store.stats.counts()["at_once"])
-        store.now_s += RemoteOptions().max_backoff_s
-        assert store.limiter.expire()
-    assert numbers == [64, 32, 16, 8]
-    for read in store.reads:
-        read.set_result(1)
-    assert [answer.result(timeout=60) for answer in answers] == [1] * 128
-
-
 def test_the_limit_of_a_host_is_checked() -> None:
     with pytest.raises(PlanError, match="max_requests_per_host must be at least 1, got 0"):
         RemoteOptions(max_requests_per_host=0)
+
+
+# --- second requests ------------------------------------------------------------------------------
+
+
+# No answer comes so late that a test would pass only after it.
+_LATE_S = 300.0
+
+HEDGED = dataclasses.replace(CALM, hedge=0.02)
+
+
+def seen(count: int = 200, took_s: float = 0.01, size_bytes: int = 100) -> RemoteStats:
+    """Counts of earlier requests."""
+    stats = RemoteStats()
+    for _ in range(count):
+        stats.request(size_bytes=size_bytes)
+        stats.took(took_s)
+    return stats
+
+
+def read(file: RemoteFile, stats: RemoteStats, options: RemoteOptions = HEDGED) -> bytes:
+    return Fetcher("Tests", None, options, stats).start([ByteRange(file, 0, 100)]).result()[0]
+
+
+def test_the_second_request_answers_for_a_slow_one(server: RangeServer, file: RemoteFile) -> None:
+    server.plan([late(_LATE_S)])
+    stats = seen()
+    with within(1.0):
+        assert read(file, stats) == DATA[:100]
+    counts = stats.counts()
+    assert (counts["requests"], counts["hedged"], counts["retries"]) == (202, 1, 0)
+    assert (counts["bytes"], counts["faults"]) == (100, {})
+    assert server.counts().requests == 2
+
+
+@pytest.mark.parametrize("code", [404, 503])
+def test_an_error_of_the_second_request_is_dropped(
+    server: RangeServer, file: RemoteFile, code: int
+) -> None:
+    server.plan([late(0.3), status(code)])
+    stats = seen()
+    assert read(file, stats) == DATA[:100]
+    assert stats.counts()["hedged"] == 1
+    assert stats.counts()["faults"] == {}
+
+
+@pytest.mark.parametrize("why", ["off", "few", "used up"])
+def test_no_second_request(server: RangeServer, file: RemoteFile, why: str) -> None:
+    server.plan([late(0.3)])
+    stats = seen({"off": 200, "few": 49, "used up": 80}[why])
+    assert stats.hedge(0, 0.02) is (why != "few")
+    before = stats.counts()["requests"]
+    off = dataclasses.replace(HEDGED, hedge=0)
+    assert read(file, stats, off if why == "off" else HEDGED) == DATA[:100]
+    assert stats.counts()["requests"] == before + 1
+    assert server.counts().requests == 1
+
+
+def test_the_shares_of_requests_and_bytes_are_kept() -> None:
+    stats = seen(1000)
+    assert sum(stats.hedge(100, 0.02) for _ in range(100)) == 20
+    assert stats.counts()["hedged"] == 20
+    stats = seen(1000)
+    assert sum(stats.hedge(900, 0.02) for _ in range(100)) == 2
+    stats.not_hedged(900)
+    assert stats.counts()["hedged"] == 1
+    assert stats.counts()["requests"] == 1001
+    assert stats.hedge(900, 0.02)
+    assert not seen(1000).hedge(100, 0)
+
+
+def test_slow_is_twice_the_95th_percentile_of_the_last_requests() -> None:
+    stats = RemoteStats()
+    for number in range(49):
+        stats.took(0.1)
+        assert stats.hedge_after_s is None, number
+    stats.took(0.1)
+    assert stats.hedge_after_s == pytest.approx(0.2)
+    for _ in range(2000):
+        stats.took(0.01)
+    assert stats.hedge_after_s == pytest.approx(0.02)
+    for number in range(1024):
+        stats.took(2.0 if number % 10 == 0 else 0.01)
+    assert stats.hedge_after_s == pytest.approx(4.0)
+
+
+def test_an_iterator_reports_requests(tmp_path: Path) -> None:
+    writer = ArrayRecordWriter(str(tmp_path / "a.array_record"), "group_size:1")
+    for number in range(50):
+        writer.write(bytes([number]) * 100)
+    writer.close()
+    with RangeServer(tmp_path) as server:
+        source = ArrayRecordDataSource(server.url("a.array_record"), remote=HEDGED)
+        iterator = iter(windrow.MapDataset.source(source).batch(10))
+        server.plan([status(503)])
+        assert len(list(iterator)) == 5
+    stats = iterator.stats()
+    assert stats.requests is not None
+    counts = source.stats()
+    assert stats.requests["requests"] == counts["requests"]
+    assert stats.requests["retries"] == 1
+    assert stats.requests["p99_s"] == counts["p99_s"] > 0
+    assert "time of a request, 95th percentile" in str(stats)
+    metrics = iterator.metrics()
+    assert metrics["request_p95_s"] == counts["p95_s"]
+    assert (metrics["retries"], metrics["hedged"], metrics["outage_s"]) == (1.0, 0.0, 0.0)
+    assert json.loads(json.dumps(stats.to_json()))["requests"]["retries"] == 1
+
+    local = iter(windrow.MapDataset.range(3))
+    list(local)
+    assert local.stats().requests is None
+    assert "requests" not in local.stats().to_json()
+    assert "retries" not in local.metrics()

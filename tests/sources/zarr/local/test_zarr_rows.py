@@ -1,0 +1,420 @@
+"""Rows of local Zarr, in chunks of one row, of a few and of bytes as they are: TensorStore's values."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorstore as ts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windrow
+from tests.hypothesis_profiles import examples
+from tests.zarr_layouts import CODECS, DTYPES, Layout, make, reader_of, same, values_of, written
+from windrow.core.native import native
+from windrow.errors import ReadError
+from windrow.sources import WindowDataSource, ZarrDataSource
+from windrow.sources.chunks import RowReader, Span
+
+AnyArray = npt.NDArray[Any]
+
+CODED = sorted(set(CODECS) - {"none"})
+ORDERS = ("order", "block", "global")
+KINDS = ("single", "small", "raw", "pages")
+
+
+def in_order(source: ZarrDataSource, order: str) -> windrow.MapDataset[Any]:
+    records = windrow.MapDataset.source(source)
+    if order == "order":
+        return records
+    return records.block_shuffle(3) if order == "block" else records.shuffle(3)
+
+
+def numbered(source: ZarrDataSource, order: str) -> list[int]:
+    """Which record comes when."""
+    numbers = windrow.MapDataset.range(len(source))
+    if order == "block":
+        bounds = source.blocks()
+        assert isinstance(bounds, np.ndarray)
+        return list(numbers.block_shuffle(3, block=int(bounds[1])))
+    return list(numbers if order == "order" else numbers.shuffle(3))
+
+
+@st.composite
+def shapes(draw: st.DrawFn, kind: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of an array and of its chunks, of which at most nine make up a row."""
+    if kind == "pages":  # rows from a byte to several pages, chunks that are a multiple of a page
+        rest = draw(st.sampled_from([(), (1,), (7,), (2048,), (3, 900)]))
+    else:
+        rest = tuple(draw(st.lists(st.integers(1, 9), max_size=2)))
+    first = 1 if kind == "single" else draw(st.integers(1, 9))
+    chunk = (first, *(draw(st.integers(-(-n // 3), n + 1)) for n in rest))
+    return (draw(st.integers(1, 40)), *rest), chunk
+
+
+@st.composite
+def layouts(draw: st.DrawFn, kind: str) -> Layout:
+    shape, chunk = draw(shapes(kind))
+    is_raw = kind in ("raw", "pages")
+    version = draw(st.sampled_from([2, 3])) if is_raw else 3
+    shards = st.tuples(*[st.integers(1, 3)] * len(shape))
+    # A raw chunk whose rows are not its outermost axis is read whole.
+    orders = st.permutations(range(1, len(shape)) if is_raw else range(len(shape)))
+    order = draw(st.none() | orders.map(tuple)) if version == 3 else None
+    if order is not None and len(order) < len(shape):
+        order = (0, *order)
+    return Layout(
+        shape=shape,
+        chunk=chunk,
+        shard=draw(st.none() | shards) if version == 3 else None,
+        dtype=draw(st.sampled_from(DTYPES if version == 3 else DTYPES[:5])),
+        codecs="none" if is_raw else draw(st.sampled_from(CODED)),
+        endian=draw(st.sampled_from(("little", "big"))),
+        order=order,
+        location=draw(st.sampled_from(("start", "end"))),
+        fill=draw(st.integers(0, 1)),
+        version=version,
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=examples(80), deadline=None)
+@given(data=st.data())
+def test_rows_equal_those_of_tensorstore(kind: str, data: st.DataObject) -> None:
+    layout = data.draw(layouts(kind))
+    with tempfile.TemporaryDirectory() as folder:
+        store, values = make(folder, layout), values_of(layout)
+        rows = st.integers(0, layout.shape[0] - 1)
+        if data.draw(st.booleans()):
+            store.write(values).result()
+        for row in data.draw(st.sets(rows, max_size=6)):  # else the other chunks are not stored
+            store[row].write(values[row]).result()
+        expected = store.read().result()
+        reader = reader_of(folder)
+        for _ in range(2):
+            wanted = np.array(data.draw(st.lists(rows, max_size=30)), np.int64)
+            same(reader.read(wanted), expected[wanted])
+        out = np.full_like(expected, 55)
+        chunks = range(0, len(out), layout.chunk[0])
+        cuts = sorted({*chunks, len(out), *data.draw(st.lists(rows, max_size=4))})
+        spans = [Span(a, b, out[a:b]) for a, b in itertools.pairwise(cuts)]
+        with ThreadPoolExecutor(1) as pool:
+            reader.start(spans, pool).result()
+        same(out, expected)
+        source, order = ZarrDataSource(folder, direct=True), data.draw(st.sampled_from(ORDERS))
+        got = np.concatenate(list(in_order(source, order).batch(7)))
+        assert got.tobytes() == expected[numbered(source, order)].tobytes()
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout((400, 3000), (3, 3000), codecs="none"),
+        Layout((400, 3000), (3, 3000), (5, 1), codecs="none"),
+        Layout((400, 3000), (1, 3000), (90, 1), codecs="zstd crc32c"),
+        Layout((400, 3000), (1, 3000), codecs="gzip"),
+        Layout((400, 3000), (16, 2000), codecs="blosc"),
+    ],
+    ids=str,
+)
+def test_many_rounds_and_threads_read_the_same(tmp_path: Path, layout: Layout) -> None:
+    values = written(tmp_path, layout)
+    reader, rng = reader_of(tmp_path), np.random.default_rng(0)
+    orders = [rng.integers(0, 400, 800) for _ in range(4)]
+    together = threading.Barrier(4)
+
+    def read(order: AnyArray, reader: RowReader = reader) -> AnyArray:
+        together.wait(60)
+        return reader.read(order)
+
+    with ThreadPoolExecutor(4) as pool:
+        for order, got in zip(orders, pool.map(read, orders), strict=True):
+            same(got, values[order])
+    source = ZarrDataSource(tmp_path, direct=True)
+    for name in ORDERS:
+        got = np.concatenate(list(in_order(source, name).batch(100)))
+        np.testing.assert_array_equal(got, values[numbered(source, name)])
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_runs_of_raw_rows_and_long_rows_are_copied_right(tmp_path: Path, sharded: bool) -> None:
+    # Rows of 40 kB: those are copied one by one, and runs of neighbours together.
+    layout = Layout((40, 10_000), (8, 10_000), (2, 1) if sharded else None, "int32", "none")
+    values = written(tmp_path, layout)
+    reader = reader_of(tmp_path)
+    for rows in (np.arange(3, 37), np.array([5, 5, 6, 7, 39, 0, 1]), np.arange(40)[::-1]):
+        same(reader.read(rows), values[rows])
+
+
+def test_missing_chunks_are_the_fill_value_beside_others(tmp_path: Path) -> None:
+    values = written(tmp_path, Layout((60, 500), (4, 500), codecs="none", fill=9))
+    for number in (0, 3, 14):
+        (tmp_path / "c" / str(number) / "0").unlink()
+    missing = np.isin(np.arange(60) // 4, (0, 3, 14))
+    expected = np.where(missing[:, None], 9, values).astype(np.uint8)
+    reader = reader_of(tmp_path)
+    for wanted in (np.arange(60), np.random.default_rng(0).permutation(60), np.arange(4)):
+        same(reader.read(wanted), expected[wanted])
+    # A chunk that is written later is read.
+    (tmp_path / "c" / "3" / "0").write_bytes(values[12:16].tobytes())
+    same(reader.read(np.array([13, 0])), np.stack([values[13], expected[0]]))
+
+
+def test_a_shard_that_is_larger_than_its_records_is_read(tmp_path: Path) -> None:
+    # Bytes that no index entry points to, as other writers may leave.
+    values = written(tmp_path, Layout((60, 500), (4, 500), (5, 1), codecs="none", location="start"))
+    for number in (0, 2):
+        with open(tmp_path / "c" / str(number) / "0", "ab") as file:
+            file.write(bytes(10**6))
+    order = np.random.default_rng(0).permutation(60)
+    same(reader_of(tmp_path).read(order), values[order])
+
+
+def test_stored_bytes_are_near_those_of_the_files(tmp_path: Path) -> None:
+    for k, (layout, most) in enumerate(
+        (
+            (Layout((20, 500), (8, 500), codecs="none"), 4000),
+            (Layout((20, 500), (1, 500), (4, 1)), 700),
+            (Layout((20, 500), (1, 500)), 700),
+        )
+    ):
+        folder = tmp_path / str(k)
+        written(folder, layout)
+        found = reader_of(folder).stored_bytes(np.array([0, 2, 2]))
+        assert found.shape == (3,)
+        assert (found == found[0]).all()
+        assert 250 <= found[0] <= most
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codecs", ["zstd", "zstd crc32c", "gzip", "blosc"])
+@pytest.mark.parametrize("sharded", [True, False])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_damaged_chunk_is_named_and_the_others_are_read(
+    tmp_path: Path, codecs: str, sharded: bool, rows: int
+) -> None:
+    shard = (10, 1) if sharded else None
+    values = written(tmp_path, Layout((39, 50), (rows, 50), shard, codecs=codecs))
+    path = tmp_path / "c" / ("1" if sharded else "14") / "0"
+    content = bytearray(path.read_bytes())
+    at = int(np.frombuffer(content[-164:-4], "<u8").reshape(10, 2)[4, 0]) if sharded else 0
+    content[at : at + 16] = bytes(16)
+    path.write_bytes(content)
+    source = ZarrDataSource({"x": tmp_path}, direct=True)
+    first = 14 * rows
+    named = f"record {first}" if rows == 1 else f"records {first} to {first + 1}"
+    told = rf"array 'x' in .*: the chunk that holds {named} cannot be read: .*{path}"
+    for order in ORDERS:
+        with pytest.raises(ReadError, match=told) as caught:
+            list(in_order(source, order).batch(4))
+        assert caught.value.file == str(path)
+        assert caught.value.records == (first, first + rows)
+        assert caught.value.offset == at
+    with pytest.raises(ReadError, match=told):
+        source.read(np.arange(39))
+    others = np.delete(np.arange(39), range(first, first + rows))
+    same(source.read(others)["x"], values[others])
+
+
+@pytest.mark.parametrize(
+    ("layout", "file", "told"),
+    [
+        (Layout((6, 50), (1, 50), codecs="none"), "3", "record 3"),
+        (Layout((6, 50), (1, 50), codecs="zstd"), "3", "record 3"),
+        (Layout((6, 50), (2, 50), codecs="none"), "1", "records 2 to 3"),
+        (Layout((6, 50), (1, 50), (4, 1)), "0", "records 0 to 3"),
+    ],
+    ids=str,
+)
+def test_a_file_cut_short_is_named(tmp_path: Path, layout: Layout, file: str, told: str) -> None:
+    values = written(tmp_path, layout)
+    path = tmp_path / "c" / file / "0"
+    os.truncate(path, path.stat().st_size - 1)
+    reader = reader_of(tmp_path)
+    with pytest.raises(ReadError, match=rf"holds {told} cannot be read: .*c/{file}/0"):
+        reader.read(np.array([5, 3, 0]))
+    same(reader.read(np.array([5, 4])), values[[5, 4]])
+
+
+def test_a_raw_chunk_of_another_size_is_refused(tmp_path: Path) -> None:
+    values = written(tmp_path / "file", Layout((20, 50), (8, 50), codecs="none"))
+    os.truncate(tmp_path / "file" / "c" / "1" / "0", 8 * 50 + 1)
+    reader = reader_of(tmp_path / "file")
+    with pytest.raises(ReadError, match=r"records 8 to 15 cannot be read: .*c/1/0"):
+        reader.read(np.array([0, 19, 9]))
+    same(reader.read(np.array([0, 19, 0])), values[[0, 19, 0]])
+    written(tmp_path / "shard", Layout((8, 50), (1, 50), (4, 1), codecs="zstd"))
+    path = tmp_path / "shard" / "zarr.json"
+    metadata = json.loads(path.read_text())
+    inner = metadata["codecs"][0]["configuration"]
+    assert inner["codecs"].pop()["name"] == "zstd"
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(ReadError, match=r"holds record 5 cannot be .*c/1/0"):
+        reader_of(tmp_path / "shard").read(np.array([5]))
+
+
+@pytest.mark.skipif(native() is None, reason="TensorStore ignores such bytes")
+def test_bytes_after_the_end_of_a_chunk_are_damage(tmp_path: Path) -> None:
+    written(tmp_path, Layout((40, 50), (2, 50), (10, 1)))
+    path = tmp_path / "c" / "1" / "0"
+    content = path.read_bytes()
+    index = np.frombuffer(content[-164:-4], "<u8").reshape(10, 2).copy()
+    index[4, 1] += 1
+    checksum = google_crc32c.value(index.tobytes()).to_bytes(4, "little")
+    path.write_bytes(content[:-164] + index.tobytes() + checksum)
+    source = ZarrDataSource(tmp_path, direct=True)
+    for order in ORDERS:
+        with pytest.raises(ReadError, match="records 28 to 29 cannot be read"):
+            list(in_order(source, order).batch(4))
+
+
+@pytest.mark.parametrize("codecs", ["none", "zstd"])
+def test_a_byte_that_is_no_bool_is_damage(tmp_path: Path, codecs: str) -> None:
+    values = written(tmp_path, Layout((40, 50), (2, 50), (4, 1), codecs=codecs))
+    assert values.max() > 1
+    metadata = (tmp_path / "zarr.json").read_text()
+    bools = metadata.replace('"uint8"', '"bool"').replace('"fill_value":0', '"fill_value":false')
+    (tmp_path / "zarr.json").write_text(bools)
+    source = ZarrDataSource(tmp_path, direct=True)
+    for order in ORDERS:
+        with pytest.raises(ReadError, match=r"records \d+ to \d+ cannot be read.*bool"):
+            list(in_order(source, order).batch(4))
+
+
+# --- indexes of shards ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_a_wrong_checksum_of_an_index_names_file_and_records(tmp_path: Path, location: str) -> None:
+    values = written(tmp_path, Layout((20, 3), (1, 3), (8, 1), location=location))
+    path = tmp_path / "c" / "2" / "0"
+    data = bytearray(path.read_bytes())
+    data[3 if location == "start" else len(data) - 20] ^= 1
+    path.write_bytes(data)
+    reader = reader_of(tmp_path)
+    with pytest.raises(ReadError, match=r"array 'x' in .*records 16 to 19 .*c/2/0") as caught:
+        reader.read(np.array([0, 17]))
+    assert (caught.value.file, caught.value.offset) == (str(path), None)
+    assert caught.value.records == (16, 20)
+    same(reader.read(np.array([0])), values[:1])
+
+
+@pytest.mark.skipif(native() is None, reason="TensorStore then refuses all chunks of the shard")
+def test_a_range_past_the_end_fails_only_for_its_record(tmp_path: Path) -> None:
+    values = written(tmp_path, Layout((8, 3), (1, 3), (4, 1)))
+    path = tmp_path / "c" / "1" / "0"
+    data = path.read_bytes()
+    index = np.frombuffer(data, "<u8", 8, len(data) - 68).copy()
+    index[2] = 2**64 - 4  # the end of it overflows to a small number
+    said = index.tobytes()
+    path.write_bytes(data[:-68] + said + google_crc32c.value(said).to_bytes(4, "little"))
+    reader = reader_of(tmp_path)
+    same(reader.read(np.array([4, 6, 7])), values[[4, 6, 7]])
+    with pytest.raises(ReadError, match=r"holds record 5 .*c/1/0"):
+        reader.read(np.array([4, 5]))
+
+
+# --- windows of raw rows --------------------------------------------------------------------------
+
+
+def raw_array(
+    path: Path, values: AnyArray, chunk: int, *, shard: int = 0, stored: int | None = None
+) -> str:
+    """A raw array with these values; of its rows, only the first `stored` ones are written."""
+    raw = {"name": "bytes", "configuration": {"endian": "little"}}
+    rest = list(values.shape[1:])
+    codecs: list[Any] = [raw]
+    if shard:
+        inner = {"chunk_shape": [chunk, *rest], "codecs": [raw], "index_codecs": [raw]}
+        codecs = [{"name": "sharding_indexed", "configuration": inner}]
+    grid = {"name": "regular", "configuration": {"chunk_shape": [shard or chunk, *rest]}}
+    store = ts.open(
+        {
+            "driver": "zarr3",
+            "kvstore": {"driver": "file", "path": str(path)},
+            "metadata": {
+                "shape": list(values.shape),
+                "data_type": values.dtype.name,
+                "chunk_grid": grid,
+                "codecs": codecs,
+                "fill_value": 0,
+            },
+        },
+        create=True,
+    ).result()
+    stop = len(values) if stored is None else stored
+    store[:stop].write(values[:stop]).result()
+    return str(path)
+
+
+@settings(max_examples=examples(60))
+@given(
+    rows=st.integers(1, 40),
+    chunk=st.integers(1, 16),
+    per_shard=st.integers(0, 3),
+    size=st.integers(1, 12),
+    stride=st.integers(1, 6),
+    width=st.sampled_from([(), (3,), (2, 2)]),
+    dtype=st.sampled_from(["uint8", "uint16", "float32"]),
+    data=st.data(),
+)
+def test_windows_are_those_of_the_array(
+    rows: int,
+    chunk: int,
+    per_shard: int,
+    size: int,
+    stride: int,
+    width: tuple[int, ...],
+    dtype: str,
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    size = min(size, rows)
+    values = np.random.default_rng(rows).integers(1, 200, (rows, *width)).astype(dtype)
+    place = tmp_path_factory.mktemp("runs") / "array"
+    path = raw_array(place, values, chunk, shard=chunk * per_shard)
+    source = WindowDataSource(path, {0: size}, {0: stride})
+    indices = data.draw(st.lists(st.integers(0, len(source) - 1), max_size=8))
+    wanted = [values[i * stride : i * stride + size] for i in indices]
+    got = source.read(np.array(indices, np.int64))
+    assert got.dtype == values.dtype
+    np.testing.assert_array_equal(got, np.reshape(wanted, (len(indices), size, *width)))
+
+
+def test_runs_longer_than_what_is_copied_at_once(tmp_path: Path) -> None:
+    values = np.arange(600_000, dtype=np.uint32)
+    source = WindowDataSource(raw_array(tmp_path / "a", values, 250_000), {0: 280_000}, {0: 10})
+    np.testing.assert_array_equal(
+        source.read(np.array([31_999, 0])), [values[319_990:599_990], values[:280_000]]
+    )
+
+
+def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
+    values = np.arange(1, 41, dtype=np.uint16)
+    source = WindowDataSource(raw_array(tmp_path / "a", values, 8, stored=16), {0: 6}, {0: 1})
+    expected = np.where(np.arange(40) < 16, values, 0)
+    found = source.read(np.arange(len(source)))
+    np.testing.assert_array_equal(found, np.lib.stride_tricks.sliding_window_view(expected, 6))
+
+
+def test_short_file_is_told_with_its_record(tmp_path: Path) -> None:
+    values = np.arange(1, 41, dtype=np.uint16)
+    path = raw_array(tmp_path / "a", values, 8)
+    (tmp_path / "a" / "c" / "2").write_bytes(b"short")
+    source = WindowDataSource(path, {0: 4}, {0: 4})
+    np.testing.assert_array_equal(source.read(np.array([3])), [values[12:16]])
+    with pytest.raises(ReadError, match=r"c/2"):
+        source.read(np.array([0, 4]))

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import import_time
-
 # Each is an optional extra, or takes longer to import than all that windrow needs.
 OPTIONAL = (
     "apache_beam",
@@ -78,11 +76,6 @@ def test_import_brings_only_what_is_needed(loaded: list[str], tmp_path: Path) ->
 
 def test_the_check_can_fail(tmp_path: Path) -> None:
     assert "zarr" in loaded_by("import windrow, zarr", tmp_path)
-
-
-def test_the_benchmark_of_the_import_runs() -> None:
-    result = import_time.run(rounds=1)
-    assert set(result) >= {"ours_s", "peer_s", "ratio"}
 
 
 @pytest.mark.parametrize("name", ["ZarrDataSource", "ArrayRecordDataSource"])

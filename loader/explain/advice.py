@@ -1,6 +1,6 @@
 """Advice: cheaper ways to elements that are as good, which dry runs have found.
 
-Each piece of advice has a benchmark of a chain before and after following it, `benchmarks/advice.py`.
+Each piece of advice has a benchmark of a chain before and after following it, `benchmarks/explaining.py`.
 
 Invariant: a dry run of the same chain has tried every number in a piece of advice. A chain that
 follows a piece of advice does not get it again.

@@ -45,7 +45,7 @@ class Sizes:
     rows: int = 40_960
 
 
-SMALL: Final = Sizes(times=1, levels=1, cells=64, patch=32, rows=8_192)
+SMALL: Final = Sizes(times=1, levels=1, cells=128, patch=64, rows=8_192)
 
 
 # --- data ----------------------------------------------------------------------------------------

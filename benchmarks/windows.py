@@ -104,9 +104,10 @@ class Held:
         itemsize = np.dtype(grids.DTYPES[self.layout]).itemsize
         return int(math.prod(self.grid(place).shape) * itemsize * self.share)
 
-    def filled(self, place: Place, batches: Any) -> Any:
+    def filled(self, place: Place, batches: Any) -> Iterator[Any]:
         """The batches, after as many windows as there are where memory holds all of them."""
-        grid, iterator = self.grid(place), iter(batches)
+        grid = self.grid(place)
+        iterator: Iterator[Any] = iter(batches)
         for _ in range(-(-grid.records // grid.batch_size) if self.share >= 1 else 0):
             next(iterator)
         return iterator

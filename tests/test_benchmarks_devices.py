@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import devices, measure
-from benchmarks.harness import Measured, Place, judged
+from benchmarks.harness import Case, Measured, Place, judged
 
 
 def test_patches_share_no_chunk(tmp_path: Path) -> None:
@@ -26,12 +26,16 @@ def test_patches_share_no_chunk(tmp_path: Path) -> None:
         assert np.array_equal(first // half, (first + sizes.patch - 1) // half)
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("devices"), small=True)
+
+
 @pytest.mark.jobs
-def test_a_tiny_run_of_what_is_counted(tmp_path: Path) -> None:
-    place = Place(tmp_path, small=True)
-    for case in devices.CASES:
-        case.write(place)
-        found = measure.measured(case, case.side("ours"), "", place, 1)
-        results = {"ours": Measured("", {}, (found,))}
-        for bound in case.bounds:
-            assert bound.is_met(judged(bound, results)[0]), (case.name, bound.what, found)
+@pytest.mark.parametrize("case", devices.CASES, ids=lambda case: case.name)
+def test_a_tiny_run_of_what_is_counted(case: Case, place: Place) -> None:
+    case.write(place)
+    found = measure.measured(case, case.side("ours"), "", place, 1)
+    results = {"ours": Measured("", {}, (found,))}
+    for bound in case.bounds:
+        assert bound.is_met(judged(bound, results)[0]), (bound.what, found)

@@ -8,7 +8,6 @@ prints the metrics as one line of JSON, units in their names.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import importlib
 import json
@@ -72,14 +71,14 @@ def measured(case: Case, side: Side, setting: str, place: Place, seconds: float)
 
 def _of_whole(side: Side, setting: str, place: Place) -> Metrics:
     work = side.opened(place, setting)
-    idle_bytes, before = now_bytes(), Used.now()
+    idle_bytes, clock = now_bytes(), Clock()
     records = work()
-    used = Used.now() - before
+    wall_s, cpu_s = clock.stop()
     peaks = [peak_bytes(), *(peak_bytes(child.pid) for child in _children())]
     return {
-        "seconds": used.wall_s,
-        "records_per_s": records / used.wall_s,
-        "cpu_s": used.cpu_s,
+        "seconds": wall_s,
+        "records_per_s": records / wall_s,
+        "cpu_s": cpu_s,
         "memory_mb": sum(max(0, peak - idle_bytes) for peak in peaks) / _MB,
         "peak_mb": peaks[0] / _MB,
     }
@@ -100,21 +99,21 @@ def _of_batches(case: Case, side: Side, setting: str, place: Place, seconds: flo
         server.settle(quick=place.small)
         server.reset()
     iterable = side.opened(place, setting)
-    before = Used.now()
+    clock = Clock()
     with closed(iter(iterable)) as batches:
         _warm(case, batches, seconds, most=2 if place.small else case.warm)
         if case.warm or case.regime is Regime.STEADY:
-            before = Used.now()
+            clock = Clock()
         count = records = size = 0
         is_cut = False
         for batch in batches:
             count += 1
             records += len(batch)
             size += size_of(batch)
-            if time.perf_counter() - before.wall_s > seconds:
+            if time.perf_counter() - clock.begun_s > seconds:
                 is_cut = True
                 break
-        used = Used.now() - before
+        wall_s, cpu_s = clock.stop()
         peaks = [peak_bytes(), *(peak_bytes(child.pid) for child in _children())]
         if server is not None:
             served = server.served()
@@ -124,9 +123,9 @@ def _of_batches(case: Case, side: Side, setting: str, place: Place, seconds: flo
     if not is_cut:
         found["ended_after"] = records
     return found | {
-        "records_per_s": records / used.wall_s,
-        "mb_per_s": size / used.wall_s / _MB,
-        "cpu_s_per_gb": max(used.cpu_s, _CPU_TICK_S) / max(1, size) * _GB,
+        "records_per_s": records / wall_s,
+        "mb_per_s": size / wall_s / _MB,
+        "cpu_s_per_gb": max(cpu_s, _CPU_TICK_S) / max(1, size) * _GB,
         "memory_mb": sum(max(0, peak - idle_bytes) for peak in peaks) / _MB,
     }
 
@@ -165,26 +164,27 @@ def closed(batches: Iterator[Any]) -> Iterator[Iterator[Any]]:
 # --- what the system counts ----------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Used:
-    """Seconds, and seconds of cores of this process and its children."""
+class Clock:
+    """Seconds, and seconds of cores of this process and its children, since it was made."""
 
-    wall_s: float
-    cpu_s: float
+    def __init__(self) -> None:
+        self._children_s = _children_cpu_s()
+        self._cpu_s, self.begun_s = time.process_time(), time.perf_counter()
 
-    @classmethod
-    def now(cls) -> Used:
-        """Up to now."""
-        cpu_s = time.process_time()
-        for child in _children():
-            with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-                times = child.cpu_times()
-                cpu_s += times.user + times.system
-        return cls(time.perf_counter(), cpu_s)
+    def stop(self) -> tuple[float, float]:
+        """Both. Looking at the children takes time, and comes first or last."""
+        wall_s = time.perf_counter() - self.begun_s
+        cpu_s = time.process_time() - self._cpu_s
+        return wall_s, cpu_s + _children_cpu_s() - self._children_s
 
-    def __sub__(self, other: Used) -> Used:
-        """What was used since."""
-        return Used(self.wall_s - other.wall_s, self.cpu_s - other.cpu_s)
+
+def _children_cpu_s() -> float:
+    found = 0.0
+    for child in _children():
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            times = child.cpu_times()
+            found += times.user + times.system
+    return found
 
 
 def _children() -> list[psutil.Process]:

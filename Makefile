@@ -50,7 +50,7 @@ help:
 	@echo "make docs      run the tutorials, build the site in build/site; docs-serve shows it while you write"
 	@echo "make format    apply the formatter"
 	@echo "make bench     the measured comparisons; first those of bench-steady"
-	@echo "make bench-small the same programs on tiny data, to see that they run"
+	@echo "make bench-small every case on tiny data, to see that they run"
 	@echo "make bench-steady epochs that repeat over a store that memory does not hold, beside the floor"
 	@echo "make shuffling train in several orders, draw the pictures of docs/shuffling.md"
 	@echo "make wheel     build the sdist and the wheel, try each in a clean environment"
@@ -215,29 +215,13 @@ format: $(READY)
 	@$(PY) -m ruff format
 
 bench: $(READY)
-	@$(PY) -m benchmarks.steady
 	@$(PY) -m benchmarks
-	@$(PY) -m benchmarks.lanes
-	@$(PY) -m benchmarks.packing
-	@$(PY) -m benchmarks.planned_packing
-	@$(PY) -m benchmarks.from_grain --settle 8 --seconds 8
-	@$(PY) -m benchmarks.bad_records
 
 bench-small: $(READY)
-	@$(PY) -m benchmarks --small
-	@$(PY) -m benchmarks.steady --small
-	@$(PY) -m benchmarks.cached_epochs --small --rounds 1
-	@$(PY) -m benchmarks.devices --small
-	@$(PY) -m benchmarks.accelerator --small
-	@$(PY) -m benchmarks.hosts --small
-	@$(PY) -m benchmarks.lanes --small
-	@$(PY) -m benchmarks.packing --small
-	@$(PY) -m benchmarks.planned_packing --small
-	@$(PY) -m benchmarks.from_grain --small
-	@$(PY) -m benchmarks.bad_records --small
+	@$(PY) -m benchmarks all --small
 
 bench-steady: $(READY)
-	@$(PY) -m benchmarks.steady
+	@$(PY) -m benchmarks steady
 
 shuffling: $(READY)
 	@$(PY) -m benchmarks.shuffling

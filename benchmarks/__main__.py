@@ -1,4 +1,9 @@
-"""`python -m benchmarks`: ours, its peers and the floor in one run, from the root of the repository.
+"""`python -m benchmarks`: ours, its peers and the floor, from the root of the repository.
+
+    python -m benchmarks                      what the pages about speed show
+    python -m benchmarks steady zarr.block    some groups or cases
+    python -m benchmarks all --small          every case on tiny data, to see that it runs
+    python -m benchmarks --page               also keep the figures in docs, and make its tables anew
 
 The tables go to stdout, progress and what is left out to stderr.
 """
@@ -6,105 +11,96 @@ The tables go to stdout, progress and what is left out to stderr.
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import functools
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 from tqdm import tqdm
 
-from benchmarks import cases, criteria, data, import_time, orders, report
+from benchmarks import cases, measure, pictures, report
+from benchmarks.harness import Case, Metrics, Place, Results, Run
 
-_OTHERS = ("orders", "import")
+USUAL: Final = (
+    "steady", "array_record", "zarr", "shards", "raw", "remote", "chain", "workers", "state",
+    "lanes", "packing", "planned", "from_grain",
+)  # fmt: skip
+"""What is measured where nothing is chosen; the rest needs more than two cores, or is about other things."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the cases named, or all."""
-    args = _parsed(argv)
-    wanted = cases.chosen(args.cases) if set(args.cases) - set(_OTHERS) or not args.cases else []
-    others = [name for name in _OTHERS if not args.cases or name in args.cases]
-    document, failed = _run(wanted, others, args)
-    text = report.markdown(document)
-    print(text)
-    if args.json:
-        args.json.write_text(json.dumps(document, indent=1) + "\n")
-    if args.markdown:
-        page = args.markdown.read_text() if args.markdown.exists() else ""
-        args.markdown.write_text(report.placed(text, page))
+    """Run cases."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("cases", nargs="*", metavar="case", help='groups or cases, or "all"')
+    parser.add_argument("--small", action="store_true", help="a tiny run; its figures say nothing")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of every side [3]")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of a measurement [1.5]")
+    parser.add_argument("--folder", type=Path, help="keeps the stores; else a new one")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help="keep the figures, and write tables and pictures of docs",
+    )
+    given = parser.parse_args(argv)
+    if given.rounds < 1 or given.seconds <= 0:
+        parser.error("--rounds must be at least 1, and --seconds above 0")
+    try:
+        names = list(cases.every()) if given.cases == ["all"] else given.cases or USUAL
+        wanted = cases.chosen(names)
+    except ValueError as error:
+        parser.error(str(error))
+    if given.small:
+        given.rounds, given.seconds = 1, 0.1
+    with tempfile.TemporaryDirectory(prefix="windrow-benchmarks-") as folder:
+        place = Place(given.folder or Path(folder), given.small)
+        place.folder.mkdir(parents=True, exist_ok=True)
+        run, failed = _run(wanted, place, given.rounds, given.seconds)
+    print(report.markdown(run, {name: case for name, (_, case) in wanted.items()}))
+    if given.small:
+        print("A tiny run: its figures say nothing.")
+    if given.json:
+        given.json.write_text(json.dumps(run, indent=1) + "\n")
+    if given.page:
+        report.keep(run)
+        pictures.draw_all(run)
     return int(failed)
 
 
-def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    names = [case.name for case in cases.CASES]
-    groups = [*dict.fromkeys(case.group for case in cases.CASES), *_OTHERS]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "cases", nargs="*", metavar="case", help=f"any of {', '.join([*groups, *names])} [all]"
-    )
-    parser.add_argument("--small", action="store_true", help="a tiny run; its figures say nothing")
-    parser.add_argument("--repeats", type=int, default=3, help="measurements of every side [3]")
-    parser.add_argument("--records", type=int, help="records of every store [200,000]")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
-    parser.add_argument(
-        "--markdown",
-        type=Path,
-        metavar="FILE",
-        help="write the tables; in a page that has them, in their place",
-    )
-    args = parser.parse_args(argv)
-    unknown = sorted(set(args.cases) - {*names, *groups})
-    if unknown:
-        choices = ", ".join(dict.fromkeys([*groups, *names]))
-        parser.error(f"no such case: {', '.join(unknown)}; choose from {choices}")
-    for name in ("repeats", "records"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            parser.error(f"--{name} must be at least 1, got {getattr(args, name)}")
-    return args
-
-
 def _run(
-    wanted: Sequence[cases.Case], others: Sequence[str], args: argparse.Namespace
-) -> tuple[dict[str, Any], bool]:
-    """The document of a run, and whether a side failed."""
-    where = report.machine()
-    with tempfile.TemporaryDirectory(prefix="windrow-benchmarks-") as folder:
-        sizes = data.small(folder) if args.small else data.Data(folder)
-        if args.records:
-            sizes = dataclasses.replace(sizes, records=args.records)
-        for layout in _layouts(wanted):
-            _say(f"writing {layout}: {sizes.count(layout):,} records")
-            data.write(sizes, layout)
-        run = cases.Run(wanted, sizes, repeats=args.repeats, is_small=args.small, say=_say)
-        # tqdm writes to stderr, and leaves it alone where that is a file of a log.
-        for name in (bar := tqdm(run.go(), total=run.steps, unit="run", disable=None)):
-            bar.set_description(name)
-    found: list[dict[str, object]] = []
-    if "orders" in others:
-        few = 1 if args.small else args.repeats
-        found += [{"case": "orders", **o} for o in orders.run(small=args.small, repeats=few)]
-    if "import" in others:
-        found.append(import_time.run(1 if args.small else 2 * args.repeats))
-    facts = {name: value for name, value in dataclasses.asdict(sizes).items() if name != "folder"}
-    document = report.document(
-        run.results,
-        criteria.judged(run.results),
-        found,
-        where=where,
-        skipped=run.skipped,
-        sizes={**facts, "repeats": args.repeats, "is_small": args.small},
-    )
-    return document, run.failed
+    wanted: Mapping[str, tuple[str, Case]], place: Place, rounds: int, seconds: float
+) -> tuple[report.Told, bool]:
+    """The figures of a run, ready for JSON, and whether a side failed."""
+    where, failed, found = report.machine(), False, dict[str, Results]()
+    left_out: list[str] = []
+    for name, (topic, case) in (bar := tqdm(wanted.items(), unit="case", disable=None)):
+        bar.set_description(f"{name}: stores")
+        # A store that only absent sides read may need what is absent, too.
+        if all(side.missing for side in case.sides):
+            left_out.append(f"{name} is left out: pip install {' '.join(case.sides[0].missing)}")
+            continue
+        case.write(place)
+        ask = functools.partial(_ask, topic, place)
+        run = Run(case, place, ask, rounds=rounds, seconds=seconds)
+        for step in run.go():
+            bar.set_description(step)
+        left_out += [line for line in run.left_out if line not in left_out]
+        failed = failed or run.failed
+        found[name] = run.results
+    for line in left_out:
+        _say(line)
+    return report.told(found, where), failed
 
 
-def _layouts(wanted: Sequence[cases.Case]) -> list[str]:
-    """The stores that these cases read, also for single sides that are there."""
-    layouts = [case.stored_layout for case in wanted if case.has_store]
-    sides = [cases.SIDES[name] for case in wanted for name in case.sides]
-    also = [side.also_written for side in sides if side.also_written and not side.missing]
-    return list(dict.fromkeys([*layouts, *also]))
+def _ask(topic: str, place: Place, case: Case, side: str, setting: str, seconds: float) -> Metrics:
+    return measure.ask(topic, case, side, setting, seconds, place)
 
 
 def _say(what: str) -> None:

@@ -1,6 +1,6 @@
-"""What lies remote: how much of it there is, and the server that it is read from.
+"""The server that remote stores are read from.
 
-Invariant: the server is a process of its own, which ends with the one that asked for it.
+Invariant: it is a process of its own, which ends with the one that asked for it.
 """
 
 from __future__ import annotations
@@ -25,32 +25,6 @@ _SETTLE_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Far:
-    """Stores that are read over HTTP.
-
-    Args:
-        latency_ms: What every answer takes at least.
-        records: Records of the ArrayRecord file.
-        chunk_rows: Records of an inner chunk of the Zarr shards.
-        files: How many files are opened at once.
-        file_records: Records of each of those.
-    """
-
-    latency_ms: float = 20.0
-    records: int = 50_000
-    chunk_rows: int = 32
-    files: int = 1_000
-    file_records: int = 20
-
-    def file_name(self, number: int) -> str:
-        """The name of one of the files that are opened at once."""
-        return f"part-{number:05}-of-{self.files:05}.array_record"
-
-
-FAR = Far()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Served:
     """What a server was asked for since `Server.reset`."""
 
@@ -63,13 +37,9 @@ class Served:
 class Server:
     """The server of a folder."""
 
-    def __init__(
-        self, folder: str, latency_ms: float, slow_share: float = 0.0, slow_ms: float = 0.0
-    ) -> None:
-        options = {"latency-ms": latency_ms, "slow-share": slow_share, "slow-ms": slow_ms}
-        given = [f"--{name}={value}" for name, value in options.items()]
+    def __init__(self, folder: str, latency_ms: float) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", far_server.__name__, folder, *given],
+            [sys.executable, "-m", far_server.__name__, folder, f"--latency-ms={latency_ms}"],
             cwd=Path(__file__).parents[1],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -85,8 +55,15 @@ class Server:
         """Count from here on."""
         self._ask(far_server.RESET)
 
-    def settle(self) -> None:
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def settle(self, *, quick: bool = False) -> None:
         """Wait until nothing is asked for any more: a closed iterator may have reads under way."""
+        if quick:
+            return
         before = self.served()
         until_s = time.monotonic() + _SETTLE_S
         while time.monotonic() < until_s:
@@ -110,9 +87,18 @@ class Server:
         return found
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache
 def serving(folder: str, latency_ms: float) -> Server:
     """The server of that folder, started when it is first asked for."""
     server = Server(folder, latency_ms)
+    _pids.add(server.pid)
     atexit.register(server.close)
     return server
+
+
+_pids: set[int] = set()
+
+
+def pids() -> set[int]:
+    """The processes of the servers that this process has started."""
+    return _pids

@@ -8,14 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-ROW = "row"
-"""The array that rows are converted to."""
-
-
-def as_row(record: bytes) -> dict[str, npt.NDArray[np.uint8]]:
-    """The record as a row of that array."""
-    return {ROW: np.frombuffer(record, np.uint8)}
-
 
 def decode(record: bytes) -> npt.NDArray[np.uint8]:
     """The record as an array, without a copy."""
@@ -55,8 +47,3 @@ def one_ms(row: Any) -> Any:
 def same(element: Any) -> Any:
     """Nothing at all."""
     return element
-
-
-def scaled(row: Any) -> Any:
-    """A row of bytes as numbers from 0 to 1: what functions over NumPy arrays look like."""
-    return row.astype(np.float32) / np.float32(255)

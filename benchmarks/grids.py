@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ IntArray = npt.NDArray[np.int64]
 
 _SEED = 20
 _PLACES_SEED = 11
-_WORDS = 50_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,9 +31,6 @@ class Grid:
         batch_size: Windows of a batch.
         strides: From one window to the next one, of a grid; empty where there are `located` ones.
         located: How many windows lie anywhere in the array, at random.
-        epochs: How often all windows are read.
-        block: Windows of a block that a block shuffle keeps together; 0 for those whose first
-            cells lie in one chunk.
     """
 
     shape: tuple[int, ...]
@@ -43,17 +39,6 @@ class Grid:
     batch_size: int
     strides: tuple[int, ...] = ()
     located: int = 0
-    block: int = 0
-    epochs: int = 1
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Grid:
-        """The grid as `dataclasses.asdict` gave it, also by way of JSON."""
-        found: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list | tuple) else value
-            for name, value in fields.items()
-        }
-        return cls(**found)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -65,17 +50,6 @@ class Grid:
     def records(self) -> int:
         """Number of windows."""
         return self.located or math.prod(self.counts)
-
-    @property
-    def cells(self) -> int:
-        """Cells of a window."""
-        return math.prod(self.size)
-
-    @property
-    def block_records(self) -> int:
-        """Windows of a block, where all have as many; at random places, of a chunk on average."""
-        chunks = math.prod(-(-cells // n) for cells, n in zip(self.shape, self.chunk, strict=True))
-        return self.block or max(1, self.records // chunks)
 
     @property
     def first_cells(self) -> IntArray:
@@ -95,38 +69,18 @@ class Grid:
         found: IntArray = self.first_cells + np.asarray(self.size) // 2
         return found
 
-    @property
-    def homes(self) -> IntArray:
-        """The chunk that each window's first cell lies in, numbered in C order."""
-        grid = [-(-cells // n) for cells, n in zip(self.shape, self.chunk, strict=True)]
-        places = self.first_cells // np.asarray(self.chunk)
-        found: IntArray = np.ravel_multi_index(tuple(places.T), grid).astype(np.int64)
-        return found
-
-    def windows(self, values: AnyArray) -> AnyArray:
-        """All windows of an array of that shape: `(records, *size)`."""
-        found = np.empty((self.records, *self.size), values.dtype)
-        for number, first in enumerate(self.first_cells.tolist()):
-            found[number] = values[box(first, self.size)]
-        return found
-
 
 def box(first: list[int], size: tuple[int, ...]) -> tuple[slice, ...]:
     """The index of a window, from its first cell."""
     return tuple(slice(at, at + cells) for at, cells in zip(first, size, strict=True))
 
 
-TOKENS = Grid(
-    (100 * 2**20,), (2**20,), (1_024,), batch_size=64, strides=(1_024,), block=2**20 // 1_024
-)
 FIELDS = Grid(
     (386, 4, 181, 360),
     (1, 4, 181, 360),
     (3, 4, 181, 360),
     batch_size=8,
     strides=(1, 4, 181, 360),
-    block=16,
-    epochs=8,
 )
 PATCHES = Grid((512,) * 3, (64,) * 3, (64,) * 3, batch_size=8, located=4_096)
 
@@ -139,13 +93,6 @@ def slabs(layout: str, grid: Grid) -> Iterator[AnyArray]:
     for start in range(0, grid.shape[0], step):
         shape = (min(step, grid.shape[0] - start), *grid.shape[1:])
         yield fill(random, start, shape)
-
-
-def _tokens(random: np.random.Generator, _: int, shape: tuple[int, ...]) -> AnyArray:
-    """Token `k` as often as one over `k`, as words are: uint16."""
-    logarithms = random.random(shape, np.float32) * np.float32(math.log(_WORDS))
-    found: AnyArray = np.exp(logarithms, out=logarithms).astype(np.uint16)
-    return found
 
 
 def _fields(random: np.random.Generator, start: int, shape: tuple[int, ...]) -> AnyArray:
@@ -172,9 +119,7 @@ def _patches(random: np.random.Generator, start: int, shape: tuple[int, ...]) ->
 
 
 _CONTENT: dict[str, Callable[[np.random.Generator, int, tuple[int, ...]], AnyArray]] = {
-    "tokens": _tokens,
     "fields": _fields,
     "patches": _patches,
 }
-LAYOUTS = tuple(_CONTENT)
-DTYPES = {"tokens": "uint16", "fields": "float32", "patches": "uint8"}
+DTYPES = {"fields": "float32", "patches": "uint8"}

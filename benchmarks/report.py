@@ -1,122 +1,96 @@
-"""A run as a document for machines, and as tables that people read.
+"""Figures as JSON, and as the tables of docs.
 
-Invariant: nothing stands in them that was not measured in the run they are made of.
+docs/measurements.json keeps the figures of the last run of each case; the tables between the marks of
+pages are made of it, by `keep` or by `python -m benchmarks.report`.
+
+Invariant: nothing stands in them that was not measured.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
+import json
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
 
-from benchmarks.cases import CASES, OURS, Measured
-from benchmarks.criteria import Verdict
+from benchmarks import cases
+from benchmarks.harness import FLOOR, OURS, Case, Measured, Regime, Results, judged, ratios
 
-_PACKAGES = (
-    "windrow-data", "numpy", "tensorstore", "array-record", "zstandard", "numcodecs", "cramjam",
-    "grain", "torch", "datasets", "xarray", "xbatcher", "zarr",
-)  # fmt: skip
-_TITLES = {
-    "array_record": "Rows of ArrayRecord",
-    "zarr": "Rows of Zarr in chunks of 256",
-    "shards": "Rows of Zarr shards, an inner chunk for each",
-    "raw": "Rows of uncompressed Zarr",
-    "tokens": "Windows of tokens",
-    "fields": "Windows of fields over time",
-    "patches": "Patches of a volume",
-    "remote": "Over HTTP, 20 ms for each request",
-    "convert": "Converted folders",
-    "chain": "Nothing to read",
-    "workers": "Functions in worker processes",
-    "checkpoint": "Saving and restoring",
+Told: TypeAlias = dict[str, dict[str, Any]]
+"""By case: `run`, the machine and the versions; `sides`, as `Measured.to_json` tells them."""
+
+DOCS: Final = Path(__file__).parents[1] / "docs"
+KEPT: Final = DOCS / "measurements.json"
+SECTIONS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "steady": ("measurements.md", ("steady",)),
+    "epoch": ("measurements.md", ("array_record", "zarr", "shards", "raw")),
+    "remote": ("measurements.md", ("remote",)),
+    "workers": ("measurements.md", ("workers",)),
+    "chains": ("measurements.md", ("chain", "state")),
+    "conversions": ("measurements.md", ("convert",)),
+    "tfds": ("measurements.md", ("tfds",)),
+    "explaining": ("measurements.md", ("explaining",)),
+    "from_grain": ("grain.md", ("from_grain",)),
+    "advice": ("explain.md", ("advice",)),
+    "devices": ("jax.md", ("devices",)),
+    "accelerator": ("jax.md", ("accelerator",)),
+    "hosts": ("scaling.md", ("hosts",)),
 }
-_BEGIN, _END = "<!-- tables of the last run -->", "<!-- end of the tables -->"
-_HEAD = (
-    "case", "side", "records/s", "range", "ours is", "MB/s", "CPU-s/GB", "memory MB",
-    "first batch ms", "reads",
-)  # fmt: skip
-_FIGURES = ("mb_per_s", "cpu_s_per_gb", "memory_mb", "first_batch_ms", "reads")
-_COUNTED = "requests_per_batch"
+"""The tables of docs by their marks: the page, and the groups of cases that they have."""
 
-_LATENCIES = {
-    "open_ms": "opening ms",
-    "requests": "requests",
+_PACKAGES: Final = (
+    "windrow-data", "numpy", "tensorstore", "array-record", "zstandard", "numcodecs", "grain", "torch",
+    "datasets", "xarray", "xbatcher", "zarr",
+)  # fmt: skip
+_HEADS: Final = {
+    "records_per_s": "records/s",
+    "mb_per_s": "MB/s",
+    "of_floor": "of the floor",
+    "cpu_of_floor": "CPU, of the floor's",
+    "cpu_s_per_gb": "CPU-s/GB",
+    "seconds": "seconds",
+    "cpu_s": "CPU-s",
+    "memory_mb": "memory MB",
+    "peak_mb": "peak MB",
     "first_batch_ms": "first batch ms",
-    "set_state_us": "set_state us",
-    "get_state_us": "get_state us",
-    "state_bytes": "bytes",
+    "requests_per_batch": "requests/batch",
 }
+"""The columns of rates, those that any side has; other metrics have columns of their own."""
+
+_UNSHOWN: Final = ("ended_after", "requests", "received_per_byte")
 
 
-def document(
-    results: Sequence[Measured],
-    verdicts: Sequence[Verdict],
-    others: Sequence[Mapping[str, object]],
-    *,
-    where: str,
-    skipped: Sequence[str],
-    sizes: Mapping[str, object],
-) -> dict[str, Any]:
-    """Everything of a run, ready for JSON, units in the keys.
+# --- JSON ----------------------------------------------------------------------------------------
 
-    Args:
-        results: What was measured.
-        verdicts: What it was judged by.
-        others: Results of the index shuffle and of the import.
-        where: The machine before the run.
-        skipped: Who was left out, and why.
-        sizes: The sizes of the data, and how often each side was measured.
-    """
+
+def told(found: Mapping[str, Results], where: str) -> Told:
+    """What was measured, ready for JSON."""
     return {
-        "machine": where,
-        "versions": _versions(),
-        "page_cache": "warm",
-        "sizes": dict(sizes),
-        "skipped": list(skipped),
-        "results": [_result(result) for result in results],
-        "criteria": [
-            {
-                **dataclasses.asdict(verdict.criterion),
-                "case": verdict.case,
-                "values": verdict.values,
-                "median": verdict.median,
-                "is_met": verdict.is_met,
-            }
-            for verdict in verdicts
-        ],
-        "others": [dict(other) for other in others],
+        name: {"run": where, "sides": {side: each.to_json() for side, each in results.items()}}
+        for name, results in found.items()
     }
 
 
-def _result(result: Measured) -> dict[str, Any]:
-    names = list(dict.fromkeys(name for figures in result.rounds for name in figures))
-    figures = {name: _summary([r[name] for r in result.rounds if name in r]) for name in names}
-    return {
-        "case": result.case,
-        "side": result.side,
-        "setting": result.setting,
-        "tried_records_per_s": result.tried,
-        **figures,
-    }
-
-
-def _summary(values: Sequence[float]) -> dict[str, Any]:
-    return {
-        "median": statistics.median(values),
-        "min": min(values),
-        "max": max(values),
-        "values": list(values),
-    }
+def results_of(case: Mapping[str, Any]) -> Results:
+    """The sides of a case."""
+    return {side: Measured.of(each) for side, each in case["sides"].items()}
 
 
 def machine() -> str:
-    """The processor, its cores, and what it is doing now."""
-    return f"{_processor()}, {os.cpu_count()} cores, load before the run {os.getloadavg()[0]:.1f}"
+    """The processor, its cores and what it does now, and the versions of packages."""
+    versions = [f"python {platform.python_version()}"]
+    for name in _PACKAGES:
+        try:
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    load = f"{os.cpu_count()} cores, load before the run {os.getloadavg()[0]:.1f}"
+    return f"{_processor()}, {load}; {', '.join(versions)}"
 
 
 def _processor() -> str:
@@ -127,155 +101,165 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+def keep(run: Told) -> None:
+    """Keep the figures of a run, and make the tables of all pages anew."""
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    lines = (f"{json.dumps(name)}: {json.dumps(case)}" for name, case in (kept | run).items())
+    KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    for page in dict.fromkeys(page for page, _ in SECTIONS.values()):
+        path = DOCS / page
+        text = path.read_text(encoding="utf-8")
+        path.write_text(with_tables(page, text, kept | run), encoding="utf-8")
 
 
-def markdown(run: Mapping[str, Any]) -> str:
-    """The tables of a document, as Markdown."""
-    sizes = run["sizes"]
-    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    head = (
-        f"{run['machine']}; {versions}. {sizes['records']:,} records of {sizes['record_bytes']:,}"
-        f" bytes, batches of {sizes['batch_size']}, {sizes['repeats']} repeats; page cache warm."
-    )
-    if sizes["is_small"]:
-        head = f"A tiny run: its figures say nothing. {head}"
-    parts = [head, *_wanted(run["criteria"])]
-    for group, title in _TITLES.items():
-        names = {case.name: case.shows for case in CASES if case.group == group}
-        rows = [result for result in run["results"] if result["case"] in names]
-        if rows:
-            measured = dict.fromkeys(result["case"] for result in rows)
-            shown = "; ".join(f"`{name}`: {names[name]}" for name in measured)
-            parts += [f"### {title}", f"{shown}."]
-            rates = [row for row in rows if "records_per_s" in row]
-            others = [row for row in rows if "records_per_s" not in row]
-            parts += [_rates(rates)] * bool(rates) + [_latencies(others)] * bool(others)
-    parts += _others(run["others"])
-    if run["skipped"]:
-        parts.append("Left out:\n\n" + "\n".join(f"- {line}" for line in run["skipped"]))
-    return "\n\n".join(parts) + "\n"
+def with_tables(page: str, text: str, kept: Told) -> str:
+    """A page with the tables of the cases that figures are kept of."""
+    every = {name: case for name, (_, case) in cases.every().items()}
+    for mark, (where, groups) in SECTIONS.items():
+        some = {name: case for name, case in every.items() if name in kept and case.group in groups}
+        if where == page and some:
+            text = placed(markdown(kept, some), text, mark)
+    return text
 
 
-def placed(tables: str, page: str) -> str:
-    """A page with the tables between its marks; the tables alone if it has no marks."""
-    found = between(tables, page, begin=_BEGIN, end=_END)
-    return tables if found is None else found
+def placed(text: str, page: str, mark: str) -> str:
+    """A page with a text between the marks of that name.
 
-
-def between(text: str, page: str, *, begin: str, end: str) -> str | None:
-    """`page` with `text` between two marks; None if it lacks them."""
+    Raises:
+        ValueError: If the page lacks them.
+    """
+    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
     before, begun, rest = page.partition(begin)
     _, ended, after = rest.partition(end)
     if not (begun and ended):
-        return None
+        raise ValueError(f"benchmarks: the page has no marks {begin} and {end}")
     text = text.rstrip("\n")
     return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
-def put_into_page(path: Path, text: str, *, begin: str, end: str) -> None:
-    """Put a text between two lines of a page; a page without them ends the program."""
-    page = between(text, path.read_text(), begin=begin, end=end)
-    if page is None:
-        raise SystemExit(f"{path} has no line {begin}")
-    path.write_text(page)
+# --- tables --------------------------------------------------------------------------------------
 
 
-def _wanted(criteria: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not criteria:
-        return []
+def markdown(run: Told, some: Mapping[str, Case]) -> str:
+    """The tables of cases: what they show, their figures, and what is wanted of them."""
+    found = {name: results_of(run[name]) for name in some if name in run}
+    if not found:
+        return ""
+    parts = [*dict.fromkeys(run[name]["run"] for name in found)]
+    rated = {name: each for name, each in found.items() if _is_rated(each)}
+    parts += [_rates(some, rated)] * bool(rated)
+    for group in dict.fromkeys(some[name].group for name in found if name not in rated):
+        single = {n: e for n, e in found.items() if n not in rated and some[n].group == group}
+        parts.append(_figures(single))
+    parts += _wanted(some, found)
+    parts.append("\n".join(f"- `{name}`: {some[name].shows}" for name in found))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _is_rated(results: Results) -> bool:
+    return any(each.values("records_per_s") or each.values("mb_per_s") for each in results.values())
+
+
+def rate_of(case: Case) -> str:
+    """The metric that sides of a case are compared by: records may differ where streams are endless."""
+    return "mb_per_s" if case.regime is Regime.STEADY else "records_per_s"
+
+
+def times(case: Case, results: Results, side: str) -> float | None:
+    """How many times as fast as a side ours is; None if that is not known."""
+    if OURS not in results or side == OURS or side not in results:
+        return None
+    found = results[OURS].values("of_floor") if side == FLOOR else []
+    found = found or ratios(rate_of(case), results[OURS], results[side])
+    return statistics.median(found) if found else None
+
+
+def _rates(some: Mapping[str, Case], found: Mapping[str, Results]) -> str:
+    every = [each for results in found.values() for each in results.values()]
+    metrics = [name for name in _HEADS if any(each.values(name) for each in every)]
+    others = [name for each in every for name in _names(each) if name not in metrics]
+    metrics += dict.fromkeys(others)
     rows = []
-    for found in criteria:
-        least = found["at_least"] is not None
-        bound = f"{'≥' if least else '≤'} {_number(found['at_least' if least else 'at_most'])}"
-        values = f"{_number(found['median'])} ({_range(found['values'])})"
-        met = "yes" if found["is_met"] else "**no**"
-        rows.append((f"`{found['case']}`", found["what"], bound, values, met))
-    head = ("case", "what", "wanted", "measured median (range)", "met")
-    return ["### What is wanted", table(head, rows, left=2)]
-
-
-def _rates(results: Sequence[Mapping[str, Any]]) -> str:
-    ours = {r["case"]: r["records_per_s"]["median"] for r in results if r["side"] == OURS}
-    # Only a server counts them.
-    counted = [_COUNTED] * any(_COUNTED in result for result in results)
-    figures, head = [*_FIGURES, *counted], [*_HEAD, *("requests/batch" for _ in counted)]
-    rows = []
-    for result in results:
-        rate = result["records_per_s"]
-        mine = ours.get(result["case"])
-        ratio = (
-            "" if mine is None or result["side"] == OURS else f"{_ratio(mine / rate['median'])}x"
-        )
-        name = f"**{OURS}**" if result["side"] == OURS else result["side"]
-        setting = _setting(result)
-        cells = [_number(result[key]["median"]) if key in result else "-" for key in figures]
-        spread = _range(rate["values"])
-        median = _number(rate["median"])
-        rows.append((f"`{result['case']}`", f"{name}{setting}", median, spread, ratio, *cells))
+    for name, results in found.items():
+        for side, each in results.items():
+            ratio = times(some[name], results, side)
+            shown = f"**{side}**" if side == OURS else side
+            cells = [_cell(each.values(metric)) for metric in metrics]
+            spread = _range(each.values(rate_of(some[name])))
+            faster = "" if ratio is None else f"{_ratio(ratio)}x"
+            rows.append((f"`{name}`", f"{shown}{_setting(each)}", faster, spread, *cells))
+    head = ("case", "side", "ours is", "range", *map(heading, metrics))
     return table(head, rows, left=2)
 
 
-def _setting(result: Mapping[str, Any]) -> str:
-    """The setting in brackets, unless the side is called after it."""
-    setting = result["setting"]
-    return f" ({setting})" if setting and setting not in result["side"] else ""
-
-
-def _latencies(results: Sequence[Mapping[str, Any]]) -> str:
-    """What sides take for single things, those that were measured."""
-    figures = {
-        key: head for key, head in _LATENCIES.items() if any(key in result for result in results)
-    }
-    rows = []
-    for result in results:
-        cells = [
-            f"{_number(result[key]['median'])} ({_range(result[key]['values'])})"
-            if key in result
-            else "-"
-            for key in figures
-        ]
-        setting = _setting(result)
-        rows.append((f"`{result['case']}`", f"{result['side']}{setting}", *cells))
-    return table(("case", "side", *figures.values()), rows, left=2)
-
-
-def _others(others: Sequence[Mapping[str, Any]]) -> list[str]:
-    orders = [
-        (
-            f"{other['length']:.3g}",
-            f"{other['block']:,}",
-            _number(other["ns_per_index"]),
-            _number(other["grain_ns_per_index"]),
-            _number(other["floor_ns_per_index"]),
-        )
-        for other in others
-        if other["case"] == "orders"
+def _figures(found: Mapping[str, Results]) -> str:
+    every = [each for results in found.values() for each in results.values()]
+    metrics = list(dict.fromkeys(name for each in every for name in _names(each)))
+    rows = [
+        (f"`{name}`", f"{side}{_setting(each)}", *(_cell(each.values(m)) for m in metrics))
+        for name, results in found.items()
+        for side, each in results.items()
     ]
-    parts = []
-    if orders:
-        head = ("length", "asked at once", "ours ns/index", "Grain's call", "a copy")
-        parts += ["### Index shuffle", table(head, orders, left=0)]
-    for other in others:
-        if other["case"] == "import":
-            parts.append(
-                f"`{other['ours']}` takes {other['ours_s']} s and {other['ours_mib']} MiB,"
-                f" `{other['peer']}` {other['peer_s']} s and {other['peer_mib']} MiB."
-            )
-    return parts
+    return table(("case", "side", *map(heading, metrics)), rows, left=2)
+
+
+def _wanted(some: Mapping[str, Case], found: Mapping[str, Results]) -> list[str]:
+    rows = []
+    for name, results in found.items():
+        for bound in some[name].bounds:
+            values = judged(bound, results)
+            if not values:
+                continue
+            least = bound.at_least is not None
+            limit = bound.at_least if least else bound.at_most
+            wanted = f"{'≥' if least else '≤'} {number(limit or 0)}"
+            median = statistics.median(values)
+            met = "yes" if bound.is_met(median) else "**no**"
+            spread = f" ({_range(values)})" if _range(values) else ""
+            rows.append((f"`{name}`", bound.what, wanted, f"{number(median)}{spread}", met))
+    head = ("case", "what", "wanted", "measured median (range)", "met")
+    return [table(head, rows, left=2)] * bool(rows)
+
+
+def _names(each: Measured) -> list[str]:
+    names = dict.fromkeys(name for found in each.rounds for name in found)
+    return [name for name in names if name not in _UNSHOWN]
+
+
+def heading(metric: str) -> str:
+    """The head of the column of a metric, units included."""
+    return _HEADS.get(metric, metric.replace("_per_", "/").replace("_", " "))
+
+
+def _setting(each: Measured) -> str:
+    return f" ({each.setting})" if each.setting else ""
+
+
+def _cell(values: Sequence[float]) -> str:
+    return number(statistics.median(values)) if values else "-"
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{number(min(values))} to {number(max(values))}" if len(set(values)) > 1 else ""
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def number(value: float) -> str:
+    """A figure with as many digits as it is good for."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
-    """Aligned lines of a Markdown table; its first `left` columns begin at the left."""
-    every = [head, *rows]
-    widths = [max(len(row[at]) for row in every) for at in range(len(head))]
+    """Aligned lines of a Markdown table; its first `left` columns begin at the left.
+
+    Columns without anything in them are left out.
+    """
+    used = [at for at in range(len(head)) if any(row[at] for row in rows)]
+    every = [[row[at] for at in used] for row in (head, *rows)]
+    widths = [max(len(row[at]) for row in every) for at in range(len(used))]
 
     def line(row: Sequence[str]) -> str:
         cells = [
@@ -288,16 +272,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> s
         "-" * (width + 2) if at < left else "-" * (width + 1) + ":"
         for at, width in enumerate(widths)
     ]
-    return "\n".join([line(head), "|" + "|".join(rule) + "|", *map(line, rows)])
+    return "\n".join([line(every[0]), "|" + "|".join(rule) + "|", *map(line, every[1:])])
 
 
-def _range(values: Sequence[float]) -> str:
-    return f"{_number(min(values))} to {_number(max(values))}"
+def main() -> int:
+    """Make the tables anew."""
+    keep({})
+    return 0
 
 
-def _ratio(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+if __name__ == "__main__":
+    sys.exit(main())

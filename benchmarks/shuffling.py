@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,14 +44,6 @@ _HIDDEN = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Order:
-    """An order of the training data: its name, and the chain it makes of a dataset and a seed."""
-
-    name: str
-    of: Callable[[Chain, int], Chain]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Sizes:
     """How much is trained, and in which orders.
 
@@ -73,25 +65,26 @@ class Sizes:
     windows: tuple[int, ...] = (64, 16, 4, 1)
     rate: float = 0.3
 
-    def orders(self) -> list[Order]:
+    def orders(self) -> dict[str, Callable[[Chain, int], Chain]]:
         """The orders that are compared, from the best shuffled to the one that is not."""
-        shuffles = [Order("global shuffle", lambda data, seed: data.shuffle(seed))]
-        shuffles += [
-            Order(f"block_shuffle, {_windows(w)}", self._in_blocks(w)) for w in self.windows
-        ]
-        return [*shuffles, Order("no shuffle", lambda data, seed: data)]
+        blocks = {
+            f"block_shuffle, windows of {window} block{'s' if window > 1 else ''}": functools.partial(
+                _in_blocks, block=self.block, window=window
+            )
+            for window in self.windows
+        }
+        return {
+            "global shuffle": lambda data, seed: data.shuffle(seed),
+            **blocks,
+            "no shuffle": lambda data, seed: data,
+        }
 
-    def _in_blocks(self, window_blocks: int) -> Callable[[Chain, int], Chain]:
-        return lambda data, seed: data.block_shuffle(
-            seed, block=self.block, window_blocks=window_blocks
-        )
+
+def _in_blocks(data: Chain, seed: int, *, block: int, window: int) -> Chain:
+    return data.block_shuffle(seed, block=block, window_blocks=window)
 
 
 SMALL: Final = Sizes(seeds=2, epochs=1, test_every=60, windows=(16,))
-
-
-def _windows(blocks: int) -> str:
-    return f"windows of {blocks} block{'s' if blocks > 1 else ''}"
 
 
 # --- the data ------------------------------------------------------------------------------------
@@ -171,14 +164,14 @@ def losses_of(sizes: Sizes) -> shuffling_pictures.Losses:
     data = windrow.MapDataset.source(train)
     curves: dict[str, list[list[float]]] = {}
     quality: dict[str, dict[str, Any]] = {}
-    turns = [(order, seed) for order in sizes.orders() for seed in range(sizes.seeds)]
-    for order, seed in (bar := tqdm(turns, unit="run", disable=None)):
-        bar.set_description(order.name)
-        batches = order.of(data, 1_000 * seed).batch(sizes.batch_size, drop_remainder=True)
+    turns = [(*order, seed) for order in sizes.orders().items() for seed in range(sizes.seeds)]
+    for name, order, seed in (bar := tqdm(turns, unit="run", disable=None)):
+        bar.set_description(name)
+        batches = order(data, 1_000 * seed).batch(sizes.batch_size, drop_remainder=True)
         if not seed:
-            quality[order.name] = windrow.shuffle_quality(batches, block=sizes.block).to_json()
+            quality[name] = windrow.shuffle_quality(batches, block=sizes.block).to_json()
         losses = trained(batches.repeat(sizes.epochs), test, sizes, seed)
-        curves.setdefault(order.name, []).append(losses)
+        curves.setdefault(name, []).append(losses)
     steps = [sizes.test_every * k for k in range(len(losses))]
     return {"steps": steps, "curves": curves, "quality": quality}
 
@@ -206,16 +199,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--folder", type=Path, default=_PICTURES, help="where PNG files go [docs/images]"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the losses")
-    parser.add_argument("--from-json", type=Path, metavar="FILE", help="draw those of such a file")
     args = parser.parse_args(argv)
-    found: shuffling_pictures.Losses
-    if args.from_json:
-        found = json.loads(args.from_json.read_text())
-    else:
-        found = losses_of(SMALL if args.small else Sizes())
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+    found = losses_of(SMALL if args.small else Sizes())
     print(table(found))
     windows = (1, 256) if args.small else shuffling_pictures.WINDOWS
     shuffling_pictures.draw(args.folder, found, windows)

@@ -15,8 +15,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from tqdm import tqdm
 
 import windrow
+from benchmarks.pictures import FAINT, INK, PAPER, RULE, style, title, write
 
-_INK, _FAINT, _RULE, _PAPER = "#24292f", "#6e7781", "#d0d7de", "#ffffff"
 _GLOBAL, _NONE, _SLIDING = "#0969da", "#57606a", "#8250df"
 _BLOCKS = ("#7d2b00", "#bc4c00", "#e16f24", "#f5a45d")  # from few blocks in a window to many
 WINDOWS = tuple(2**k for k in range(14))
@@ -63,7 +63,7 @@ def draw_orders(path: Path) -> None:
         ("block_shuffle\nwindows of 16 blocks", _in_blocks(data, 16), _BLOCKS[2]),
         ("shuffle\nover the whole epoch", data.shuffle(1), _GLOBAL),
     ]
-    figure = Figure(figsize=(11.5, 3.5), facecolor=_PAPER)
+    figure = Figure(figsize=(11.5, 3.5), facecolor=PAPER)
     for place, (name, chain, colour) in enumerate(orders):
         axis = figure.add_axes((0.048 + 0.1915 * place, 0.205, 0.168, 0.575))
         axis.scatter(
@@ -71,9 +71,9 @@ def draw_orders(path: Path) -> None:
         )
         axis.set(xlim=(0, _RECORDS), ylim=(0, _RECORDS), xticks=[0, _RECORDS], yticks=[])
         axis.set_xticks([0, _RECORDS], ["0", f"{_RECORDS:,}"])
-        axis.set_title(name, fontsize=10, color=_INK, fontweight="bold", loc="left")
-        axis.spines[:].set_color(_RULE)
-        axis.tick_params(colors=_FAINT, labelsize=8.5, length=0)
+        axis.set_title(name, fontsize=10, color=INK, fontweight="bold", loc="left")
+        axis.spines[:].set_color(RULE)
+        axis.tick_params(colors=FAINT, labelsize=8.5, length=0)
         first, last = axis.xaxis.get_ticklabels()
         first.set_horizontalalignment("left")
         last.set_horizontalalignment("right")
@@ -89,12 +89,12 @@ def draw_orders(path: Path) -> None:
             first, last = axis.yaxis.get_ticklabels()
             first.set(verticalalignment="bottom", rotation=90)
             last.set(verticalalignment="top", rotation=90)
-            axis.set_ylabel("record", color=_FAINT, fontsize=9.5, labelpad=-6)
-    title = (
+            axis.set_ylabel("record", color=FAINT, fontsize=9.5, labelpad=-6)
+    head = (
         f"which record comes at which position: {_RECORDS:,} records in blocks of {_BLOCK}, batches"
         f" of {_BATCH}"
     )
-    figure.text(0.048, 0.945, title, fontsize=10.5, color=_FAINT)
+    figure.text(0.048, 0.945, head, fontsize=10.5, color=FAINT)
     figure.savefig(path, dpi=120)
 
 
@@ -114,47 +114,47 @@ _SIZES = (32, 256)
 
 def draw_quality(path: Path, windows: Sequence[int] = WINDOWS) -> None:
     """Both numbers over the records in a window, of `block_shuffle` and `window_shuffle`."""
-    figure = Figure(figsize=(11.5, 5), facecolor=_PAPER)
+    figure = Figure(figsize=(11.5, 5), facecolor=PAPER)
     left = figure.add_axes((0.062, 0.115, 0.41, 0.735))
     right = figure.add_axes((0.553, 0.115, 0.41, 0.735))
     data = windrow.MapDataset.range(_MANY)
     records = np.minimum(_CHUNK * np.array(windows), _MANY)
-    for size, style in zip(_SIZES, ((0, (4, 1.5)), "-"), strict=True):
+    for size, dashes in zip(_SIZES, ((0, (4, 1.5)), "-"), strict=True):
         for colour, width, chains in (
             (_BLOCKS[1], 3.2, [_chunks(data, w).batch(size) for w in windows]),
             (_SLIDING, 1.4, [data.window_shuffle(int(n), 1).batch(size) for n in records]),
         ):
             ratios, blocks = _both(chains)
-            left.plot(records, ratios, color=colour, lw=width, ls=style)
-            right.plot(records, blocks, color=colour, lw=width, ls=style)
-        left.plot(records, 1 + size / np.array(windows), color=_FAINT, lw=1.2, ls=":", zorder=1)
+            left.plot(records, ratios, color=colour, lw=width, ls=dashes)
+            right.plot(records, blocks, color=colour, lw=width, ls=dashes)
+        left.plot(records, 1 + size / np.array(windows), color=FAINT, lw=1.2, ls=":", zorder=1)
         shuffled = windrow.shuffle_quality(data.batch(size), block=_CHUNK)
         if shuffled.blocks_per_batch_shuffled is not None:
             level = shuffled.blocks_per_batch_shuffled
-            right.axhline(level, color=_GLOBAL, lw=1.4, ls=style, zorder=0)
+            right.axhline(level, color=_GLOBAL, lw=1.4, ls=dashes, zorder=0)
     left.axhline(1, color=_GLOBAL, lw=1.4, zorder=0)
     for axis in (left, right):
-        _style(axis)
+        style(axis)
         axis.set(xscale="log", yscale="log", ylim=(0.6, 500))
         axis.set_xlim(records[0] / 1.15, records[-1] * 1.15)
         axis.set_xticks([10**k for k in range(2, 7)], [f"{10**k:,}" for k in range(2, 7)])
         axis.xaxis.set_minor_locator(NullLocator())
         _plain_numbers(axis.yaxis)
-        axis.set_xlabel("records in a window", color=_INK, fontsize=10)
-    _title(left, "variance ratio: 1 is a global shuffle")
-    _title(right, "different blocks in a batch")
-    _write(left, "window_shuffle, batches of 256", (2_500, 256), 7, _SLIDING)
-    _write(left, "of 32", (60_000, 32), 6, _SLIDING)
-    _write(left, "block_shuffle, batches of 256", (2_000, 14), 6, _BLOCKS[1])
-    _write(left, "of 32", (380, 4.3), -3, _BLOCKS[1])
-    _write(left, "1 + batch size / blocks in a window", (330, 80), 2, _FAINT, weight="normal")
-    _write(left, "global shuffle", (108, 1), -14, _GLOBAL)
-    _write(right, "global shuffle, batches of 256", (108, 256), 7, _GLOBAL)
-    _write(right, "of 32", (108, 32), 6, _GLOBAL)
-    _write(right, "block_shuffle and", (7_500, 38), 14, _BLOCKS[1])
-    _write(right, "window_shuffle alike", (7_500, 38), 1, _SLIDING)
-    title = f"{_MANY:,} records in blocks of {_CHUNK}, batches of 32 (dashed) and 256"
-    figure.text(0.062, 0.95, title, fontsize=10.5, color=_FAINT)
+        axis.set_xlabel("records in a window", color=INK, fontsize=10)
+    title(left, "variance ratio: 1 is a global shuffle")
+    title(right, "different blocks in a batch")
+    write(left, "window_shuffle, batches of 256", (2_500, 256), 7, _SLIDING)
+    write(left, "of 32", (60_000, 32), 6, _SLIDING)
+    write(left, "block_shuffle, batches of 256", (2_000, 14), 6, _BLOCKS[1])
+    write(left, "of 32", (380, 4.3), -3, _BLOCKS[1])
+    write(left, "1 + batch size / blocks in a window", (330, 80), 2, FAINT, fontweight="normal")
+    write(left, "global shuffle", (108, 1), -14, _GLOBAL)
+    write(right, "global shuffle, batches of 256", (108, 256), 7, _GLOBAL)
+    write(right, "of 32", (108, 32), 6, _GLOBAL)
+    write(right, "block_shuffle and", (7_500, 38), 14, _BLOCKS[1])
+    write(right, "window_shuffle alike", (7_500, 38), 1, _SLIDING)
+    head = f"{_MANY:,} records in blocks of {_CHUNK}, batches of 32 (dashed) and 256"
+    figure.text(0.062, 0.95, head, fontsize=10.5, color=FAINT)
     figure.savefig(path, dpi=120)
 
 
@@ -176,7 +176,7 @@ def _both(chains: Sequence[windrow.MapDataset[Any]]) -> tuple[list[Any], list[An
 
 def draw_losses(path: Path, found: Losses) -> None:
     """Losses by training step, and at the end by the number of the order."""
-    figure = Figure(figsize=(11.5, 5), facecolor=_PAPER)
+    figure = Figure(figsize=(11.5, 5), facecolor=PAPER)
     left = figure.add_axes((0.052, 0.11, 0.535, 0.81))
     right = figure.add_axes((0.655, 0.11, 0.325, 0.81))
     names = list(found["curves"])
@@ -192,21 +192,21 @@ def draw_losses(path: Path, found: Losses) -> None:
         words = name.replace("block_shuffle, windows of ", "")
         is_best = name == names[0]  # its label would meet that of the next one
         corner = (ratio, min(ends) if is_best else max(ends))
-        _write(right, words, corner, -18 if is_best else 8, colour, place="center")
+        write(right, words, corner, -18 if is_best else 8, colour, ha="center")
     for axis in (left, right):
-        _style(axis)
+        style(axis)
         axis.set(yscale="log")
         _plain_numbers(axis.yaxis)
     left.set_xlim(0, found["steps"][-1])
     left.set_ylim(None, 60)  # room for the legend
-    left.set_xlabel("train step", color=_INK, fontsize=10)
+    left.set_xlabel("train step", color=INK, fontsize=10)
     left.legend(
         *(side[::-1] for side in left.get_legend_handles_labels()),
         loc="upper left",
         ncols=2,
         frameon=False,
         fontsize=9.5,
-        labelcolor=_INK,
+        labelcolor=INK,
         handlelength=1.6,
     )
     right.set(xscale="log")
@@ -215,22 +215,11 @@ def draw_losses(path: Path, found: Losses) -> None:
     right.set_xlim(0.38, 130)
     bottom, top = right.get_ylim()
     right.set_ylim(0.75 * bottom, 1.25 * top)
-    right.set_xlabel("variance ratio; of block_shuffle by its windows", color=_INK, fontsize=10)
+    right.set_xlabel("variance ratio; of block_shuffle by its windows", color=INK, fontsize=10)
     seeds = len(found["curves"][names[0]])
-    _title(left, f"loss on digits that were not trained on, {seeds} seeds")
-    _title(right, "mean of the last epoch")
+    title(left, f"loss on digits that were not trained on, {seeds} seeds")
+    title(right, "mean of the last epoch")
     figure.savefig(path, dpi=120)
-
-
-# --- look ----------------------------------------------------------------------------------------
-
-
-def _style(axis: Any) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(_FAINT)
-    axis.tick_params(colors=_INK, labelsize=9.5)
-    axis.grid(axis="y", color=_RULE, lw=0.8)
-    axis.set_axisbelow(True)
 
 
 def _plain_numbers(axis: Any) -> None:
@@ -238,33 +227,4 @@ def _plain_numbers(axis: Any) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(LogLocator(subs=(2, 5)))
     axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_tick_params(which="minor", labelsize=8.5, labelcolor=_FAINT, color=_FAINT)
-
-
-def _title(axis: Any, text: str) -> None:
-    axis.set_title(text, fontsize=10.5, color=_INK, fontweight="bold", loc="left")
-
-
-def _write(
-    axis: Any,
-    text: str,
-    at: tuple[float, float],
-    above: float,
-    colour: str,
-    *,
-    place: str = "left",
-    weight: str = "bold",
-) -> None:
-    """Text that begins over a point, so many points above it."""
-    paper = {"facecolor": _PAPER, "edgecolor": "none", "pad": 0.5, "alpha": 0.0}
-    axis.annotate(
-        text,
-        at,
-        (0, above),
-        textcoords="offset points",
-        ha=place,
-        fontsize=9.5,
-        fontweight=weight,
-        color=colour,
-        bbox=paper,
-    )
+    axis.set_tick_params(which="minor", labelsize=8.5, labelcolor=FAINT, color=FAINT)

@@ -401,8 +401,8 @@ class Ordered(PlannedByLengths[T_co]):
         """Shuffle inside windows of consecutive elements, each element once per epoch.
 
         The last window of an epoch is shorter where `window_size` does not divide the length. The
-        order is Grain's, whose definition makes a window cost about 1 ms however small it is
-        (benchmarks/orders.py): prefer windows of hundreds of elements and more.
+        order is Grain's, whose definition makes a window cost about 1 ms however small it is:
+        prefer windows of hundreds of elements and more.
 
         Raises:
             PlanError: If the window is smaller than 1, or there is no seed.

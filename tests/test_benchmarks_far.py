@@ -1,9 +1,8 @@
-"""The server that benchmarks read over a network, and what their peers read of it by hand."""
+"""The server that benchmarks read over a network."""
 
 from __future__ import annotations
 
 import http.client
-import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -11,10 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
-from array_record.python import array_record_module
 
-from benchmarks import chunks
 from benchmarks.far import Served, Server
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
@@ -130,22 +126,3 @@ def test_requests_wait_side_by_side(tmp_path: Path) -> None:
 def test_server_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"the server of files has failed"):
         Server(str(tmp_path), -1)
-
-
-@pytest.mark.parametrize("size_bytes", [0, 1, 3_072, 70_000])
-def test_places_and_records_are_those_of_the_package(tmp_path: Path, size_bytes: int) -> None:
-    path = str(tmp_path / "file")
-    random = np.random.default_rng(1)
-    # Lengths that differ put chunk headers and blocks into every place beside one another.
-    written = [random.bytes(size_bytes + number % 50) for number in range(300)]
-    writer = array_record_module.ArrayRecordWriter(path, "group_size:1,zstd")
-    for record in written:
-        writer.write(record)
-    writer.close()
-    stored, decoder = Path(path).read_bytes(), zstandard.ZstdDecompressor()
-    places = chunks.places(path, len(written)).tolist()
-    found = [
-        chunks.record(stored[begin:end], begin, decoder)
-        for begin, end in itertools.pairwise(places)
-    ]
-    assert found == written

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import windrow
-from benchmarks import import_time
 
 # Each is an optional extra, or takes longer to import than all that windrow needs.
 OPTIONAL = (
@@ -77,11 +76,6 @@ def test_import_brings_only_what_is_needed(loaded: list[str], tmp_path: Path) ->
     at_start = {name.split(".")[0] for name in loaded_by("pass", tmp_path)}
     roots = {name.split(".")[0] for name in loaded} - at_start - sys.stdlib_module_names
     assert roots - NEEDED == set()
-
-
-def test_the_benchmark_of_the_import_runs() -> None:
-    result = import_time.run(rounds=1)
-    assert set(result) >= {"ours_s", "peer_s", "ratio"}
 
 
 @pytest.mark.parametrize("name", ["ZarrDataSource", "ArrayRecordDataSource"])

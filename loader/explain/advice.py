@@ -1,6 +1,6 @@
 """Advice: cheaper ways to elements that are as good, by rules.
 
-Each piece of advice has a benchmark of a chain before and after following it, `benchmarks/advice.py`.
+Each piece of advice has a benchmark of a chain before and after following it, `benchmarks/explaining.py`.
 
 Invariant: what costs most comes first.
 """

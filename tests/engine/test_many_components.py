@@ -6,12 +6,18 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import zarr
+from array_record.python.array_record_module import ArrayRecordWriter
 
-from benchmarks import mixture
+from windrow import IterDataset, MapDataset
 from windrow.core.machine import usable_cores
+from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 
 COMPONENTS = 100
+RECORDS = 200
+BATCHES = 200
 
 
 @pytest.fixture(scope="module")
@@ -19,32 +25,54 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("stores")
 
 
-def facts(case: mixture.Case, paths: list[str]) -> tuple[int, int, Any]:
+def write_stores(folder: Path, stored: str) -> list[Path]:
+    """Write small stores of one format, of 20 chunks or groups each."""
+    paths = [folder / f"{stored}-{number}" for number in range(COMPONENTS)]
+    for number, path in enumerate(paths):
+        if path.exists():
+            continue
+        rows = np.arange(RECORDS * 64, dtype=np.int32).reshape(-1, 64) + number
+        if stored == "zarr":
+            zarr.create_array(str(path), data=rows, chunks=(RECORDS // 20, 64))
+            continue
+        writer = ArrayRecordWriter(str(path), f"group_size:{RECORDS // 20}")
+        for row in rows:
+            writer.write(row.tobytes())
+        writer.close()
+    return paths
+
+
+def mixture(paths: list[Path], mixed: str) -> IterDataset[Any]:
+    """A mixture of shuffled stores, of streams or of datasets, in batches of 64."""
+    opened: Any = ZarrDataSource if paths[0].is_dir() else ArrayRecordDataSource
+    parts = [MapDataset.source(opened(str(path))).shuffle(seed=1).repeat() for path in paths]
+    weights = list(range(1, len(parts) + 1))
+    if mixed == "map":
+        return MapDataset.mix(parts, weights).batch(64).to_iter_dataset()
+    return IterDataset.mix([part.to_iter_dataset() for part in parts], weights).batch(64)
+
+
+def facts(paths: list[Path], mixed: str) -> tuple[int, int, Any]:
     """The most threads that a mixture has, the most bytes that it holds, and the first batch."""
     before = threading.active_count()
-    with iter(mixture.dataset(case, paths)) as iterator:
+    with iter(mixture(paths, mixed)) as iterator:
         first = next(iterator)
         threads = threading.active_count() - before
-        for _ in range(case.batches):
+        for _ in range(BATCHES):
             next(iterator)
             threads = max(threads, threading.active_count() - before)
         return threads, iterator.stats().peak_buffers_bytes, first
 
 
-@pytest.mark.parametrize("case", mixture.CASES, ids=lambda case: f"{case.stored}-{case.mixed}")
-def test_a_hundred_components_have_the_threads_of_one(case: mixture.Case, folder: Path) -> None:
-    case = mixture.Case(case.stored, case.mixed, COMPONENTS, records=200, batches=200)
-    paths = mixture.write_stores(folder, case)
-    alone, held, _ = facts(case, paths[:1])
-    threads, bytes_held, first = facts(case, paths)
+@pytest.mark.parametrize("mixed", ["iter", "map"])
+@pytest.mark.parametrize("stored", ["zarr", "array_record"])
+def test_a_hundred_components_have_the_threads_of_one(
+    stored: str, mixed: str, folder: Path
+) -> None:
+    paths = write_stores(folder, stored)
+    alone, held, _ = facts(paths[:1], mixed)
+    threads, bytes_held, first = facts(paths, mixed)
     # Those of the decoding pool start one by one, when there is work for them.
     assert threads <= max(alone, 1 + usable_cores())
     assert len(first) == 64
     assert bytes_held - held <= (COMPONENTS - 1) << 20
-
-
-def test_the_benchmark_runs() -> None:
-    one, many = mixture.run(mixture.SMALL_CASES)
-    assert (one["components"], many["components"]) == (1, 3)
-    assert one["threads"] > 0
-    assert many["batches_per_s"] > 0

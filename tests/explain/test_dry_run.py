@@ -17,7 +17,8 @@ import zarr
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks import advice
+from benchmarks import explaining
+from benchmarks.harness import Place
 from tests.laid_out import pieced
 from windrow import IterDataset, MapDataset, ReadOptions, shuffle_quality
 from windrow.engine.read_batches import GOAL_S, BlockSize
@@ -243,23 +244,15 @@ def kept(element: Any) -> bool:
     return True
 
 
-def test_every_piece_of_advice_pays_in_bytes() -> None:
-    rows = advice.run(dataclasses.replace(advice.SMALL, records=1_000), 1)
-    assert {row["kind"] for row in rows} == {
-        "global-shuffle",
-        "resident-bytes",
-        "window-room",
-        "strides",
-        "no-threads",
-        "record-by-record",
-    }
-    for row in rows:
-        for side in ("before", "after"):
-            low, high = row[f"{side}_predicted_bytes"]
-            assert low <= row[f"{side}_bytes"] <= high
-        if row["kind"] != "record-by-record":  # which reads as much, in fewer calls
-            assert row["after_bytes"] < row["before_bytes"]
-    assert "records/s" in advice.markdown(rows)
+@pytest.mark.parametrize("kind", explaining.PAIRS)
+def test_every_piece_of_advice_pays_in_bytes(kind: str, tmp_path: Path) -> None:
+    place = Place(tmp_path, small=True)
+    explaining.write(place, place.path("advice"))
+    before, after = (explaining.followed(place, kind=kind, after=which) for which in (False, True))
+    for side in (before, after):
+        assert side["least_predicted_mb"] <= side["decoded_mb"] <= side["most_predicted_mb"]
+    if kind != "record-by-record":  # which reads as much, in fewer calls
+        assert after["decoded_mb"] < before["decoded_mb"]
 
 
 # --- any chain -----------------------------------------------------------------------------------

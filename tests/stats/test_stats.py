@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import windrow
-from benchmarks import measuring
 from tests.laid_out import pieced
 from tests.processes import until
 from windrow import ReadOptions
@@ -365,27 +364,6 @@ def test_stats_are_json_and_pickle() -> None:
     assert values["sources"][0]["reads"] == {"low": 3, "high": 3}
     assert values["sentence"] == stats.sentence
     assert pickle.loads(pickle.dumps(stats)) == stats
-
-
-# --- what it costs -------------------------------------------------------------------------------
-
-
-@pytest.mark.jobs
-def test_the_benchmark_leaves_nothing_measured_and_puts_all_back(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with measuring.unmeasured():
-        iterator = iter(M.source(pieced(10, 4)).map(np.sum))
-        assert len(list(iterator)) == 10
-        assert iterator.stats().sentence == NOTHING_YET
-        assert iterator.stats().sources[0].reads == Amount.exactly(0)
-    assert measuring.main(["--small"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" | ")[0] for line in lines[2:]] == [
-        f"| {case.what}" for case in measuring.CASES
-    ]
-    again = iter(M.range(3))
-    assert len(list(again)) == again.stats().elements == 3
 
 
 def test_streams_are_counted_by_elements() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import pickle
 import sys
@@ -19,7 +18,6 @@ from grain.experimental import WindowShuffleIterDataset, WindowShuffleMapDataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import benchmarks.orders
 from windrow.core import native
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.transforms import orders
@@ -422,12 +420,6 @@ def test_wrong_seeds_of_random_values_say_what_is_allowed() -> None:
         default_seed([])
     with pytest.raises(PlanError, match=r"seed: -4 is negative"):
         default_seed([(-4, 1)])
-
-
-def test_benchmark_runs() -> None:
-    results = benchmarks.orders.run(small=True, repeats=1)
-    assert len(json.loads(json.dumps(results))) == len(benchmarks.orders.SMALL_CASES)
-    assert all(float(str(result["ns_per_index"])) > 0 for result in results)
 
 
 @given(

@@ -135,7 +135,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.engine": 8126,
     "windrow.devices": 1402,
     "windrow.quality": 516,
-    "windrow.explain": 2217,
+    "windrow.explain": 2229,
     "windrow": 6497,
     "windrow.grain_api": 3219,
     "windrow.inspection": 1791,

@@ -158,8 +158,7 @@ def _on_order(read: _SourceRead, numbers: Mapping[int, int]) -> Iterator[_Dear]:
                 f"{shuffle.written} decodes each chunk {_times(read.reads)} times an epoch,"
                 f" {in_bytes(costs.decoded_bytes)} for {in_bytes(costs.delivered_bytes)} delivered",
                 _block_shuffle(shuffle) + (f", or {alone}" if alone else ""),
-                "each is decoded once in each pass"
-                + ("; alone, no more than is delivered" if alone else ""),
+                "each is decoded once in each pass",
             ),
         )
     elif block is not None and read.reads > _SURE:

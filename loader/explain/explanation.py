@@ -325,7 +325,7 @@ def _slow(explanation: Explanation) -> str:
     """What takes time, where there is no advice."""
     calls = [node for node in explanation.nodes if node.runs.startswith("one by one")]
     if calls:
-        return f"{shortened(calls[0].label, 40)} is called for each element, {calls[0].runs}"
+        return f"{shortened(calls[0].label, 40)} is called for each element: {calls[0].runs}"
     return "nothing that the plan shows"
 
 

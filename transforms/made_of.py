@@ -99,12 +99,11 @@ class MadeOf:
         at = np.asarray(cuts, np.int64)
         if self.chain is not None and self.bounds is None:
             return MadeOf(self.found, at, at[1:] - at[:-1], self.chain)
-        bounds, parts = self._full()
-        before = np.concatenate([[0], np.cumsum(parts)])
-        shift = before[:-1] - np.repeat(before[at[:-1]], np.diff(at))
+        bounds, _ = self._full()
+        row = np.arange(len(self)) - np.repeat(at[:-1], np.diff(at))
         items = self.items.copy()
-        items[:, 0] += np.repeat(shift, np.diff(bounds))
-        return MadeOf(items, bounds[at], before[at[1:]] - before[at[:-1]])
+        items[:, 0] = np.repeat(row, np.diff(bounds))
+        return MadeOf(items, bounds[at], np.diff(at))
 
     def spread(self, counts: IntArray) -> MadeOf:
         """Each row `counts` times, for what is made of it."""

@@ -132,10 +132,11 @@ def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, Recor
         elements, which = np.unique(element[items], return_inverse=True)
         traced = trace(chains[number], elements, uneven=True)
         counts, starts = traced.counts[which], (np.cumsum(traced.counts) - traced.counts)[which]
-        is_row = (own_rows[items] > 0) & (
-            own_rows[items] == counts
-        )  # unless a function changed the number of rows
-        counts, starts = np.where(is_row, 1, counts), starts + np.where(is_row, own_row[items], 0)
+        each = counts // np.maximum(own_rows[items], 1) if _rows_are_batches(chains[number]) else 1
+        # Unless a function changed the number of rows.
+        is_row = (own_rows[items] > 0) & (own_rows[items] * each == counts)
+        starts = starts + np.where(is_row, own_row[items] * each, 0)
+        counts = np.where(is_row, each, counts)
         of = np.repeat(np.arange(len(items)), counts)
         inner = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
         for taken in (at_rows(each, starts[of] + inner) for each in traced.taken):
@@ -147,6 +148,18 @@ def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, Recor
     keys = (1, 2, 0) if _packs(node) else (2, 1, 0)
     names = names[np.lexsort([names[:, key] for key in keys])]
     return [(part, RecordOf(source, record)) for part, _, _, source, record in names.tolist()]
+
+
+def _rows_are_batches(chain: Node) -> bool:
+    """Whether elements are batches of batches, which have as many records in each row."""
+    batches = 0
+    for node in chain.walk():
+        if len(node.parents) != 1 or node.functions or getattr(node, "padding", None):
+            return False
+        batches += node.group_size is not None
+        if batches == 2:
+            return True
+    return False
 
 
 def _packs(node: Node) -> bool:

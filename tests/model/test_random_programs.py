@@ -216,7 +216,8 @@ def test_programs_that_hunts_found(text: str) -> None:
     agree(text, programs.merged(text))
 
 
-# A zip of groups that end in the middle of a block; and a skip that ends before an element that fails.
+# A zip of groups that end in the middle of a block; a skip that ends before an element that fails; and rows
+# of batches of batches.
 @pytest.mark.parametrize(
     "text",
     [
@@ -224,6 +225,8 @@ def test_programs_that_hunts_found(text: str) -> None:
         ".map(plus, batched=True)])",
         "MapDataset.concatenate([MapDataset.source(stored(3)), MapDataset.source(numbers(17))])"
         ".to_iter_dataset().rebatch(6, drop_remainder=True).rebatch(2, drop_remainder=True)",
+        "MapDataset.range(4).to_iter_dataset().batch(2).map(plus).batch(2).rebatch(1)",
+        "MapDataset.range(4).batch(2).batch(2).to_iter_dataset().rebatch(1)",
     ],
 )
 def test_records_and_states_of_programs_that_hunts_found(text: str) -> None:

@@ -134,7 +134,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.stats": 1091,
     "windrow.engine": 8126,
     "windrow.devices": 1402,
-    "windrow.quality": 516,
+    "windrow.quality": 519,
     "windrow.explain": 2229,
     "windrow": 6497,
     "windrow.grain_api": 3219,

@@ -100,7 +100,7 @@ def sample(node: Node) -> BatchSample:
         node: A chain with random access that has at least one element; its elements are batches.
 
     Raises:
-        PlanError: If a batch has more records than are traced.
+        PlanError: If a batch has more records than are traced, or batches have none.
     """
     most = node.most_records()
     if most > MOST_IN_BATCH:
@@ -108,7 +108,7 @@ def sample(node: Node) -> BatchSample:
             f"shuffle_quality: a batch has {most} records, and tracing it takes memory for all of"
             f" them; give a batch_size of at most {MOST_IN_BATCH}"
         )
-    size = int(trace(node, np.zeros(1, np.int64)).counts[0])
+    size = max(1, int(trace(node, np.zeros(1, np.int64)).counts[0]))
     varies = any(each.shuffles for each in node.walk())
     cost = node.order_cost()
     elements, epochs = node.whole_epochs()
@@ -143,7 +143,10 @@ def _traced(node: Node, indices: IntArray, size: int) -> Rows:
         leaf: (np.concatenate([r for r, _ in parts]), np.concatenate([r for _, r in parts]))
         for leaf, parts in taken.items()
     }
-    return Rows(np.concatenate(counts), joined)
+    every = np.concatenate(counts)
+    if not joined:
+        raise PlanError("shuffle_quality: the batches have no records")
+    return Rows(every[every > 0], joined)
 
 
 def _places(cost: OrderCost, elements: int, size: int, *, epochs: int) -> tuple[IntArray, int]:

@@ -338,7 +338,7 @@ class ChunkUses:
         """Start with no uses."""
         self.last: dict[int, int] = {}  # the record that used a chunk last, by chunk
         self.records = self.fragments = 0
-        self.skip = False  # whether chunks went straight to read batches
+        self.skip = False  # whether chunks that may be wanted again went straight to read batches
         self._unit = 0  # records of the shortest read batch, which is the first one
         self._farthest = 0  # records between two uses
         self._needed = 0.0  # read batches to plan for each one that is made
@@ -423,7 +423,7 @@ class NullCache(ChunkCache):
 
     def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
         found = self._cache.skips(number, wanted, at, last=last)
-        self.uses.skip = self.uses.skip or found
+        self.uses.skip = self.uses.skip or (found and not last)
         return found
 
     def targets(self, wanted: WantedRecords) -> Any:

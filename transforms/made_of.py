@@ -45,17 +45,18 @@ class MadeOf:
 
     @property
     def items(self) -> IntArray:
-        """The items, int64 `(n, 5)`; the items of a row are in order, and so are the rows.
+        """The items, int64 `(n, 6)`; the items of a row are in order, and so are the rows.
 
         The part of the row, the number of the chain, and the element of that chain; then, for one row
-        of an element that is a batch, the number of that row and of all rows, else 0 and 0.
+        of an element that is a batch, the number of that row and of all rows, else 0 and 0; last the
+        place in the row, which items that are zipped share, and parts of parts do not.
         """
         if self.chain is None:
             return self.found
-        items = np.zeros((len(self.found), 5), np.int64)
+        items = np.zeros((len(self.found), 6), np.int64)
         if self.bounds is not None:
             first = np.repeat(self.bounds[:-1], np.diff(self.bounds))
-            items[:, 0] = np.arange(len(items)) - first
+            items[:, 0] = items[:, 5] = np.arange(len(items)) - first
         items[:, 1] = self.chain
         items[:, 2] = self.found
         return items
@@ -100,9 +101,13 @@ class MadeOf:
         if self.chain is not None and self.bounds is None:
             return MadeOf(self.found, at, at[1:] - at[:-1], self.chain)
         bounds, _ = self._full()
-        row = np.arange(len(self)) - np.repeat(at[:-1], np.diff(at))
-        items = self.items.copy()
-        items[:, 0] = np.repeat(row, np.diff(bounds))
+        items, row = self.items.copy(), np.repeat(np.arange(len(self)), np.diff(bounds))
+        places = np.ones(len(self), np.int64)
+        np.maximum.at(places, row, items[:, 5] + 1)
+        before = np.concatenate([[0], np.cumsum(places)])
+        first = np.repeat(at[:-1], np.diff(at))
+        items[:, 0] = (np.arange(len(self)) - first)[row]
+        items[:, 5] += (before[:-1] - before[first])[row]
         return MadeOf(items, bounds[at], np.diff(at))
 
     def spread(self, counts: IntArray) -> MadeOf:
@@ -121,9 +126,7 @@ class MadeOf:
         before = np.cumsum(parts) - parts
         row = self.items[:, 0] + np.repeat(before, np.diff(bounds))
         items = self.items[np.argsort(row, kind="stable")]
-        items[:, 0] = 0
-        each = np.bincount(row, minlength=int(parts.sum()))
-        return MadeOf(items, np.concatenate([[0], np.cumsum(each)]))
+        return _of_one_part(items, np.bincount(row, minlength=int(parts.sum())))
 
     def _unlike(self, bounds: IntArray, parts: IntArray, counts: IntArray) -> MadeOf:
         """`ungrouped` where some batches do not have the rows that were put into them."""
@@ -140,9 +143,7 @@ class MadeOf:
         items[is_element, 4] = counts[batch][is_element]
         kept = (parts != counts)[batch] | (items[:, 0] == number)
         row = np.repeat(np.arange(len(each)), each)[kept]
-        items[:, 0] = 0
-        found = np.bincount(row, minlength=len(each))
-        return MadeOf(items[kept], np.concatenate([[0], np.cumsum(found)]))
+        return _of_one_part(items[kept], np.bincount(row, minlength=len(each)))
 
     def packed(self, rows: Sequence[Sequence[int]]) -> MadeOf:
         """Rows that are packed of some of these rows, each one part."""
@@ -158,6 +159,17 @@ class MadeOf:
         bounds = np.arange(len(self.found) + 1) if self.bounds is None else self.bounds
         parts = np.ones(len(bounds) - 1, np.int64) if self.parts is None else self.parts
         return bounds, parts
+
+
+def _of_one_part(items: IntArray, counts: IntArray) -> MadeOf:
+    """Rows of one part, which have `counts` of the items; places begin at 0 in each."""
+    items[:, 0] = 0
+    bounds = np.concatenate([[0], np.cumsum(counts)])
+    first = bounds[:-1][counts > 0]
+    if len(first):
+        least = np.minimum.reduceat(items[:, 5], first)
+        items[:, 5] -= np.repeat(least, counts[counts > 0])
+    return MadeOf(items, bounds)
 
 
 def end_to_end(rows: Sequence[MadeOf]) -> MadeOf:

@@ -124,8 +124,9 @@ def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, Recor
         row: What the row is made of.
     """
     numbers = {key: number for number, key in enumerate(leaves_of(node))}
-    part, chain, element, own_row, own_rows = row.items.T
-    # Rows of (part, row of the element, item, source, record).
+    part, chain, element, own_row, own_rows, place = row.items.T
+    first = part if _packs(node) else place
+    # Rows of (part or place, row of the element, item, source, record).
     found = [np.zeros((0, 5), np.int64)]
     for number in np.unique(chain).tolist():
         items = np.flatnonzero(chain == number)
@@ -142,7 +143,7 @@ def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, Recor
         for taken in (at_rows(each, starts[of] + inner) for each in traced.taken):
             at = taken.rows
             source = np.full(len(at), numbers[id(taken.leaf)])
-            columns = part[items][of[at]], inner[at], items[of[at]], source, taken.records
+            columns = first[items][of[at]], inner[at], items[of[at]], source, taken.records
             found.append(np.column_stack(columns))
     names = np.concatenate(found)
     keys = (1, 2, 0) if _packs(node) else (2, 1, 0)

@@ -227,6 +227,8 @@ def test_programs_that_hunts_found(text: str) -> None:
         ".to_iter_dataset().rebatch(6, drop_remainder=True).rebatch(2, drop_remainder=True)",
         "MapDataset.range(4).to_iter_dataset().batch(2).map(plus).batch(2).rebatch(1)",
         "MapDataset.range(4).batch(2).batch(2).to_iter_dataset().rebatch(1)",
+        "MapDataset.range(4).batch(2).to_iter_dataset().batch(2).batch(1)",
+        "MapDataset.range(3).batch(2, remainder='pad').batch(1).to_iter_dataset().batch(2).batch(1)",
     ],
 )
 def test_records_and_states_of_programs_that_hunts_found(text: str) -> None:

@@ -33,7 +33,8 @@ def unsynced() -> Iterator[None]:
 
     @functools.wraps(opened)
     def open_unsynced(spec: Any, **settings: Any) -> Any:
-        if settings.get("create"):
+        # Stores in memory live in their context, so each has one of its own.
+        if settings.get("create") and "memory" not in str(spec):
             settings.setdefault("context", context)
         return opened(spec, **settings)
 

@@ -117,7 +117,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 BUDGETS: Final[dict[str, int]] = {
     "windrow.core": 1967,
     "windrow.sources": 3472,
-    "windrow.transforms": 6598,
+    "windrow.transforms": 6609,
     "windrow.transforms.nodes": 9294,
     "windrow.sources.remote": 3857,
     "windrow.sources.zarr.local": 996,
@@ -133,7 +133,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.texts": 1981,
     "windrow.converters.tfds": 1335,
     "windrow.stats": 1091,
-    "windrow.engine": 7677,
+    "windrow.engine": 7691,
     "windrow.devices": 1403,
     "windrow.quality": 520,
     "windrow.explain": 2229,

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from windrow import DatasetIterator, IterDataset, MapDataset, ReadOptions
 from windrow.engine.read_batches import as_array, compact
 from windrow.transforms.nodes import IndexNode, IntArray, ToStreamNode
+from windrow.transforms.nodes.dealing import Numbers
 from windrow.transforms.positions import Positions
 
 SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class GappedNode(IndexNode):
+class GappedNode(Numbers, IndexNode):
     """Element `k` of the parent at the index `kept[k]`; no other index has an element."""
 
     kept: tuple[int, ...]
@@ -35,6 +36,10 @@ class GappedNode(IndexNode):
     def indices_from(self, start: int, count: int) -> IntArray:
         kept = np.array(self.kept, np.int64)
         return kept[kept >= start][:count]
+
+    def index_after(self, start: int, count: int) -> tuple[int, int]:
+        found = self.indices_from(start, count)
+        return (int(found[-1]) + 1 if len(found) else start), len(found)
 
     def to_parent(self, at: Positions) -> Positions:
         found = np.searchsorted(self.kept, at.offsets)

@@ -31,13 +31,20 @@ class Item:
         return dataclasses.replace(self, value=value)
 
 
+def end_to_end(rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    return tuple(itertools.chain(*rows))
+
+
 def tied(items: Sequence[Item]) -> Item:
-    records = tuple(itertools.chain(*(item.records for item in items)))
-    return Item(tuple(item.value for item in items), records)
+    own = [item.rows or () for item in items]
+    each = (
+        tuple(map(end_to_end, itertools.zip_longest(*own))) if len({*map(len, own)}) < 2 else None
+    )
+    return Item(tuple(item.value for item in items), end_to_end([x.records for x in items]), each)
 
 
 def item_of(value: Any, rows: Sequence[tuple[Any, ...]]) -> Item:
-    return Item(value, tuple(itertools.chain(*rows)), tuple(rows))
+    return Item(value, end_to_end(rows), tuple(rows))
 
 
 class Dataset:

@@ -76,9 +76,8 @@ class MapDataset(Dataset):
 
     @staticmethod
     def zip(datasets: Sequence[MapDataset]) -> MapDataset:
-        return MapDataset(
-            datasets[0].length, lambda i: base.tied([d.at(i) for d in datasets]), *datasets
-        )
+        n = datasets[0].length
+        return MapDataset(n, lambda i: base.tied([d.at(i) for d in datasets]), *datasets)
 
     @staticmethod
     def mix(

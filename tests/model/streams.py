@@ -79,8 +79,7 @@ class IterDataset(Dataset):
 
     def limit(self, count: int) -> IterDataset:
         def run(lane: int, skip: bool) -> Iterator[Item]:
-            first = itertools.islice(self.merged(skip), count)
-            return (item for owner, item in first if owner == lane)
+            return (x for owner, x in itertools.islice(self.merged(skip), count) if owner == lane)
 
         return IterDataset(self.lanes, run, self)
 

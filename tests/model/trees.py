@@ -74,11 +74,8 @@ def empty_like(value: Any) -> Any:
 
 
 def columns_in(batch: Any) -> Iterator[Any]:
-    if not is_branch(batch):
-        yield batch
-        return
-    for each in batch.values() if isinstance(batch, dict) else batch:
-        yield from columns_in(each)
+    inner = batch.values() if isinstance(batch, dict) else batch
+    yield from (c for x in inner for c in columns_in(x)) if is_branch(batch) else [batch]
 
 
 def rows_of(batch: Any) -> int | None:

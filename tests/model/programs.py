@@ -224,25 +224,28 @@ def joined_differ(
         most = 0 if before else 1
         shards = [dataclasses.replace(shard, values=shard.values[:most]) for shard in shards]
         whole = dataclasses.replace(whole, values=whole.values[:most])
-    steps = list(zip(*(shard.values for shard in shards), strict=True))
-    problem: str | None = None
-    # A list may be rows or a tree: the value does not say.
-    kinds = (is_branch, has_lists, is_tree)
-    for is_inner, without in itertools.product(kinds, ((), batches)):
-        try:
-            values = [
-                put_together(with_rows(parts, without, is_inner), is_inner) for parts in steps
-            ]
-        except UnsureError:  # rows with and without strings are in other columns than both together
-            return None
-        except Exception as error:
-            problem = problem or f"{name}: {error}\n    {shards[0]}"
-            continue
-        found = difference(whole, Outcome(values, shards[0].error))
-        if not found:
-            return None
-        problem = problem or f"{name}: {found}"
-    return problem
+    values = []
+    for k, parts in enumerate(zip(*(shard.values for shard in shards), strict=True)):
+        wanted = whole.values[k : k + 1]
+        found = list(ways_together(parts, batches))
+        if UnsureError in map(type, found):
+            return None  # rows with and without strings are in other columns than both together
+        equal = (each for each in found if not difference(Outcome(wanted), Outcome([each])))
+        values.append(next(equal, found[0]))
+        if isinstance(values[-1], Exception):
+            return f"{name}: {values[-1]}\n    {shards[0]}"
+    problem = difference(whole, Outcome(values, shards[0].error))
+    return problem and f"{name}: {problem}"
+
+
+def ways_together(parts: Sequence[Any], batches: Sequence[Any]) -> Iterator[Any]:
+    """A batch of the parts of shards, or an error. A list may be rows or a tree: the value does not say."""
+    for is_inner in (is_branch, has_lists, is_tree):
+        for without in ((), batches):
+            try:
+                yield put_together(with_rows(parts, without, is_inner), is_inner)
+            except Exception as error:
+                yield error
 
 
 def has_mask(batch: Any) -> bool:

@@ -206,3 +206,13 @@ def test_processes_give_the_same_bytes(tmp_path: Path) -> None:
     for name in names(tmp_path / "one"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert (told[-1].records, told[-1].done_bytes) == (12, told[-1].total_bytes)
+
+
+def test_a_wrong_length_is_never_skipped(tmp_path: Path) -> None:
+    inputs = shards(tmp_path / "in")
+    path = tmp_path / "in" / "x.tfrecord-00003-of-00004"
+    whole = bytearray(path.read_bytes())
+    whole[0] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(ReadError, match="record 0 at byte 0: the checksum of the length is wrong"):
+        tfrecord_to_array_record(inputs, tmp_path / "out", max_bad_records=99)

@@ -38,7 +38,7 @@ from windrow.converters.job.manifest import (
 )
 from windrow.converters.job.targets import WORK, LocalTarget
 from windrow.core.progress import Progress
-from windrow.errors import ConversionError, ReadError
+from windrow.errors import ArgumentError, ConversionError, ReadError
 
 pytestmark = pytest.mark.jobs
 
@@ -349,3 +349,22 @@ def test_describe_tells_what_would_be_done_and_writes_nothing(case: Case, tmp_pa
     out.mkdir()
     (out / "mine").touch()
     assert told()["state"] == "foreign"
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    case = BY_NAME["tfrecord_to_array_record"]
+    inputs, out = reference(case).inputs, tmp_path / "out"
+    for run, text in (
+        ({"overwrite": 1}, "overwrite must be a bool, got 1"),
+        ({"take_over": "no"}, "take_over must be a bool, got 'no'"),
+        ({"output_options": ["key"]}, "output_options must be a dict of settings"),
+        ({"processes": 0}, "processes must be an integer of at least 1, got 0"),
+        ({"processes": True}, "processes must be an integer of at least 1, got True"),
+        ({"progress": 3}, "progress must be a bool or a function, got 3"),
+        ({"nonsense": 3}, "'nonsense' is not an argument of a conversion; there are overwrite"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            case.convert(inputs, out, **run)
+    with pytest.raises(ArgumentError, match="output 3 is int"):
+        case.convert(inputs, 3)  # type: ignore[arg-type]
+    assert not out.exists()

@@ -499,3 +499,17 @@ def test_files_of_an_unfinished_folder_are_no_inputs(tmp_path: Path) -> None:
         ):
             converters.tfrecord_to_array_record(inputs, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_an_input_that_goes_away_meanwhile(tmp_path: Path) -> None:
+    case = BY_NAME["tfrecord_to_array_record"]
+    inputs, out = case.give(tmp_path / "in"), tmp_path / "out"
+
+    def remove(progress: Progress) -> None:
+        shutil.rmtree(tmp_path / "in", ignore_errors=True)
+
+    with pytest.raises(
+        WindrowError, match=r"x\.tfrecord-0000\d-of-00003.*(not exist|no such file|)"
+    ):
+        case.convert(inputs, out, progress=remove)
+    assert state(case, out) == "unfinished"

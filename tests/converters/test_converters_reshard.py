@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 import tempfile
 import tracemalloc
 from collections.abc import Sequence
@@ -315,3 +317,39 @@ def test_what_is_known_of_the_features_is_kept(tmp_path: Path) -> None:
 
 
 # Killed.
+
+_KILLED = """
+import os, signal, sys
+from windrow.converters import array_record_to_array_record
+left = int(sys.argv[3])
+def kill(progress):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+array_record_to_array_record(
+    sys.argv[1], sys.argv[2], files=3, shuffle_seed=4, memory_bytes=1 << 18, progress=kill
+)
+"""
+
+
+@pytest.mark.soak
+def test_killed_in_the_middle_of_a_shuffle(tmp_path: Path, moments: random.Random) -> None:
+    """The kill comes anywhere in the two passes; a rerun with other memory gives the same files."""
+    shards(tmp_path / "in", (90, 90, 90), size=2000)
+    steps: list[Progress] = []
+
+    def shuffle(out: str, **more: Any) -> None:
+        array_record_to_array_record(
+            tmp_path / "in", tmp_path / out, files=3, shuffle_seed=4, **more
+        )
+
+    shuffle("undisturbed", memory_bytes=SMALL, progress=steps.append)
+    moment = moments.randint(1, len(steps) - 2)
+    arguments = [str(tmp_path / "in"), str(tmp_path / "out"), str(moment)]
+    done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], check=False, timeout=600)
+    assert done.returncode == -9
+    with pytest.raises(ConversionError, match="has not finished"):
+        read(tmp_path / "out")
+    shuffle("out", memory_bytes=moments.choice([SMALL, 1 << 21]))
+    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")

@@ -235,7 +235,7 @@ def test_sources_of_other_kinds() -> None:
 
 
 @of_all_formats
-@settings(max_examples=examples(6))
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_flipped_bits(name: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as made:
@@ -281,7 +281,7 @@ def test_each_flipped_bit_of_zstd_with_a_checksum_is_found(tmp_path: Path, direc
 
 
 @of_all_formats
-@settings(max_examples=examples(4))
+@settings(max_examples=examples(16))
 @given(data=st.data())
 def test_files_cut_off(name: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as made:

@@ -298,3 +298,21 @@ def test_highly_compressible_records_are_no_bomb(tmp_path: Path) -> None:
         chunks = chunks_of(written(tmp_path / "a", records, f"group_size:3,{codec}"))
         assert decode(chunks, verify="all") == [records]
         assert decode(chunks, verify="headers") == [records]
+
+
+@pytest.mark.parametrize("more", [b"x", zstandard.compress(b"more"), b"\x50\x2a\x4d\x18\0\0\0\0"])
+def test_more_than_a_frame_is_damage(tmp_path: Path, more: bytes) -> None:
+    (chunk,) = chunks_of(written(tmp_path / "a", [b"abc" * 100], "group_size:1,zstd"))
+    header, data = stripped(chunk)
+    longer = sealed(header, data + more)
+    with pytest.raises(ChunkError, match=said("zstd")):
+        decode([longer] * 1_000)
+
+
+def test_a_compression_that_is_unknown_is_refused(tmp_path: Path) -> None:
+    raw = written(tmp_path / "a", [b"a" * 300], "group_size:1,zstd:1")
+    header, data = stripped(chunks_of(raw)[0])
+    assert decode([sealed(header, bytearray(data))]) == [[b"a" * 300]]
+    data[0] = 2
+    with pytest.raises(ChunkError, match=r"[Uu]nknown compression type"):
+        decode([sealed(header, data)], verify="all")

@@ -304,3 +304,17 @@ def test_times_that_are_none_are_refused(
 ) -> None:
     with pytest.raises(SourceError, match=message):
         times_of(np.array([value]), units, calendar)
+
+
+def test_durations_are_those_of_xarray() -> None:
+    numbers = np.array([0, 6, 12], np.int16)
+    expected = xr.coding.times.decode_cf_timedelta(numbers, "hours")
+    got = times_of(numbers, "hours", None)
+    assert got.dtype == np.dtype("m8[ns]")
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_booleans_decode_to_booleans() -> None:
+    values = np.array([1, 0, 2, -1], np.int8)
+    attributes = {"dtype": "bool"}
+    assert_same(by_us(values, attributes), by_xarray(values, attributes))

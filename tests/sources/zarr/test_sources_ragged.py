@@ -373,3 +373,17 @@ def test_an_array_of_your_own_is_no_index(tmp_path: Path) -> None:
         RaggedDataSource(tmp_path)
     group["blocks"].attrs["windrow_block_values"] = 64
     assert len(RaggedDataSource(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"offsets": np.array([0.0, 5.0])}, r"offsets must be integers .* got float64 \[2\]"),
+        ({"offsets": np.zeros((2, 2), int)}, r"offsets must be integers .* got int64 \[2, 2\]"),
+        ({"offsets": np.zeros(0, int)}, r"one more than records, got int64 \[0\]"),
+    ],
+)
+def test_offsets_of_another_kind_are_refused(arrays: dict[str, AnyArray], message: str) -> None:
+    found = {"values": np.arange(5), **arrays}
+    with pytest.raises(SourceError, match=message):
+        RaggedDataSource({name: ts.array(array) for name, array in found.items()})

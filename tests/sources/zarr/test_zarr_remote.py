@@ -359,3 +359,12 @@ def test_without_zarr_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(MissingExtraError, match=r"fsspec protocol 'memory'.*windrow-data\[zarr\]"):
         ZarrDataSource(url)
     assert fsspec.filesystem("memory").exists("/far/without/zarr.json")
+
+
+def test_limit_of_requests(tmp_path: Path) -> None:
+    write(tmp_path / "a", values(64, 4), (2, 4))
+    with RangeServer(tmp_path, latency_s=0.01) as server:
+        source = ZarrDataSource(server.url("a"), remote=RemoteOptions(max_requests=3))
+        server.gather(3)
+        source.read(np.arange(64))
+        assert server.counts().most_in_flight == 3

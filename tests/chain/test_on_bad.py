@@ -344,7 +344,8 @@ def test_any_records_may_be_bad(bad: set[int], at: int, lanes: int, repeated: bo
     check_restored(dataset, elements, states, min(at, len(elements)))
     with iter(dataset) as iterator:
         assert list(iterator) == elements
-        assert sum(iterator.stats().bad_records.values()) >= len(bad)
+        met = sum(iterator.stats().bad_records.values())
+        assert met == len(bad) or (met > len(bad) and (repeated or lanes > 1))
 
 
 # --- counts ---------------------------------------------------------------------------------------
@@ -418,6 +419,7 @@ def test_too_many_bad_records_raise_at_their_place(options: ReadOptions) -> None
     with iter(dataset) as iterator:  # one that begins later has met fewer
         iterator.seek(len(before))
         later, _ = until_error(iterator, ReadError, MANY)
+        assert later
         assert later == whole[len(before) :][: len(later)]
 
 
@@ -431,6 +433,7 @@ def test_too_many_bad_records_of_all_lanes_and_workers_raise(name: str) -> None:
     whole = flat(streams[name](shuffled().on_bad("skip")))
     with iter(streams[name](shuffled().on_bad("skip", max_bad=2))) as iterator:
         found, _ = until_error(iterator, ReadError, MANY)
+        assert flat(found)
         assert flat(found) == whole[: len(flat(found))]
 
 

@@ -57,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = cases.chosen(names)
     except ValueError as error:
         parser.error(str(error))
+    if given.small and given.page:
+        parser.error("--page writes figures into pages, and those of --small say nothing")
     if given.small:
         given.rounds, given.seconds = 1, 0.1
     with tempfile.TemporaryDirectory(prefix="windrow-benchmarks-") as folder:

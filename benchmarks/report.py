@@ -113,11 +113,11 @@ def keep(run: Told) -> None:
 
 
 def with_tables(page: str, text: str, kept: Told) -> str:
-    """A page with the tables of the cases that figures are kept of."""
+    """A page with the tables of whose cases all have figures that are kept."""
     every = {name: case for name, (_, case) in cases.every().items()}
     for mark, (where, groups) in SECTIONS.items():
-        some = {name: case for name, case in every.items() if name in kept and case.group in groups}
-        if where == page and some:
+        some = {name: case for name, case in every.items() if case.group in groups}
+        if where == page and some.keys() <= kept.keys():
             text = placed(markdown(kept, some), text, mark)
     return text
 

@@ -23,7 +23,7 @@ from windrow.sources.base import ArraySpec
 from windrow.stats.costs import Amount, SourceCosts, column_text
 from windrow.transforms.nodes import VAST
 
-JSON_VERSION: Final = 1
+JSON_VERSION: Final = 2
 """The version of the keys of `to_json`."""
 
 _UNKNOWN: Final = "unknown"
@@ -147,7 +147,7 @@ class Explanation:
 
     An epoch is one pass over the elements of a dataset, or over the elements that an endless dataset
     repeats. An amount whose two bounds are equal is exact. All others are estimates: printed with ≈,
-    and from half of the number to twice the number. Bytes of memory count Windrow's own buffers, not
+    and from half of the number to twice the number, or to more. Bytes of memory count Windrow's own buffers, not
     the user's functions. `print` shows what matters most; `details()` has the tables.
 
     Args:
@@ -267,7 +267,7 @@ _MOST_SOURCES: Final = 3
 
 def _summary(explanation: Explanation) -> Iterator[str]:
     """Yield what matters most, in at most 20 lines of at most 80 columns."""
-    elements = _number_of(explanation.batches)
+    elements = number_of(explanation.batches)
     if explanation.is_endless:
         elements += " an epoch, for ever"
     if explanation.batch_bytes is not None:
@@ -361,7 +361,8 @@ def _of_nodes(explanation: Explanation) -> TextTable:
     return TextTable("chain", headers, rows)
 
 
-def _number_of(elements: Amount) -> str:
+def number_of(elements: Amount) -> str:
+    """Return the number of elements as text."""
     if VAST <= elements.high < math.inf:
         return _UNKNOWN
     return str(elements) if elements.is_exact else f"at most {Amount.exactly(elements.high)}"
@@ -371,7 +372,7 @@ def _of_whole(explanation: Explanation) -> TextTable:
     rows = [
         ["element", _UNKNOWN if explanation.spec is None else spec_text(explanation.spec)],
         ["bytes per element", in_bytes(explanation.batch_bytes)],
-        ["elements per epoch", _number_of(explanation.batches)],
+        ["elements per epoch", number_of(explanation.batches)],
         ["epochs", "for ever" if explanation.is_endless else "1"],
         ["buffers at most", in_bytes(explanation.buffers)],
     ]

@@ -60,7 +60,8 @@ def bound_of(node: Node, run: DryRun, ran: Node) -> Bound:
             found["chunks"] += chunk_bytes
             held[id(room.source)] = held.get(id(room.source), 0) + chunk_bytes
     # A block is made of others, and then waits for room in the queue.
-    found["rounds"] += 2 * max(largest, run.largest_block)
+    lanes = max((stream.lanes for stream in chains_of(node)), default=1)
+    found["rounds"] += 2 * max(largest, lanes * run.largest_block)
     found["queue"] = _queue_bytes(node, run)
     workers = _worker_bytes(node, largest)
     return Bound(found | ({"workers": workers} if workers else {}), held)
@@ -104,7 +105,9 @@ def _read_batch_bytes(node: Node, stream: ToStreamNode, run: DryRun) -> int:
     """The most bytes of a read batch of a stream."""
     goal_bytes = run.options_of(stream).block_bytes
     seen = run.largest.get(id(stream), goal_bytes)
-    if not run.is_whole:
+    if stream.lanes > 1:  # a read batch has rows of all lanes, also where few of them come
+        seen = max(seen, stream.lanes * math.ceil(run.bytes_of(stream)))
+    if not run.is_whole or may_end_early(node):
         return max(seen, goal_bytes)  # read batches may not have been as long as they get
     sizes = [each.element_bytes() for each in node.walk()]
     if all(size is not None and size.is_exact for size in sizes):

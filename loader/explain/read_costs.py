@@ -1,8 +1,9 @@
 """Read costs: what a stream reads of each source, from one dry run.
 
-A figure is exact, or an estimate: an interval from half of a number to twice the number. Figures are
-exact if the run came to its end and every run would read the same. The figures of a run that was cut are
-exact if the chain takes every record of a source, and each chunk is read once; all others are scaled.
+A figure is exact, or an estimate: from half of a number to twice the number, or to more where a stream
+with lanes ends early. Figures are exact if the run came to its end and every run would read the same. The
+figures of a run that was cut are exact if the chain is of one source, takes every record of it, and
+reads each chunk once; all others are scaled.
 
 Invariant: an exact figure is what `DatasetIterator.stats` counts of a run to the end.
 """
@@ -138,15 +139,20 @@ def costs_of(run: DryRun, node: Node, *, is_parted: bool) -> Iterator[SourceCost
         is_parted: Whether the run had other batches than the stream.
     """
     ends_early = may_end_early(node)
-    for counters in run.meter.read_counters.all:
+    every = run.meter.read_counters.all
+    for counters in every:
         source = counters.source
         streams = [own for own in run.streams.values() if source in own[0].sources()]
         if not run.is_whole:
-            costs = _scaled(run, node, counters, streams)
+            known = None if ends_early else _records_of_all(run, node, every, counters, streams)
+            costs = _scaled(run, node, counters, streams, known)
         else:
             costs = _of_whole(run, counters)
             if ends_early and any(run.open[id(stream)] for stream, _ in streams):
-                costs = estimated(costs)  # how much is read ahead of the end depends on time
+                # How much is read ahead of the end depends on time, and all lanes are read ahead.
+                few = estimated(costs)
+                many = few.times(max(stream.lanes for stream, _ in streams))
+                costs = combined(lambda low, high: Amount(low.low, high.high), [few, many])
         if is_parted:
             costs = dataclasses.replace(
                 estimated(costs), records=costs.records, delivered_bytes=costs.delivered_bytes
@@ -188,8 +194,8 @@ def _part_of_whole(
         return costs
     hits = costs.hits if not run.varies else about(costs.hits.high)
     costs = dataclasses.replace(costs, hits=hits)
-    # Read batches that are not planned read their chunks by themselves, however long they are.
-    if all(own.is_once for own in ahead) if ahead else not run.varies:
+    # Read batches that are not planned have other rows in lanes, or after slow functions.
+    if ahead and all(own.is_once for own in ahead):
         return costs
     return dataclasses.replace(estimated(costs), chunks=costs.chunks)
 
@@ -207,34 +213,79 @@ def _summed(costs: SourceCosts, parts: Sequence[SourceCosts]) -> SourceCosts:
 # --- of a run that was cut -----------------------------------------------------------------------
 
 
+def _records_of_all(
+    run: DryRun,
+    node: Node,
+    every: Sequence[SourceCounters],
+    counters: SourceCounters,
+    streams: Sequence[_Stream],
+) -> Amount | None:
+    """The records of a source whose every record each pass of the streams takes; else None."""
+    source = counters.source
+    if runs_some_lanes(node) or not all(id(source) in read_whole(s.parent) for s, _ in streams):
+        return None
+    # All sources of a chain are passed over equally often, also those that the start did not meet.
+    inside = {id(own) for each, _ in streams for own in each.sources()}
+    others = [own for own in every if id(own.source) in inside]
+    if not all(id(own.source) in read_whole(s.parent) for own in others for s, _ in streams):
+        return None
+    seen = sum(own.records for own in others) * _missing(run, node, streams)
+    passes = max(1, round(seen / max(1, sum(len(own.source) for own in others))))
+    found = Amount.exactly(passes * len(source))
+    return found if _is_one_path(streams) else about(found.high)
+
+
 def _scaled(
-    run: DryRun, node: Node, counters: SourceCounters, streams: Sequence[_Stream]
+    run: DryRun,
+    node: Node,
+    counters: SourceCounters,
+    streams: Sequence[_Stream],
+    of_all: Amount | None,
 ) -> SourceCosts:
     """The costs of a source in the whole stream, as if the rest were like the start."""
     source, seen = counters.source, counters.costs()
-    is_whole = all(id(source) in read_whole(each.parent) for each, _ in streams)
-    is_whole = is_whole and not runs_some_lanes(node)
     times = _missing(run, node, streams)
-    records = about(counters.records * times)
-    if is_whole:
-        passes = max(1, round(counters.records * times / max(1, len(source))))
-        records = Amount.exactly(passes * len(source))
+    if of_all is not None and counters.records:
+        times = of_all.middle / counters.records
+    records = about(counters.records * times) if of_all is None else of_all
+    if not counters.records:
+        records = records if of_all is not None else Amount(0, len(source))
+        return _of_unmet(source, seen, records)
     found = dataclasses.replace(estimated(seen.times(times)), records=records)
-    if records.is_exact and spec_bytes(getattr(source, "spec", None)) is not None:
-        each_bytes = counters.delivered_bytes / max(1, counters.records)
+    if spec_bytes(getattr(source, "spec", None)) is not None:
+        each_bytes = counters.delivered_bytes / counters.records
         found = dataclasses.replace(found, delivered_bytes=records.times(each_bytes))
     if not isinstance(source, LaidOutSource):
         return found
     parts = []
     for part in source.parts:
         own, ahead = counters.part(part).costs().times(times), run.parts_of(source, part)
-        known = chunks_of_all(source, part) if is_whole else None
-        is_pass = records.high == len(source) and _is_local(streams)
+        known = chunks_of_all(source, part) if of_all is not None else None
+        is_pass = records.is_exact and records.high == len(source) and _is_local(streams)
         if known is not None and is_pass and _is_once(part, ahead):
             parts.append(_each_once(own, part, known))
         else:
             parts.append(_estimated_part(own, part, ahead, records, known))
     return _summed(found, parts)
+
+
+def _of_unmet(source: Any, nothing: SourceCosts, records: Amount) -> SourceCosts:
+    """The costs of a source of which the start has no record."""
+    size = spec_bytes(getattr(source, "spec", None))
+    delivered = None if size is None else records.times(size)
+    found = dataclasses.replace(nothing, records=records, delivered_bytes=delivered)
+    if not isinstance(source, LaidOutSource):
+        return found
+    chunks = [np.arange(part.chunk_count) for part in source.parts]
+    parts = [
+        estimated(_each_once(nothing, part, own))
+        for part, own in zip(source.parts, chunks, strict=True)
+    ]
+    summed = _summed(found, parts)
+    if records.low:
+        return summed
+    none = combined(lambda own: Amount(0, own.high), [summed])  # it may never be met
+    return dataclasses.replace(none, records=records)
 
 
 def _missing(run: DryRun, node: Node, streams: Sequence[_Stream]) -> float:
@@ -247,9 +298,13 @@ def _missing(run: DryRun, node: Node, streams: Sequence[_Stream]) -> float:
 
 def _is_local(streams: Sequence[_Stream]) -> bool:
     """Whether the rest of a stream lies in other chunks than its start."""
-    nodes = [node for each, _ in streams for node in each.walk()]
-    single = all(len(node.parents) < 2 for node in nodes) and len(streams) == 1
-    return single and not any(map(is_global, nodes))
+    nodes = (node for each, _ in streams for node in each.walk())
+    return _is_one_path(streams) and not any(map(is_global, nodes))
+
+
+def _is_one_path(streams: Sequence[_Stream]) -> bool:
+    nodes = (node for each, _ in streams for node in each.walk())
+    return len(streams) == 1 and all(len(node.parents) < 2 for node in nodes)
 
 
 def _is_once(part: Part, ahead: Sequence[PlannedPart]) -> bool:
@@ -294,7 +349,7 @@ def _estimated_part(
     found = estimated(own.times(reads / max(1.0, own.reads.high)))
     return dataclasses.replace(
         found,
-        chunks=about(likely) if known is None else Amount.exactly(likely),
+        chunks=Amount.exactly(likely) if known is not None and records.is_exact else about(likely),
         reads=records if part.alone else found.reads,
     )
 

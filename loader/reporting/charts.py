@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.core.text import counted, shortened
+from windrow.explain.explanation import in_bytes
 from windrow.stats.costs import Amount, SourceCosts, known
 from windrow.stats.stats import Stats
 
@@ -181,7 +182,7 @@ def bytes_chart(
         {
             "type": "bar", "orientation": "h", "name": name, "cliponaxis": False, "y": kinds,
             "x": [found[kind].middle for kind in kinds],
-            "text": [found[kind].in_units() for kind in kinds],
+            "text": [in_bytes(found[kind]) for kind in kinds],
             "marker": {"color": colour}, "hovertemplate": "%{y}: %{text}",
         }
         for (name, found), colour in zip(sums.items(), (_PREDICTED, _READING), strict=False)
@@ -194,7 +195,7 @@ def bytes_chart(
     }  # fmt: skip
     layout |= {"barmode": "group", "showlegend": len(data) > 1}
     parts = "; ".join(
-        f"{kind} {name} {found[kind].in_units()}" for name, found in sums.items() for kind in kinds
+        f"{kind} {name} {in_bytes(found[kind])}" for name, found in sums.items() for kind in kinds
     )
     return Chart(
         "bytes",

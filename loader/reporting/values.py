@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from windrow.core.text import ABSENT, counted, in_units, listing, shortened
-from windrow.explain.explanation import Explanation, in_bytes, spec_text
+from windrow.explain.explanation import Explanation, in_bytes, number_of, spec_text
 from windrow.reporting import charts
 from windrow.reporting.elements import ElementSample
 from windrow.stats.costs import SourceCosts, column_text, known
@@ -109,7 +109,7 @@ def _facts(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield prominent numbers: a name, a value and a remark."""
     endless = "for ever" if explanation.is_endless else ""
-    yield f"{charts.MANY[what]} per epoch", str(explanation.batches), endless
+    yield f"{charts.MANY[what]} per epoch", number_of(explanation.batches), endless
     if explanation.batch_bytes is None and stats is not None:
         yield f"bytes per {what}", in_units(stats.delivered_bytes // stats.elements), "measured"
     elif explanation.batch_bytes is None and sample is not None and sample.size_bytes is not None:
@@ -123,9 +123,11 @@ def _facts(
         yield "decoded per byte delivered", column_text("", worst), several
     measured = "" if stats is None else f"measured: {in_units(stats.peak_buffers_bytes)}"
     yield "buffers at most", in_bytes(explanation.buffers), measured
-    ratio = None if explanation.quality is None else explanation.quality.variance_ratio
-    if ratio is not None:
-        yield "shuffle: variance ratio", f"{ratio:.3g}", "1 is a global shuffle"
+    quality = explanation.quality
+    if quality is not None and quality.variance_ratio is not None:
+        ratio = quality.variance_ratio
+        about = "" if quality.is_exact else "≈"
+        yield "shuffle: variance ratio", f"{about}{ratio:.3g}", "1 is a global shuffle"
     if stats is not None:
         passed_s = stats.passed_s or 1.0
         rate = f"{charts.MANY[what]}, {stats.elements / passed_s:,.4g} per second"
@@ -163,7 +165,7 @@ def _bytes_chart(explanation: Explanation, stats: Stats | None, what: str) -> ch
         read_for = [_asked_for(found, each, stats.elements) for found, each in pairs]
         measured = [found.times(1 / n) for (found, _), n in zip(pairs, read_for, strict=True)]
         note = (
-            f"Predicted is the mean of an epoch of {explanation.batches} {charts.MANY[what]}. Measured"
+            f"Predicted is the mean of an epoch of {number_of(explanation.batches)} {charts.MANY[what]}. Measured"
             f" covers the {counted(round(max(read_for)), what)} that were read for so far; the loop was"
             f" given {stats.elements:,} of them. A chunk is read for its first record and serves later"
             f" {charts.MANY[what]} too: the longer the run, the closer the two get."

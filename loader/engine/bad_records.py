@@ -36,8 +36,8 @@ class _Count:
     Args:
         node: The node.
         total: All of them.
-        elements: The elements that were read since a share was last judged anew.
-        recent: The bad rows among these.
+        windows: For each chain, or None for later stages, the elements since a share was last judged
+            anew, and the bad rows among these.
         first: The first bad rows, each with the number of its chain.
         is_unwritten: Whether the last lines could not be appended to the log.
         is_cut_short: Whether the log ends in a part of a line.
@@ -45,26 +45,26 @@ class _Count:
 
     node: Any
     total: int = 0
-    elements: int = 0
-    recent: int = 0
+    windows: dict[int | None, tuple[int, int]] = dataclasses.field(default_factory=dict)
     first: list[tuple[int | None, BadRow]] = dataclasses.field(default_factory=list)
     is_unwritten: bool = False
     is_cut_short: bool = False
 
-    def allows(self, rows: int, elements: int) -> bool:
+    def allows(self, chain: int | None, rows: int, elements: int) -> bool:
         """Whether `rows` more bad rows may be among `elements` more elements."""
         most = self.node.max_bad
         if most is None or isinstance(most, int):
             return most is None or self.total + rows <= most
+        before, recent = self.windows.get(chain, (0, 0))
         share: float = most
-        return self.recent + rows <= share * max(_WINDOW, self.elements + elements)
+        return recent + rows <= share * max(_WINDOW, before + elements)
 
-    def add(self, rows: int, elements: int) -> None:
+    def add(self, chain: int | None, rows: int, elements: int) -> None:
         """Count bad rows among some elements."""
-        self.total, self.recent = self.total + rows, self.recent + rows
-        self.elements += elements
-        if self.elements >= _WINDOW:
-            self.elements = self.recent = 0
+        before, recent = self.windows.get(chain, (0, 0))
+        is_over = before + elements >= _WINDOW
+        self.windows[chain] = (0, 0) if is_over else (before + elements, recent + rows)
+        self.total += rows
 
 
 class BadRecords:
@@ -98,17 +98,17 @@ class BadRecords:
             ReadError: If a node allows fewer. Nothing is counted then, and smaller parts of the work
                 may be tried.
         """
-        elements = 0 if chain is None else result.rows
+        elements = result.rows
         by_token: dict[int, list[BadRow]] = {token: [] for token in self._counts}
         for row in result.bad:
             by_token[row.token].append(row)
         for token, rows in by_token.items():
             count = self._counts[token]
-            if not count.allows(len(rows), elements):
+            if not count.allows(chain, len(rows), elements):
                 raise self._too_many(count, chain, rows)
         for token, rows in by_token.items():
             count, before = self._counts[token], self._counts[token].total
-            count.add(len(rows), elements)
+            count.add(chain, len(rows), elements)
             if rows:
                 count.first += [(chain, row) for row in rows[: _SHOWN - len(count.first)]]
                 self._warn(count, chain, rows[-1], before)

@@ -1,7 +1,7 @@
 """Read costs: what a stream reads of each source, from one dry run.
 
-A figure is exact, or an estimate: from half of a number to twice the number, or to more where a stream
-with lanes ends early. Figures are exact if the run came to its end and every run would read the same. The
+A figure is exact, or an estimate: from half of a number to twice the number, or wider where a stream ends
+early. Figures are exact if the run came to its end and every run would read the same. The
 figures of a run that was cut are exact if the chain is of one source, takes every record of it, and
 reads each chunk once; all others are scaled.
 
@@ -147,12 +147,12 @@ def costs_of(run: DryRun, node: Node, *, is_parted: bool) -> Iterator[SourceCost
             known = None if ends_early else _records_of_all(run, node, every, counters, streams)
             costs = _scaled(run, node, counters, streams, known)
         else:
-            costs = _of_whole(run, counters)
+            costs = _of_whole(run, counters, streams)
             if ends_early and any(run.open[id(stream)] for stream, _ in streams):
                 # How much is read ahead of the end depends on time, and all lanes are read ahead.
                 few = estimated(costs)
                 many = few.times(max(stream.lanes for stream, _ in streams))
-                costs = combined(lambda low, high: Amount(low.low, high.high), [few, many])
+                costs = combined(lambda low, high: Amount(low.low // 4, high.high), [few, many])
         if is_parted:
             costs = dataclasses.replace(
                 estimated(costs), records=costs.records, delivered_bytes=costs.delivered_bytes
@@ -178,24 +178,34 @@ def _without_unknown(costs: SourceCosts, source: Any) -> SourceCosts:
 # --- of a run that came to its end ---------------------------------------------------------------
 
 
-def _of_whole(run: DryRun, counters: SourceCounters) -> SourceCosts:
+def _of_whole(run: DryRun, counters: SourceCounters, streams: Sequence[_Stream]) -> SourceCosts:
     source, costs = counters.source, counters.costs()
     if not isinstance(source, LaidOutSource):
         return costs
-    parts = [_part_of_whole(run, source, part, counters.part(part)) for part in source.parts]
+    is_steady = _is_steady(run, streams)
+    parts = [
+        _part_of_whole(run, source, part, counters.part(part), is_steady=is_steady)
+        for part in source.parts
+    ]
     return _summed(costs, parts)
 
 
+def _is_steady(run: DryRun, streams: Sequence[_Stream]) -> bool:
+    """Whether read batches that are not planned have the same rows in every run."""
+    calls = any(node.functions for each, _ in streams for node in each.walk())
+    lanes = any(each.lanes > 1 for each, _ in streams)
+    return not run.varies and not lanes and not (calls and not run.options.num_threads)
+
+
 def _part_of_whole(
-    run: DryRun, source: LaidOutSource, part: Part, counters: PartCounters
+    run: DryRun, source: LaidOutSource, part: Part, counters: PartCounters, *, is_steady: bool
 ) -> SourceCosts:
     costs, ahead = counters.costs(), run.parts_of(source, part)
     if part.alone or not costs.reads.high:
         return costs
     hits = costs.hits if not run.varies else about(costs.hits.high)
     costs = dataclasses.replace(costs, hits=hits)
-    # Read batches that are not planned have other rows in lanes, or after slow functions.
-    if ahead and all(own.is_once for own in ahead):
+    if all(own.is_once for own in ahead) if ahead else is_steady:
         return costs
     return dataclasses.replace(estimated(costs), chunks=costs.chunks)
 
@@ -270,7 +280,7 @@ def _scaled(
 
 
 def _of_unmet(source: Any, nothing: SourceCosts, records: Amount) -> SourceCosts:
-    """The costs of a source of which the start has no record."""
+    """The costs of a source that the start reads nothing of."""
     size = spec_bytes(getattr(source, "spec", None))
     delivered = None if size is None else records.times(size)
     found = dataclasses.replace(nothing, records=records, delivered_bytes=delivered)

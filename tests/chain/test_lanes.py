@@ -555,6 +555,9 @@ def states() -> list[dict[str, Any]]:
 def test_states_of_shards_are_merged() -> None:
     first, second = states()
     whole = windrow.merge_states([second, first, first])
+    # States of 0.2 have counts of bad records, each shard its own.
+    of_before = [{**second, "bad": {"0": [1]}}, {**first, "bad": {"0": [2]}}]
+    assert windrow.merge_states(of_before) == whole
     iterator = iter(stream().repeat().batch(8))
     next(iterator)
     assert whole == iterator.get_state()

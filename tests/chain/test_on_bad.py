@@ -631,3 +631,18 @@ def test_a_batch_with_an_absent_row_is_named() -> None:
     dataset = numbers().map(lambda n: None if n == 2 else n).batch(4).on_bad("skip", KeyError)
     with pytest.raises(ElementError, match="element 2 of the batch is absent"):
         list(dataset)
+
+
+def test_a_share_is_judged_among_the_rows_of_later_stages() -> None:
+    def function(number: int) -> int:
+        if number % 100 == 7:
+            raise ValueError("bad")
+        return number
+
+    def stream(share: float) -> Any:
+        rows = MapDataset.range(20_000).to_iter_dataset().window_shuffle(5_000, seed=1)
+        return rows.map(function).on_bad("skip", max_bad=share)
+
+    assert len(list(stream(0.03))) == 19_800
+    with pytest.raises(ReadError, match=r"more than max_bad=0\.005 of 1,000 elements"):
+        list(stream(0.005))

@@ -355,3 +355,37 @@ def test_what_is_exact_is_counted_and_no_more_is_held(chain: AnyChain, *, is_slo
     lines = str(explanation).splitlines()
     assert len(lines) <= 20
     assert max(map(len, lines)) <= 80
+
+
+def zeros_in_zarr(folder: Path, rows: int, chunk: int) -> MapDataset[Any]:
+    zarr.create_array(folder, shape=(rows, 16), chunks=(chunk, 16), dtype="f4", fill_value=0)
+    return MapDataset.source(ZarrDataSource(folder))
+
+
+def test_sources_that_a_cut_run_does_not_meet_are_estimated(tmp_path: Path) -> None:
+    rows = 5_000_000
+    one, other = (zeros_in_zarr(tmp_path / name, rows, 5_000) for name in ("one", "other"))
+    few = zeros_in_zarr(tmp_path / "few", 4_000, 50)
+    chain = MapDataset.concatenate([few, one, other])
+    for dataset in (chain.batch(64), chain.to_iter_dataset(lanes=4).batch(64)):
+        lengths = (4_000, rows, rows)
+        for costs, length in zip(dataset.explain().epoch, lengths, strict=True):
+            assert costs.records.low < length < costs.records.high
+            assert costs.reads.low < costs.chunks.middle < costs.reads.high
+    mixed = IterDataset.mix([one.to_iter_dataset(), other.to_iter_dataset()], [0.9, 0.1])
+    rarely = mixed.batch(64).explain().epoch[1].records
+    assert rarely.low < rows / 9 < rarely.high
+    limited = one.batch(6400).to_iter_dataset().limit(700).explain().epoch[0].records
+    assert limited.low < 700 * 6400 < limited.high
+
+
+def test_a_limit_of_lanes_holds_no_more_than_is_told() -> None:
+    records = MapDataset.source(np.zeros((300, 100_000), np.uint8))
+    for lanes, count in ((8, 10), (64, 64)):
+        stream = records.to_iter_dataset(lanes=lanes).limit(count)
+        told = stream.explain()
+        with iter(stream) as iterator:
+            assert sum(1 for _ in iterator) == count
+            stats = iterator.stats()
+        assert stats.peak_buffers_bytes <= told.buffers.high
+        assert stats.sources[0].records.high <= told.epoch[0].records.high

@@ -78,7 +78,8 @@ def test_a_report_tells_what_shuffle_quality_does(data: MapDataset[Any], tmp_pat
     assert len(lines) == 4
     assert set(lines) <= set(page.words)
     ratio = page.words.index("shuffle: variance ratio")
-    assert page.words[ratio + 1] == f"{asked.variance_ratio:.3g}"
+    assert not asked.is_exact
+    assert page.words[ratio + 1] == f"≈{asked.variance_ratio:.3g}"
 
 
 def test_without_a_batch_the_one_that_is_taken_is_told(data: MapDataset[Any]) -> None:

@@ -58,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     if given.small and given.page:
-        parser.error("--page writes figures into pages, and those of --small say nothing")
+        parser.error(
+            "--page writes figures into pages, and --small measures nothing of use: leave one of them out"
+        )
     if given.small:
         given.rounds, given.seconds = 1, 0.1
     with tempfile.TemporaryDirectory(prefix="windrow-benchmarks-") as folder:

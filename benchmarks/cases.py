@@ -37,7 +37,7 @@ def chosen(names: Sequence[str]) -> dict[str, tuple[str, Case]]:
     """The cases of these names and groups, in their order.
 
     Raises:
-        ValueError: If there is none of a name; the message has the groups.
+        ValueError: If no case and no group has a name; the message lists the groups.
     """
     cases = every()
     groups = dict.fromkeys(case.group for _, case in cases.values())

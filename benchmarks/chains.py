@@ -263,7 +263,7 @@ def restoring(place: Place, *, opened: Callable[[Place], Any]) -> Metrics:
 
 
 def lanes(place: Place, *, lanes: int) -> Any:
-    """Shuffled batches for ever, in so many lanes."""
+    """Shuffled batches for ever, in `lanes` lanes."""
     chain = MapDataset.source(ZarrDataSource(str(place.path("rows")))).seed(1)
     blocks = chain.block_shuffle(window_blocks=64).repeat()
     return blocks.to_iter_dataset(lanes=lanes).batch(BATCH)

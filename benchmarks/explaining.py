@@ -5,7 +5,7 @@ for none is read. An explanation is the first one of its process, which has open
 the chain; it ends with the text.
 
 A pair of chains is one to which `explain()` gives a piece of advice, and the one that follows it, which
-does not get the same advice. Budgets and stores are small, and decoded bytes are those of an epoch.
+does not get the same advice. Budgets and stores are small, and bytes are decoded in one epoch.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ are measured on the same cores: one thread, and long ranges go to the sockets wi
 
 1. Each request waits for the latency, whatever else is under way, and is then answered as fast as its
    connection takes it. Connections are kept; one request of a connection is answered at a time.
-2. `GET /-/stats` tells at once what was served since `GET /-/reset`, as JSON: requests, those of which
-   no file was found, bytes of bodies, and connections made.
+2. `GET /-/stats` says without the latency what was served since `GET /-/reset`, as JSON: requests,
+   requests for files that are not there, bytes of bodies, and connections made.
 3. Files do not change while it runs.
 """
 

@@ -125,7 +125,7 @@ class Case:
             `settle` times as long as it is measured.
         settle: See `warm`.
         latency_ms: Of the server that the place is read from; None for the file system.
-        rounds: At most so many rounds; 0 for as many as are asked for.
+        rounds: The most rounds; 0 for the number that the run asks for.
     """
 
     name: str

@@ -70,7 +70,7 @@ def ahead(starts: Iterable[Callable[[], T]], depth: int) -> Iterator[T]:
 
 
 def on_threads(call: Callable[[Any], T], keys: Iterable[Any], threads: int) -> Iterator[T]:
-    """What a call of each key gives, on so many threads; on this one if there are none."""
+    """The results of one call for each key, in order, on `threads` threads; here if 0."""
     if not threads:
         yield from map(call, keys)
         return
@@ -82,7 +82,7 @@ def on_threads(call: Callable[[Any], T], keys: Iterable[Any], threads: int) -> I
 
 
 def of_size(rows: int, size: int) -> Any:
-    """A batch of so many rows and bytes, which takes no memory."""
+    """A batch that only has a number of rows and of bytes, and takes no memory."""
     return np.broadcast_to(np.uint8(0), (rows, size // rows))
 
 

@@ -140,7 +140,7 @@ def _warm(case: Case, batches: Iterator[Any], seconds: float, most: int) -> None
 
 
 def size_of(batch: Any) -> int:
-    """Bytes of the values of a batch; those of a list of numbers or of records too."""
+    """Bytes of the values of a batch, which may be a list of numbers or of records."""
     if hasattr(batch, "nbytes"):
         return int(batch.nbytes)
     if isinstance(batch, dict):
@@ -188,7 +188,7 @@ def _children_cpu_s() -> float:
 
 
 def _children() -> list[psutil.Process]:
-    """Processes of this one that work for it; those of `far` are of another machine, as it were."""
+    """Child processes that work for this one; the server of `far` stands for another machine."""
     servers = far.pids()
     return [
         child for child in psutil.Process().children(recursive=True) if child.pid not in servers

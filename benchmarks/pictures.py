@@ -49,7 +49,7 @@ def title(axis: Any, text: str) -> None:
 def write(
     axis: Any, text: str, at: tuple[float, float], above: float, colour: str, **look: Any
 ) -> None:
-    """Text that begins over a point, so many points above it."""
+    """Write text that begins `above` points over a point."""
     look = {"fontsize": 9.5, "fontweight": "bold", "color": colour, **look}
     axis.annotate(text, at, (0, above), textcoords="offset points", **look)
 
@@ -244,7 +244,7 @@ def draw_remote(path: Path, kept: Told) -> None:
 
 
 def draw_all(run: Told | None = None) -> None:
-    """Write the table of the README and its picture, and that of latencies if a run measured these."""
+    """Write the table of the README and its picture, and the picture of latencies if a run measured them."""
     from tools.draw_pages import save
 
     kept: Told = json.loads(KEPT.read_text(encoding="utf-8"))

@@ -84,7 +84,7 @@ class Read:
         )
 
     def numbers(self, count: int) -> Iterator[IntArray]:
-        """The order of so many records or chunks, for loops by hand."""
+        """The order of records or chunks, for loops by hand."""
         orders = in_order if self.order == ORDER else shuffled
         return orders(count, forever=self.forever)
 

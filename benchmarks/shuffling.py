@@ -6,7 +6,7 @@ trained on digits that are sorted by class, in several orders, of several seeds 
 stdout as a table. Nothing is timed, so that any machine will do; it takes a minute or two.
 
 The network is of NumPy alone: 64 inputs, 64 hidden units, 10 classes, plain gradient descent. The
-digits are those of scikit-learn, 1,500 to train on and 297 to test on; those to train on come with
+digits come from scikit-learn, 1,500 to train on and 297 to test on. The first come with
 their neighbours of one pixel in eight directions, which makes 13,500, sorted by class.
 """
 

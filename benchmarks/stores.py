@@ -193,7 +193,7 @@ def open_zarr(path: Path, cache_bytes: int = 0) -> Any:
 
 
 def open_far_zarr(url: str, cache_bytes: int, requests: int) -> Any:
-    """The same over HTTP, with so many requests in flight at a time."""
+    """The same over HTTP, with a limit of requests in flight."""
     import tensorstore as ts
 
     context = {

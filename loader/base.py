@@ -266,9 +266,9 @@ class Dataset(abc.ABC, Generic[T_co]):
         Args:
             action: `"raise"`, `"skip"` or `"replace"`.
             errors: The classes of errors that make a record a bad one.
-            max_bad: The most bad records that an iterator may meet from where it is made or moved; the
-                error at the next one lists the first ones. None for no limit. A float is a share of
-                each 1,000 elements: 0.01 allows 10. It is not part of the fingerprint.
+            max_bad: The most bad records that an iterator may meet from where it is made or moved, None for
+                no limit. One that is made again, as after an error, counts again. A float is a share of
+                1,000 elements, or of more that are read together. Not part of the fingerprint.
             log: A JSON Lines file. A line is appended for each bad record when it is met, which is ahead
                 of the loop. It is not part of the fingerprint.
 

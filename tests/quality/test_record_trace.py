@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import windrow
+from tests.traces import in_rows
 from windrow import MapDataset
 from windrow.engine.record_trace import Trace, leaves_of, trace
 
@@ -43,15 +44,6 @@ STREAMS: dict[str, Callable[[], Any]] = {
 def traced(dataset: Any, count: int) -> Trace:
     """What the first elements are made of."""
     return trace(dataset._node.with_random_access(), np.arange(count))
-
-
-def in_rows(found: Trace) -> Array:
-    """The one record of each row."""
-    records = np.full(int(found.counts.sum()), -1)
-    for taken in found.taken:
-        assert (records[taken.rows] == -1).all()
-        records[taken.rows] = taken.records
-    return records
 
 
 def by_leaf(dataset: Any, count: int) -> list[tuple[int, int]]:

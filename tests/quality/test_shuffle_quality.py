@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
+from tests.traces import in_rows
 from windrow import MapDataset
-from windrow.engine.record_trace import Trace, trace
+from windrow.engine.record_trace import trace
 from windrow.quality import batch_sample
 from windrow.quality.shuffle_quality import quality_of
 from windrow.sources.chunks import Blocks
@@ -236,15 +237,6 @@ def test_ten_million_records_take_about_a_second() -> None:
 
 
 # --- samples against whole orders ----------------------------------------------------------------
-
-
-def in_rows(found: Trace) -> Array:
-    """The one record of each row."""
-    records = np.full(int(found.counts.sum()), -1)
-    for taken in found.taken:
-        assert (records[taken.rows] == -1).all()
-        records[taken.rows] = taken.records
-    return records
 
 
 def exact(orders: Array, batch: int, block: int) -> tuple[float, float]:

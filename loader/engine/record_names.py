@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from windrow.engine.record_trace import at_rows, leaves_of, trace
+from windrow.engine.record_trace import at_rows, leaves_of, starts_of, trace
 from windrow.engine.rows_made_of import next_row, row_at
 from windrow.errors import PlanError, RecordIndexError
 from windrow.transforms.made_of import MadeOf
@@ -42,7 +42,12 @@ def records_of_element(node: Node, index: int) -> list[RecordOf]:
     Raises:
         RecordIndexError: If there is no such element.
     """
-    return [name for _, name in _named(node, [node], _row_of(node, index))]
+    if not -(2**63) <= index < 2**63:
+        raise RecordIndexError(f"index {index} is too large; choose one below 2**63")
+    if node.length == 0:
+        raise RecordIndexError(f"the dataset is empty, so it has no element {index}")
+    row = MadeOf.of_elements(0, np.array([index], np.int64))
+    return [name for _, name in _named(node, [node], row)]
 
 
 def records_of_stream(node: Node, index: int) -> Records:
@@ -107,14 +112,6 @@ def records_of_row(node: Node, row: MadeOf | None) -> Records:
     return _by_row(node, row, _named(node, random_access_parts(node), row))
 
 
-def _row_of(chain: Node, index: int) -> MadeOf:
-    if not -(2**63) <= index < 2**63:
-        raise RecordIndexError(f"index {index} is too large; choose one below 2**63")
-    if chain.length == 0:
-        raise RecordIndexError(f"the dataset is empty, so it has no element {index}")
-    return MadeOf.of_elements(0, np.array([index], np.int64))
-
-
 def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, RecordOf]]:
     """The records of one row in row order, each with the part of the row that it is in.
 
@@ -132,12 +129,11 @@ def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, Recor
         items = np.flatnonzero(chain == number)
         elements, which = np.unique(element[items], return_inverse=True)
         traced = trace(chains[number], elements, uneven=True)
-        counts, starts = traced.counts[which], (np.cumsum(traced.counts) - traced.counts)[which]
-        each = counts // np.maximum(own_rows[items], 1) if _rows_are_batches(chains[number]) else 1
-        # Unless a function changed the number of rows.
-        is_row = (own_rows[items] > 0) & (own_rows[items] * each == counts)
-        starts = starts + np.where(is_row, own_row[items] * each, 0)
-        counts = np.where(is_row, each, counts)
+        counts, starts = traced.counts[which], starts_of(traced.counts)[which]
+        # A row has its own records, unless a function changed the number of rows.
+        is_row = (own_rows[items] > 0) & (own_rows[items] == traced.joined[which])
+        rows = (starts_of(traced.joined)[which] + own_row[items])[is_row]
+        starts[is_row], counts[is_row] = starts_of(traced.sizes)[rows], traced.sizes[rows]
         of = np.repeat(np.arange(len(items)), counts)
         inner = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
         for taken in (at_rows(each, starts[of] + inner) for each in traced.taken):
@@ -149,18 +145,6 @@ def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, Recor
     keys = (1, 2, 0) if _packs(node) else (2, 1, 0)
     names = names[np.lexsort([names[:, key] for key in keys])]
     return [(part, RecordOf(source, record)) for part, _, _, source, record in names.tolist()]
-
-
-def _rows_are_batches(chain: Node) -> bool:
-    """Whether elements are batches of batches, which have as many records in each row."""
-    batches = 0
-    for node in chain.walk():
-        if len(node.parents) != 1 or node.functions or getattr(node, "padding", None):
-            return False
-        batches += node.group_size is not None
-        if batches == 2:
-            return True
-    return False
 
 
 def _packs(node: Node) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -55,10 +55,15 @@ class Trace:
     Args:
         counts: int64 `(elements,)`, rows of each element. Rows are counted through all elements.
         taken: All records of all rows.
+        joined: int64 `(elements,)`, how many elements were joined to each last: of a batch of
+            batches, its batches.
+        sizes: int64 `(joined.sum(),)`, the rows of each of these.
     """
 
     counts: IntArray
     taken: list[Taken]
+    joined: IntArray
+    sizes: IntArray
 
 
 def trace(node: Node, indices: IntArray, *, uneven: bool = False) -> Trace:
@@ -138,49 +143,50 @@ class Recorder:
 
     def merged(self, parts: Sequence[tuple[Trace, IntArray]], count: int) -> Trace:
         """The rows of every part go where its elements go."""
-        counts = np.zeros(count, np.int64)
+        counts, joined = np.zeros((2, count), np.int64)
         for part, elements in parts:
-            counts[elements] = part.counts
-        starts = np.cumsum(counts) - counts
+            counts[elements], joined[elements] = part.counts, part.joined
+        sizes = np.zeros(joined.sum(), np.int64)
         taken: list[Taken] = []
         for part, elements in parts:
-            shift = starts[elements] - (np.cumsum(part.counts) - part.counts)
-            rows = np.arange(part.counts.sum()) + np.repeat(shift, part.counts)
+            sizes[_moved(part.joined, starts_of(joined)[elements])] = part.sizes
+            rows = _moved(part.counts, starts_of(counts)[elements])
             taken += [Taken(each.leaf, rows[each.rows], each.records) for each in part.taken]
-        return Trace(counts, taken)
+        return Trace(counts, taken, joined, sizes)
 
     def joined(self, node: JoinNode, parts: Sequence[Trace]) -> Trace:
         """The records of all parts."""
         first, *others = parts
-        if not all(np.array_equal(first.counts, other.counts) for other in others):
-            if self._uneven:
-                return self.joined(node, _evened(parts))
+        if self._uneven:
+            first, *others = parts = _evened(parts)
+        elif not all(np.array_equal(first.counts, other.counts) for other in others):
             raise PlanError(
                 f"shuffle_quality: {node.label} has batches of different sizes; ask for the quality"
                 " of each of its datasets"
             )
-        return Trace(first.counts, [taken for part in parts for taken in part.taken])
+        taken = [taken for part in parts for taken in part.taken]
+        return Trace(first.counts, taken, first.joined, first.sizes)
 
     def gathered(
         self, node: RegroupNode, rows: Trace, bounds: Sequence[int], at: Positions
     ) -> Trace:
         """Join elements to batches; the rows stay."""
         ends = np.concatenate([[0], np.cumsum(rows.counts)])[np.array(bounds)]
-        counts, empty = np.diff(ends), node.without_rows_at(at)
-        if not len(empty):
-            return Trace(counts, rows.taken)
+        counts, joined = np.diff(ends), np.diff(bounds)
         has_rows = np.ones(len(counts), np.bool_)
-        has_rows[empty] = False
+        has_rows[node.without_rows_at(at)] = False
+        if has_rows.all():
+            return Trace(counts, rows.taken, joined, rows.counts)
         kept = np.flatnonzero(np.repeat(has_rows, counts))
-        return Trace(np.where(has_rows, counts, 0), [at_rows(taken, kept) for taken in rows.taken])
+        taken = [at_rows(taken, kept) for taken in rows.taken]
+        sizes = rows.counts[np.repeat(has_rows, joined)]
+        return Trace(np.where(has_rows, counts, 0), taken, np.where(has_rows, joined, 0), sizes)
 
     def cut(self, node: PieceNode, whole: Trace, which: IntArray, at: Positions) -> Trace:
         """A part of an element is made of its records."""
         counts = whole.counts[which]
-        starts = np.cumsum(whole.counts) - whole.counts
-        inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows = np.repeat(starts[which], counts) + inside  # of the whole, for each row
-        return Trace(counts, [at_rows(taken, rows) for taken in whole.taken])
+        rows = _moved(counts, starts_of(whole.counts)[which])  # of the whole, for each row
+        return Trace(counts, [at_rows(t, rows) for t in whole.taken], np.ones_like(counts), counts)
 
     def before(self, node: ValueNode) -> Self:
         """Bad rows are not known: nothing is read."""
@@ -194,31 +200,42 @@ class Recorder:
 def at_rows(taken: Taken, rows: IntArray) -> Taken:
     """The records of some rows, which may come several times."""
     order = np.argsort(taken.rows, kind="stable")
-    first, stop = (np.searchsorted(taken.rows[order], rows, side=side) for side in _SIDES)
-    counts = stop - first
-    inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    found = order[np.repeat(first, counts) + inside]
-    return Taken(taken.leaf, np.repeat(np.arange(len(rows)), counts), taken.records[found])
+    own = taken.rows[order]
+    first, stop = np.searchsorted(own, rows), np.searchsorted(own, rows, side="right")
+    found = order[_moved(stop - first, first)]
+    return Taken(taken.leaf, np.repeat(np.arange(len(rows)), stop - first), taken.records[found])
 
 
-_SIDES: Final[tuple[Literal["left"], Literal["right"]]] = ("left", "right")
+def starts_of(counts: IntArray) -> IntArray:
+    """Where each of some runs begins, of which the lengths are given."""
+    return np.cumsum(counts) - counts
+
+
+def _moved(counts: IntArray, starts: IntArray) -> IntArray:
+    """The numbers of runs of `counts` that begin at `starts`, one after the other."""
+    return np.arange(counts.sum()) + np.repeat(starts - starts_of(counts), counts)
 
 
 def _evened(parts: Sequence[Trace]) -> list[Trace]:
     """The same records; each element has as many rows as in the part that gives it most."""
-    counts = np.max([part.counts for part in parts], axis=0)
-    starts = np.cumsum(counts) - counts
+    joined = np.max([part.joined for part in parts], axis=0)
+    places = [_moved(part.joined, starts_of(joined)) for part in parts]
+    sizes = np.zeros(joined.sum(), np.int64)
+    for part, at in zip(parts, places, strict=True):
+        sizes[at] = np.maximum(sizes[at], part.sizes)
+    counts = np.diff(np.append(0, np.cumsum(sizes))[np.append(0, np.cumsum(joined))])
     found = []
-    for part in parts:
-        shift = np.repeat(starts - (np.cumsum(part.counts) - part.counts), part.counts)
-        taken = [Taken(t.leaf, t.rows + shift[t.rows], t.records) for t in part.taken]
-        found.append(Trace(counts, taken))
+    for part, at in zip(parts, places, strict=True):
+        rows = _moved(part.sizes, starts_of(sizes)[at])
+        taken = [Taken(t.leaf, rows[t.rows], t.records) for t in part.taken]
+        found.append(Trace(counts, taken, joined, sizes))
     return found
 
 
 def of_leaf(leaf: Any, records: IntArray) -> Trace:
     """The trace of elements that are one record each."""
-    return Trace(np.ones(len(records), np.int64), [Taken(leaf, np.arange(len(records)), records)])
+    ones = np.ones(len(records), np.int64)
+    return Trace(ones, [Taken(leaf, np.arange(len(records)), records)], ones, ones)
 
 
 # --- as text ------------------------------------------------------------------------------------
@@ -235,9 +252,7 @@ def origins(node: Node, elements: Sequence[int] | IntArray) -> tuple[str, Unknow
     with contextlib.suppress(Exception):  # of a selection map
         at = positions(np.array(elements), node.length)
         start(node, at, [0, len(elements)], recorder)
-    found = [
-        f"{_listed(records)} of {source!r}" for source, records in recorder.started if len(records)
-    ]
+    found = (f"{_listed(own)} of {source!r}" for source, own in recorder.started if len(own))
     return "; ".join(found), recorder.unknown
 
 

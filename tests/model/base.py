@@ -37,9 +37,8 @@ def end_to_end(rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def tied(items: Sequence[Item]) -> Item:
     own = [item.rows or () for item in items]
-    each = (
-        tuple(map(end_to_end, itertools.zip_longest(*own))) if len({*map(len, own)}) < 2 else None
-    )
+    is_even = len({*map(len, own)}) < 2
+    each = tuple(map(end_to_end, zip(*own, strict=True))) if is_even else None
     return Item(tuple(item.value for item in items), end_to_end([x.records for x in items]), each)
 
 
@@ -149,6 +148,7 @@ def choice(shares: Sequence[int], step: int) -> tuple[int, int]:
 
 def stream_window(number: int, n: int, size: int, seed: int) -> list[int]:
     """Places in a shuffled window of a stream, which has `n` of `size` elements."""
-    before = number * size
-    stream = windrow.MapDataset.range(before + n).to_iter_dataset().window_shuffle(size, seed)
-    return [i - before for i in list(stream)[before:]]
+    numbers = windrow.MapDataset.range(number * size + n).to_iter_dataset()
+    iterator = iter(numbers.window_shuffle(size, seed))
+    before = iterator.skip(number * size)
+    return [i - before for i in iterator]

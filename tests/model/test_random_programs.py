@@ -230,6 +230,11 @@ def test_programs_that_hunts_found(text: str) -> None:
         "MapDataset.range(4).batch(2).batch(2).to_iter_dataset().rebatch(1)",
         "MapDataset.range(4).batch(2).to_iter_dataset().batch(2).batch(1)",
         "MapDataset.range(3).batch(2, remainder='pad').batch(1).to_iter_dataset().batch(2).batch(1)",
+        "MapDataset.range(20).batch(3).seed(4).to_iter_dataset().rebatch(4)",
+        "MapDataset.source(stored(5)).repeat(3).batch(3).batch(4).to_iter_dataset().rebatch(4)",
+        "MapDataset.concatenate([MapDataset.range(8).batch(2).batch(2), MapDataset.range(4).batch(2)"
+        ".batch(1)]).to_iter_dataset().rebatch(3)",
+        "MapDataset.range(3).batch(4).map(total).repeat(2).batch(3).to_iter_dataset().rebatch(2)",
     ],
 )
 def test_records_and_states_of_programs_that_hunts_found(text: str) -> None:

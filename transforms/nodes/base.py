@@ -324,7 +324,8 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
 
         None if they are not, or a function of the user makes them.
         """
-        return None
+        is_same = self.follows_batch and not self.functions and bool(self.parents)
+        return self.parent.rows_at(indices) if is_same else None
 
     @property
     def index_count(self) -> int:

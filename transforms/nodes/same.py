@@ -59,9 +59,6 @@ class UnseenNode(SameIndices):
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
 
-    def rows_at(self, indices: IntArray) -> IntArray | None:
-        return self.parent.rows_at(indices)
-
     @property
     def takes_all(self) -> bool:
         return True

@@ -207,7 +207,7 @@ def at_rows(taken: Taken, rows: IntArray) -> Taken:
 
 
 def starts_of(counts: IntArray) -> IntArray:
-    """Where each of some runs begins, of which the lengths are given."""
+    """Where runs of some lengths begin, one after the other."""
     return np.cumsum(counts) - counts
 
 

@@ -73,12 +73,11 @@ class HelpedPool(Executor):
         """Take no more jobs; wait for the running ones if `wait` is set."""
         with self._lock:
             self._ended = True
-        while cancel_futures:
-            try:
-                answer, _ = self._jobs.popleft()
-            except IndexError:
-                break
-            answer.cancel()
+        if cancel_futures:
+            left = self._jobs.copy()  # in one step, as threads take jobs
+            self._jobs.clear()
+            for answer, _ in left:
+                answer.cancel()
         self._pool.shutdown(wait)
 
     def _work(self) -> None:

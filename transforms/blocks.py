@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.transforms.orders import OrderTables, groups
+from windrow.transforms.positions import run_numbers
 
 IntArray = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -139,7 +140,7 @@ def permutations(sizes: IntArray, keys: Words) -> IntArray:
     Returns:
         int64 `(sum(sizes),)`.
     """
-    inside = (np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)).view(np.uint64)
+    inside = run_numbers(sizes).view(np.uint64)
     numbers = inside + np.uint64(1)
     numbers *= np.uint64(GAMMA)
     numbers += np.repeat(keys, sizes)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from windrow.errors import PlanError
 from windrow.transforms.blocks import MOST_BLOCKS, mixed
+from windrow.transforms.positions import run_numbers
 
 IntArray = npt.NDArray[np.int64]
 # Maps elements of the whole to elements of a part: rows of the whole, then elements of the part.
@@ -307,9 +308,7 @@ def listed(whole: Layout, indices: IntArray) -> Layout:
     def picked(elements: IntArray) -> tuple[IntArray, IntArray]:
         first = ascending.searchsorted(elements, side="left")
         counts = ascending.searchsorted(elements, side="right") - first
-        rows = np.repeat(np.arange(len(elements)), counts)
-        inside = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return rows, order[first[rows] + inside]
+        return np.repeat(np.arange(len(elements)), counts), order[run_numbers(counts, first)]
 
     return _picked(whole, picked, len(indices))
 

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from windrow.transforms.positions import run_numbers, starts_of
+
 IntArray = npt.NDArray[np.int64]
 
 
@@ -45,20 +47,23 @@ class MadeOf:
 
     @property
     def items(self) -> IntArray:
-        """The items, int64 `(n, 6)`; the items of a row are in order, and so are the rows.
+        """The items, int64 `(n, 7)`; the items of a row are in order, and so are the rows.
 
         The part of the row, the number of the chain, and the element of that chain; then, for one row
-        of an element that is a batch, the number of that row and of all rows, else 0 and 0; last the
-        place in the row, which items that are zipped share, and parts of parts do not.
+        of an element that is a batch, the number of that row and of all rows, else 0 and 0; the
+        place in the row, which items that are zipped share, and parts of parts do not; last how many
+        rows were put into the batch: 0 for a row that is not a batch, -1 for one packed of several.
         """
         if self.chain is None:
             return self.found
-        items = np.zeros((len(self.found), 6), np.int64)
+        items = np.zeros((len(self.found), 7), np.int64)
         if self.bounds is not None:
             first = np.repeat(self.bounds[:-1], np.diff(self.bounds))
             items[:, 0] = items[:, 5] = np.arange(len(items)) - first
         items[:, 1] = self.chain
         items[:, 2] = self.found
+        if self.parts is not None:
+            items[:, 6] = np.repeat(self.parts, np.diff(self._full()[0]))
         return items
 
     @classmethod
@@ -71,7 +76,7 @@ class MadeOf:
             bounds: The elements of each row, for rows that are packed of several; else one each.
         """
         rows = cls(elements, chain=chain)
-        return rows if bounds is None else cls(rows.items, bounds)
+        return rows if bounds is None else rows._joined(bounds)
 
     def __len__(self) -> int:
         return len(self.found) if self.bounds is None else len(self.bounds) - 1
@@ -108,6 +113,7 @@ class MadeOf:
         first = np.repeat(at[:-1], np.diff(at))
         items[:, 0] = (np.arange(len(self)) - first)[row]
         items[:, 5] += (before[:-1] - before[first])[row]
+        items[:, 6] = np.repeat(np.diff(at), np.diff(at))[row]
         return MadeOf(items, bounds[at], np.diff(at))
 
     def spread(self, counts: IntArray) -> MadeOf:
@@ -120,39 +126,35 @@ class MadeOf:
         A batch that is an element of a chain has the rows of that element. Any other has the rows that
         were put into it; if their number is another one, each row has all items of its batch.
         """
-        bounds, parts = self._full()
-        if not np.array_equal(parts, counts):
-            return self._unlike(bounds, parts, counts)
-        before = np.cumsum(parts) - parts
-        row = self.items[:, 0] + np.repeat(before, np.diff(bounds))
-        items = self.items[np.argsort(row, kind="stable")]
-        return _of_one_part(items, np.bincount(row, minlength=int(parts.sum())))
-
-    def _unlike(self, bounds: IntArray, parts: IntArray, counts: IntArray) -> MadeOf:
-        """`ungrouped` where some batches do not have the rows that were put into them."""
-        made = self.spread(counts)
-        items, ends = made.items.copy(), made._full()[0]
-        each = np.diff(ends)
-        batch = np.repeat(np.repeat(np.arange(len(counts)), counts), each)
-        number = np.repeat(
-            np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts), each
-        )
-        is_element = ((np.diff(bounds) == 1) & (parts == 1) & (counts > 1))[batch]
-        is_element &= items[:, 4] == 0
-        items[is_element, 3] = number[is_element]
-        items[is_element, 4] = counts[batch][is_element]
-        kept = (parts != counts)[batch] | (items[:, 0] == number)
-        row = np.repeat(np.arange(len(each)), each)[kept]
-        return _of_one_part(items[kept], np.bincount(row, minlength=len(each)))
+        bounds, _ = self._full()
+        batch = np.repeat(np.arange(len(counts)), np.diff(bounds))
+        is_part = np.where(self.items[:, 6] == 0, 1, self.items[:, 6]) == counts[batch]
+        times = np.where(is_part, 1, counts[batch])
+        of = np.repeat(np.arange(len(times)), times)
+        items, is_part, rows = self.items[of], is_part[of], counts[batch[of]]
+        number = np.where(is_part, items[:, 0], run_numbers(times))
+        is_element = (items[:, 6] == 0) & (items[:, 4] == 0) & ~is_part
+        items[is_element, 3], items[is_element, 4] = number[is_element], rows[is_element]
+        items[:, 0], items[:, 6] = 0, np.where(is_part | is_element, 0, -1)
+        row = starts_of(counts)[batch[of]] + number
+        # Places begin at 0 in each row that was put into its batch.
+        least = np.full(counts.sum(), items[:, 5].max(initial=0))
+        np.minimum.at(least, row[is_part], items[is_part, 5])
+        items[is_part, 5] -= least[row[is_part]]
+        each = np.bincount(row, minlength=len(least))
+        order = np.argsort(row, kind="stable")
+        return MadeOf(items[order], np.concatenate([[0], np.cumsum(each)]))
 
     def packed(self, rows: Sequence[Sequence[int]]) -> MadeOf:
         """Rows that are packed of some of these rows, each one part."""
         order = np.array([n for row in rows for n in row], np.int64)
-        cuts = np.cumsum([0, *map(len, rows)])
-        taken = self.taken(order)
-        bounds, _ = taken._full()
-        items = taken.items.copy()
-        items[:, 0] = 0
+        return self.taken(order)._joined(np.cumsum([0, *map(len, rows)]))
+
+    def _joined(self, cuts: IntArray) -> MadeOf:
+        """Rows of one part of the rows between each two neighbouring `cuts`."""
+        bounds, _ = self._full()
+        items = self.items.copy()
+        items[:, 0], items[:, 6] = 0, -1
         return MadeOf(items, bounds[cuts])
 
     def _full(self) -> tuple[IntArray, IntArray]:
@@ -161,21 +163,11 @@ class MadeOf:
         return bounds, parts
 
 
-def _of_one_part(items: IntArray, counts: IntArray) -> MadeOf:
-    """Rows of one part, which have `counts` of the items; places begin at 0 in each."""
-    items[:, 0] = 0
-    bounds = np.concatenate([[0], np.cumsum(counts)])
-    first = bounds[:-1][counts > 0]
-    if len(first):
-        least = np.minimum.reduceat(items[:, 5], first)
-        items[:, 5] -= np.repeat(least, counts[counts > 0])
-    return MadeOf(items, bounds)
-
-
 def end_to_end(rows: Sequence[MadeOf]) -> MadeOf:
     """Rows end to end."""
     chain = rows[0].chain
-    if any(each.chain != chain for each in rows):
+    are_batches = [each.parts is not None for each in rows]
+    if any(each.chain != chain for each in rows) or len(set(are_batches)) > 1:
         chain = None
     found = np.concatenate([each.items if chain is None else each.found for each in rows])
     if all(each.bounds is None for each in rows):

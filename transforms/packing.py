@@ -27,6 +27,7 @@ from windrow.core import native
 from windrow.errors import PlanError
 from windrow.transforms import random
 from windrow.transforms.amounts import PackCounts
+from windrow.transforms.positions import run_numbers, starts_of
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -168,8 +169,7 @@ def _cut(
     if too_long is TooLong.SPLIT and count:
         each = -(-lengths // row_length)
         documents = np.repeat(np.arange(len(lengths)), each)
-        starts = np.arange(len(documents)) - np.repeat(np.cumsum(each) - each, each)
-        starts *= row_length
+        starts = row_length * run_numbers(each)
         pieces = np.minimum(row_length, lengths[documents] - starts)
         counts = dataclasses.replace(counts, split=count, split_tokens=tokens)
         return documents, starts, pieces, counts
@@ -303,8 +303,8 @@ def plan_buckets(
     bucket = bucket[order]
     in_bucket = np.bincount(bucket, minlength=len(sizes))
     batches = -(-in_bucket // sizes)
-    place = np.arange(len(bucket)) - np.repeat(np.cumsum(in_bucket) - in_bucket, in_bucket)
-    batch = place // sizes[bucket] + (np.cumsum(batches) - batches)[bucket]
+    place = run_numbers(in_bucket)
+    batch = place // sizes[bucket] + starts_of(batches)[bucket]
     mixed = _mixed(int(batches.sum()), seed, number)
     buckets = np.empty(len(mixed), np.int64)
     buckets[mixed] = np.repeat(np.arange(len(sizes)), batches)

@@ -72,3 +72,20 @@ def positions(indices: npt.NDArray[Any], length: int | IntArray) -> Positions:
     with contextlib.suppress(OverflowError):
         epochs = epochs.astype(np.int64)
     return Positions(epochs, offsets.astype(np.int64))
+
+
+def starts_of(counts: IntArray) -> IntArray:
+    """Where runs of some lengths begin, one after the other."""
+    return np.cumsum(counts) - counts
+
+
+def run_numbers(counts: IntArray, firsts: IntArray | int = 0) -> IntArray:
+    """The numbers of runs of `counts`, which begin at `firsts`, one run after the other.
+
+    Example:
+        >>> import numpy as np
+        >>> from windrow.transforms.positions import run_numbers
+        >>> run_numbers(np.array([2, 3]), np.array([0, 7])).tolist()
+        [0, 1, 7, 8, 9]
+    """
+    return np.arange(counts.sum()) + np.repeat(firsts - starts_of(counts), counts)

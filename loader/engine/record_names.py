@@ -6,16 +6,20 @@ Rows of a stream carry the elements of chains that they are made of (`transforms
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from windrow.engine.record_trace import at_rows, leaves_of, starts_of, trace
+from windrow.engine.record_trace import Taken, Trace, at_rows, leaves_of, trace
 from windrow.engine.rows_made_of import next_row, row_at
 from windrow.errors import PlanError, RecordIndexError
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import Node, random_access_parts, tail_of, undecided
+from windrow.transforms.positions import run_numbers, starts_of
+
+IntArray = npt.NDArray[np.int64]
 
 
 class RecordOf(NamedTuple):
@@ -121,7 +125,7 @@ def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, Recor
         row: What the row is made of.
     """
     numbers = {key: number for number, key in enumerate(leaves_of(node))}
-    part, chain, element, own_row, own_rows, place = row.items.T
+    part, chain, element, own_row, own_rows, place, _ = row.items.T
     first = part if _packs(node) else place
     # Rows of (part or place, row of the element, item, source, record).
     found = [np.zeros((0, 5), np.int64)]
@@ -129,22 +133,41 @@ def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, Recor
         items = np.flatnonzero(chain == number)
         elements, which = np.unique(element[items], return_inverse=True)
         traced = trace(chains[number], elements, uneven=True)
-        counts, starts = traced.counts[which], starts_of(traced.counts)[which]
-        # A row has its own records, unless a function changed the number of rows.
-        is_row = (own_rows[items] > 0) & (own_rows[items] == traced.joined[which])
-        rows = (starts_of(traced.joined)[which] + own_row[items])[is_row]
-        starts[is_row], counts[is_row] = starts_of(traced.sizes)[rows], traced.sizes[rows]
-        of = np.repeat(np.arange(len(items)), counts)
-        inner = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
-        for taken in (at_rows(each, starts[of] + inner) for each in traced.taken):
-            at = taken.rows
-            source = np.full(len(at), numbers[id(taken.leaf)])
-            columns = first[items][of[at]], inner[at], items[of[at]], source, taken.records
-            found.append(np.column_stack(columns))
+        for leaf, of, inner, records in _taken(traced, which, own_row[items], own_rows[items]):
+            source = np.full(len(of), numbers[id(leaf)])
+            found.append(np.column_stack([first[items][of], inner, items[of], source, records]))
     names = np.concatenate(found)
     keys = (1, 2, 0) if _packs(node) else (2, 1, 0)
     names = names[np.lexsort([names[:, key] for key in keys])]
     return [(part, RecordOf(source, record)) for part, _, _, source, record in names.tolist()]
+
+
+def _taken(
+    traced: Trace, which: IntArray, own_row: IntArray, own_rows: IntArray
+) -> Iterator[tuple[Any, IntArray, IntArray, IntArray]]:
+    """Leaves, and for each record the place in `which`, its row in what is taken there, and itself.
+
+    Args:
+        traced: The trace of some elements.
+        which: The elements that are taken.
+        own_row: The row that is taken of each.
+        own_rows: How many rows each has; 0 where all are taken.
+    """
+    whole = traced.counts[which], starts_of(traced.counts)[which]
+    counts, starts = whole[0].copy(), whole[1].copy()
+    # A row has its own records, unless a function changed the number of rows.
+    is_row = (own_rows > 0) & (own_rows == traced.joined[which])
+    rows = (starts_of(traced.joined)[which] + own_row)[is_row]
+    starts[is_row], counts[is_row] = starts_of(traced.sizes)[rows], traced.sizes[rows]
+    for taken in traced.taken:
+        for chosen, (many, begin) in (
+            (~taken.is_shared, (counts, starts)),
+            (taken.is_shared, whole),
+        ):
+            of, inner = np.repeat(np.arange(len(which)), many), run_numbers(many)
+            part = Taken(taken.leaf, taken.rows[chosen], taken.records[chosen])
+            part = at_rows(part, begin[of] + inner)
+            yield part.leaf, of[part.rows], inner[part.rows], part.records
 
 
 def _packs(node: Node) -> bool:

@@ -22,7 +22,7 @@ from windrow.errors import PlanError
 from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms.nodes import JoinNode, LeafNode, Node, PieceNode, RegroupNode, ValueNode
 from windrow.transforms.nodes.split import GivenNode
-from windrow.transforms.positions import Positions, positions
+from windrow.transforms.positions import Positions, positions, run_numbers, starts_of
 
 IntArray = npt.NDArray[np.int64]
 
@@ -41,11 +41,19 @@ class Taken:
         leaf: A source, or the node of a range.
         rows: int64 `(n,)`.
         records: int64 `(n,)`, indices in the leaf.
+        shared: bool `(n,)`, which records are in all rows of their element, as a part of the zip has
+            fewer rows than another. None for none.
     """
 
     leaf: Any
     rows: IntArray
     records: IntArray
+    shared: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def is_shared(self) -> npt.NDArray[np.bool_]:
+        """`shared` as an array."""
+        return np.zeros(len(self.rows), np.bool_) if self.shared is None else self.shared
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -149,9 +157,9 @@ class Recorder:
         sizes = np.zeros(joined.sum(), np.int64)
         taken: list[Taken] = []
         for part, elements in parts:
-            sizes[_moved(part.joined, starts_of(joined)[elements])] = part.sizes
-            rows = _moved(part.counts, starts_of(counts)[elements])
-            taken += [Taken(each.leaf, rows[each.rows], each.records) for each in part.taken]
+            sizes[run_numbers(part.joined, starts_of(joined)[elements])] = part.sizes
+            rows = run_numbers(part.counts, starts_of(counts)[elements])
+            taken += [dataclasses.replace(each, rows=rows[each.rows]) for each in part.taken]
         return Trace(counts, taken, joined, sizes)
 
     def joined(self, node: JoinNode, parts: Sequence[Trace]) -> Trace:
@@ -176,7 +184,8 @@ class Recorder:
         has_rows = np.ones(len(counts), np.bool_)
         has_rows[node.without_rows_at(at)] = False
         if has_rows.all():
-            return Trace(counts, rows.taken, joined, rows.counts)
+            taken = [Taken(t.leaf, t.rows, t.records) for t in rows.taken]
+            return Trace(counts, taken, joined, rows.counts)
         kept = np.flatnonzero(np.repeat(has_rows, counts))
         taken = [at_rows(taken, kept) for taken in rows.taken]
         sizes = rows.counts[np.repeat(has_rows, joined)]
@@ -185,7 +194,7 @@ class Recorder:
     def cut(self, node: PieceNode, whole: Trace, which: IntArray, at: Positions) -> Trace:
         """A part of an element is made of its records."""
         counts = whole.counts[which]
-        rows = _moved(counts, starts_of(whole.counts)[which])  # of the whole, for each row
+        rows = run_numbers(counts, starts_of(whole.counts)[which])  # of the whole, for each row
         return Trace(counts, [at_rows(t, rows) for t in whole.taken], np.ones_like(counts), counts)
 
     def before(self, node: ValueNode) -> Self:
@@ -202,32 +211,26 @@ def at_rows(taken: Taken, rows: IntArray) -> Taken:
     order = np.argsort(taken.rows, kind="stable")
     own = taken.rows[order]
     first, stop = np.searchsorted(own, rows), np.searchsorted(own, rows, side="right")
-    found = order[_moved(stop - first, first)]
+    found = order[run_numbers(stop - first, first)]
     return Taken(taken.leaf, np.repeat(np.arange(len(rows)), stop - first), taken.records[found])
-
-
-def starts_of(counts: IntArray) -> IntArray:
-    """Where runs of some lengths begin, one after the other."""
-    return np.cumsum(counts) - counts
-
-
-def _moved(counts: IntArray, starts: IntArray) -> IntArray:
-    """The numbers of runs of `counts` that begin at `starts`, one after the other."""
-    return np.arange(counts.sum()) + np.repeat(starts - starts_of(counts), counts)
 
 
 def _evened(parts: Sequence[Trace]) -> list[Trace]:
     """The same records; each element has as many rows as in the part that gives it most."""
     joined = np.max([part.joined for part in parts], axis=0)
-    places = [_moved(part.joined, starts_of(joined)) for part in parts]
+    places = [run_numbers(part.joined, starts_of(joined)) for part in parts]
     sizes = np.zeros(joined.sum(), np.int64)
     for part, at in zip(parts, places, strict=True):
         sizes[at] = np.maximum(sizes[at], part.sizes)
     counts = np.diff(np.append(0, np.cumsum(sizes))[np.append(0, np.cumsum(joined))])
     found = []
     for part, at in zip(parts, places, strict=True):
-        rows = _moved(part.sizes, starts_of(sizes)[at])
-        taken = [Taken(t.leaf, rows[t.rows], t.records) for t in part.taken]
+        rows = run_numbers(part.sizes, starts_of(sizes)[at])
+        is_short = np.repeat(part.joined < joined, part.counts)
+        taken = [
+            Taken(t.leaf, rows[t.rows], t.records, is_short[t.rows] | t.is_shared)
+            for t in part.taken
+        ]
         found.append(Trace(counts, taken, joined, sizes))
     return found
 

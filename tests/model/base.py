@@ -21,14 +21,18 @@ BAD = (elements.BadError, ElementError)
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """An element, its records, and for a batch the records of each row."""
+    """An element, its records, and for each dataset of a zip the records of each row of a batch."""
 
     value: Any
     records: tuple[Any, ...] = ()
-    rows: tuple[tuple[Any, ...], ...] | None = None
+    sides: tuple[tuple[tuple[Any, ...], ...], ...] = ()
 
     def having(self, value: Any) -> Item:
         return dataclasses.replace(self, value=value)
+
+    def row(self, k: int, rows: int) -> tuple[Any, ...]:
+        sides = self.sides or ((self.records,),)
+        return end_to_end([side[k] if len(side) == rows else end_to_end(side) for side in sides])
 
 
 def end_to_end(rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -36,14 +40,12 @@ def end_to_end(rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def tied(items: Sequence[Item]) -> Item:
-    own = [item.rows or () for item in items]
-    is_even = len({*map(len, own)}) < 2
-    each = tuple(map(end_to_end, zip(*own, strict=True))) if is_even else None
-    return Item(tuple(item.value for item in items), end_to_end([x.records for x in items]), each)
+    sides = end_to_end([item.sides or ((item.records,),) for item in items])
+    return Item(tuple(item.value for item in items), end_to_end([x.records for x in items]), sides)
 
 
 def item_of(value: Any, rows: Sequence[tuple[Any, ...]]) -> Item:
-    return Item(value, end_to_end(rows), tuple(rows))
+    return Item(value, end_to_end(rows), (tuple(rows),))
 
 
 class Dataset:

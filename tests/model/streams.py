@@ -227,8 +227,7 @@ def single_rows(items: Iterator[Item]) -> Iterator[Item]:
         n = 0 if item.value is None else rows_of(item.value)
         if n is None:
             raise ElementError("not a batch")
-        own = item.rows if item.rows and len(item.rows) == n else [item.records] * n
-        yield from (Item(part_of(item.value, slice(i, i + 1)), own[i]) for i in range(n))
+        yield from (Item(part_of(item.value, slice(i, i + 1)), item.row(i, n)) for i in range(n))
 
 
 Piece = tuple[Item, Any]  # of a packed row, which has the feature "x"

@@ -235,6 +235,12 @@ def test_programs_that_hunts_found(text: str) -> None:
         "MapDataset.concatenate([MapDataset.range(8).batch(2).batch(2), MapDataset.range(4).batch(2)"
         ".batch(1)]).to_iter_dataset().rebatch(3)",
         "MapDataset.range(3).batch(4).map(total).repeat(2).batch(3).to_iter_dataset().rebatch(2)",
+        "IterDataset.zip([MapDataset.range(4).to_iter_dataset().batch(2), MapDataset.range(4).batch(2)"
+        ".to_iter_dataset()]).rebatch(1)",
+        "MapDataset.zip([MapDataset.source(numbers(8)), MapDataset.range(16).batch(2)])"
+        ".to_iter_dataset().rebatch(1)",
+        "IterDataset.zip([MapDataset.source(stored(3)).batch(3).to_iter_dataset(),"
+        " MapDataset.range(3).batch(3).to_iter_dataset()]).batch(3, remainder='pad').rebatch(1)",
     ],
 )
 def test_records_and_states_of_programs_that_hunts_found(text: str) -> None:

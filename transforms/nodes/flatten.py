@@ -36,7 +36,7 @@ from windrow.transforms.nodes.index import IndexNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import StreamNode, as_batch, as_chain
 from windrow.transforms.nodes.values import EachNode, declared_spec
-from windrow.transforms.positions import Positions, positions
+from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.pytrees import Unstacked
 from windrow.transforms.row_blocks import (
     Block,
@@ -162,7 +162,7 @@ def _marks_of_items(before: IntArray, after: IntArray, counts: IntArray) -> IntA
         counts: Items of each.
     """
     rows = np.repeat(np.arange(len(counts)), counts)
-    given = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts) + 1
+    given = run_numbers(counts, 1)
     is_last = given == counts[rows]
     parents = np.concatenate([before[None], after])[rows + is_last]
     return np.column_stack([parents, np.where(is_last, 0, given)])

@@ -34,7 +34,7 @@ from windrow.transforms.nodes.base import (
 from windrow.transforms.nodes.dealing import MakesBoxes
 from windrow.transforms.nodes.following import MakesBatches
 from windrow.transforms.nodes.index import first_elements
-from windrow.transforms.positions import Positions, positions
+from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import (
     Block,
@@ -401,9 +401,7 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
         starts = at.offsets * size
         counts = np.minimum(size, self.parent.length - starts)
         bounds = np.concatenate([[0], np.cumsum(counts)])
-        inside = np.arange(bounds[-1]) - np.repeat(bounds[:-1], counts)
-        rows = Positions(np.repeat(at.epochs, counts), np.repeat(starts, counts) + inside)
-        return rows, bounds
+        return Positions(np.repeat(at.epochs, counts), run_numbers(counts, starts)), bounds
 
     def rows_at(self, indices: IntArray) -> IntArray | None:
         if self.batch_fn is not None:

@@ -25,7 +25,7 @@ from windrow.transforms.nodes.streams import (
     lanes_of,
     topmost_batch,
 )
-from windrow.transforms.positions import Positions, positions
+from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step, groups
 from windrow.transforms.tables import Listed, Table
 
@@ -141,10 +141,7 @@ class ShardBatchNode(BatchNode):
         counts[:, 0] += counts.sum(axis=1) == 0
         taken = counts.sum(axis=1)
         flat, bounds = counts.ravel(), np.concatenate([[0], np.cumsum(taken)])
-        inside = np.arange(bounds[-1]) - np.repeat(np.cumsum(flat) - flat, flat)
-        return Positions(
-            np.repeat(at.epochs, taken), np.repeat(starts.ravel(), flat) + inside
-        ), bounds
+        return Positions(np.repeat(at.epochs, taken), run_numbers(flat, starts.ravel())), bounds
 
     def _spans(self, at: Positions) -> tuple[IntArray, IntArray]:
         """Where each run of parts begins, and its rows, for each batch: both `(batches, runs)`.

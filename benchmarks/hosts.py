@@ -20,7 +20,8 @@ import psutil
 
 from benchmarks.harness import OURS, Case, Metrics, Place, Regime, Side
 from windrow import IterDataset, MapDataset
-from windrow.sources import ArrayPart, Columns, IntArray, LaidOutSource, Span
+from windrow.sources import ArrayPart, Columns, LaidOutSource, Span
+from windrow.sources.base import IntArray
 
 RECORD_BYTES, CHUNK_RECORDS = 3_072, 1_000
 ROWS: Final = 16  # of a process in a step

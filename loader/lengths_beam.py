@@ -16,18 +16,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.errors import missing_extra
 from windrow.map_dataset import MapDataset
 from windrow.record_lengths import Counting
+from windrow.sources.base import IntArray
 
 try:
     import apache_beam as beam
 except ImportError as error:
     raise missing_extra("windrow.lengths_beam", "beam") from error
 
-IntArray = npt.NDArray[np.int64]
 
 # Elements that a pipeline begins with: see `windrow.converters.job.pipeline`.
 _NUMBERS: Final = 4096

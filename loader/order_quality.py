@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.base import Dataset
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.quality.shuffle_quality import ShuffleQuality, batched, notes_on, quality
+from windrow.sources.base import IntArray
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes import Node, RangeNode, ReindexNode
-
-IntArray = npt.NDArray[np.int64]
 
 
 def shuffle_quality(

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.core.text import with_article
@@ -23,11 +22,10 @@ from windrow.errors import ArgumentError, ElementError
 from windrow.iterator import DatasetIterator
 from windrow.kept_file import KeptFile
 from windrow.map_dataset import MapDataset
+from windrow.sources.base import IntArray
 from windrow.transforms.arguments import at_least
 from windrow.transforms.functions import name_of
 from windrow.transforms.nodes import Node, fingerprint, function_names, over_records
-
-IntArray = npt.NDArray[np.int64]
 
 # Lengths that are gathered together.
 _BATCH: Final = 4_096

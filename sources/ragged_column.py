@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core import buffer_pool, native
+from windrow.sources.base import IntArray
 
-IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
 
 # Copying a run takes as long as taking these bytes of small items by their numbers.

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ReadError
-from windrow.sources import ArrayPart, Columns, IntArray, LaidOutSource, Span
+from windrow.sources import ArrayPart, Columns, LaidOutSource, Span
+from windrow.sources.base import IntArray
 
 AnyArray = npt.NDArray[Any]
 

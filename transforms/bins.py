@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ElementError
+from windrow.sources.base import IntArray
 from windrow.transforms import columns
 
-IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
 
 

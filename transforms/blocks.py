@@ -23,10 +23,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from windrow.sources.base import IntArray
 from windrow.transforms.orders import OrderTables, groups
 from windrow.transforms.positions import run_numbers
 
-IntArray = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 # With more than these, a table and the space to sort it exceed a laptop's memory.

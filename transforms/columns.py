@@ -24,11 +24,11 @@ import numpy.typing as npt
 
 from windrow.core.text import counted
 from windrow.errors import ElementError
+from windrow.sources.base import IntArray
 from windrow.sources.ragged_column import RaggedColumn
 from windrow.transforms import pytrees
 from windrow.transforms.pytrees import Pytree
 
-IntArray = npt.NDArray[np.int64]
 Tree = Any
 Column = Any  # an array, a list or a RaggedColumn
 

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from windrow.sources.base import IntArray
 from windrow.transforms.blocks import BlockOrder, permutation, permutations
 from windrow.transforms.orders import OrderTables, groups
 
-IntArray = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 # Windows that `permutations` orders in one call, and the most elements of such a window.

@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import PlanError
+from windrow.sources.base import IntArray
 from windrow.transforms.blocks import MOST_BLOCKS, mixed
 from windrow.transforms.positions import run_numbers
 
-IntArray = npt.NDArray[np.int64]
 # Maps elements of the whole to elements of a part: rows of the whole, then elements of the part.
 _Picked: TypeAlias = Callable[[IntArray], tuple[IntArray, IntArray]]
 

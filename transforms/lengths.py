@@ -12,13 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.core.text import with_article
 from windrow.errors import ArgumentError, PlanError, SourceError, WindrowError
-from windrow.sources.base import KnowsLengths, KnowsSomeLengths
-
-IntArray = npt.NDArray[np.int64]
+from windrow.sources.base import IntArray, KnowsLengths, KnowsSomeLengths
 
 GIVE_LENGTHS: Final = (
     "give lengths=, one integer per record of each source, or count them once with"

@@ -12,11 +12,9 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from windrow.sources.base import IntArray
 from windrow.transforms.positions import run_numbers, starts_of
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

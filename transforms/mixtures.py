@@ -18,13 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.errors import ArgumentError, PlanError
+from windrow.sources.base import IntArray
 from windrow.transforms import orders
 from windrow.transforms.arguments import at_least
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)

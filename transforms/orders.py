@@ -31,8 +31,8 @@ import numpy.typing as npt
 from windrow.core import native
 from windrow.core.text import counted
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
+from windrow.sources.base import IntArray
 
-IntArray = npt.NDArray[np.int64]
 _Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 _SEEDS = 2**32

@@ -18,12 +18,11 @@ import numpy.typing as npt
 
 from windrow.core import buffer_pool, native
 from windrow.errors import ElementError
-from windrow.sources.base import ArraySpec
+from windrow.sources.base import ArraySpec, IntArray
 from windrow.sources.ragged_column import RaggedColumn, copy_runs
 from windrow.transforms import columns, tables
 from windrow.transforms.tables import Columnar, Table
 
-IntArray = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
 _ALIGNED_BYTES: Final = 64

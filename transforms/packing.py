@@ -25,11 +25,11 @@ import numpy.typing as npt
 
 from windrow.core import native
 from windrow.errors import PlanError
+from windrow.sources.base import IntArray
 from windrow.transforms import random
 from windrow.transforms.amounts import PackCounts
 from windrow.transforms.positions import run_numbers, starts_of
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 MOST_ROW_LENGTH: Final = 2**24

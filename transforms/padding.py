@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ArgumentError, ElementError
-from windrow.sources.base import ArraySpec
+from windrow.sources.base import ArraySpec, IntArray
 from windrow.sources.ragged_column import RaggedColumn
 from windrow.transforms import columns, specs, tables
 from windrow.transforms.arguments import at_least
@@ -27,8 +27,6 @@ from windrow.transforms.columns import Column, SizedColumn, Tree
 from windrow.transforms.pytrees import Unstacked
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Table
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+from windrow.sources.base import IntArray
+
 _LARGEST = 2**62
 
 

@@ -21,11 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import StateError
+from windrow.sources.base import IntArray
 from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf, end_to_end
 from windrow.transforms.tables import Table
-
-IntArray = npt.NDArray[np.int64]
 
 # Rows that a batched function gets if no batch sets the number.
 BLOCK_ROWS: Final = 256

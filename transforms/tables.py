@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from windrow.core.text import counted
 from windrow.errors import ElementError
+from windrow.sources.base import IntArray
 from windrow.transforms import columns, record_sizes
 from windrow.transforms.columns import Tree
 from windrow.transforms.functions import call_without_stop
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 

@@ -24,10 +24,11 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from windrow.converters.job.inputs import Input, manifest_beside
-from windrow.converters.records.record_reading import IntArray, opened, read_good
+from windrow.converters.records.record_reading import opened, read_good
 from windrow.converters.records.record_writing import SkippedRecords
 from windrow.converters.records.tfrecord import FRAME_BYTES, read_batches
 from windrow.errors import ConversionError, ReadError
+from windrow.sources.base import IntArray
 
 # The offset of every 256th record is remembered, to begin reading near any row.
 STRIDE_RECORDS: Final = 256

@@ -24,9 +24,8 @@ from windrow.core.native import native
 from windrow.errors import ReadError, WindrowError
 from windrow.sources.array_record.files import ArrayRecordFile
 from windrow.sources.array_record.source import ArrayRecordDataSource
+from windrow.sources.base import IntArray
 from windrow.sources.remote.paths import options_for
-
-IntArray = npt.NDArray[np.int64]
 
 _MOST_OPENED: Final = 8
 

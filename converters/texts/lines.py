@@ -35,10 +35,10 @@ from windrow.converters.records.record_files import (
     dropped,
     fewer,
 )
-from windrow.converters.records.record_reading import IntArray
 from windrow.converters.records.tfrecord import is_gzip, open_to_read, without_gzip
 from windrow.core.redaction import shown_url
 from windrow.errors import ReadError
+from windrow.sources.base import IntArray
 
 # Bytes that are read and cut at a time.
 _BLOCK_BYTES: Final = 1 << 20

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.engine.index_walk import start
 from windrow.engine.some_rows import merged_some
 from windrow.errors import ReadError
+from windrow.sources.base import IntArray
 from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf
@@ -39,8 +39,6 @@ from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Columnar, Table
-
-IntArray = npt.NDArray[np.int64]
 
 # Characters of an error's message that are kept.
 _MOST = 500

@@ -26,11 +26,11 @@ from windrow.engine.chunk_cache import (
     WantedRecords,
     rest_of,
 )
+from windrow.sources.base import IntArray
 from windrow.sources.boxes import BoxFragments, BoxPart, Fields
 from windrow.sources.chunks import Box, BoxScatterReader, partly_read
 from windrow.sources.ragged_column import PiecePlaces
 
-IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
 
 

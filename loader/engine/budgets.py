@@ -8,9 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from windrow.core.machine import machine_bytes
 from windrow.sources.boxes import BoxPart
 from windrow.sources.chunks import ArrayPart, BoxScatterReader, LaidOutSource, Part, ScatterReader
@@ -18,8 +15,6 @@ from windrow.sources.part_sizes import bytes_per_record, largest_bytes
 from windrow.sources.remote.options import is_remote_source
 from windrow.transforms.nodes import Node
 from windrow.transforms.options import MIB, ReadOptions
-
-IntArray = npt.NDArray[np.int64]
 
 # What planning a record costs in indices. A fragment of a box costs more, since it is a view of a
 # column too.

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from windrow.core import buffer_pool
 from windrow.core.native import native
 from windrow.errors import ReadError
+from windrow.sources.base import IntArray
 from windrow.sources.chunks import (
     ArrayPart,
     ListPart,
@@ -43,7 +44,6 @@ from windrow.sources.ragged_column import (
     copy_runs,
 )
 
-IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
 
 

@@ -33,18 +33,17 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.core.threads import HelpedPool
 from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache
 from windrow.engine.tickets import ChunkRead, PlannedChunk, Ticket, errors_of, let_go, rows_of
+from windrow.sources.base import IntArray
 from windrow.sources.chunks import reads_without_lock
 from windrow.sources.ragged_column import PiecePlaces
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.read_counters import PartCounters
 
-IntArray = npt.NDArray[np.int64]
 _log = logging.getLogger("windrow.plan")
 
 # One task reads several chunks smaller than this: handing over a task costs as much as reading one.

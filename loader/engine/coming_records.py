@@ -13,13 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.engine.record_trace import trace
+from windrow.sources.base import IntArray
 from windrow.sources.remote.coming_reads import KeepsOnDisk
 from windrow.transforms.nodes import Node
-
-IntArray = npt.NDArray[np.int64]
 
 # The records of at least this many elements are looked up for a distance that doubles each time.
 _ELEMENTS: Final = 64

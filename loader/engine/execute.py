@@ -24,6 +24,7 @@ from windrow.engine.prefetch import Prefetcher
 from windrow.engine.record_trace import OWN_CHAIN, origins
 from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.errors import ElementError, RecordIndexError, WindrowError
+from windrow.sources.base import IntArray
 from windrow.sources.chunks import ArrayPart, LaidOutSource, Part, parts_read
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.ragged_column import PiecePlaces
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from windrow.engine.bad_rows import BadRow
     from windrow.engine.some_rows import FinishSome
 
-IntArray = npt.NDArray[np.int64]
 Finish = Callable[[], Table]
 Takes = Callable[[BaseException], bool]
 """Whether an `on_bad` node takes an error."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from windrow.sources.base import IntArray
 from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms.nodes import (
     IndexNode,
@@ -31,7 +31,6 @@ from windrow.transforms.nodes import (
 from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions
 
-IntArray = npt.NDArray[np.int64]
 Made = TypeVar("Made")
 
 

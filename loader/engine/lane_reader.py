@@ -23,12 +23,12 @@ import numpy.typing as npt
 from windrow.engine.context import RunContext
 from windrow.engine.read_batches import Elements, ReadBatches, compact
 from windrow.engine.stages import ChainStage, most_of_stage, never_a_row
+from windrow.sources.base import IntArray
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, ToStreamNode, as_chain
 from windrow.transforms.nodes.dealing import dealing_of
+from windrow.transforms.positions import run_numbers, starts_of
 from windrow.transforms.row_blocks import Block, Blocks, Turns
-
-IntArray = npt.NDArray[np.int64]
 
 # The elements of turns that are worked out together.
 _AT_ONCE: Final = 1 << 12
@@ -253,8 +253,8 @@ class _TurnOrder:
         whole = int(found.min()) // self._rows
         if whole < turns:
             self._has_all = True
-            first = np.cumsum(found) - found
-            indices = indices[(first[:, None] + np.arange(whole * self._rows)).ravel()]
+            each = np.full(lanes, whole * self._rows)
+            indices = indices[run_numbers(each, starts_of(found))]
         new = indices.reshape(lanes, whole, self._rows).transpose(1, 0, 2)
         if whole:
             self._planned = new[-1, :, -1] + 1

@@ -26,7 +26,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.engine import execute, record_trace, stages
 from windrow.engine.context import RunContext
@@ -34,6 +33,7 @@ from windrow.engine.executors import results
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem, done, watch_of_stage
 from windrow.engine.thread_map import StageThreads, ThreadMap
+from windrow.sources.base import IntArray
 from windrow.stats.profiler import PLANNING, READING, doing
 from windrow.stats.read_counters import ReadCounters
 from windrow.transforms import tables
@@ -50,7 +50,6 @@ from windrow.transforms.tables import Listed, Table
 if TYPE_CHECKING:
     from windrow.engine.bad_rows import BadRow
 
-IntArray = npt.NDArray[np.int64]
 _log = logging.getLogger("windrow.plan")
 Elements: TypeAlias = "range | IntArray"
 """Indices of elements, ascending but where lanes are read together; a `range` takes no room."""

@@ -10,16 +10,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.engine.record_trace import Taken, Trace, at_rows, leaves_of, trace
 from windrow.engine.rows_made_of import next_row, row_at
 from windrow.errors import PlanError, RecordIndexError
+from windrow.sources.base import IntArray
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import Node, random_access_parts, tail_of, undecided
 from windrow.transforms.positions import run_numbers, starts_of
-
-IntArray = npt.NDArray[np.int64]
 
 
 class RecordOf(NamedTuple):
@@ -160,12 +158,11 @@ def _taken(
     rows = (starts_of(traced.joined)[which] + own_row)[is_row]
     starts[is_row], counts[is_row] = starts_of(traced.sizes)[rows], traced.sizes[rows]
     for taken in traced.taken:
-        for chosen, (many, begin) in (
-            (~taken.is_shared, (counts, starts)),
-            (taken.is_shared, whole),
-        ):
+        for chosen, (many, begin) in ((~taken.shared, (counts, starts)), (taken.shared, whole)):
             of, inner = np.repeat(np.arange(len(which)), many), run_numbers(many)
-            part = Taken(taken.leaf, taken.rows[chosen], taken.records[chosen])
+            part = Taken(
+                taken.leaf, taken.rows[chosen], taken.records[chosen], taken.shared[chosen]
+            )
             part = at_rows(part, begin[of] + inner)
             yield part.leaf, of[part.rows], inner[part.rows], part.records
 

@@ -19,12 +19,11 @@ import numpy.typing as npt
 
 from windrow.engine.index_walk import start
 from windrow.errors import PlanError
+from windrow.sources.base import IntArray
 from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms.nodes import JoinNode, LeafNode, Node, PieceNode, RegroupNode, ValueNode
 from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions, positions, run_numbers, starts_of
-
-IntArray = npt.NDArray[np.int64]
 
 Unknown = list[tuple[int, list[int]]]
 """Elements whose records another process knows: the number of a `GivenNode`, and indices."""
@@ -42,18 +41,13 @@ class Taken:
         rows: int64 `(n,)`.
         records: int64 `(n,)`, indices in the leaf.
         shared: bool `(n,)`, which records are in all rows of their element, as a part of the zip has
-            fewer rows than another. None for none.
+            fewer rows than another.
     """
 
     leaf: Any
     rows: IntArray
     records: IntArray
-    shared: npt.NDArray[np.bool_] | None = None
-
-    @property
-    def is_shared(self) -> npt.NDArray[np.bool_]:
-        """`shared` as an array."""
-        return np.zeros(len(self.rows), np.bool_) if self.shared is None else self.shared
+    shared: npt.NDArray[np.bool_]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -184,7 +178,7 @@ class Recorder:
         has_rows = np.ones(len(counts), np.bool_)
         has_rows[node.without_rows_at(at)] = False
         if has_rows.all():
-            taken = [Taken(t.leaf, t.rows, t.records) for t in rows.taken]
+            taken = [dataclasses.replace(t, shared=np.zeros_like(t.shared)) for t in rows.taken]
             return Trace(counts, taken, joined, rows.counts)
         kept = np.flatnonzero(np.repeat(has_rows, counts))
         taken = [at_rows(taken, kept) for taken in rows.taken]
@@ -212,7 +206,8 @@ def at_rows(taken: Taken, rows: IntArray) -> Taken:
     own = taken.rows[order]
     first, stop = np.searchsorted(own, rows), np.searchsorted(own, rows, side="right")
     found = order[run_numbers(stop - first, first)]
-    return Taken(taken.leaf, np.repeat(np.arange(len(rows)), stop - first), taken.records[found])
+    of, records = np.repeat(np.arange(len(rows)), stop - first), taken.records[found]
+    return Taken(taken.leaf, of, records, np.zeros(len(of), np.bool_))
 
 
 def _evened(parts: Sequence[Trace]) -> list[Trace]:
@@ -228,8 +223,7 @@ def _evened(parts: Sequence[Trace]) -> list[Trace]:
         rows = run_numbers(part.sizes, starts_of(sizes)[at])
         is_short = np.repeat(part.joined < joined, part.counts)
         taken = [
-            Taken(t.leaf, rows[t.rows], t.records, is_short[t.rows] | t.is_shared)
-            for t in part.taken
+            Taken(t.leaf, rows[t.rows], t.records, is_short[t.rows] | t.shared) for t in part.taken
         ]
         found.append(Trace(counts, taken, joined, sizes))
     return found
@@ -238,7 +232,8 @@ def _evened(parts: Sequence[Trace]) -> list[Trace]:
 def of_leaf(leaf: Any, records: IntArray) -> Trace:
     """The trace of elements that are one record each."""
     ones = np.ones(len(records), np.int64)
-    return Trace(ones, [Taken(leaf, np.arange(len(records)), records)], ones, ones)
+    taken = Taken(leaf, np.arange(len(records)), records, np.zeros(len(records), np.bool_))
+    return Trace(ones, [taken], ones, ones)
 
 
 # --- as text ------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.engine import skipping
+from windrow.sources.base import IntArray
 from windrow.transforms.columns import SizedColumn
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved
@@ -42,8 +42,6 @@ from windrow.transforms.row_blocks import (
     Turns,
 )
 from windrow.transforms.tables import Columnar, Listed, Table
-
-IntArray = npt.NDArray[np.int64]
 
 # Rows that are made at once: few at first.
 _FIRST: Final = 1 << 6

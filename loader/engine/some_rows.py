@@ -7,16 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.errors import ReadError
+from windrow.sources.base import IntArray
 from windrow.sources.chunks import LaidOutSource, Rest
 from windrow.sources.ragged_column import RaggedColumn
 from windrow.transforms import columns, tables
 from windrow.transforms.tables import Columnar, Listed, Table
-
-IntArray = npt.NDArray[np.int64]
-
 
 FinishSome = Callable[[], tuple[Table, Mapping[int, ReadError]]]
 """Waits for records; those that could not be read alone are absent, and their errors come by row."""

@@ -24,6 +24,7 @@ from windrow.engine.executors import results
 from windrow.engine.read_batches import BlockSize, block_size, random_access
 from windrow.engine.stages import BlockItem, BlockTask, ChainStage, stage_of, watch_of_stage
 from windrow.errors import ClosedError
+from windrow.sources.base import IntArray
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, as_chain, chain_of_rows, follows_batch, lane_share
@@ -32,7 +33,6 @@ from windrow.transforms.row_blocks import (
     Block,
     Blocks,
     Inputs,
-    IntArray,
     JointRows,
     KeptBlocks,
     OwnStates,

@@ -13,13 +13,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.engine.chunk_cache import ChunkPlace
 from windrow.errors import ReadError
+from windrow.sources.base import IntArray
 from windrow.sources.chunks import ArrayPart, Part, partly_read
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(slots=True, eq=False)

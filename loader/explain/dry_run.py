@@ -19,7 +19,6 @@ from concurrent.futures import Executor, Future
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.engine import streams as stream
 from windrow.engine.budgets import CacheRoom
@@ -32,6 +31,7 @@ from windrow.engine.prefetch import Prefetcher, cache_of
 from windrow.engine.read_batches import ReadBatch, as_array
 from windrow.engine.stages import BlockItem, ChainStage, Result, WorkItem
 from windrow.errors import ElementError, PlanError
+from windrow.sources.base import IntArray
 from windrow.sources.chunks import LaidOutSource, Part
 from windrow.sources.part_sizes import ragged_bytes
 from windrow.sources.ragged_column import PiecePlaces
@@ -53,8 +53,6 @@ from windrow.transforms.order_costs import ORDER, POSITION_S
 from windrow.transforms.record_sizes import MADE, record_bytes
 from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Columnar, Table, nbytes
-
-IntArray = npt.NDArray[np.int64]
 
 # Seconds that a usual machine takes to plan a read batch, each of its records, and each chunk that
 # it wants, without the order. They decide where a long run is cut, on every machine alike.

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.explain.advice import is_global
 from windrow.explain.dry_run import (
@@ -28,14 +27,13 @@ from windrow.explain.dry_run import (
     may_end_early,
 )
 from windrow.explain.memory import bound_of
+from windrow.sources.base import IntArray
 from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.costs import Amount, SourceCosts, combined
 from windrow.stats.read_counters import PartCounters, SourceCounters
 from windrow.transforms.nodes import STREAM, Node, ToStreamNode
 from windrow.transforms.record_sizes import record_bytes, spec_bytes
-
-IntArray = npt.NDArray[np.int64]
 
 # An estimate is at most this many times too small or too large.
 _FACTOR: Final = 2

@@ -20,12 +20,12 @@ import numpy.typing as npt
 
 from windrow.engine.record_trace import TracedLeaf, leaves_of, trace
 from windrow.errors import PlanError
+from windrow.sources.base import IntArray
 from windrow.sources.chunks import LaidOutSource
 from windrow.transforms import layouts
 from windrow.transforms.nodes import LaidOut, Node
 from windrow.transforms.order_costs import AT_ONCE, OrderCost
 
-IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 # The number of blocks of a leaf, and a function from its records to their blocks.
 Blocks: TypeAlias = tuple[int, Callable[[IntArray], IntArray]]

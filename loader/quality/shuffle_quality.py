@@ -19,15 +19,13 @@ import dataclasses
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.core.text import notebook_html
 from windrow.errors import PlanError, RecordIndexError
 from windrow.quality.batch_sample import BatchSample, Leaves, sample
+from windrow.sources.base import IntArray
 from windrow.transforms.arguments import integer
 from windrow.transforms.nodes import BatchNode, Node, topmost_batch
-
-IntArray = npt.NDArray[np.int64]
 
 ASSUMED_BATCH: Final = 64
 """Batch size for chains without a batch node."""

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from windrow.sources.base import IntArray
 from windrow.sources.chunks import ArrayPart, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.part_sizes import bytes_per_record
@@ -26,8 +26,6 @@ from windrow.sources.remote.options import is_remote_source
 from windrow.stats.costs import Amount, SourceCosts, known
 from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes import Node
-
-IntArray = npt.NDArray[np.int64]
 
 # At most this many notes of chunks and of records wait to be counted.
 _NOTES: Final = 1 << 12

@@ -24,7 +24,8 @@ from windrow.engine import streams
 from windrow.engine.context import RunContext
 from windrow.engine.prefetch import Prefetcher
 from windrow.errors import ReadError
-from windrow.sources import IntArray, LaidOutSource, ListPart, Needs, Span
+from windrow.sources import LaidOutSource, ListPart, Needs, Span
+from windrow.sources.base import IntArray
 from windrow.transforms import tables
 from windrow.transforms.nodes import ToStreamNode
 

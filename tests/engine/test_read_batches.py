@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from windrow import DatasetIterator, IterDataset, MapDataset, ReadOptions
 from windrow.engine.read_batches import as_array, compact
-from windrow.transforms.nodes import IndexNode, IntArray, ToStreamNode
+from windrow.sources.base import IntArray
+from windrow.transforms.nodes import IndexNode, ToStreamNode
 from windrow.transforms.nodes.dealing import Numbers
 from windrow.transforms.positions import Positions
 

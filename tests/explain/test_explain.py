@@ -19,14 +19,8 @@ from tests.strategies import Drawn, build, chains, streams
 from windrow import Explanation, IterDataset, MapDataset, ReadOptions
 from windrow.core.native import native
 from windrow.explain.explanation import spec_text
-from windrow.sources import (
-    ArrayPart,
-    ArrayRecordDataSource,
-    ArraySpec,
-    Columns,
-    IntArray,
-    LaidOutSource,
-)
+from windrow.sources import ArrayPart, ArrayRecordDataSource, ArraySpec, Columns, LaidOutSource
+from windrow.sources.base import IntArray
 from windrow.stats.costs import Amount
 
 Dataset = MapDataset[Any] | IterDataset[Any]

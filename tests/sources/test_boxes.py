@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from tests.hypothesis_profiles import examples
 from windrow import MapDataset, ReadOptions
 from windrow.errors import ReadError, SourceError
-from windrow.sources import BoxField, BoxPart, Columns, Cut, IntArray, LaidOutSource, Padding
+from windrow.sources import BoxField, BoxPart, Columns, Cut, LaidOutSource, Padding
+from windrow.sources.base import IntArray
 from windrow.sources.chunks import Box
 from windrow.sources.padding import Mode
 from windrow.sources.zarr.box_readers import StoreBoxReader

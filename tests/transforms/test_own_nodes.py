@@ -22,6 +22,7 @@ from tests.workers.test_workers_stream import spread
 from windrow import IterDataset, MapDataset
 from windrow.errors import PlanError
 from windrow.sources import ArraySpec
+from windrow.sources.base import IntArray
 from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.nodes import (
@@ -29,7 +30,6 @@ from windrow.transforms.nodes import (
     EachNode,
     IndexNode,
     Indices,
-    IntArray,
     JoinNode,
     LeafNode,
     Node,

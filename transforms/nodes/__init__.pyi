@@ -1,10 +1,10 @@
 """The names of `windrow.transforms.nodes`: type checkers read this list, and `windrow.transforms.nodes` imports by it."""
 
+from windrow.sources.base import IntArray as IntArray
 from windrow.transforms.nodes.base import ENDLESS as ENDLESS
 from windrow.transforms.nodes.base import STREAM as STREAM
 from windrow.transforms.nodes.base import VAST as VAST
 from windrow.transforms.nodes.base import Indices as Indices
-from windrow.transforms.nodes.base import IntArray as IntArray
 from windrow.transforms.nodes.base import Node as Node
 from windrow.transforms.nodes.base import RowShare as RowShare
 from windrow.transforms.nodes.base import Where as Where

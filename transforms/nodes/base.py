@@ -64,6 +64,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import PlanError
+from windrow.sources.base import IntArray
 from windrow.transforms import specs
 from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import Where as Where
@@ -79,7 +80,6 @@ from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step
 from windrow.transforms.specs import Spec
 
-IntArray = npt.NDArray[np.int64]
 Indices = npt.NDArray[Any]
 """Indices of elements: int64 `(n,)`, Python ints where those do not fit, or positions `(n, width)`."""
 

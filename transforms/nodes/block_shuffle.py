@@ -9,10 +9,11 @@ import dataclasses
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from windrow.errors import PlanError
+from windrow.sources.base import IntArray
 from windrow.transforms import layouts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.blocks import MOST_IN_WINDOW, BlockOrder, most_in_window
-from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
+from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import DealtToLanes
 from windrow.transforms.nodes.index import IndexNode
 from windrow.transforms.order_costs import ORDER, OrderCost

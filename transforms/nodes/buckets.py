@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from windrow.errors import ElementError, PlanError
-from windrow.sources.base import ArraySpec
+from windrow.sources.base import ArraySpec, IntArray
 from windrow.transforms import columns, packed_values
 from windrow.transforms.arguments import at_least
-from windrow.transforms.nodes.base import IntArray, Where
+from windrow.transforms.nodes.base import Where
 from windrow.transforms.nodes.planned import Grouped, PlannedNode, lengths_label
 from windrow.transforms.packed_values import EndToEnd, RowMemory, Runs
 from windrow.transforms.packing import TooLong, plan_buckets

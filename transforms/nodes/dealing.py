@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from windrow.sources.base import IntArray
 from windrow.transforms import specs
 from windrow.transforms.amounts import PackCounts
 from windrow.transforms.specs import Spec
@@ -27,8 +27,6 @@ from windrow.transforms.specs import Spec
 if TYPE_CHECKING:
     from windrow.sources.cells import Boxes
     from windrow.transforms.nodes.caught import Catch
-
-IntArray = npt.NDArray[np.int64]
 
 
 class DealtToLanes:

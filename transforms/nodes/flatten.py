@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from windrow.errors import ElementError, PlanError
-from windrow.sources.base import ArraySpec
+from windrow.sources.base import ArraySpec, IntArray
 from windrow.transforms import columns, specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
@@ -29,7 +29,7 @@ from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, IntArray, Node, Where
+from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, Node, Where
 from windrow.transforms.nodes.following import as_last
 from windrow.transforms.nodes.idle import watch_of
 from windrow.transforms.nodes.index import IndexNode

@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 
 from windrow.errors import PlanError
-from windrow.transforms.nodes.base import STREAM, VAST, IntArray, Node
+from windrow.sources.base import IntArray
+from windrow.transforms.nodes.base import STREAM, VAST, Node
 from windrow.transforms.nodes.streams import as_chain, no_row
 from windrow.transforms.nodes.whole_chain import EPOCHS
 from windrow.transforms.row_blocks import Inputs

@@ -14,17 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from windrow.errors import ArgumentError, ArgumentValueError, PlanError
+from windrow.sources.base import IntArray
 from windrow.transforms import layouts, orders
 from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import (
-    ENDLESS,
-    IntArray,
-    Node,
-    Where,
-)
+from windrow.transforms.nodes.base import ENDLESS, Node, Where
 from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt, runs_of
 from windrow.transforms.nodes.same import SameIndices, SameLength
 from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source

@@ -12,11 +12,12 @@ from typing import ClassVar, Final
 import numpy as np
 
 from windrow.errors import PlanError
+from windrow.sources.base import IntArray
 from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import STREAM, IntArray, Node, Where
+from windrow.transforms.nodes.base import STREAM, Node, Where
 from windrow.transforms.nodes.routing import ConcatenateNode, MixNode, spec_of_any
 from windrow.transforms.nodes.streams import StreamNode, lanes_of
 from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, joined, made_of_all

@@ -20,11 +20,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from windrow.errors import ElementError
+from windrow.sources.base import IntArray
 from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import IntArray, Node
+from windrow.transforms.nodes.base import Node
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
 from windrow.transforms.nodes.streams import StreamNode, lane_share, no_row, origin

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from windrow.errors import PlanError
-from windrow.sources.base import Specified
+from windrow.sources.base import IntArray, Specified
 from windrow.transforms import layouts, specs
 from windrow.transforms.amounts import Amount
 from windrow.transforms.columns import PythonInts
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import IntArray, Node, Where
+from windrow.transforms.nodes.base import Node, Where
 from windrow.transforms.nodes.dealing import ReadsBoxes
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import record_bytes

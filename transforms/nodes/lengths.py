@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from windrow.errors import PlanError
+from windrow.sources.base import IntArray
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import IntArray, Node
+from windrow.transforms.nodes.base import Node
 from windrow.transforms.positions import Positions
 
 

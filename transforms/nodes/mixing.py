@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from windrow.errors import ElementError
-from windrow.sources.base import ArraySpec
+from windrow.sources.base import ArraySpec, IntArray
 from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.made_of import MadeOf, merged
 from windrow.transforms.mixtures import Mixture
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import VAST, IntArray, Node, Where
+from windrow.transforms.nodes.base import VAST, Node, Where
 from windrow.transforms.nodes.routing import (
     MixNode,
     Weights,

@@ -23,10 +23,11 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from windrow.errors import ArgumentError, PlanError, ReadError
+from windrow.sources.base import IntArray
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import one_of
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
+from windrow.transforms.nodes.base import STREAM, Indices, Node, Where
 from windrow.transforms.nodes.caught import NEVER, Catch, is_bad
 from windrow.transforms.nodes.following import check_shards, joined
 from windrow.transforms.nodes.streams import as_chain

@@ -15,11 +15,11 @@ import numpy as np
 
 from windrow.core import native
 from windrow.errors import ArgumentError, PlanError
-from windrow.sources.base import ArraySpec
+from windrow.sources.base import ArraySpec, IntArray
 from windrow.sources.ragged_column import PiecePlaces, PlacedColumn
 from windrow.transforms import packed_values
 from windrow.transforms.arguments import at_least
-from windrow.transforms.nodes.base import IntArray, Where
+from windrow.transforms.nodes.base import Where
 from windrow.transforms.nodes.planned import Grouped, Pieces, PlannedNode, lengths_label
 from windrow.transforms.packed_values import Array, RowMemory, Runs
 from windrow.transforms.packing import MOST_ROW_LENGTH, TooLong, plan_rows

@@ -15,13 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from windrow.errors import ElementError, PlanError
-from windrow.sources.base import ArraySpec
+from windrow.sources.base import ArraySpec, IntArray
 from windrow.sources.ragged_column import RaggedColumn, copy_runs
 from windrow.transforms import columns, specs, tables
 from windrow.transforms.arguments import at_least
 from windrow.transforms.columns import Column
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import VAST, IntArray, Node, Where
+from windrow.transforms.nodes.base import VAST, Node, Where
 from windrow.transforms.nodes.regroup import PieceNode
 from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec

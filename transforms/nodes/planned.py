@@ -27,10 +27,11 @@ from typing import Any, ClassVar, Final, Protocol
 import numpy as np
 
 from windrow.errors import ElementError, PlanError
+from windrow.sources.base import IntArray
 from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
+from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import NumbersWithGaps
 from windrow.transforms.nodes.index import SliceNode
 from windrow.transforms.nodes.regroup import RegroupNode

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from windrow.errors import ArgumentError, ElementError, PlanError
+from windrow.sources.base import IntArray
 from windrow.sources.ragged_column import PiecePlaces
 from windrow.transforms import columns, layouts, specs, tables
 from windrow.transforms.amounts import Amount
@@ -22,15 +23,7 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.made_of import side_by_side
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import (
-    ENDLESS,
-    STREAM,
-    VAST,
-    IntArray,
-    Node,
-    Where,
-    fewest,
-)
+from windrow.transforms.nodes.base import ENDLESS, STREAM, VAST, Node, Where, fewest
 from windrow.transforms.nodes.dealing import MakesBoxes
 from windrow.transforms.nodes.following import MakesBatches
 from windrow.transforms.nodes.index import first_elements

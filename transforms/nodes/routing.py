@@ -15,12 +15,13 @@ import numpy.typing as npt
 
 from windrow.core.text import counted
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
+from windrow.sources.base import IntArray
 from windrow.transforms import layouts, orders, specs
 from windrow.transforms.functions import call_without_stop
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.mixtures import Mixture, Schedule
-from windrow.transforms.nodes.base import ENDLESS, IntArray, Node, Where
+from windrow.transforms.nodes.base import ENDLESS, Node, Where
 from windrow.transforms.order_costs import OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.specs import Spec

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from windrow.transforms.nodes.base import IntArray, Node
+from windrow.sources.base import IntArray
+from windrow.transforms.nodes.base import Node
 from windrow.transforms.nodes.dealing import DealtToLanes, Numbers, dealing_of, dealt, numbers_of
 from windrow.transforms.specs import Spec
 

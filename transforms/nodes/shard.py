@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from windrow.errors import ArgumentError, PlanError
+from windrow.sources.base import IntArray
 from windrow.transforms import columns, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes.base import STREAM, IntArray, Node, RowShare, Where
+from windrow.transforms.nodes.base import STREAM, Node, RowShare, Where
 from windrow.transforms.nodes.following import as_last, check_agreement, joined, shard_of
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import (

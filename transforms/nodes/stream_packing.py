@@ -19,13 +19,13 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from windrow.errors import ArgumentError, ElementError, PlanError
-from windrow.sources.base import ArraySpec
+from windrow.sources.base import ArraySpec, IntArray
 from windrow.transforms import bins, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least, integer
 from windrow.transforms.bins import CutSequence, OpenRows, PackedFeature
 from windrow.transforms.made_of import MadeOf, end_to_end
-from windrow.transforms.nodes.base import VAST, IntArray, Node, Where
+from windrow.transforms.nodes.base import VAST, Node, Where
 from windrow.transforms.nodes.idle import watch_of
 from windrow.transforms.nodes.streams import StreamNode
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, check_inside, marks_in_group

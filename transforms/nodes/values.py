@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from windrow.errors import PlanError
+from windrow.sources.base import IntArray
 from windrow.transforms import random, specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import kind_of, name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
-from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
+from windrow.transforms.nodes.base import STREAM, Indices, Node, Where
 from windrow.transforms.nodes.dealing import KnowsGrid, MakesBoxes, grid_spec
 from windrow.transforms.nodes.same import SameIndices
 from windrow.transforms.nodes.whole_chain import follows_batch

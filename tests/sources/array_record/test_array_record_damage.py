@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from tests.damage import attack
 from windrow.core.native import native
 from windrow.errors import ReadError, SourceError
-from windrow.sources import ArrayRecordDataSource, IntArray, RemoteOptions
+from windrow.sources import ArrayRecordDataSource, RemoteOptions
+from windrow.sources.base import IntArray
 
 pytestmark = pytest.mark.jobs
 

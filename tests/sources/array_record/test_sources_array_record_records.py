@@ -24,7 +24,8 @@ from tests.hypothesis_profiles import examples
 from windrow import MapDataset
 from windrow.core.native import native
 from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, SourceError
-from windrow.sources import ArrayRecordDataSource, IntArray, LaidOutSource, ListPart
+from windrow.sources import ArrayRecordDataSource, LaidOutSource, ListPart
+from windrow.sources.base import IntArray
 from windrow.transforms.nodes import lengths_of
 from windrow.transforms.positions import positions
 

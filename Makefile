@@ -138,7 +138,6 @@ BRIEF := $(addprefix tests/,workers/test_workers.py workers/test_workers_stream.
 	converters/test_converters_executor.py verification/test_verify_bombs.py \
 	explain/test_explain_counted.py explain/test_dry_run.py explain/test_advice.py explain/test_explain_endless.py \
 	quality/test_shuffle_quality_shown.py devices/test_processes.py::test_two_processes_and_then_one \
-	'test_golden.py::test_part[explain]' \
 	test_example.py test_hunt.py 'test_tutorials.py::test_a_tutorial_runs_and_prints_what_it_shows[images]')
 test-brief: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "jobs and not soak and not tfds" $(BRIEF)

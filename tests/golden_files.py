@@ -8,20 +8,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests import golden_products
 from tests.golden_chains import recipes
+from tests.golden_conversions import conversions
 from tests.golden_records import observed
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 CHAINS = "chains"
 # For each file except the file of chains: the function that computes it from the stores in a folder.
-PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "explain": golden_products.explanations,
-    "remote": golden_products.remote,
-    "report": golden_products.reports,
-    "quality": golden_products.quality,
-    "conversions": golden_products.conversions,
-}
+PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {"conversions": conversions}
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """Writes the golden files: `python -m tests.golden_maker --write`.
 
-Without `--write` it says what differs, as the tests do. Names of files after it (`--write remote`)
-leave the others as they are.
+Without `--write` it says what differs, as the tests do. Names of files after it
+(`--write conversions`) leave the others as they are.
 """
 
 from __future__ import annotations

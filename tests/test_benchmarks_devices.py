@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
 from benchmarks import devices, measure
 from benchmarks.harness import Case, Measured, Place, judged
-
-
-def test_patches_share_no_chunk(tmp_path: Path) -> None:
-    devices.write(Place(tmp_path, small=True), tmp_path / "devices")
-    stored = devices.chunk_bytes(tmp_path / "devices" / "fields.zarr")
-    assert len(stored) == 8 * 8
-    assert min(stored.values()) > 0
-    sizes = devices.SMALL
-    for kind in ("bounds", "random"):
-        first = np.load(tmp_path / "devices" / f"{kind}.npy") - sizes.patch // 2
-        assert len(np.unique(first // 32, axis=0)) == 8
-        assert first.min() >= 0
-        # Chunks of 32 cells: the last one of a patch is in its own half of the volume.
-        half = sizes.cells // 2
-        assert np.array_equal(first // half, (first + sizes.patch - 1) // half)
 
 
 @pytest.fixture(scope="module")

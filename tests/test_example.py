@@ -9,23 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from examples import train_digits
-from windrow.errors import MissingExtraError
-
 pytestmark = pytest.mark.jobs
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def test_train_digits_names_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def without_sklearn(name: str) -> object:
-        return None if name == "sklearn" else name
-
-    monkeypatch.setattr("importlib.util.find_spec", without_sklearn)
-    with pytest.raises(MissingExtraError, match=r"train_digits\.py needs .* scikit-learn"):
-        train_digits.main()
 
 
 def test_train_digits(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from examples import convert_records as example
-from windrow.core.progress import Progress
 
 pytestmark = pytest.mark.jobs
 
@@ -35,13 +34,3 @@ def test_the_program(tmp_path: Path) -> None:
     shares = [float(share) for share in re.findall(r"epoch \d: ([\d.]+)% right", done.stdout)]
     assert len(shares) == example.EPOCHS
     assert shares[-1] > max(90, shares[0])
-
-
-def test_a_conversion_that_is_not_killed_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    example.die_in_the_middle(Progress("convert", 1, 5, 10))  # not beyond the half
-    monkeypatch.setattr(example, "die_in_the_middle", lambda progress: None)
-    pattern = example.write_tfrecords(tmp_path / "in")
-    with pytest.raises(SystemExit, match="though it was to be killed"):
-        example.convert_and_die(pattern, str(tmp_path / "out"))

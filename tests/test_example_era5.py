@@ -90,25 +90,6 @@ def test_the_program_beats_persistence_and_draws(tmp_path: Path) -> None:
     assert len(picture) > 50_000
 
 
-def test_wrong_options_and_stores_are_refused(tmp_path: Path) -> None:
-    done = run(tmp_path, "--steps", "0")
-    assert (done.returncode, "--steps and --batch must be at least 1" in done.stderr) == (2, True)
-    done = run(tmp_path, "--plot", "none/picture.png")
-    assert (done.returncode, "there is no folder none" in done.stderr) == (2, True)
-    done = run(tmp_path, "--store", str(tmp_path / "none.zarr"))
-    assert done.returncode == 1
-    assert "none.zarr does not exist" in done.stderr
-
-
-@pytest.mark.parametrize("missing", ["jax", "matplotlib"])
-def test_a_missing_package_names_the_extra(tmp_path: Path, missing: str) -> None:
-    hide = f"import sys; sys.modules[{missing!r}] = None; import examples.train_era5"
-    command = [sys.executable, "-c", hide]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
-    assert done.returncode == 1
-    assert "pip install '.[examples]'" in done.stderr
-
-
 def test_the_tool_writes_the_store_of_the_example(field: Any, tmp_path: Path) -> None:
     write_era5.write(field.to_dataset(), tmp_path / "store")
     again = xarray.load_dataset(tmp_path / "store", engine="zarr", consolidated=False)["t2m"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import subprocess
 import sys
@@ -32,29 +31,6 @@ def store(tmp_path: Path) -> Iterator[example.Store]:
         yield found
         found.shutdown()
         thread.join(10)
-
-
-def asked(
-    store: example.Store, path: str, bounds: str = "", method: str = "GET"
-) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", store.server_port, timeout=300)
-    connection.request(method, path, headers={"Range": bounds} if bounds else {})
-    answer = connection.getresponse()
-    found = answer.status, answer.read()
-    connection.close()
-    return found
-
-
-def test_the_server_serves_ranges_and_nothing_outside(store: example.Store) -> None:
-    assert asked(store, "/file") == (200, CONTENT)
-    assert asked(store, "/file", "bytes=10-19") == (206, CONTENT[10:20])
-    assert asked(store, "/file", "bytes=1000-") == (206, CONTENT[1000:])
-    assert asked(store, "/file", "bytes=1000-5000") == (206, CONTENT[1000:])
-    assert asked(store, "/file", "bytes=-7") == (206, CONTENT[-7:])
-    assert asked(store, "/file", "bytes=-5000") == (206, CONTENT)
-    assert asked(store, "/file", method="HEAD") == (200, b"")
-    for path in ("/none", "/", "/../outside", "//etc/hosts"):
-        assert asked(store, path) == (404, b"")
 
 
 def test_the_program(tmp_path: Path) -> None:

@@ -78,17 +78,3 @@ def test_each_held_out_record_has_a_real_row(tokens: Path, count: int) -> None:
             assert not batch["targets_segmentation"][~batch["real"]].any()
             found += batch["record"][batch["real"]].tolist()
     assert sorted(found) == list(range(example.HELD_OUT))
-
-
-@pytest.mark.parametrize("count", [2, 4])
-def test_checksums_of_shards_are_those_of_the_batch(tokens: Path, count: int) -> None:
-    chain = example.training_batches(tokens)
-    with iter(chain) as batches:
-        whole = [example.checksums(next(batches)) for _ in range(3)]
-    shards: list[list[int]] = [[], [], []]
-    for index in range(count):
-        with iter(chain.shard(index, count)) as batches:
-            for rows in shards:
-                rows += example.checksums(next(batches))
-    assert shards == whole
-    assert len({row for rows in whole for row in rows}) == 3 * example.BATCH

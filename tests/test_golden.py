@@ -38,11 +38,6 @@ def test_chain(name: str, stores: Path) -> None:
         assert not lines, f"{name}\n" + "\n".join(lines)
 
 
-# Every chain is explained, which takes long: a part of `make test-brief`.
-SLOW = {"explain"}
-BY_TIME = [pytest.param(name, marks=[pytest.mark.jobs] if name in SLOW else []) for name in PARTS]
-
-
-@pytest.mark.parametrize("name", BY_TIME)
+@pytest.mark.parametrize("name", PARTS)
 def test_part(name: str, stores: Path) -> None:
     _assert_same(name, part(name), PARTS[name](stores))

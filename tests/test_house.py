@@ -66,20 +66,6 @@ def test_a_toy_house_is_measured(toy: Path) -> None:
     }
 
 
-def test_the_table_counts_back_edges_and_names(
-    toy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    house.main(["--root", str(toy)])
-    rows = {
-        cells[1].strip(): [cell.strip() for cell in cells[2:-1]]
-        for line in capsys.readouterr().out.splitlines()
-        if len(cells := line.split("|")) > 3
-    }
-    assert rows["windrow.core"] == ["2", "3", "3", "1", "1", "0", "0", "1"]
-    assert rows["windrow"] == ["2", "11", "11", "1", "0", "0", "3", "1"]
-    assert rows["in all"] == ["6", "18", "11", "2", "1", "0", "3", "1"]
-
-
 def test_circles_are_found_in_functions_and_behind_strings(toy: Path) -> None:
     assert house.House.of(toy).in_circles() == set()
     with (toy / "transforms" / "nodes.py").open("a") as nodes:
@@ -89,15 +75,6 @@ def test_circles_are_found_in_functions_and_behind_strings(toy: Path) -> None:
     with (toy / "loader" / "core" / "tools.py").open("a") as tools:
         tools.write("\nimport importlib\n\nimportlib.import_module('windrow.run')\n")
     assert house.House.of(toy).in_circles() == {*both, "windrow.run"}
-
-
-def test_names_and_arms_are_listed(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    house.main(["--root", str(toy), "--names"])
-    house.main(["--root", str(toy), "--arms"])
-    assert capsys.readouterr().out.splitlines() == [
-        "Box: windrow.run, windrow.core.tools",
-        "windrow.run: 3 (lines 7, 9, 11)",
-    ]
 
 
 def test_no_room_exceeds_its_budget_and_budgets_fall_with_their_rooms() -> None:

@@ -23,25 +23,6 @@ PLANTED = """
     def test_without_hypothesis():
         raise AssertionError
 """
-CLEAN = """
-    import pathlib
-    import pytest
-    from hypothesis import given, settings, strategies as st
-
-    def noted(name, value):
-        with (pathlib.Path(__file__).parent / f"{name}.drawn").open("a") as file:
-            file.write(f"{value}\\n")
-
-    @pytest.mark.parametrize("name", ["a", "b"])
-    @given(number=st.integers())
-    def test_numbers(name, number):
-        noted(name, number)
-
-    @given(number=st.lists(st.text()))
-    @settings(max_examples=20)
-    def test_lists(number):
-        noted("lists", number)
-"""
 
 
 def toy(folder: Path, program: str) -> Path:
@@ -85,31 +66,3 @@ def test_a_planted_bug_is_found_and_found_again(
     again = capsys.readouterr().out
     assert f"round 1: seed {seed} ..." in again
     assert set(re.findall(r"number=(\d+)", again)) == {example}
-
-
-@pytest.mark.jobs
-def test_a_seed_draws_the_same_examples_in_any_number_of_workers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = str(toy(tmp_path, CLEAN))
-    drawn = []
-    for seed, workers in ((5, 0), (5, 2), (6, 2)):
-        flags = ["--seed", str(seed), "--rounds", "1", "--workers", str(workers)]
-        assert hunt.main([*flags, file]) == 0
-        drawn.append({each.name: each.read_text() for each in tmp_path.glob("*.drawn")})
-        for each in tmp_path.glob("*.drawn"):
-            each.unlink()
-        output = capsys.readouterr().out
-        assert f"first seed {seed};" in output
-        assert re.search(r"^1 rounds, 3 tests, 620 examples: clean$", output, re.MULTILINE)
-    assert drawn[0].keys() == {"a.drawn", "b.drawn", "lists.drawn"}
-    assert drawn[0] == drawn[1] != drawn[2]
-
-
-@pytest.mark.jobs
-def test_without_tests_there_is_no_verdict(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = str(toy(tmp_path, "def test_nothing():\n    pass\n"))
-    assert hunt.main(["--workers", "0", file]) == 2
-    assert "clean" not in capsys.readouterr().out

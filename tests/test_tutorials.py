@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
 pytest.importorskip("nbclient", reason="needs nbclient and ipykernel")
 
-import nbformat
 
 from tests.links import broken_links
 from tools import notebooks
@@ -60,16 +58,3 @@ def test_the_links_of_a_tutorial(name: str) -> None:
 def test_the_site_has_every_tutorial() -> None:
     site = (notebooks.FOLDER.parents[1] / "mkdocs.yml").read_text(encoding="utf-8")
     assert sorted(re.findall(r"tutorials/(\w+)\.md", site)) == NAMES
-
-
-def toy(source: str, printed: str) -> Any:
-    output = nbformat.v4.new_output("stream", name="stdout", text=printed)
-    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source, outputs=[output])])
-
-
-@pytest.mark.jobs
-def test_what_a_run_prints_otherwise_is_found() -> None:
-    run = notebooks.executed(toy("import sys\nprint(2)\nprint(3, file=sys.stderr)", "2\n"))
-    assert notebooks.differences(toy("print(2)", "2\n"), run) == []
-    (found,) = notebooks.differences(toy("print(2)", "1\n"), run)
-    assert found.endswith("stored: '1'\n  run:    '2'")

@@ -49,38 +49,6 @@ def test_docstrings_comments_and_messages_are_read_and_code_is_not(tmp_path: Pat
     ]
 
 
-@pytest.mark.parametrize(
-    ("sentence", "phrases"),
-    [
-        ("Of a volume the first scale is read.", ["Of"]),
-        ("that of persistence and those of others", ["that of", "those of"]),
-        ("Whoever gives so many texts as of now", ["Whoever", "so many", "texts", "as of"]),
-        ("It looked at a text beside it.", ["looked at", "a text", "beside"]),
-        ("The number is none; there is none of both.", ["is none", "is none"]),
-        ("Further down the run went on.", ["Further down", "went on"]),
-        ("A part of the text of a chunk, as often as that.", []),
-        ("There is no chunk, and it is no longer needed.", []),
-        ("`x is None` is cannot-tell, retold and intelligible.", []),
-    ],
-)
-def test_phrases(sentence: str, phrases: list[str], tmp_path: Path) -> None:
-    assert [phrase for _, phrase in found(tmp_path, f"# {sentence}\n")] == phrases
-    assert [phrase for _, phrase in found(tmp_path, f"{sentence}\n", "page.md")] == phrases
-
-
-def test_code_in_pages_is_not_prose(tmp_path: Path) -> None:
-    page = """
-        The `told` field
-
-        ```python
-        told = 1  # nobody
-        ```
-
-        is told.
-    """
-    assert found(tmp_path, page, "page.md") == [(7, "told")]
-
-
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "room").mkdir()
     bad, good = tmp_path / "room" / "bad.py", tmp_path / "good.md"

@@ -95,17 +95,3 @@ def test_panic_is_an_exception() -> None:
     assert core is not None
     with pytest.raises(RuntimeError, match="a bug in Windrow's native core: asked for"):
         core.panic_for_test()
-
-
-def test_hash_depends_on_names_and_bytes(tmp_path: Path) -> None:
-    for name in ("Cargo.toml", "Cargo.lock", "build.rs"):
-        (tmp_path / name).touch()
-    (tmp_path / "src").mkdir()
-    hashes = {native.sources_hash(tmp_path)}
-    (tmp_path / "src" / "a.rs").touch()
-    hashes.add(native.sources_hash(tmp_path))
-    (tmp_path / "src" / "a.rs").write_bytes(b"x")
-    hashes.add(native.sources_hash(tmp_path))
-    (tmp_path / "src" / "a.rs").rename(tmp_path / "src" / "b.rs")
-    hashes.add(native.sources_hash(tmp_path))
-    assert len(hashes) == 4

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
 from pathlib import Path
 
 import pytest
@@ -77,16 +76,15 @@ def test_lines_in_the_log_elsewhere(tmp_path: Path) -> None:
     assert "\r" not in shown
 
 
-@pytest.mark.jobs
-def test_nothing_if_asked_for(tmp_path: Path) -> None:
-    assert _converted(tmp_path / "out", "no", terminal=True) == ""
+# One of them in each run of the tests.
+EACH = [pytest.param(case, marks=[] if case == CASE else [pytest.mark.jobs]) for case in CASES]
 
 
-def test_a_function_is_told_all_of_it(tmp_path: Path) -> None:
-    for case in CASES:
-        steps: list[Progress] = []
-        case.convert(reference(case).inputs, tmp_path / case.name, progress=steps.append)
-        _check(steps, case)
+@pytest.mark.parametrize("case", EACH, ids=str)
+def test_a_function_is_told_all_of_it(case: Case, tmp_path: Path) -> None:
+    steps: list[Progress] = []
+    case.convert(reference(case).inputs, tmp_path / "out", progress=steps.append)
+    _check(steps, case)
 
 
 @pytest.mark.jobs
@@ -141,23 +139,6 @@ def test_kept_parts_count_as_done(tmp_path: Path) -> None:
 
 
 # The meter by itself
-
-
-def test_counts_of_many_threads_add_up() -> None:
-    steps: list[Progress] = []
-    with ProgressMeter("stage", 4_000, steps.append) as meter:
-
-        def work() -> None:
-            for _ in range(1_000):
-                meter.add(1, 1)
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert steps[-1] == Progress("stage", 4_000, 4_000, 4_000)
-    assert [step.records for step in steps] == list(range(1, 4_001))
 
 
 def test_lines_come_now_and_then_and_once_at_the_end(

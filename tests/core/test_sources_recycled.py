@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -90,24 +89,6 @@ def test_little_waits() -> None:
 def test_small_and_other_arrays_are_numpys(shape: tuple[int, ...], dtype: str) -> None:
     found = buffer_pool.empty(shape, dtype)
     assert (found.shape, found.dtype, found.base) == (shape, np.dtype(dtype), None)
-
-
-def test_threads_take_memory_of_their_own() -> None:
-    wrong: list[int] = []
-
-    def work(number: int) -> None:
-        for _ in range(10):
-            own = buffer_pool.empty((LARGE,), np.int64)
-            own[::4096] = number
-            if (own[::4096] != number).any():
-                wrong.append(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
 
 
 def test_large_reads_of_arrays_in_memory() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copyreg
 import dataclasses
 import pickle
-import subprocess
-import sys
 import threading
 from typing import Any, NamedTuple
 
@@ -22,7 +20,6 @@ from tests.hypothesis_profiles import examples
 from windrow.errors import ElementError, ReadError
 from windrow.transforms import columns
 from windrow.workers.messages import Failure, Message, MessageBuffer, failure_of, opened
-from windrow.workers.shared_memory import SharedMemory
 from windrow.workers.stacking import as_tree, stacked, unstacked
 
 Bytes = npt.NDArray[np.uint8]
@@ -143,18 +140,6 @@ def test_opened_arrays_can_be_written_to(array: npt.NDArray[Any]) -> None:
         assert found.flags.aligned
 
 
-def test_views_give_lent_memory_back() -> None:
-    memory, calls = SharedMemory.create(1 << 16), [0]
-    message = Message.of({"a": np.arange(999), "b": 3}).packed(memory.view(0, 1 << 15))
-    found = opened(message, memory.lend(0, 1 << 15, lambda: calls.append(1)))
-    part = found["a"][5:7]
-    del found
-    assert calls == [0]
-    assert part.tolist() == [5, 6]
-    del part
-    assert calls == [0, 1]
-
-
 def test_arrays_that_lie_in_the_memories_are_not_copied() -> None:
     memory = memory_of(1 << 17)
     room, other = MessageBuffer(memory, 1 << 16), memory[1 << 16 :]
@@ -172,19 +157,6 @@ def test_arrays_that_lie_in_the_memories_are_not_copied() -> None:
     assert found[1].flags.f_contiguous
     assert room.used_bytes == mine.nbytes
     assert room.kept_bytes == (1 << 16) + 64 + 8_000
-
-
-def test_copies_leave_alone_what_the_memory_holds_already() -> None:
-    memory = memory_of(10_000)
-    room = MessageBuffer(memory)
-    unsent = room.empty((1_000,), np.uint8)
-    unsent[:] = 9
-    not_of_the_room = memory[3_000:4_000]
-    not_of_the_room[:] = 8
-    message = Message.of([not_of_the_room, np.full(1_000, 7, np.uint8)]).packed(room)
-    found = opened(message, memory)
-    assert [set(a.tolist()) for a in (unsent, *found)] == [{9}, {8}, {7}]
-    assert needs_memory(message)
 
 
 def test_a_large_pickle_goes_to_memory_too() -> None:
@@ -217,69 +189,6 @@ def test_buffers_of_other_libraries_travel_outside(size: int) -> None:
         assert bytes(opened(message, memory)[0]) == bytes(content)
 
 
-_SENDER = """
-import dataclasses, enum, subprocess, sys, typing
-import numpy as np
-from windrow.workers.messages import Message, failure_of, opened
-
-@dataclasses.dataclass
-class Item:
-    x: np.ndarray
-    def doubled(self): return Item(self.x * FACTOR)
-
-class Colour(enum.Enum):
-    RED = 1
-
-class Two(typing.NamedTuple):
-    a: int
-    b: int
-
-class Odd(Exception):
-    def __init__(self, a, b): super().__init__(f"{a} {b}")
-
-FACTOR = 2
-def change(items): return [item.doubled() for item in items], Colour.RED, Two(1, 2)
-
-def fail(): raise ZeroDivisionError("by hand")
-
-value = (change, [Item(np.arange(3)), Item(np.arange(2000))], fail)
-done = subprocess.run(
-    [sys.executable, "-c", WORKER], input=Message.of(value).packed(None), stdout=subprocess.PIPE
-)
-(items, colour, two), failure = opened(done.stdout)
-print(all(type(i) is Item for i in items), colour is Colour.RED, type(two) is Two, two.b)
-print(items[0].x.tolist(), int(items[1].x[-1]))
-error = failure.raised()
-print(type(error).__name__, error, "in fail" in str(error.__cause__))
-print(type(failure_of(Odd(1, 2)).raised()).__name__)
-"""
-_WORKER = """
-import sys
-from windrow.workers.messages import Message, failure_of, opened
-
-change, items, fail = opened(sys.stdin.buffer.read())
-try:
-    fail()
-except ZeroDivisionError as error:
-    failure = failure_of(error)
-sys.stdout.buffer.write(Message.of((change(items), failure)).packed(None))
-"""
-
-
-def test_classes_of_the_main_program_come_back_as_themselves() -> None:
-    program = f"WORKER = {_WORKER!r}\n{_SENDER}"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [
-        "True True True 2",
-        "[0, 2, 4] 3998",
-        "ZeroDivisionError by hand True",
-        "ElementError",
-    ]
-
-
 def test_a_room_holds_arrays_while_they_fit_and_never_objects() -> None:
     memory = memory_of(256)
     room = MessageBuffer(memory)
@@ -295,9 +204,6 @@ def test_a_room_holds_arrays_while_they_fit_and_never_objects() -> None:
     assert lies_inside == [True, True, False, False, True, False]
     assert room.used_bytes == 256
     assert not np.shares_memory(MessageBuffer(None).empty((3,), np.uint8), memory)
-
-
-# --- rooms ---------------------------------------------------------------------------------------
 
 
 # --- elements as columns -------------------------------------------------------------------------

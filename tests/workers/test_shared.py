@@ -9,7 +9,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from pathlib import Path
 
@@ -35,23 +34,6 @@ def run(program: str, *, descriptors: tuple[int, ...] = ()) -> subprocess.Comple
 
 def descriptors() -> int:
     return len(os.listdir("/dev/fd"))
-
-
-# --- one memory ----------------------------------------------------------------------------------
-
-
-def test_another_process_sees_and_changes_it() -> None:
-    memory = SharedMemory.create(3 * PAGE)
-    memory.view(PAGE, PAGE + 3)[:] = (1, 2, 3)
-    program = f"""
-from windrow.workers.shared_memory import SharedMemory
-memory = SharedMemory.attach({memory.descriptor}, {memory.size_bytes})
-print(memory.view({PAGE}, {PAGE} + 4).tolist())
-memory.view(0, 1)[:] = 7
-"""
-    done = run(program, descriptors=(memory.descriptor,))
-    assert (done.stdout, done.stderr) == ("[1, 2, 3, 0]\n", "")
-    assert memory.view(0, 2).tolist() == [7, 0]
 
 
 # --- views and loans -----------------------------------------------------------------------------
@@ -81,20 +63,6 @@ def test_the_last_view_gives_a_loan_back_once(how: str) -> None:
     assert memory.view(PAGE, PAGE + 4).tolist() == [1, 2, 3, 4]
 
 
-def test_views_outlive_closing() -> None:
-    memory, calls = SharedMemory.create(MIB), [0]
-    view = memory.view(0, MIB)
-    lent = memory.lend(0, PAGE, lambda: calls.append(1))
-    memory.close()
-    memory.close()
-    del memory
-    gc.collect()
-    view[:] = 5
-    assert lent.tolist() == [5] * PAGE
-    del lent
-    assert calls == [0, 1]
-
-
 def test_a_closed_memory_has_no_bytes() -> None:
     memory = SharedMemory.create(PAGE)
     memory.close()
@@ -111,28 +79,6 @@ def test_bytes_outside_the_memory_are_refused(start: int, stop: int) -> None:
         memory.view(start, stop)
     with pytest.raises(RecordIndexError, match=rf"of a memory of {PAGE} bytes; choose"):
         memory.lend(start, stop, int)
-
-
-def test_dropped_memories_leave_no_descriptors() -> None:
-    SharedMemory.create(PAGE).close()
-    before = descriptors()
-    for _ in range(200):
-        SharedMemory.create(MIB).lend(0, 8, int)[:] = 1
-        SharedMemory.create(PAGE).close()
-        SharedMemory.create(0)
-    gc.collect()
-    assert descriptors() == before
-
-
-@pytest.mark.jobs
-def test_an_exit_with_loans_is_silent() -> None:
-    program = """
-from windrow.workers.shared_memory import SharedMemory
-memory = SharedMemory.create(1 << 20)
-kept = memory.lend(0, 4096, lambda: 1 / 0)
-"""
-    done = run(program)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 # --- too little room -----------------------------------------------------------------------------
@@ -277,22 +223,3 @@ def test_blocks_never_overlap_and_join_again(pages: int, steps: list[tuple[str, 
     assert blocks.used_bytes == 0
     assert blocks.take(pages * PAGE) == (0 if pages else None)
     assert blocks.take(1) is None
-
-
-def test_blocks_may_be_given_back_from_any_thread() -> None:
-    blocks = SlotAllocator(64 * PAGE)
-
-    def give_all(offsets: list[int]) -> None:
-        for offset in offsets:
-            blocks.give(offset)
-
-    for _ in range(50):
-        offsets = [offset for _ in range(64) if (offset := blocks.take(PAGE)) is not None]
-        assert len(offsets) == 64
-        threads = [threading.Thread(target=give_all, args=(offsets[i::3],)) for i in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert blocks.used_bytes == 0
-    assert blocks.take(64 * PAGE) == 0

@@ -20,7 +20,6 @@ from tests.hypothesis_profiles import examples
 from tests.strategies import Drawn
 from windrow import MultiprocessingOptions
 from windrow.engine.executors import Executors
-from windrow.errors import ArgumentError
 from windrow.workers.messages import Message, MessageBuffer, failure_of, opened
 
 M = windrow.MapDataset
@@ -230,9 +229,3 @@ def test_two_crews_in_one_chain() -> None:
     mixed = windrow.IterDataset.mix([part.mp_prefetch(1) for part in parts])
     chain = mixed.map(lambda x: (x, os.getpid())).mp_prefetch(2).map(lambda pair: pair[0])
     assert list(chain) == list(windrow.IterDataset.mix(parts))
-
-
-@pytest.mark.parametrize("options", [2.5, True, "two", [1]])
-def test_what_is_no_number_of_workers_is_refused(options: Any) -> None:
-    with pytest.raises(ArgumentError, match="mp_prefetch: needs a number of workers"):
-        M.range(3).mp_prefetch(options)

@@ -9,14 +9,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import xarray
 
 import windrow
-from tests.object_store import ObjectStore
 from tests.tfds_folders import tfrecord_of, write_folder
 from windrow.cli.main import main
 from windrow.converters import Manifest, encode_example, write_records
@@ -151,17 +149,6 @@ def test_what_the_docs_show_is_what_is_told(
         0
     ]
     assert shown == capsys.readouterr().err
-
-
-@pytest.mark.jobs
-def test_arrays_far_away_are_told(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with ObjectStore() as store:
-        convert("x.tfrecord-*", store.url("z"), "--to", "zarr", *store.flags("--output-option"))
-        lines = capsys.readouterr().err.splitlines()
-    assert lines[1:] == [
-        "  image: uint8 [40, 6], chunks [1024, 6]",
-        "  label: int64 [40], chunks [512] in shards [1024]",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -302,14 +289,6 @@ def test_what_is_unfinished_names_the_command_that_goes_on(
     assert "begun: resumes with the remaining parts" in capsys.readouterr().out
     convert("x.tfrecord-*", "a b", "--to", "array_record")
     assert len(ArrayRecordDataSource(there / "a b")) == 40
-
-
-def test_renamed_arrays(there: Path) -> None:
-    convert("x.tfrecord-*", "z", "--to", "zarr")
-    convert("z", "y", "--to", "zarr", "--array", "picture=image", "--array", "label")
-    columns: Any = ZarrDataSource(there / "y").read(np.arange(40))
-    assert sorted(columns) == ["label", "picture"]
-    np.testing.assert_array_equal(columns["picture"], IMAGES)
 
 
 def test_an_input_that_lies_in_the_output_is_never_overwritten(

@@ -16,10 +16,8 @@ from tests.converted_folders import (
     RECORDS,
     flip,
     record_folder,
-    unfinished,
     zarr_folder,
 )
-from tests.object_store import ObjectStore
 from windrow import converters
 from windrow.cli.main import main
 from windrow.converters.job.manifest import MANIFEST_NAME
@@ -184,15 +182,6 @@ def test_files_that_can_not_be_opened_hide_no_others(run: Run, records: Path) ->
             assert "is missing" in found["unopened"][1]["error"]
 
 
-def test_a_damaged_chunk(run: Run, arrays: Path) -> None:
-    flip(arrays / "label/c/1")
-    flip(arrays / "image/c/0/0/0", 10)
-    code, found = report(run, arrays)
-    assert code == 1
-    assert {bad["array"] for bad in found["bad"]} == {"image", "label"}
-    assert [bad["name"] for bad in found["manifest"]["bad"]] == ["image/c/0/0/0", "label/c/1"]
-
-
 def test_an_array_whose_metadata_is_damaged_hides_no_others(run: Run, arrays: Path) -> None:
     meta = json.loads((arrays / "label/zarr.json").read_text())
     meta["codecs"][1]["name"] = "none-such"
@@ -235,24 +224,6 @@ def test_records_of_tfrecord_files_that_are_damaged(run: Run, tmp_path: Path) ->
 # --- refused -------------------------------------------------------------------------------------
 
 
-def test_an_unfinished_folder(run: Run, records: Path, arrays: Path) -> None:
-    for folder in (records, arrays):
-        unfinished(folder, "windrow convert a b --to zarr")
-        code, out, err = run(folder)
-        assert (code, out) == (1, "")
-        assert "has not finished" in err
-        assert err.endswith("\n  windrow convert a b --to zarr\n")
-
-
-def test_a_manifest_that_is_damaged_or_leads_outside(run: Run, records: Path) -> None:
-    text = (records / MANIFEST_NAME).read_text()
-    for bad in (text[: len(text) // 2], text.replace(FIRST, "../secret")):
-        (records / MANIFEST_NAME).write_text(bad)
-        code, out, err = run(records)
-        assert (code, out) == (1, "")
-        assert MANIFEST_NAME in err
-
-
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
@@ -288,27 +259,3 @@ def test_files_only_decodes_nothing(run: Run, records: Path) -> None:
     flip(records / FIRST, 300)
     code, found = report(run, records, "--files-only")
     assert (code, found["bad"], len(found["manifest"]["bad"])) == (1, [], 1)
-
-
-# --- remote ------------------------------------------------------------------------------------
-
-
-@pytest.mark.jobs
-def test_folders_in_an_object_store(run: Run, records: Path, arrays: Path) -> None:
-    with ObjectStore() as store:
-        options = store.flags("--storage-option")
-        for folder in (records, arrays):
-            for file in folder.rglob("*"):
-                if file.is_file():
-                    name = file.relative_to(folder.parent).as_posix()
-                    store.put(name, file.read_bytes())
-        flip(records / FIRST, 300)
-        store.put(f"records/{FIRST}", (records / FIRST).read_bytes())
-        code, found = report(run, store.url("records"), *options)
-        assert (code, len(found["bad"]), len(found["manifest"]["bad"])) == (1, 1, 1)
-        code, found = report(run, store.url("arrays"), *options)
-        assert (code, found["chunks"]) == (0, RECORDS // 2 + 3 + 3)
-        assert found["manifest"]["is_listed"]
-        code, out, err = run(store.url("nowhere/"), *options)
-        assert (code, out) == (2, "")
-        assert "secret" not in err

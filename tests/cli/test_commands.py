@@ -95,15 +95,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == (expected, "")
 
 
-@pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_help_of_a_command_has_examples(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", flag]) == 0
-    shown = capsys.readouterr()
-    assert "Usage: windrow inspect [OPTIONS] URL" in shown.out
-    assert "\n    windrow inspect era5.zarr\n" in shown.out
-    assert shown.err == ""
-
-
 # --- bad arguments
 
 

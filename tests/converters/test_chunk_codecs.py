@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pytest
 import zstandard
@@ -29,35 +27,10 @@ CHUNKS = st.lists(
 )
 
 
-def without_checksum(data: bytes) -> bytes:
-    body, checksum = data[:-4], data[-4:]
-    assert google_crc32c.value(body) == int.from_bytes(checksum, "little")
-    return body
-
-
 def encoded(codecs: Any, chunks: list[bytes]) -> list[bytes]:
     (step,) = steps_of(codecs, "x")
     found = [bytes(data) for data in chunks]
     return step([np.frombuffer(data, np.uint8) for data in found])
-
-
-@settings(max_examples=examples(40))
-@given(CHUNKS, st.sampled_from(["zstd:1", "zstd:-3", "zstd:19"]), st.booleans())
-def test_zstd(chunks: list[bytes], text: str, checksum: bool) -> None:
-    (codec,) = codecs_of(text)
-    codec["configuration"]["checksum"] = checksum
-    for chunk, data in zip(chunks, encoded([codec], chunks), strict=True):
-        assert zstandard.ZstdDecompressor().decompress(data) == chunk
-        assert zstandard.get_frame_parameters(data).has_checksum == checksum
-        assert zstandard.frame_content_size(data) == len(chunk)
-
-
-@settings(max_examples=examples(40))
-@given(CHUNKS, st.integers(0, 9))
-def test_gzip(chunks: list[bytes], level: int) -> None:
-    found = encoded(codecs_of(f"gzip:{level}"), chunks)
-    assert [gzip.decompress(data) for data in found] == chunks
-    assert all(data[4:8] == bytes(4) for data in found)  # of no time
 
 
 @settings(max_examples=examples(60))
@@ -75,14 +48,6 @@ def test_blosc(chunks: list[bytes], name: str, level: int, size: int, shuffle: s
     assert [blosc.decompress(data) for data in found] == chunks
 
 
-@settings(max_examples=examples(30))
-@given(CHUNKS)
-def test_codecs_apply_one_after_the_other(chunks: list[bytes]) -> None:
-    found = encoded([CHECKSUM, *codecs_of("zstd:1"), CHECKSUM], chunks)
-    inner = [zstandard.ZstdDecompressor().decompress(without_checksum(data)) for data in found]
-    assert [without_checksum(data) for data in inner] == chunks
-
-
 @pytest.mark.parametrize("text", ["zstd:3", "blosc:lz4:5", "blosc:zstd:1"])
 def test_the_bytes_are_those_of_the_packages(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if text.startswith("zstd") and zstandard.ZSTD_VERSION != (1, 5, 7):
@@ -95,10 +60,3 @@ def test_the_bytes_are_those_of_the_packages(text: str, monkeypatch: pytest.Monk
     for step in steps_of(codecs, "x"):
         data = step(data)
     assert found == data
-
-
-def test_what_the_core_does_not_encode_is_refused() -> None:
-    core: Any = native()
-    for codec in (("lz4", [1]), ("gzip", [10]), ("blosc:lz4", [5, 3, 1, 0]), ("zstd", [1])):
-        with pytest.raises(ValueError, match="does not encode"):
-            core.ChunkEncoder([codec])

@@ -118,14 +118,6 @@ def test_the_records_of_a_damaged_group_are_left_out_up_to_a_limit(tmp_path: Pat
     assert [(file.records, file.skipped) for file in manifest.inputs] == [(16, 4), (5, 0)]
 
 
-def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
-    records = examples(range(300))
-    records[290] = b"\xff\xff"
-    write(tmp_path / "in" / "x.array_record", records)
-    with pytest.raises(ReadError, match=r"x\.array_record: record 290: 2 bytes that are not a tf"):
-        array_record_to_zarr(tmp_path / "in", tmp_path / "out")
-
-
 # Round trips.
 
 SHAPES = st.sampled_from([(), (3,), (2, 3), (1, 1, 5), (2, 0)])

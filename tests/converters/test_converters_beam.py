@@ -113,16 +113,6 @@ def test_a_failed_pipeline_leaves_its_lease_until_it_is_taken_over(
     )
 
 
-def test_a_run_here_can_take_over_from_a_pipeline(inputs: Path, tmp_path: Path) -> None:
-    source, last, whole = spoilt(inputs, tmp_path)
-    with pytest.raises(ReadError, match="record 25"):
-        run(TFRecordToArrayRecord(source, tmp_path / "out"))
-    last.write_bytes(whole)
-    manifest = tfrecord_to_array_record(source, tmp_path / "out", take_over=True)
-    assert manifest.records == RECORDS
-    assert len(os.listdir(tmp_path / "out")) == len(COUNTS) + 1
-
-
 def test_finished_and_overwritten(inputs: Path, tmp_path: Path) -> None:
     source, out = str(inputs / "x.tfrecord-*"), tmp_path / "out"
     expected = tfrecord_to_array_record(source, out)

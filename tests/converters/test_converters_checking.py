@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.converted_folders import (
     RECORDS,
     flip,
     record_folder,
-    unfinished,
     write_manifest,
     zarr_folder,
 )
-from tests.hypothesis_profiles import examples
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer, status
 from windrow.converters import BadFile, CheckReport, check
@@ -148,29 +144,6 @@ def test_every_damage_to_a_file(
         (folder / name).write_bytes(whole)
 
 
-@given(name=st.sampled_from([FIRST, SECOND]), place=st.integers(0, 2**17 - 1))
-@settings(max_examples=examples(20))
-def test_any_changed_byte_is_found(
-    tmp_path_factory: pytest.TempPathFactory, name: str, place: int
-) -> None:
-    folder = tmp_path_factory.mktemp("flipped") / "records"
-    try:
-        record_folder(folder)
-        flip(folder / name, place % (folder / name).stat().st_size)
-        (bad,) = checked(folder).bad
-        assert bad.name == name
-    finally:
-        shutil.rmtree(folder)
-
-
-def test_a_renamed_file_is_missing_and_left_over(records: Path) -> None:
-    (records / SECOND).rename(records / "data.array_record-00007-of-00009")
-    bad = checked(records).bad
-    assert [one.name for one in bad] == [SECOND, "data.array_record-00007-of-00009"]
-    assert "it is not there" in bad[0].error
-    assert "the manifest does not list it" in bad[1].error
-
-
 LEFT_BESIDE_RECORDS = [
     "old.array_record-00000-of-00002",
     "old.arrayrecord",
@@ -195,12 +168,6 @@ def test_data_that_is_left_over(records: Path, arrays: Path) -> None:
             assert bad.name == name
             assert "the manifest does not list it" in bad.error
             (folder / name).unlink()
-
-
-def test_chunks_of_an_array_that_is_left_over(arrays: Path) -> None:
-    shutil.copytree(arrays / "label", arrays / "old")
-    names = {bad.name for bad in checked(arrays).bad}
-    assert names == {"old/zarr.json", "old/c/0", "old/c/1", "old/c/2"}
 
 
 def test_all_that_is_bad_is_told(records: Path) -> None:
@@ -256,14 +223,6 @@ def test_a_name_that_no_file_can_have_is_bad(records: Path) -> None:
         assert bad[-1].name == FIRST  # no longer listed
 
 
-def test_a_damaged_manifest_is_refused(records: Path) -> None:
-    damaged = [b"", b"{", b"[]", b"[" * 100_000, b'{"version": 2}', b"\xff\xfe", b'{"version": 99}']
-    for manifest in damaged:
-        (records / MANIFEST_NAME).write_bytes(manifest)
-        with pytest.raises(ReadError, match=MANIFEST_NAME):
-            check(records, progress=False)
-
-
 def with_files(manifest: Manifest, files: Iterator[OutputFile] | list[OutputFile]) -> Manifest:
     return dataclasses.replace(manifest, files=tuple(files))
 
@@ -297,12 +256,6 @@ def test_a_file_that_is_no_array_record_is_bad_though_it_is_as_listed(tmp_path: 
 
 
 # --- not to be checked ---------------------------------------------------------------------------
-
-
-def test_an_unfinished_folder_names_the_command_that_goes_on(records: Path) -> None:
-    unfinished(records, "windrow convert a b --to array_record")
-    with pytest.raises(ConversionError, match=r"(?s)not finished.*windrow convert a b --to"):
-        check(records, progress=False)
 
 
 def test_a_folder_without_a_manifest(tmp_path: Path) -> None:

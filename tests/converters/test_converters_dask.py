@@ -110,16 +110,6 @@ def test_a_worker_that_is_killed_at_work_is_replaced(tmp_path: Path, dask: dict[
     }
 
 
-def test_texts_become_tokens_on_the_cluster(
-    inputs: Path, tmp_path: Path, dask: dict[str, Any]
-) -> None:
-    (case,) = (case for case in CASES if case.name == "json_lines_to_zarr")
-    case.run(inputs, tmp_path / "expected")
-    # The tokenizer travels with the work.
-    case.run(inputs, tmp_path / "out", **dask)
-    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
-
-
 def test_lengths_are_counted_on_the_cluster(tmp_path: Path, cluster: Any) -> None:
     texts = ["a b c", "", *(f"{'x ' * (n % 7)}" for n in range(40_000))]
     dataset = windrow.MapDataset.source(texts).map(str.split).shuffle(seed=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -19,28 +18,12 @@ from tests.processes import Program, until
 from windrow.converters.job.folder import FinishedPart, OutputFolder, begin
 from windrow.converters.job.locks import LEASE, check_lease, leased, locked
 from windrow.converters.job.manifest import ConversionPlan, InputId
-from windrow.converters.job.targets import WORK, LocalTarget, RemoteTarget, target_of
+from windrow.converters.job.targets import WORK, RemoteTarget, target_of
 from windrow.core.progress import Progress
 from windrow.errors import ConversionError
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE = BY_NAME["tfrecord_to_array_record"]
-
-
-def test_one_at_a_time(tmp_path: Path) -> None:
-    target = LocalTarget(str(tmp_path / "out"))
-    with locked(target, take_over=False) as lease:
-        assert lease is None
-        with (
-            pytest.raises(ConversionError, match=r"another run is writing this folder \(it holds"),
-            locked(target, take_over=False),
-        ):
-            pass
-    with locked(target, take_over=False):
-        pass
-    # It leaves nothing, and no folder that was not there.
-    assert tree(tmp_path) == {}
-    assert not (tmp_path / "out" / WORK).exists()
 
 
 _HELD = """
@@ -154,23 +137,6 @@ def far(request: pytest.FixtureRequest) -> RemoteTarget:
 def lease_of(target: RemoteTarget) -> Any:
     data = target.read(LEASE)
     return None if data is None else json.loads(data)
-
-
-def test_a_lease_names_its_run(far: RemoteTarget) -> None:
-    with locked(far, take_over=False) as token:
-        found = lease_of(far)
-        assert (found["token"], found["process"]) == (token, os.getpid())
-        with (
-            pytest.raises(
-                ConversionError,
-                match=rf"memory://.*: another run is writing it \(process {os.getpid()} on .*, since"
-                r" .*\); wait for it, or, if it is dead, .*take_over=True",
-            ),
-            locked(far, take_over=False),
-        ):
-            pass
-        assert lease_of(far) == found
-    assert lease_of(far) is None
 
 
 def test_a_lease_that_was_taken_over_is_not_removed_by_its_first_holder(far: RemoteTarget) -> None:

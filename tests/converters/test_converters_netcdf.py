@@ -16,9 +16,6 @@ import tensorstore as ts
 from tests.object_store import ObjectStore
 from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.converters.zarr import array_inputs as xarray_inputs
-from windrow.converters.zarr import layout as zarr_layout
-from windrow.converters.zarr import rechunk, rechunk_plan
 from windrow.converters.zarr.rechunk import zarr_to_zarr
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
@@ -101,28 +98,6 @@ def test_windrow_decodes_the_copy(tmp_path: Path) -> None:
     source = WindowDataSource(tmp_path / "out", {"time": 1}, names=["t2m"], decode=True)
     found = source.read(np.arange(30))["t2m"][:, 0]
     assert np.allclose(found, data["t2m"].values, atol=1e-6, equal_nan=True)
-
-
-def test_two_passes_with_another_axis_first(tmp_path: Path) -> None:
-    make(tmp_path / "all.nc", chunks=(30, 1, 1))
-    with xarray.open_dataset(tmp_path / "all.nc", engine="h5netcdf", decode_cf=False) as data:
-        # Coordinates would take more memory than there is.
-        data.drop_vars(["time", "lat"]).to_netcdf(tmp_path / "x.nc", engine="h5netcdf")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rechunk, "PROCESS_BYTES", 0)
-        patch.setattr(rechunk_plan, "_TURNS_BYTES", 0)
-        patch.setattr(zarr_layout, "_TURN_BYTES", 1)
-        patch.setattr(xarray_inputs, "_UNCHUNKED_BYTES", 64)
-        asked: dict[str, Any] = {"arrays": ["t2m"], "chunks": 1, "shards": 2, "progress": False}
-        conversion = zarr_to_zarr.conversion(
-            tmp_path / "x.nc", arrays=["t2m"], chunks=1, shards=2, memory_bytes=900
-        )
-        assert len(conversion.stages) == 2
-        zarr_to_zarr(tmp_path / "x.nc", tmp_path / "time", **asked, memory_bytes=900)
-        zarr_to_zarr(tmp_path / "x.nc", tmp_path / "lon", **asked, record_axis="lon")
-    wanted = stored(tmp_path / "x.nc", "t2m")
-    assert np.array_equal(values_in(tmp_path / "time", "t2m"), wanted)
-    assert np.array_equal(values_in(tmp_path / "lon", "t2m"), np.moveaxis(wanted, 2, 0))
 
 
 def test_a_variable_that_zarr_has_no_type_for_is_refused_by_name(tmp_path: Path) -> None:

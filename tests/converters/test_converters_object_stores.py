@@ -118,13 +118,6 @@ def test_the_same_files_as_on_a_disk_and_read_back(
     assert place.convert(case, reference(case).inputs, progress=_never) == manifest
 
 
-@all_cases
-def test_the_same_files_in_another_file_system(case: Case, request: pytest.FixtureRequest) -> None:
-    place = Place(f"memory://{abs(hash(request.node.name))}/out", {})
-    place.convert(case, reference(case).inputs)
-    assert place.files() == reference(case).whole
-
-
 def _never(progress: Progress) -> None:
     raise StoppedError
 

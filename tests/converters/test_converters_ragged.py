@@ -7,7 +7,6 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,21 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
-from windrow.converters.job import folder as folder_module
-from windrow.converters.job.folder import BUFFER_BYTES, FinishedPart, OutputFolder
+from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.stages import part_stage
 from windrow.converters.job.targets import LocalTarget
 from windrow.converters.zarr import ragged
-from windrow.converters.zarr.chunk_codecs import codecs_of
-from windrow.converters.zarr.layout import ArrayLayout, encode, rows_layout
-from windrow.converters.zarr.ragged import Spool, Spooled, block_files, ragged_files
+from windrow.converters.zarr.layout import encode, rows_layout
+from windrow.converters.zarr.ragged import Spool, Spooled, ragged_files
 from windrow.converters.zarr.rows import (
-    RowFiles,
     Storage,
 )
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.tf_example.features import Feature, Ragged
-from windrow.sources.zarr.names import BLOCK_VALUES, OFFSETS, VALUES
+from windrow.sources.zarr.names import OFFSETS, VALUES
 
 
 @contextlib.contextmanager
@@ -51,48 +47,6 @@ def parts(draw: st.DrawFn, total: int) -> list[tuple[int, int]]:
     """`[0, total)` cut anywhere, also into empty parts."""
     cuts = sorted(draw(st.lists(st.integers(0, total), max_size=5)))
     return list(itertools.pairwise([0, *cuts, total]))
-
-
-@st.composite
-def stored_rows(draw: st.DrawFn) -> tuple[ArrayLayout, list[list[tuple[int, int]]]]:
-    """A layout, and its rows in pieces of whole files, each in blocks."""
-    chunk = draw(st.integers(1, 5))
-    shard = draw(st.none() | st.integers(1, 4).map(lambda n: n * chunk))
-    rows = draw(st.integers(0, 40))
-    layout = rows_layout(
-        "x",
-        draw(st.sampled_from(["int16", "bool", "bfloat16"])),
-        (rows, *draw(st.sampled_from([(), (2,), (0, 3)]))),
-        chunk_rows=chunk,
-        shard_rows=shard,
-        codecs=codecs_of(draw(st.sampled_from(["zstd:1", "none"]))),
-    )
-    step = layout.file_shape[0] * draw(st.integers(1, 3))
-    bounds = [*range(0, rows, step), rows]
-    return layout, [
-        [(a + first, b + first) for a, b in parts(draw, stop - first)]
-        for first, stop in itertools.pairwise(bounds)
-    ]
-
-
-@settings(max_examples=examples(24))
-@given(stored_rows(), st.sampled_from([1, 100, BUFFER_BYTES]))
-def test_files_made_block_by_block_are_those_made_at_once(given: Any, buffer_bytes: int) -> None:
-    layout, pieces = given
-    values = np.arange(np.prod(layout.shape)).astype(layout.numpy_dtype).reshape(layout.shape)
-    with opened() as folder, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(folder_module, "BUFFER_BYTES", buffer_bytes)
-        files = []
-        for blocks in pieces:
-            with RowFiles(folder, layout, blocks[0][0], blocks[-1][1], counted=True) as out:
-                for start, stop in blocks:
-                    out.add(values[start:stop])
-            files += out.files
-        found = staged(folder)
-    assert found == encode(layout, (0,) * values.ndim, values)
-    assert {file.name: file.size_bytes for file in files} == {k: len(v) for k, v in found.items()}
-    if layout.shape[1:] != (0, 3):
-        assert sum(file.records for file in files) == layout.shape[0]
 
 
 WRITE = part_stage(
@@ -133,33 +87,6 @@ def test_values_and_offsets_do_not_depend_on_pieces_and_blocks(data: st.DataObje
     wanted |= encode(layouts[OFFSETS], (0,), ends.astype(np.int64))
     assert found == wanted
     assert sum(told) == sum(item.size_bytes for item in items)
-
-
-@settings(max_examples=examples(16))
-@given(data=st.data())
-def test_the_index_does_not_depend_on_pieces_and_blocks(data: st.DataObject) -> None:
-    lengths = data.draw(st.lists(st.integers(0, 9) | st.just(30), min_size=1, max_size=30))
-    ends, size = np.cumsum([0, *lengths]), data.draw(st.integers(1, 7))
-    edges = np.arange(0, ends[-1], size)
-    layout = rows_layout(
-        "x/blocks",
-        "int64",
-        edges.shape,
-        chunk_rows=data.draw(st.sampled_from([1, 3, 64])),
-        shard_rows=None,
-        attributes={BLOCK_VALUES: size},
-    )
-    spooled = []
-    with opened() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ragged, "BLOCK_BYTES", 8 * data.draw(st.integers(1, 5)))
-        for number, (start, stop) in enumerate(data.draw(st.composite(parts)(len(lengths)))):
-            with Spool(folder, f"p{number}", f"p{number}.0") as spool:
-                offsets = ends[start : stop + 1]
-                spool.add(Ragged(np.zeros(offsets[-1] - offsets[0], "u1"), offsets - offsets[0]))
-                spooled.append(spool.close())
-        for item in block_files(layout, spooled):
-            WRITE(folder, item, lambda records, size: None)
-        assert staged(folder) == encode(layout, (0,), np.searchsorted(ends, edges))
 
 
 def test_a_data_file_that_is_gone_makes_its_rows_be_written_again() -> None:

@@ -48,29 +48,6 @@ def flat(shape: Any, chunk: Any, files: Any, itemsize: int = 4) -> Grids:
     return Grids(shape, chunk, (0,) * len(shape), files, itemsize, itemsize, 2 * MIB)
 
 
-def test_one_pass_where_a_block_of_whole_chunks_fits() -> None:
-    plan = plan_rechunk(flat((2048, 512, 512), (16, 512, 512), (64, 512, 512)), 350 * MIB)
-    assert (plan.between, plan.amplification) == (None, 1.0)
-
-
-def test_two_passes_from_columns_to_rows() -> None:
-    # Any block of whole rows that fits would touch every column.
-    plan = plan_rechunk(flat((8192, 256, 256), (8192, 16, 16), (64, 256, 256)), 350 * MIB)
-    assert plan.between is not None
-    assert plan.amplification == 1.0
-    pieces = sum(len(list(plan.pieces_of_read(read))) for read in plan.reads())
-    reads, blocks = len(list(plan.reads())), len(list(plan.blocks()))
-    # Every byte of both sides is in one of few large pieces.
-    assert pieces <= reads * blocks
-    assert max(reads, blocks) <= 32
-
-
-def test_reading_a_little_again_is_cheaper_than_two_passes() -> None:
-    plan = plan_rechunk(flat((2048, 512, 512), (256, 64, 64), (100, 512, 512)), 350 * MIB)
-    assert plan.between is None
-    assert 1 < plan.amplification < 3
-
-
 def test_planning_takes_no_longer_for_a_large_array() -> None:
     # 100 TB, and more chunks along an axis than could be inspected one by one.
     plan = plan_rechunk(flat((25_000_000_000, 1000), (1000, 1000), (64, 1000)), 350 * MIB)

@@ -15,7 +15,6 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.hypothesis_profiles import examples
 from windrow.converters import (
     Feature,
     Manifest,
@@ -34,7 +33,7 @@ from windrow.converters.zarr.layout import ArrayLayout, encode, metadata_files
 from windrow.core.progress import Progress
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
-from windrow.sources.tf_example.features import DTYPES, Ragged, features_from_json, numpy_dtype
+from windrow.sources.tf_example.features import Ragged, features_from_json, numpy_dtype
 
 SMALL = 1 << 18
 
@@ -169,57 +168,6 @@ def test_there_and_back(tmp_path: Path) -> None:
     mixed = ZarrDataSource(str(tmp_path / "mixed" / "time")).read(np.arange(20))
     assert sorted(mixed.tolist()) == values["time"].tolist()
     assert metadata(tmp_path / "mixed", "time") == metadata(tmp_path / "back", "time")
-
-
-@pytest.mark.jobs
-@settings(max_examples=examples(25))
-@given(
-    dtype=st.sampled_from(DTYPES),
-    records=st.integers(0, 40),
-    row=st.lists(st.integers(1, 4), max_size=3),
-    chunk=st.integers(1, 50),
-    parts=st.integers(1, 4) | st.none(),
-    files=st.integers(1, 5),
-    data=st.data(),
-)
-def test_any_array_comes_back_bit_for_bit(
-    dtype: str,
-    records: int,
-    row: list[int],
-    chunk: int,
-    parts: int | None,
-    files: int,
-    data: st.DataObject,
-) -> None:
-    inner = [data.draw(st.integers(1, size)) for size in row]
-    values = bits(np.random.default_rng(records), dtype, (records, *row))
-    layout = ArrayLayout(
-        "deep/a",
-        dtype,
-        values.shape,
-        (chunk, *inner),
-        None
-        if parts is None
-        else (chunk * parts, *(-(-n // c) * c for n, c in zip(row, inner, strict=True))),
-        attributes={"about": [1, None, "é"]},
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder)
-        store(here / "a.zarr", [(layout, values)])
-        manifest = zarr_to_array_record(
-            here / "a.zarr", here / "out", files=files, memory_bytes=SMALL, progress=False
-        )
-        assert len(manifest.files) == files
-        found = columns(here / "out")["deep/a"]
-        assert (found.dtype, found.shape) == (values.dtype, values.shape)
-        assert found.tobytes() == values.tobytes()
-        array_record_to_zarr(here / "out", here / "back", progress=False)
-        got = metadata(here / "back", "deep/a")
-        assert (got["data_type"], got["shape"]) == (dtype, list(values.shape))
-        assert got["attributes"] == {"about": [1, None, "é"]}
-        if records:
-            back = ZarrDataSource(str(here / "back"), names=["deep/a"]).read(np.arange(records))
-            assert back["deep"]["a"].tobytes() == values.tobytes()
 
 
 @pytest.mark.jobs

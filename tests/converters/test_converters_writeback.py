@@ -14,7 +14,6 @@ from windrow.converters import (
     tfrecord_to_array_record,
     write_records,
 )
-from windrow.converters.job.targets import begin_writeback
 from windrow.sources import ArrayRecordDataSource
 
 _MB = 1 << 20
@@ -78,13 +77,4 @@ def test_a_file_system_that_takes_no_advice_is_written_all_the_same(
     monkeypatch.setattr(os, "POSIX_FADV_DONTNEED", 4, raising=False)
     tfrecord_to_array_record(source, tmp_path / "out", progress=False)
     assert asked
-    assert ArrayRecordDataSource(tmp_path / "out").read(np.arange(80)) == _RECORDS
-
-
-def test_a_system_without_the_call_writes_all_the_same(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(os, "posix_fadvise", raising=False)
-    begin_writeback(-1, 0, 1)  # no descriptor is used
-    tfrecord_to_array_record(source, tmp_path / "out", progress=False)
     assert ArrayRecordDataSource(tmp_path / "out").read(np.arange(80)) == _RECORDS

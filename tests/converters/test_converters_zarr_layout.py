@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-import tracemalloc
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,50 +90,6 @@ def test_every_reader_gives_the_values_back(layout: ArrayLayout) -> None:
         if values.ndim:
             source = ZarrDataSource(folder / "a/b")
             assert source.read(np.arange(len(values))).tobytes() == values.tobytes()
-
-
-@settings(max_examples=examples(60))
-@given(layouts(), st.data())
-def test_files_are_the_same_from_any_block_and_any_number_in_flight(
-    layout: ArrayLayout, data: st.DataObject
-) -> None:
-    values = values_of(layout)
-    whole = encode(layout, (0,) * values.ndim, values)
-    assert len(whole) == math.prod(layout.file_grid)
-    spans = []
-    for n, size in zip(layout.shape, layout.file_shape, strict=True):
-        at = data.draw(st.integers(0, max(0, -(-n // size) - 1))) * size
-        spans.append(slice(at, min(n, at + size * data.draw(st.integers(1, 2)))))
-    origin = [span.start for span in spans]
-    for ahead_bytes in (0, 1 << 30):
-        found = zarr_layout.encode_parts(
-            layout, origin, values[tuple(spans)], ahead_bytes=ahead_bytes
-        )
-        for name, parts in found:
-            assert b"".join(parts) == whole[name]
-
-
-@pytest.mark.jobs
-def test_many_tiny_chunks_take_no_more_memory_than_large_ones() -> None:
-    layout = ArrayLayout("x", "int8", (100_000,), (1,), (100_000,), codecs=())
-    tracemalloc.start()
-    try:
-        for _, parts in zarr_layout.encode_parts(layout, (0,), np.zeros(100_000, np.int8)):
-            assert sum(map(len, parts)) == 100_000 * 17 + 4
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert layout.index_bytes == 4_800_000
-    assert peak_bytes < layout.index_bytes + zarr_layout.AHEAD_BYTES
-
-
-def test_chunks_of_the_fill_value_are_stored() -> None:
-    layout = ArrayLayout("x", "int32", (4,), (2,), (4,))
-    (name, data), *_ = encode_each(layout, (0,), np.zeros(4, np.int32))
-    assert name == "x/c/0"
-    index = np.frombuffer(data[-36:-4], "<u8").reshape(2, 2)
-    assert (index[:, 1] > 0).all()
-    assert (index[:, 0] == [0, index[0, 1]]).all()
 
 
 def test_a_block_that_is_not_whole_files_is_refused() -> None:

@@ -597,24 +597,6 @@ def check_killed(tmp_path: Path, share: float) -> None:
     assert files_in(out) == files_in(tmp_path / "wanted")
 
 
-@pytest.mark.usefixtures("tiny")
-def test_what_is_finished_is_not_read_again(tmp_path: Path) -> None:
-    values = some_bits("int32", (8, 4))
-    make(tmp_path / "source", values, (2, 4))
-    chunk = tmp_path / "source" / "c" / "3" / "0"
-    good = chunk.read_bytes()
-    chunk.write_bytes(good[:-3])
-    asked: dict[str, Any] = {"chunks": 2, "shards": 0, "memory_bytes": 200, "progress": False}
-    with pytest.raises(ReadError, match=r"cells \[6:8, 0:4\].*c/3/0"):
-        zarr_to_zarr(tmp_path / "source", tmp_path / "out", **asked)
-    chunk.write_bytes(good)
-    # It is another source now: its parts may not be mixed with parts of the damaged one.
-    with pytest.raises(ConversionError, match="from other files"):
-        zarr_to_zarr(tmp_path / "source", tmp_path / "out", **asked)
-    zarr_to_zarr(tmp_path / "source", tmp_path / "out", **asked, overwrite=True)
-    assert np.array_equal(values_in(tmp_path / "out"), values)
-
-
 # --- elsewhere -----------------------------------------------------------------------------------
 
 

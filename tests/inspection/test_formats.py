@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 import tensorstore
 
-import windrow
 from windrow.cli.main import main
 from windrow.converters import check, tfrecord_to_array_record, write_records
 from windrow.formats import table as formats
 from windrow.inspection.facts import Inspection
 from windrow.sources import LaidOutSource, ZarrDataSource, signatures
-from windrow.sources.array_record import chunks
 from windrow.sources.detection import Contents, detect
 from windrow.sources.location import location_of
 from windrow.verification.targets import ScanTargets
@@ -122,23 +120,6 @@ def test_what_the_row_lacks_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
         assert capsys.readouterr().err == f"windrow {command}: {path} can only be inspected\n"
 
 
-@pytest.mark.usefixtures("toy")
-def test_messages_name_what_is_in_the_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a").write_bytes(b"nothing known")
-    assert main(["inspect", str(tmp_path / "a")]) == 1
-    assert "JSON Lines, Parquet and Toy)" in capsys.readouterr().err
-
-
-def test_a_removed_format_is_forgotten(tmp_path: Path) -> None:
-    formats.register(TOY)
-    formats.unregister("toy")
-    path = write_toy(tmp_path / "a.toy")
-    with pytest.raises(windrow.errors.SourceError, match="is of no format that Windrow reads"):
-        windrow.inspect(path)
-
-
 @pytest.mark.parametrize(
     ("name", "format"),
     [
@@ -162,20 +143,6 @@ def test_a_removed_format_is_forgotten(tmp_path: Path) -> None:
 def test_names(name: str, format: str | None) -> None:
     found = signatures.of_name(name)
     assert (None if found is None else found.name) == format
-
-
-def test_first_bytes() -> None:
-    heads = {
-        chunks.SIGNATURE: "array_record",
-        b"CDF\x01rest": "netcdf",
-        b"PAR1rest": "parquet",
-        b"\x89HDF\r\n\x1a\n": "netcdf",
-        b"": None,
-        b"twelve bytes": None,
-    }
-    for head, format in heads.items():
-        found = signatures.of_head(head)
-        assert (None if found is None else found.name) == format
 
 
 def test_check_knows_files_by_the_same_names(tmp_path: Path) -> None:

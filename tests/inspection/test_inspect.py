@@ -18,7 +18,6 @@ import zarr
 from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
-from tests.object_store import ObjectStore
 from tests.range_server import RangeServer, status
 from windrow.cli.main import main
 from windrow.converters import encode_example, write_records
@@ -30,7 +29,6 @@ from windrow.converters.job.manifest import (
     OutputFile,
     Skipped,
 )
-from windrow.core.text import in_units
 from windrow.errors import (
     ArgumentError,
     NotFoundError,
@@ -39,7 +37,6 @@ from windrow.errors import (
     WindrowError,
 )
 from windrow.inspection.content import content_of, picture_of
-from windrow.inspection.facts import Inspection
 
 ERA5 = Path(__file__).parents[2] / "examples" / "data" / "era5_uk_t2m_2019_03.zarr"
 EXAMPLES = [
@@ -142,18 +139,6 @@ def test_a_group_of_zarr_v2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     text = shown(tmp_path / "g", capsys)
     assert has_row(text, "deep/x", "10 x 4", "int16", "5 x 4")
     assert has_row(text, "title", "a group")
-
-
-def test_a_single_array_without_codecs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    zarr.create_array(
-        str(tmp_path / "a"), data=np.ones((6, 2), "f8"), chunks=(3, 2), compressors=None
-    )
-    found = windrow.inspect(tmp_path / "a")
-    assert (found.variant, found.records) == ("v3 array", 6)
-    assert (found.decoded_bytes, found.stored_bytes) == (96, 96)
-    assert has_row(
-        shown(tmp_path / "a", capsys), "(the array)", "6 x 2", "float64", "3 x 2", "none"
-    )
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (0,), (1, 3), ()], ids=str)
@@ -558,35 +543,6 @@ def test_a_store_that_refuses_what_is_not_there() -> None:
         assert windrow.inspect(server.url(f"{ERA5.name}/t2m")).records == 744
 
 
-def test_an_archive_of_zarr(tmp_path: Path) -> None:
-    shutil.make_archive(str(tmp_path / "a"), "zip", ERA5 / "t2m")
-    found = windrow.inspect(f"file://{tmp_path}/a.zip|zip:")
-    assert (found.variant, found.records) == ("v3 array", 744)
-
-
-@pytest.mark.jobs
-def test_a_store_of_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_array_record(tmp_path / "d" / "x.array_record", EXAMPLES)
-    with ObjectStore() as store:
-        for name, data in {**files_of(ERA5), **files_of(tmp_path / "d")}.items():
-            store.put(name, data)
-        options = store.storage_options
-        found = windrow.inspect(store.url(ERA5.name), storage_options=options)
-        sized = windrow.inspect(store.url(ERA5.name), storage_options=options, sizes=True)
-        assert (found.records, found.stored_bytes) == (744, None)
-        assert sized.stored_bytes == windrow.inspect(ERA5).stored_bytes
-        argv = [f"--storage-option={key}={json.dumps(value)}" for key, value in options.items()]
-        assert main(["inspect", store.url("d"), "--json", *argv]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["format"], told["records"]) == ("array_record", 20)
-        assert main(["inspect", store.url("none"), *argv]) == 2
-        captured = capsys.readouterr()
-        assert "there is nothing at" in captured.err
-        assert "secret-not-to-be-seen" not in captured.err + captured.out
-        store.put(f"d/{UNFINISHED}", b"{}")
-        assert main(["inspect", store.url("d"), *argv]) == 1
-
-
 def test_the_sizes_of_a_converted_store_come_from_its_manifest(tmp_path: Path) -> None:
     shutil.copytree(ERA5, tmp_path / "z")
     chunks = {str(p.relative_to(tmp_path / "z")): p for p in (tmp_path / "z").rglob("c/**/*")}
@@ -635,27 +591,3 @@ def test_what_records_are() -> None:
     assert content_of(b"\n\xff\xff\xff").kind == "bytes"
     assert content_of(b"\n a line").kind == "text"
     assert content_of(EXAMPLES[0]).kind == "example"
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 bytes"),
-        (999, "999 bytes"),
-        (1000, "1 KB"),
-        (999_499, "999 KB"),
-        (999_500, "1 MB"),
-        (1_234_567, "1.23 MB"),
-        (None, "-"),
-    ],
-)
-def test_sizes_for_people(count: int | None, text: str) -> None:
-    assert in_units(count) == text
-
-
-def test_an_inspection_is_plain(tmp_path: Path) -> None:
-    write_array_record(tmp_path / "x.array_record", EXAMPLES)
-    found = windrow.inspect(tmp_path / "x.array_record")
-    assert isinstance(found, Inspection)
-    assert pickle.loads(pickle.dumps(found)) == found
-    assert json.loads(json.dumps(found.to_json())) == found.to_json()

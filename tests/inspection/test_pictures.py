@@ -117,12 +117,6 @@ def test_a_png_has_the_records_asked_for(records: str, pictures: Path, tmp_path:
     assert list(colours_in(tmp_path / "s.png")) == [COLOURS[number] for number in wanted]
 
 
-def test_equal_grids_are_equal_files(pictures: Path, tmp_path: Path) -> None:
-    for name in ("a.png", "b.png"):
-        draw(pictures, tmp_path / name, "--records", "1,2")
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-
-
 # --- arrays
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import functools
 import itertools
 import json
@@ -42,7 +41,6 @@ from windrow.sources import (
     WindowDataSource,
     ZarrDataSource,
 )
-from windrow.verification import verify as verification
 
 AnyArray = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -808,13 +806,3 @@ def test_what_a_report_says() -> None:
 def test_wrong_arguments(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(ArgumentError, match=why):
         windrow.verify(**{"source": [1], **arguments})
-
-
-def test_the_example_of_the_docstring() -> None:
-    tried = doctest.testmod(verification)
-    assert (tried.attempted, tried.failed) == (3, 0)
-
-
-def test_progress_without_a_terminal_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    verify([1, 2, 3])
-    assert capsys.readouterr() == ("", "")

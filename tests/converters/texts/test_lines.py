@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,20 +109,6 @@ def test_a_few_bytes_of_zstd_do_not_fill_the_memory(
     monkeypatch.setattr(lines, "LONGEST_LINE_BYTES", 1 << 20)
     with pytest.raises(ReadError, match=r"a line has more than 1,048,576 bytes, so this is not"):
         list(read_lines(path))
-
-
-def test_one_huge_line_takes_a_time_that_grows_with_it_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", 1 << 16)
-    path = tmp_path / "a.jsonl"
-    line = b"x" * (1 << 23)
-    path.write_bytes(b"{}\n" + line + b"\n{}")
-    begin = time.perf_counter()
-    found = [one for part in read_lines(path) for one in part.records(0, len(part))]
-    assert found == [b"{}", line, b"{}"]
-    # Joined anew for each of the 128 blocks it would be 0.5 GB.
-    assert time.perf_counter() - begin < 5
 
 
 def test_a_file_that_lost_lines_since_it_was_counted(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -111,17 +110,6 @@ def test_another_tokenizer_of_the_same_path_is_refused(
     assert convert(max_bad_records=1, tokenizer=again).records == 140
     with pytest.raises(ConversionError, match=r"(?s)was written with other.*tokenizer: "):
         convert()
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_more_bad_records_may_be_allowed_on_the_way(name: str, there: Path, tmp_path: Path) -> None:
-    (there / "a.jsonl").write_text('{"text": "a"}\n{"text": 3}\n' + '{"text": "b"}\n' * 90)
-    convert: Any = functools.partial(getattr(converters, name), there, field="text", progress=False)
-    with pytest.raises(ReadError, match="record 1 at byte 14"):
-        convert(tmp_path / "out")
-    convert(tmp_path / "out", max_bad_records=1)
-    convert(tmp_path / "other", max_bad_records=1)
-    assert tree(tmp_path / "out") == tree(tmp_path / "other")
 
 
 def test_the_command(there: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

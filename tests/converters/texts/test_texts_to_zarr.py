@@ -174,32 +174,6 @@ def test_all_forms_and_any_division_give_the_same_bytes(
     assert all(other == first for other in others)
 
 
-def test_a_compressed_file_and_a_row_group_are_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(records_work, "_PIECE_BYTES", 1)
-    found = texts(30)
-    write_lines(tmp_path / "a.jsonl.gz", found)
-    write_lines(tmp_path / "b.jsonl", found)
-    write_table(tmp_path / "c.parquet", found)
-    items = {}
-    for name in ("a.jsonl.gz", "b.jsonl", "c.parquet"):
-        done: list[int] = []
-        monkeypatch.setattr(
-            records_work.RecordsWork,
-            "convert",
-            lambda self, folder, item, steps, done=done: (
-                done.append(item.row_range.rows) or self._convert(folder, item, steps)
-            ),
-        )
-        convert(tmp_path / name, tmp_path / f"{name}.out", field="text")
-        items[name] = sorted(done)
-        assert texts_in(tmp_path / f"{name}.out") == found
-    assert items["a.jsonl.gz"] == [30]
-    assert len(items["b.jsonl"]) > 5
-    assert items["c.parquet"] == [2, 7, 7, 7, 7]
-
-
 def test_several_files_keep_their_order(tokenizer: str, tmp_path: Path) -> None:
     found = texts(40)
     (tmp_path / "in").mkdir()

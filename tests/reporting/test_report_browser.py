@@ -12,7 +12,6 @@ import pytest
 
 import windrow
 from tests.browser import DESKTOP, PHONE, Browser, Look, Looked, pixels_of
-from tests.processes import LIMIT_S, until
 from tests.report_pages import HOSTILE, Told, chain_of_pictures, chain_of_tokens, measured
 from windrow import MapDataset
 
@@ -77,86 +76,6 @@ def test_a_page_is_drawn_whole_and_asks_for_nothing(name: str, size: str, look: 
     assert looked.told("[...document.images].every(i => i.alt)")
 
 
-@pytest.mark.parametrize("name", ["measured", "tokens"])
-def test_no_words_of_a_chart_lie_outside_it(name: str, look: Look) -> None:
-    for size in SIZES.values():
-        looked = look(name, size)
-        outside = looked.told(
-            """() => [...document.querySelectorAll(".chart")].flatMap(chart => {
-              const c = chart.getBoundingClientRect();
-              return [...chart.querySelectorAll("text")].filter(t => {
-                const b = t.getBoundingClientRect();
-                return b.width && (b.left < c.left - 1 || b.right > c.right + 1
-                  || b.top < c.top - 1 || b.bottom > c.bottom + 1);
-              }).map(t => chart.id + ": " + t.textContent);
-            })"""
-        )
-        assert outside == []
-
-
-# --- charts --------------------------------------------------------------------------------------
-
-
-def axis(looked: Looked, chart: str, name: str) -> list[float]:
-    found: list[float] = looked.told(
-        "([chart, name]) => document.getElementById(chart)._fullLayout[name].range", [chart, name]
-    )
-    return found
-
-
-def test_the_timeline_shows_reading_mapping_and_waiting(look: Look) -> None:
-    looked = look("measured")
-    lanes = looked.boxes("#timeline .scatterlayer .js-line")
-    assert len(lanes) == 3
-    assert [lane["y"] for lane in lanes] == sorted(lane["y"] for lane in lanes)
-    assert all(lane["width"] > 200 for lane in lanes)
-    # Reading takes 2 ms an element, mapping 1, and the loop waits 3 for every third block.
-    reading, mapping, waiting = filled(looked)
-    assert reading == pytest.approx(2 * mapping, rel=0.02)
-    assert waiting == pytest.approx(1.5 * reading, rel=0.02)
-    words = looked.texts("#timeline text")
-    assert {"reading", "mapping", "the loop waits", "batch given to the loop"} <= set(words)
-    assert axis(looked, "timeline", "xaxis")[1] >= 2 * BLOCKS
-    assert steps(looked) == [2 * BLOCKS] * 3
-
-
-def filled(looked: Looked) -> list[float]:
-    """Heights of the areas of the timeline."""
-    return [box["height"] for box in looked.boxes("#timeline .scatterlayer .js-fill")]
-
-
-def steps(looked: Looked) -> list[int]:
-    """The last element of each lane."""
-    found: list[int] = looked.told(
-        "document.getElementById('timeline').calcdata.map(lane => lane[lane.length - 1].x)"
-    )
-    return found
-
-
-def test_bars_are_as_long_as_what_they_tell(look: Look) -> None:
-    looked = look("measured")
-    names = looked.texts("#activities .ytick text")
-    lengths = dict(
-        zip(names, [b["width"] for b in looked.boxes("#activities .point path")], strict=True)
-    )
-    assert lengths["the loop's own work"] == pytest.approx(4 * waits(lengths), rel=0.02)
-    assert lengths["reading"] == pytest.approx(
-        2 * (lengths["map(brighter)"] + lengths["batch(8)"]), rel=0.02
-    )
-    predicted, found = (
-        [box["width"] for box in looked.boxes(f"#bytes .trace:nth-child({n}) .point path")]
-        for n in (1, 2)
-    )
-    assert predicted == pytest.approx(found, abs=1.0)
-    assert {"predicted", "measured", "stored", "decoded", "delivered"} <= set(
-        looked.texts("#bytes text")
-    )
-
-
-def waits(lengths: dict[str, float]) -> float:
-    return sum(size for name, size in lengths.items() if name.startswith("waits for"))
-
-
 # --- elements ------------------------------------------------------------------------------------
 
 
@@ -202,18 +121,6 @@ def test_print_is_on_white(pages: dict[str, Path], chromium: Browser) -> None:
         paper = looked.page.pdf(format="A4")
         assert paper.startswith(b"%PDF")
         assert looked.complaints == []
-
-
-def test_a_window_that_changes_redraws_the_charts(
-    pages: dict[str, Path], chromium: Browser
-) -> None:
-    with chromium.opened(pages["measured"], DESKTOP) as looked:
-        before = looked.boxes("#bytes .main-svg")[0]["width"]
-        looked.page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
-        # The page's policy forbids the driver to wait by itself.
-        assert until(lambda: looked.boxes("#bytes .main-svg")[0]["width"] < 400, LIMIT_S)
-        assert looked.boxes("#bytes .main-svg")[0]["width"] < before
-        assert looked.told("document.documentElement.scrollWidth") <= PHONE[0]
 
 
 def test_without_scripts_the_tables_are_there(pages: dict[str, Path], chromium: Browser) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +28,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     given: dict[str, Any] = {
         "measured": Told(pictures._node, measured(pictures, 30)),
         "long names": _long_names(),
-        "memory": Told((numbers := _numbers())._node, _waiting(measured(numbers, 30))),
+        "memory": Told((numbers := _numbers())._node, measured(numbers, 30)),
         "none": MapDataset.range(0),
-        "fields": MapDataset.source(ZarrDataSource(_fields(folder / "f.zarr"))).shuffle(seed=1),
         "zipped": MapDataset.zip([pictures.map(_same), MapDataset.range(75)]).map(_first),
         "unknown": pictures_in_floats(folder / "unknown"),
         "failing": MapDataset.range(3).map(_failing),
@@ -54,23 +51,6 @@ def _long_names() -> Any:
 
 def _numbers() -> Any:
     return MapDataset.source(np.zeros((480, 3), np.float32)).shuffle(seed=1).batch(8)
-
-
-def _waiting(stats: windrow.Stats) -> windrow.Stats:
-    """A loop that waits, for times with many digits."""
-    parts = {"reading": 0.0633, "map(brighter)": 0.0122, "planning": 0.0444, "other": 0.0}
-    return dataclasses.replace(
-        stats, passed_s=0.1137, waited_s=0.1, loop_s=0.0137, waited_for=parts, reading_s=0.0633,
-        mapping_s={"map(brighter)": 0.0122, "batch(8)": 0.00111}, blocked_s=0.0,
-    )  # fmt: skip
-
-
-def _fields(folder: Path) -> str:
-    """Windows of three fields each, in kelvin."""
-    values = 250 + np.arange(20 * 3 * 8 * 12, dtype=np.float32).reshape(20, 3, 8, 12) / 100
-    group = zarr.create_group(folder)
-    group.create_array("t", data=values, chunks=(5, 3, 8, 12)).attrs["units"] = "K"
-    return str(folder)
 
 
 def pictures_in_floats(folder: Path) -> Any:
@@ -113,37 +93,7 @@ def test_nothing_makes_a_page_wider_than_its_window(name: str, size: str, look: 
     assert looked.told("document.documentElement.scrollWidth") <= SIZES[size][0]
 
 
-def test_no_button_needs_a_network(look: Look) -> None:
-    looked = look("measured")
-    looked.page.hover("#bytes")
-    found = looked.told(
-        "[...document.querySelectorAll('#bytes .modebar-btn')].map(b => b.dataset.title)"
-    )
-    assert len(found) == 6
-    assert not [words for words in found if "hare" in words or "loud" in words]
-    for button in looked.page.query_selector_all("#bytes .modebar-btn:not([data-title*=ownload])"):
-        button.click()
-    assert looked.complaints == []
-    assert looked.requests == []
-
-
-def test_no_fact_stands_alone_on_a_wide_page(look: Look) -> None:
-    rows = {round(box["y"]) for box in look("measured").boxes(".facts div")}
-    assert len(rows) == 1
-
-
 # --- the plan ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_plan_scrolls_by_itself_where_it_is_wider_than_the_page(size: str, look: Look) -> None:
-    looked = look("branches", SIZES[size])
-    (plan,) = looked.boxes("#plan .wide")
-    assert plan["x"] + plan["width"] <= SIZES[size][0]
-    rows = looked.boxes(".plan tbody tr")
-    assert len(rows) == len(set(looked.texts(".plan tbody th"))) == 12
-    # No column is so narrow that its words are cut into letters.
-    assert all(box["width"] > 150 for box in looked.boxes(".plan td:nth-child(2)"))
 
 
 def test_bytes_that_no_spec_tells_are_those_that_were_seen(look: Look) -> None:
@@ -159,34 +109,6 @@ def test_bytes_that_were_measured_stand_for_unknown_ones(tmp_path: Path) -> None
 
 
 # --- charts --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_every_bar_of_time_has_its_words_and_the_longest_fills_the_chart(
-    size: str, look: Look
-) -> None:
-    looked = look("memory", SIZES[size])
-    names = looked.texts("#activities .ytick text")
-    words = looked.texts("#activities .bartext")
-    assert len(words) == len(names)
-    assert words[names.index("all is ready, no room for more")] == "0 s, 0%"
-    assert words[names.index("waits for reading")] == "63.3 ms, 56%"
-    (chart,) = looked.boxes("#activities")
-    for box in looked.boxes("#activities text"):
-        assert chart["x"] - 1 <= box["x"]
-        assert box["x"] + box["width"] <= chart["x"] + chart["width"] + 1
-    bars = [box["width"] for box in looked.boxes("#activities .point path")]
-    room = looked.told("document.getElementById('activities')._fullLayout._size.w")
-    assert max(bars) > 0.9 * room
-
-
-@pytest.mark.parametrize("chart", ["activities", "bytes"])
-def test_numbers_of_an_axis_are_level_and_apart_on_a_phone(chart: str, look: Look) -> None:
-    boxes = look("memory", PHONE).boxes(f"#{chart} .xtick text")
-    assert len(boxes) > 1
-    assert all(box["width"] > box["height"] or box["height"] < 20 for box in boxes)
-    for one, other in itertools.pairwise(boxes):
-        assert one["x"] + one["width"] < other["x"]
 
 
 def test_what_a_source_in_memory_does_not_do_is_no_row(look: Look) -> None:
@@ -212,12 +134,6 @@ def test_an_epoch_of_nothing_has_no_chart(look: Look) -> None:
 
 
 # --- elements ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_grid_of_pictures_is_as_wide_as_the_page_at_most(size: str, look: Look) -> None:
-    (box,) = look("fields", SIZES[size]).boxes("#elements img.grid")
-    assert 200 < box["width"] <= SIZES[size][0]
 
 
 def test_parts_of_elements_have_their_names(look: Look) -> None:

@@ -304,12 +304,3 @@ def test_an_input_that_lies_in_the_output_is_never_overwritten(
     convert("z", "z", "--to", "zarr", "--overwrite", "--chunks", "1", code=2)
     assert "lies in it; choose another folder" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in (there / "a").iterdir()} == before
-
-
-def test_netcdf_becomes_records(there: Path) -> None:
-    field = np.arange(24, dtype=np.float32).reshape(4, 6)
-    xarray.Dataset({"t": (("time", "x"), field)}).to_netcdf("era.nc", engine="h5netcdf")
-    convert("era.nc", "rows", "--to", "array_record")
-    convert("rows", "back", "--to", "zarr")
-    columns = ZarrDataSource(there / "back").read(np.arange(4))
-    np.testing.assert_array_equal(columns["t"] if isinstance(columns, dict) else columns, field)

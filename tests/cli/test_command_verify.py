@@ -73,14 +73,6 @@ def test_a_sound_folder_of_records(run: Run, records: Path) -> None:
     assert len(lines) == 3
 
 
-def test_every_array_of_a_group_is_read(run: Run, arrays: Path) -> None:
-    # 60 rows and a ragged column of 137 values, which no single source has.
-    code, found = report(run, arrays)
-    assert code == 0
-    assert found["chunks"] == RECORDS // 2 + 3 + 3
-    assert found["decoded_bytes"] == 4 * (RECORDS * 16 + RECORDS + 137)
-
-
 def test_rows_of_different_lengths_and_coordinates_are_counted_as_records(
     run: Run, tmp_path: Path
 ) -> None:

@@ -177,42 +177,6 @@ def test_wrong_lengths_and_cuts_are_never_skipped(tmp_path: Path) -> None:
         list(read_batches(path, skip_bad=True))
 
 
-@settings(max_examples=examples(30))
-@given(
-    sizes=st.lists(st.sampled_from([0, 1, 100, 70_000, 1 << 20, 3 << 20]), max_size=9),
-    bad=st.sets(st.integers(0, 8)),
-    suffix=st.sampled_from(["", ".gz"]),
-)
-def test_batches_give_every_good_record_once(sizes: list[int], bad: set[int], suffix: str) -> None:
-    """Across blocks too, with the places that errors and offsets state."""
-    records = [bytes([k]) * size for k, size in enumerate(sizes)]
-    starts = [0]
-    for record in records:
-        starts.append(starts[-1] + 16 + len(record))
-    wanted = [k for k in range(len(records)) if k not in bad]
-    with tempfile.TemporaryDirectory() as folder:
-        plain, path = os.path.join(folder, "p"), os.path.join(folder, f"a{suffix}")
-        write_records(plain, records)
-        whole = bytearray(Path(plain).read_bytes())
-        for k in bad & set(range(len(records))):
-            whole[starts[k + 1] - 1] ^= 1
-        Path(path).write_bytes(gzip.compress(bytes(whole), 1) if suffix else bytes(whole))
-        batches = list(read_batches(path, skip_bad=True))
-        assert [record for batch in batches for record in batch.records] == [
-            records[k] for k in wanted
-        ]
-        assert [error.offset for batch in batches for error in batch.bad] == [
-            starts[k] for k in sorted(bad) if k < len(records)
-        ]
-        number = 0
-        for batch in batches:
-            assert (batch.start_record, batch.start_byte) == (number, starts[number])
-            number += len(batch.records) + len(batch.bad)
-        reached = [batch.stored_bytes for batch in batches]
-        assert reached == sorted(reached)
-        assert not reached or reached[-1] == os.path.getsize(path)
-
-
 @settings(max_examples=examples(60))
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 7, 300]), min_size=1, max_size=12),

@@ -16,24 +16,6 @@ from windrow.core.text import (
 )
 
 
-@pytest.mark.parametrize(
-    ("size", "shown", "with_decimals"),
-    [
-        (0, "0 bytes", "0 bytes"),
-        (999, "999 bytes", "999 bytes"),
-        (1000, "1 KB", "1.0 KB"),
-        (1_234_567, "1.23 MB", "1.2 MB"),
-        (999_499, "999 KB", "999.5 KB"),
-        (999_500, "1 MB", "999.5 KB"),
-        (999_960, "1 MB", "1.0 MB"),
-        (5 * 10**18, "5e+03 PB", "5000.0 PB"),
-    ],
-)
-def test_sizes(size: int, shown: str, with_decimals: str) -> None:
-    assert in_units(size) == shown
-    assert in_units(size, decimals=1) == with_decimals
-
-
 def test_counts_and_ranges() -> None:
     assert [counted(n, "record") for n in (0, 1, 2000)] == [
         "0 records",

@@ -12,7 +12,6 @@ import pytest
 import tensorstore
 
 from windrow.cli.main import main
-from windrow.converters import check, tfrecord_to_array_record, write_records
 from windrow.formats import table as formats
 from windrow.inspection.facts import Inspection
 from windrow.sources import LaidOutSource, ZarrDataSource, signatures
@@ -97,19 +96,6 @@ def test_a_folder_is_known_by_a_file_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_options_that_the_row_does_not_take_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_toy(tmp_path / "a.toy")
-    for option, message in (
-        ("--array", "--array is for Zarr groups"),
-        ("--split", "--split is for"),
-    ):
-        assert main(["bench", str(path), option, "x"]) == 2
-        assert message in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("toy")
 def test_what_the_row_lacks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     formats.register(
         formats.Format("toy", TOY.signature, inspect=inspect_toy, instead="can only be inspected")
@@ -143,13 +129,3 @@ def test_what_the_row_lacks_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
 def test_names(name: str, format: str | None) -> None:
     found = signatures.of_name(name)
     assert (None if found is None else found.name) == format
-
-
-def test_check_knows_files_by_the_same_names(tmp_path: Path) -> None:
-    write_records(tmp_path / "a.tfrecord", [b"one", b"two"])
-    folder = tmp_path / "out"
-    tfrecord_to_array_record(tmp_path / "a.tfrecord", folder, progress=False)
-    beside = ("b.array_records", "b.tfrec-00000-of-00001", ".zattrs")
-    for name in (*beside, "README.md", "info"):
-        (folder / name).touch()
-    assert {file.name for file in check(folder, progress=False).bad} == {*beside}

@@ -543,6 +543,12 @@ def test_a_store_that_refuses_what_is_not_there() -> None:
         assert windrow.inspect(server.url(f"{ERA5.name}/t2m")).records == 744
 
 
+def test_an_archive_of_zarr(tmp_path: Path) -> None:
+    shutil.make_archive(str(tmp_path / "a"), "zip", ERA5 / "t2m")
+    found = windrow.inspect(f"file://{tmp_path}/a.zip|zip:")
+    assert (found.variant, found.records) == ("v3 array", 744)
+
+
 def test_the_sizes_of_a_converted_store_come_from_its_manifest(tmp_path: Path) -> None:
     shutil.copytree(ERA5, tmp_path / "z")
     chunks = {str(p.relative_to(tmp_path / "z")): p for p in (tmp_path / "z").rglob("c/**/*")}

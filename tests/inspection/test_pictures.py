@@ -120,15 +120,6 @@ def test_a_png_has_the_records_asked_for(records: str, pictures: Path, tmp_path:
 # --- arrays
 
 
-def test_a_weather_field_has_a_scale(tmp_path: Path) -> None:
-    found = shown(ERA5)
-    assert found.name == "t2m"
-    assert (len(found.values), found.numbers[0], found.numbers[-1]) == (16, 0, 743)
-    draw(ERA5, tmp_path / "s.png", "--records", "0,1")
-    image = np.asarray(Image.open(tmp_path / "s.png").convert("RGB"))
-    assert len(np.unique(image.reshape(-1, 3), axis=0)) > 200
-
-
 def test_nan_constant_and_diverse_fields_are_drawn() -> None:
     fields = np.linspace(-1, 1, 8 * 6 * 5).reshape(8, 6, 5).astype("f8")
     fields[0] = np.nan

@@ -37,7 +37,6 @@ from windrow.sources import (
     ArrayRecordDataSource,
     LaidOutSource,
     ListPart,
-    Needs,
     WindowDataSource,
     ZarrDataSource,
 )
@@ -669,44 +668,6 @@ def test_an_interrupt_waits_for_no_read() -> None:
     assert source.calls <= 2 * 8
 
 
-class Groups(ListPart):
-    """Groups of one record that say that they are large, and count how many are held."""
-
-    name = ""
-    chunk_count = 40
-    alone = False
-
-    def __init__(self, each_bytes: int) -> None:
-        self.each_bytes, self.held, self.most = each_bytes, 0, 0
-        self.read_of: list[int] = []
-        self.lock, self.full = threading.Lock(), threading.Event()
-
-    def needs(self, indices: IntArray) -> Needs:
-        return Needs(np.arange(len(indices)), indices)
-
-    def decoded_bytes(self, chunks: IntArray) -> IntArray:
-        return np.full(len(chunks), self.each_bytes)
-
-    stored_bytes = decoded_bytes
-
-    def places(self, indices: IntArray) -> IntArray:
-        return np.zeros_like(indices)
-
-    def read(self, indices: IntArray) -> Any:
-        return [b"x"] * len(indices)
-
-    def start(self, chunks: Sequence[int], pool: Executor) -> Future[list[list[Any]]]:
-        with self.lock:
-            self.held += len(chunks) * self.each_bytes
-            self.most = max(self.most, self.held)
-            self.read_of += chunks
-        done: Future[list[list[Any]]] = Future()
-        done.set_result([[b"x"] for _ in chunks])
-        with self.lock:
-            self.held -= len(chunks) * self.each_bytes
-        return done
-
-
 class OfGroups(LaidOutSource):
     def __init__(self, part: ListPart | ArrayPart, length: int) -> None:
         self.parts, self._length = [part], length
@@ -728,15 +689,6 @@ class OfGroups(LaidOutSource):
         return "groups"
 
     parts: Any = None
-
-
-@pytest.mark.parametrize("each_bytes", [1, 3 * 2**20, 50 * 2**20, 300 * 2**20])
-def test_memory_under_way_is_bounded(each_bytes: int) -> None:
-    part = Groups(each_bytes)
-    report = checked_report(OfGroups(part, 40), threads=16)
-    assert report.chunks == 40
-    assert sorted(part.read_of) == list(range(40))
-    assert part.most <= max(each_bytes, 256 * 2**20)
 
 
 class Rows:

@@ -324,6 +324,15 @@ def stopped_behind(
     )
 
 
+def spoilt(folder: Path) -> tuple[str, Path, bytes]:
+    """TFRecord files with a spoilt last one: what names them, that file, and its bytes before."""
+    inputs = BY_NAME["tfrecord_to_array_record"].give(folder)
+    last = max(folder.iterdir())
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-20] + b"#" + whole[-19:])
+    return inputs, last, whole
+
+
 # Programs that are killed.
 
 _HOOK = """

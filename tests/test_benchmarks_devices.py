@@ -1,4 +1,4 @@
-"""The benchmark of processes with devices: its data, and that what it counts is within the bounds."""
+"""The benchmark of processes with devices: what it counts is within the bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulation of thousands of hosts: what it counts in tiny runs, and its page."""
+"""The simulation of thousands of hosts: plans that do not grow with them, and its page."""
 
 from __future__ import annotations
 

@@ -1,36 +1,17 @@
-"""The example of a remote store: its server serves ranges, and it runs and finds what it says."""
+"""The example of a remote store: it runs, and finds what it says."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from examples import read_far_away as example
-
 pytestmark = pytest.mark.jobs
 
 ROOT = Path(__file__).resolve().parent.parent
-CONTENT = bytes(range(256)) * 4
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[example.Store]:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "file").write_bytes(CONTENT)
-    (tmp_path / "outside").write_bytes(b"secret")
-    with example.Store(folder, 0) as found:
-        thread = threading.Thread(target=found.serve_forever)
-        thread.start()
-        yield found
-        found.shutdown()
-        thread.join(10)
 
 
 def test_the_program(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_circles_are_found_in_functions_and_behind_strings(toy: Path) -> None:
 
 
 def test_no_room_exceeds_its_budget_and_budgets_fall_with_their_rooms() -> None:
-    lines = house.House.of(house.HERE).lines()
+    lines = house.here().lines()
     assert set(lines) == set(BUDGETS)
     assert {room: lines[room] for room in lines if lines[room] > BUDGETS[room]} == {}
     spare = {room: BUDGETS[room] for room in lines if lines[room] < BUDGETS[room] - MOST_SPARE}
@@ -86,14 +86,14 @@ def test_no_room_exceeds_its_budget_and_budgets_fall_with_their_rooms() -> None:
 
 
 def test_a_node_has_no_more_methods_than_it_had() -> None:
-    methods = house.House.of(house.HERE).methods_of_node()
+    methods = house.here().methods_of_node()
     assert {"label", "blocks", "count"} <= methods
     assert len(methods) == OTHER_BUDGETS["methods of Node"], "python -m tools.house --write"
 
 
 def test_the_measures_on_the_page_are_those_of_the_house() -> None:
     page = (house.HERE / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    assert house.table(house.House.of(house.HERE)) in page, "python -m tools.house --write"
+    assert house.table(house.here()) in page, "python -m tools.house --write"
 
 
 def test_a_page_and_budgets_are_written_anew(toy: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_page_and_budgets_are_written_anew(toy: Path) -> None:
 
 
 def test_few_modules_dispatch_on_nodes() -> None:
-    found = house.House.of(house.HERE)
+    found = house.here()
     nodes = found.node_classes()
     arms = {name: len(found.arms(module, nodes)) for name, module in found.modules.items()}
     modules = {name for name, count in arms.items() if count}

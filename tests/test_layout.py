@@ -31,7 +31,7 @@ def module_files() -> dict[str, Path]:
 
 
 MODULES = module_files()
-HOUSE = house.House.of(ROOT)
+HOUSE = house.here()
 
 
 def test_imports_are_by_the_full_name() -> None:

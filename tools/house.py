@@ -19,6 +19,7 @@ import argparse
 import ast
 import collections
 import dataclasses
+import functools
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -65,8 +66,15 @@ class House:
                 modules[name] = Module(name, room, text.count("\n"), ast.parse(text))
         return cls(modules)
 
+    @functools.cached_property
+    def _imports(self) -> dict[str, set[str]]:
+        return {name: self._imports_of(module) for name, module in self.modules.items()}
+
     def imports(self, module: Module) -> set[str]:
         """Modules of the package that `module` imports anywhere, in functions too, and by their names as strings."""
+        return self._imports[module.name]
+
+    def _imports_of(self, module: Module) -> set[str]:
         found: set[str] = set()
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Import):
@@ -81,7 +89,7 @@ class House:
 
     def in_circles(self) -> set[str]:
         """The modules on a circle of imports, and those between two circles."""
-        imports = {name: self.imports(module) for name, module in self.modules.items()}
+        imports = self._imports
         while True:
             needed = set().union(*imports.values())
             left = {
@@ -148,6 +156,12 @@ class House:
     def arms(self, module: Module, nodes: set[str]) -> list[int]:
         """Lines of a module that dispatch on a class of node."""
         return sorted(line for each in ast.walk(module.tree) for line in _arms(each, nodes))
+
+
+@functools.cache
+def here() -> House:
+    """The modules of this checkout, read once."""
+    return House.of(HERE)
 
 
 def _arms(node: ast.AST, nodes: set[str]) -> Iterator[int]:

@@ -14,8 +14,12 @@ import fsspec
 import pytest
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
-from tests.converted import CASES, COUNTS, RECORDS, Case, contents, make_inputs
+from tests.conversion_cases import BY_NAME, CASES, RECORDS, Case, reference, spoilt, tree
 from tests.object_store import ObjectStore
+from tests.texts import END, saved, texts, write_lines
+from tests.tfds_folders import write_folder
+from windrow import converters
+from windrow.converters import beam as transforms
 from windrow.converters import convert_tf_to_arrayrecord_disk_match_shards, tfrecord_to_array_record
 from windrow.converters.beam import TFRecordToArrayRecord
 from windrow.converters.job.locks import LEASE
@@ -25,12 +29,10 @@ from windrow.sources import ArrayRecordDataSource
 
 pytestmark = pytest.mark.jobs
 
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_inputs(tmp_path_factory.mktemp("beam") / "in")
+CASE = BY_NAME["tfrecord_to_array_record"]
+COUNTS = [len(records) for records in RECORDS]
+# By the names of the functions.
+TRANSFORMS = {name.lower(): getattr(transforms, name) for name in transforms.__all__}
 
 
 def run(transform: beam.PTransform[Any, Any], *, repeat: int = 0) -> list[Manifest]:
@@ -59,39 +61,37 @@ def keep(number: int, manifest: Manifest) -> None:
 # --- PTransforms ---------------------------------------------------------------------------------
 
 
-@cases
+@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("repeat", [0, 1])
 def test_a_transform_yields_the_manifest_and_gives_the_same_bytes(
-    case: Case, inputs: Path, tmp_path: Path, repeat: int
+    case: Case, tmp_path: Path, repeat: int
 ) -> None:
-    expected = case.run(inputs, tmp_path / "expected")
-    source = str(inputs / case.source)
-    found = run(case.transform(source, tmp_path / "out", **case.given(inputs)), repeat=repeat)
-    assert found == [expected] * (1 + repeat)
-    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+    transform = TRANSFORMS[case.name.replace("_", "")]
+    inputs, out = reference(case).inputs, tmp_path / "out"
+    found = run(transform(inputs, out, **case.settings), repeat=repeat)
+    assert found == [Manifest.read(out)] * (1 + repeat)
+    assert tree(out) == reference(case).whole
+
+
+def test_tokenizers_and_splits_travel(tmp_path: Path) -> None:
+    write_lines(tmp_path / "x.jsonl", texts(40))
+    settings = {"field": "text", "tokenizer": saved(tmp_path / "tokenizer.json"), "end_token": END}
+    converters.json_lines_to_zarr(tmp_path / "x.jsonl", tmp_path / "tokens", **settings)
+    run(transforms.JsonLinesToZarr(tmp_path / "x.jsonl", tmp_path / "tokens again", **settings))
+    assert tree(tmp_path / "tokens again") == tree(tmp_path / "tokens")
+    dataset = write_folder(tmp_path / "counts" / "1.0.0", {"train": [5, 0, 9], "test": [26]})
+    converters.tfds_to_zarr(dataset, tmp_path / "splits")
+    run(transforms.TFDSToZarr(dataset, tmp_path / "splits again"))
+    assert tree(tmp_path / "splits again") == tree(tmp_path / "splits")
 
 
 # --- leases --------------------------------------------------------------------------------------
 
 
-def spoilt(inputs: Path, tmp_path: Path) -> tuple[str, Path, bytes]:
-    """Copy the inputs and damage one; return the pattern, that file, and its bytes before."""
-    folder = tmp_path / "spoilt"
-    folder.mkdir()
-    for path in inputs.glob("x.tfrecord-*"):
-        (folder / path.name).write_bytes(path.read_bytes())
-    last = max(folder.iterdir())
-    whole = last.read_bytes()
-    last.write_bytes(whole[:-20] + b"#" + whole[-19:])
-    return str(folder / "x.tfrecord-*"), last, whole
-
-
-def test_a_failed_pipeline_leaves_its_lease_until_it_is_taken_over(
-    inputs: Path, tmp_path: Path
-) -> None:
-    source, last, whole = spoilt(inputs, tmp_path)
+def test_a_failed_pipeline_leaves_its_lease_until_it_is_taken_over(tmp_path: Path) -> None:
+    source, last, whole = spoilt(tmp_path / "spoilt")
     out = tmp_path / "out"
-    with pytest.raises(ReadError, match="record 25"):
+    with pytest.raises(ReadError, match="record 8"):
         run(TFRecordToArrayRecord(source, out))
     assert (out / LEASE).exists()
     assert (out / UNFINISHED).exists()
@@ -106,15 +106,15 @@ def test_a_failed_pipeline_leaves_its_lease_until_it_is_taken_over(
     kept = {path.name: path.stat().st_mtime_ns for path in out.glob("x.*")}
     assert 0 < len(kept) < len(COUNTS)
     (manifest,) = run(TFRecordToArrayRecord(source, out, take_over=True))
-    assert manifest.records == RECORDS
+    assert manifest.records == sum(COUNTS)
     assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept
     assert sorted(os.listdir(out)) == sorted(
         [MANIFEST_NAME, *(file.name for file in manifest.files)]
     )
 
 
-def test_finished_and_overwritten(inputs: Path, tmp_path: Path) -> None:
-    source, out = str(inputs / "x.tfrecord-*"), tmp_path / "out"
+def test_finished_and_overwritten(tmp_path: Path) -> None:
+    source, out = reference(CASE).inputs, tmp_path / "out"
     expected = tfrecord_to_array_record(source, out)
     before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
     assert run(TFRecordToArrayRecord(source, out)) == [expected]
@@ -124,13 +124,13 @@ def test_finished_and_overwritten(inputs: Path, tmp_path: Path) -> None:
         run(other())
     (manifest,) = run(other(overwrite=True), repeat=1)[:1]
     assert manifest.settings["writer_options"] == "group_size:2"
-    assert contents(out).keys() == before.keys()
+    assert tree(out).keys() == before.keys()
 
 
-def test_a_lease_in_an_object_store(inputs: Path, tmp_path: Path) -> None:
+def test_a_lease_in_an_object_store() -> None:
     with ObjectStore() as store:
         options = store.storage_options
-        for path in inputs.glob("x.tfrecord-*"):
+        for path in Path(reference(CASE).inputs).parent.iterdir():
             store.put(f"in/{path.name}", path.read_bytes())
         fs = fsspec.filesystem("s3", **options)
 
@@ -149,13 +149,12 @@ def test_a_lease_in_an_object_store(inputs: Path, tmp_path: Path) -> None:
         with pytest.raises(ConversionError, match="another run is writing it"):
             run(made())
         (manifest,) = run(made(take_over=True), repeat=1)[:1]
-        assert manifest.records == RECORDS
+        assert manifest.records == sum(COUNTS)
         fs.invalidate_cache()
         found = {
             name.partition("/out/")[2]: fs.cat_file(name) for name in fs.find(store.url("out"))
         }
-        tfrecord_to_array_record(str(inputs / "x.tfrecord-*"), tmp_path / "local")
-        local = contents(tmp_path / "local")
+        local = reference(CASE).whole
         assert found.keys() == local.keys()
         assert all(found[name] == local[name] for name in local if name != MANIFEST_NAME)
 
@@ -177,39 +176,39 @@ assert "tensorflow" not in sys.modules
 """
 
 
-def test_match_shards_as_the_guide_calls_it(inputs: Path, tmp_path: Path) -> None:
-    arguments = [str(inputs / "x.tfrecord-*"), str(tmp_path / "out" / "train")]
+def test_match_shards_as_the_guide_calls_it(tmp_path: Path) -> None:
+    arguments = [reference(CASE).inputs, str(tmp_path / "out" / "train")]
     done = subprocess.run(
         [sys.executable, "-c", GUIDE, *arguments], capture_output=True, text=True, timeout=600
     )
     assert (done.returncode, done.stdout) == (0, "DONE\n"), done.stderr
-    names = [f"train-{k:05}-of-00004.arrayrecord" for k in range(4)]
+    names = [f"train-{k:05}-of-00003.arrayrecord" for k in range(3)]
     assert sorted(os.listdir(tmp_path / "out")) == sorted([*names, MANIFEST_NAME])
     # Each has the records of one input, in order, as array_record itself writes them.
     expected = tfrecord_to_array_record(arguments[0], tmp_path / "expected")
     for name, file in zip(names, expected.files, strict=True):
         found = (tmp_path / "out" / name).read_bytes()
         assert found == (tmp_path / "expected" / file.name).read_bytes()
-    assert len(ArrayRecordDataSource(str(tmp_path / "out" / "*.arrayrecord"))) == RECORDS
+    assert len(ArrayRecordDataSource(str(tmp_path / "out" / "*.arrayrecord"))) == sum(COUNTS)
 
 
 @pytest.mark.parametrize("options", [None, [], {"direct_num_workers": 1}])
-def test_match_shards_goes_on_when_told_to(inputs: Path, tmp_path: Path, options: object) -> None:
-    source, last, whole = spoilt(inputs, tmp_path)
+def test_match_shards_goes_on_when_told_to(tmp_path: Path, options: object) -> None:
+    source, last, whole = spoilt(tmp_path / "spoilt")
     args = {"input": source, "output": str(tmp_path / "out" / "x")}
     pipeline = convert_tf_to_arrayrecord_disk_match_shards(args, options)
-    with pytest.raises(ReadError, match="record 25"):
+    with pytest.raises(ReadError, match="record 8"):
         pipeline.run().wait_until_finish()
     last.write_bytes(whole)
     pipeline = convert_tf_to_arrayrecord_disk_match_shards(args, options, take_over=True)
     assert pipeline.run().wait_until_finish() == "DONE"
     manifest = Manifest.read(tmp_path / "out")
     assert [file.name for file in manifest.files] == [
-        f"x-0000{k}-of-00004.arrayrecord" for k in range(4)
+        f"x-0000{k}-of-00003.arrayrecord" for k in range(3)
     ]
-    assert [file.records for file in manifest.files] == list(COUNTS)
+    assert [file.records for file in manifest.files] == COUNTS
     paths = [str(tmp_path / "out" / file.name) for file in manifest.files]
-    assert [len(ArrayRecordDataSource(path)) for path in paths] == list(COUNTS)
+    assert [len(ArrayRecordDataSource(path)) for path in paths] == COUNTS
 
 
 @pytest.mark.parametrize(

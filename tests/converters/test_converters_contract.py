@@ -22,6 +22,7 @@ from tests.conversion_cases import (
     contents,
     planned,
     reference,
+    spoilt,
     state,
     stopped,
     tree,
@@ -64,13 +65,6 @@ def test_a_manifest_of_all_that_is_there(case: Case, tmp_path: Path) -> None:
     assert state(case, out) == "finished"
     assert manifest.versions.keys() >= {"windrow", "numpy"}
     assert manifest.records == len(contents(case.opened(out)))
-
-
-@all_cases
-def test_equal_plans_give_equal_bytes(case: Case, tmp_path: Path) -> None:
-    inputs, out = reference(case).inputs, tmp_path / "out"
-    case.convert(inputs, out)
-    assert tree(out) == reference(case).whole
 
 
 @all_cases
@@ -216,10 +210,7 @@ def test_a_mended_input_is_done_again_alone(
 ) -> None:
     # One after the other: side by side, the error of the last may stop one before it.
     monkeypatch.setattr("windrow.converters.records.record_writing.AT_ONCE", 1)
-    inputs, out = case.give(tmp_path / "in"), tmp_path / "out"
-    last = tmp_path / "in" / "x.tfrecord-00002-of-00003"
-    whole = last.read_bytes()
-    last.write_bytes(whole[:-20] + b"#" + whole[-19:])
+    (inputs, last, whole), out = spoilt(tmp_path / "in"), tmp_path / "out"
     with pytest.raises(ReadError, match=r"00002-of-00003: record 8 at byte \d+"):
         case.convert(inputs, out)
     before = {path.name: path.stat().st_ino for path in out.glob("x.*")}

@@ -16,8 +16,8 @@ import pytest
 from dask import distributed
 
 import windrow
+from tests.conversion_cases import CASES, reference, tree
 from tests.conversions import conversion, stage, tell, told, wait_for, write_number
-from tests.converted import CASES, contents, make_inputs
 from tests.processes import until
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.job import carry_out
@@ -52,11 +52,6 @@ def dask(cluster: Any) -> dict[str, Any]:
     """The arguments that run a conversion on the cluster."""
     options = [f"--dask_client_address={cluster.scheduler_address}", PARTITIONS]
     return {"runner": "DaskRunner", "pipeline_options": options}
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_inputs(tmp_path_factory.mktemp("inputs") / "in")
 
 
 def workers(cluster: Any) -> list[int]:
@@ -124,7 +119,6 @@ def test_lengths_are_counted_on_the_cluster(tmp_path: Path, cluster: Any) -> Non
 
 @pytest.mark.soak
 def test_one_worker_is_killed_in_the_middle_of_a_conversion(
-    inputs: Path,
     tmp_path: Path,
     cluster: Any,
     dask: dict[str, Any],
@@ -132,14 +126,13 @@ def test_one_worker_is_killed_in_the_middle_of_a_conversion(
     seed: int,
 ) -> None:
     case = CASES[seed % len(CASES)]
-    case.run(inputs, tmp_path / "expected")
     victim = moments.choice(workers(cluster))
     events = moments.randrange(1, 12)
     killer = threading.Thread(target=kill_after, args=(tmp_path / "out", events, victim))
     killer.start()
-    case.run(inputs, tmp_path / "out", **dask)
+    case.convert(reference(case).inputs, tmp_path / "out", **dask)
     killer.join()
-    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+    assert tree(tmp_path / "out") == reference(case).whole
 
 
 def kill_after(folder: Path, files: int, process: int) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -90,19 +88,6 @@ def test_results_are_in_the_order_of_the_items_and_counts_are_exact(
     assert done == sorted(done)
 
 
-@both
-def test_a_stage_gets_the_results_of_the_one_before(folder: OutputFolder, processes: int) -> None:
-    first = stage([3, 1, 2], doubled)
-    second = ConversionStage(
-        "again", lambda folder, results: [value for value, _ in results], doubled
-    )
-    third = ConversionStage(
-        "sum", lambda folder, results: [sum(value for value, _ in results)], doubled
-    )
-    found = results_of(folder, first, second, third, processes=processes)
-    assert [value for value, _ in found] == [48]
-
-
 def test_workers_are_as_many_as_items_and_stay_for_all_stages(folder: OutputFolder) -> None:
     def together(folder: OutputFolder, item: int, report: Report) -> int:
         tell(folder, "begun", item)
@@ -135,59 +120,6 @@ def test_no_more_items_at_a_time_than_allowed(folder: OutputFolder) -> None:
 
 
 # --- what travels to worker processes ------------------------------------------------------------
-
-SCRIPT = """
-import sys
-from windrow.converters.job.executor import run_here
-from windrow.converters.job.folder import OutputFolder
-from windrow.converters.job.stages import Conversion, ConversionStage, Expected
-from windrow.converters.job.job import planned
-from windrow.converters.job.targets import LocalTarget
-
-print("main runs")
-
-class Item:
-    def __init__(self, number):
-        self.number = number
-
-class OwnError(Exception):
-    pass
-
-factor = 3
-
-def work(folder, item, report):
-    if item.number == 99:
-        raise OwnError("ninety-nine", item.number)
-    return Item(item.number * factor)
-
-def run(items):
-    found = []
-    stage = ConversionStage("own", lambda folder, results: [Item(i) for i in items], work)
-    conversion = Conversion("own", planned("own", (), {}), (stage,),
-        lambda folder, results: found.extend(results), Expected(None, 0, None, None), (), None)
-    run_here(conversion, OutputFolder(LocalTarget(sys.argv[1]), "key"), processes=2, show=False)
-    return found
-
-found = run(range(4))
-print([item.number for item in found], {type(item) is Item for item in found})
-try:
-    run([1, 99])
-except OwnError as error:
-    print("caught", error.args)
-"""
-
-
-@pytest.mark.parametrize("by", ["file", "stdin"])
-def test_functions_and_classes_of_main_travel_and_main_runs_once(tmp_path: Path, by: str) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-" if by == "stdin" else str(tmp_path / "script.py"), str(tmp_path)]
-    done = subprocess.run(command, input=SCRIPT, capture_output=True, text=True, timeout=600)
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [
-        "main runs",
-        "[0, 3, 6, 9] {True}",
-        "caught ('ninety-nine', 99)",
-    ]
 
 
 def test_what_cannot_be_sent_is_an_error_that_says_so(folder: OutputFolder) -> None:
@@ -290,9 +222,6 @@ def test_an_error_does_not_keep_the_results(folder: OutputFolder) -> None:
     gone = weakref.ref(caught.value)
     caught = None  # type: ignore[assignment]
     assert gone() is None  # no cycle keeps it
-
-
-# --- the worker's end of the socket ---------------------------------------------------------------
 
 
 # --- ends ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Ragged columns: values and offsets are as if all rows were written at once, for any blocks."""
+"""Ragged columns: values and offsets are as if all rows were written at once."""
 
 from __future__ import annotations
 

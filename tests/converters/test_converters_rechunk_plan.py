@@ -1,4 +1,4 @@
-"""The plan of a rechunking: every cell once, whole files, never more memory than given."""
+"""The plan of a rechunking: never more memory than given, and no long search for it."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
+from tests.conversion_cases import tree
 from tests.hypothesis_profiles import examples
 from windrow.converters import Manifest, array_record_to_array_record
 from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED
@@ -67,10 +68,6 @@ def shuffled(folder: Path, seed: int) -> list[bytes]:
     chain = windrow.MapDataset.source(ArrayRecordDataSource(str(folder))).shuffle(seed)
     found: list[bytes] = chain.read(np.arange(len(chain)))
     return found
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def counts_of(manifest: Manifest) -> list[int]:
@@ -333,6 +330,7 @@ array_record_to_array_record(
 """
 
 
+@pytest.mark.jobs
 @pytest.mark.soak
 def test_killed_in_the_middle_of_a_shuffle(tmp_path: Path, moments: random.Random) -> None:
     """The kill comes anywhere in the two passes; a rerun with other memory gives the same files."""

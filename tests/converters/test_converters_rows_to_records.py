@@ -15,6 +15,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conversion_cases import tree
 from windrow.converters import (
     Feature,
     Manifest,
@@ -103,10 +104,6 @@ def columns(folder: Path) -> dict[str, Any]:
     """What the records hold, as their manifest says."""
     features = Manifest.read(folder).settings["features"]
     return decode_examples(read(folder), features_from_json(features, where=""))
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 def metadata(folder: Path, name: str) -> dict[str, Any]:

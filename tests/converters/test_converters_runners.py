@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import signal
 import traceback
@@ -14,6 +13,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
+from tests.conversion_cases import BY_NAME, CASES, Case, reference, spoilt, tree
 from tests.conversions import (
     conversion,
     stage,
@@ -23,7 +23,6 @@ from tests.conversions import (
     write_manifest,
     write_number,
 )
-from tests.converted import CASES, RECORDS, Case, contents, make_inputs
 from tests.processes import Program
 from windrow.converters import tfrecord_to_array_record, tfrecord_to_zarr
 from windrow.converters.job.folder import FinishedPart, OutputFolder
@@ -37,46 +36,23 @@ pytestmark = pytest.mark.jobs
 
 HERE: list[str] = []  # of Beam's options: run in this process
 TWO_PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_inputs(tmp_path_factory.mktemp("runners") / "in")
-
-
-@pytest.fixture(scope="module")
-def expected(inputs: Path) -> Any:
-    """What a conversion writes on threads of this process."""
-
-    @functools.cache
-    def run(case_name: str) -> dict[str, bytes]:
-        (case,) = (case for case in CASES if case.name == case_name)
-        output = inputs.parent / case_name
-        case.run(inputs, output)
-        return contents(output)
-
-    return run
+CASE = BY_NAME["tfrecord_to_array_record"]
 
 
 # --- the same bytes ------------------------------------------------------------------------------
 
 
-@cases
-def test_worker_processes_give_the_same_bytes(
-    case: Case, inputs: Path, expected: Any, tmp_path: Path
-) -> None:
-    case.run(inputs, tmp_path / "out", processes=2)
-    assert contents(tmp_path / "out") == expected(case.name)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_worker_processes_give_the_same_bytes(case: Case, tmp_path: Path) -> None:
+    case.convert(reference(case).inputs, tmp_path / "out", processes=2)
+    assert tree(tmp_path / "out") == reference(case).whole
 
 
 @pytest.mark.soak
-def test_beam_on_two_processes_gives_the_same_bytes(
-    inputs: Path, expected: Any, tmp_path: Path, seed: int
-) -> None:
+def test_beam_on_two_processes_gives_the_same_bytes(tmp_path: Path, seed: int) -> None:
     case = CASES[seed % len(CASES)]  # each takes long: one of them in each round
-    case.run(inputs, tmp_path / "out", pipeline_options=TWO_PROCESSES)
-    assert contents(tmp_path / "out") == expected(case.name)
+    case.convert(reference(case).inputs, tmp_path / "out", pipeline_options=TWO_PROCESSES)
+    assert tree(tmp_path / "out") == reference(case).whole
 
 
 @pytest.mark.parametrize(
@@ -94,23 +70,21 @@ def test_beam_on_two_processes_gives_the_same_bytes(
     ],
     ids=["name", "flag", "portable", "tuple", "object", "objects"],
 )
-def test_runners_and_options_in_all_their_forms(
-    inputs: Path, expected: Any, tmp_path: Path, run: dict[str, Any]
-) -> None:
-    tfrecord_to_array_record(str(inputs / "x.tfrecord-*"), tmp_path / "out", **run)
-    assert contents(tmp_path / "out") == expected("tfrecord_to_array_record")
+def test_runners_and_options_in_all_their_forms(tmp_path: Path, run: dict[str, Any]) -> None:
+    CASE.convert(reference(CASE).inputs, tmp_path / "out", **run)
+    assert tree(tmp_path / "out") == reference(CASE).whole
 
 
-def test_functions_of_the_caller_travel(inputs: Path, tmp_path: Path) -> None:
+def test_functions_of_the_caller_travel(tmp_path: Path) -> None:
     files = 3
 
     def decode(record: bytes) -> dict[str, int]:
         return {"bytes": len(record) * files}
 
     for name, run in {"a": {}, "b": {"processes": 2}, "c": {"pipeline_options": HERE}}.items():
-        source = str(inputs / "x.tfrecord-*")
+        source = reference(CASE).inputs
         tfrecord_to_zarr(source, tmp_path / name, decode=decode, **run)  # type: ignore[arg-type]
-    assert contents(tmp_path / "a") == contents(tmp_path / "b") == contents(tmp_path / "c")
+    assert tree(tmp_path / "a") == tree(tmp_path / "b") == tree(tmp_path / "c")
 
 
 # --- stages --------------------------------------------------------------------------------------
@@ -150,21 +124,11 @@ def test_stages_in_one_line_each_with_the_results_of_the_one_before(tmp_path: Pa
 # --- errors --------------------------------------------------------------------------------------
 
 
-def damaged(inputs: Path, folder: Path) -> tuple[str, bytes]:
-    """A copy of the TFRecord files, one of them spoilt; their pattern, and what the file was."""
-    folder.mkdir()
-    for path in inputs.glob("x.tfrecord-*"):
-        (folder / path.name).write_bytes(path.read_bytes())
-    whole = (folder / "x.tfrecord-00002-of-00004").read_bytes()
-    (folder / "x.tfrecord-00002-of-00004").write_bytes(whole[:-20] + b"#" + whole[-19:])
-    return str(folder / "x.tfrecord-*"), whole
-
-
 @pytest.mark.parametrize("options", [HERE, TWO_PROCESSES], ids=["here", "processes"])
 def test_errors_are_those_of_the_default_run(
-    inputs: Path, tmp_path: Path, options: list[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, options: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    pattern, whole = damaged(inputs, tmp_path / "in")
+    pattern, last, whole = spoilt(tmp_path / "in")
     with pytest.raises(ReadError) as expected:
         tfrecord_to_array_record(pattern, tmp_path / "threads")
     with caplog.at_level(logging.WARNING), pytest.raises(ReadError, match="record 8") as caught:
@@ -175,9 +139,9 @@ def test_errors_are_those_of_the_default_run(
     assert "Traceback" not in caplog.text
     assert (tmp_path / "out" / UNFINISHED).exists()
     if options is HERE:  # and the rest is done by a rerun, here or there
-        (tmp_path / "in" / "x.tfrecord-00002-of-00004").write_bytes(whole)
-        manifest = tfrecord_to_array_record(pattern, tmp_path / "out", pipeline_options=HERE)
-        assert manifest.records == RECORDS
+        last.write_bytes(whole)
+        tfrecord_to_array_record(pattern, tmp_path / "out", pipeline_options=HERE)
+        assert len(CASE.opened(tmp_path / "out")) == 17
 
 
 def fail_once(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
@@ -209,11 +173,9 @@ def test_other_errors_come_as_they_are_and_a_rerun_goes_on(tmp_path: Path) -> No
         ({"pipeline_options": ["--direct_num_workers=x"]}, r"Beam cannot read them; it says why"),
     ],
 )
-def test_wrong_runners_and_options(
-    inputs: Path, tmp_path: Path, run: dict[str, Any], message: str
-) -> None:
+def test_wrong_runners_and_options(tmp_path: Path, run: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        tfrecord_to_array_record(str(inputs / "x.tfrecord-*"), tmp_path / "out", **run)
+        CASE.convert(reference(CASE).inputs, tmp_path / "out", **run)
 
 
 HELD = """

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pytest
 import zarr
 
+from tests.conversion_cases import tree
 from windrow.converters import (
     Manifest,
     decode_example,
@@ -100,14 +101,6 @@ def check_rows(found: Arrays, rows: list[int] | range = range(ROWS)) -> None:
     assert [row.tolist() for row in ragged_rows(found, "tokens")] == [
         tokens(row).tolist() for row in rows
     ]
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ def _converted(out: Path, show: str, *, terminal: bool) -> str:
     return text.decode()
 
 
+@pytest.mark.jobs
 def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     shown = _converted(tmp_path / "out", "yes", terminal=True)
     assert "convert: 100%|" in shown

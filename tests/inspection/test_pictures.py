@@ -354,14 +354,3 @@ def test_without_matplotlib_the_extra_is_named_before_anything_is_read(tmp_path:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "windrow-data[pictures]" in done.stderr
-
-
-def test_without_a_picture_matplotlib_is_not_imported() -> None:
-    program = (
-        "import sys; from windrow.cli.main import main;"
-        f"code = main(['inspect', {str(ERA5)!r}]); print('matplotlib' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S
-    )
-    assert done.stdout.splitlines()[-1] == "False"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import subprocess
@@ -13,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import windrow
 from tests.processes import LIMIT_S
@@ -30,10 +27,8 @@ from tests.report_pages import (
 )
 from windrow import IterDataset, MapDataset
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, PlanError
-from windrow.reporting.charts import Chart, activities_chart, in_time
+from windrow.reporting.charts import activities_chart
 from windrow.reporting.elements import sample_of
-from windrow.reporting.page import filled
-from windrow.reporting.values import Table, values_of
 
 pytestmark = pytest.mark.jobs
 
@@ -163,33 +158,6 @@ def test_names_of_functions_are_never_html_to_plotly(tmp_path: Path) -> None:
 
 def fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
-
-
-@given(words=st.text(max_size=40), more=st.text(max_size=40))
-def test_any_words_come_back_as_they_are(tmp_path_factory: Any, words: str, more: str) -> None:
-    values = plain_values() | {
-        "tables": [Table(words, ["", more], [[more, words]], [(words, 1)])],
-        "facts": [(words, more, words)],
-        "advice": [words],
-        "unknown": [more],
-        "bytes_chart": Chart("c", {"data": [{"name": words}], "layout": {}}, 90, more, words),
-    }
-    path = tmp_path_factory.mktemp("words") / "page.html"
-    path.write_text(filled(words, values), encoding="utf-8", errors="replace")
-    found = Page(path)
-    assert found.open == []
-    table = next(at for at, (tag, _) in enumerate(found.tags) if tag == "caption")
-    assert [tag for tag, _ in found.tags[table:]].count("td") == 2
-    if words.isprintable():
-        assert found.charts()["c"]["data"][0]["name"] == words
-        assert "".join(words.split()) in "".join("".join(found.words).split())
-
-
-@functools.cache
-def plain_values() -> dict[str, Any]:
-    """The values of a small page."""
-    dataset = MapDataset.range(3)
-    return values_of(dataset.explain(), None, dataset._node, None)
 
 
 # --- all kinds of chains -------------------------------------------------------------------------
@@ -396,15 +364,6 @@ def test_importing_windrow_imports_none_of_them() -> None:
 
 
 # --- small parts ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0, "0 s"), (2.5e-8, "25 ns"), (0.0004, "400 µs"), (0.0123, "12.3 ms"), (0.9999, "1 s"),
-     (59.94, "59.9 s"), (4000.4, "4,000 s")],
-)  # fmt: skip
-def test_times_are_told_in_units(seconds: float, words: str) -> None:
-    assert in_time(seconds) == words
 
 
 def test_the_plan_has_every_node_once_and_its_advice(tmp_path: Path) -> None:

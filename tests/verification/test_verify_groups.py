@@ -17,7 +17,6 @@ from tests.hypothesis_profiles import examples
 from windrow.core.native import native
 from windrow.errors import SourceError
 from windrow.sources import ArrayRecordDataSource
-from windrow.sources.array_record.core_reader import CoreReader
 
 if native() is None:
     pytest.skip("the native core is not built here", allow_module_level=True)
@@ -91,19 +90,3 @@ def test_each_byte_of_a_small_file_is_reported_alike(tmp_path: Path) -> None:
         refused.append(isinstance(by_core, str))
     assert not any(refused[: 108 - 64])
     assert refused[108 - 64]
-
-
-def test_groups_are_checked_by_the_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.array_record"
-    written(path, [bytes(300)] * 100, "group_size:10,zstd")
-    calls = []
-    check = CoreReader.check
-
-    def counted(reader: CoreReader, *given: Any) -> int:
-        calls.append(check(reader, *given))
-        return calls[-1]
-
-    monkeypatch.setattr(CoreReader, "check", counted)
-    monkeypatch.delattr(CoreReader, "start")
-    assert windrow.verify(ArrayRecordDataSource(path)).ok
-    assert sum(calls) == 30_000

@@ -121,7 +121,7 @@ TREES = st.recursive(
 # --- parcels -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(30))
 @given(value=TREES, room_bytes=st.sampled_from([None, 0, 700, 5_000, 1 << 20]))
 def test_what_is_opened_equals_what_was_sent(value: Any, room_bytes: int | None) -> None:
     memory = None if room_bytes is None else memory_of(room_bytes)

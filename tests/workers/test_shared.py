@@ -1,4 +1,4 @@
-"""Shared memory: it is one memory, it leaves nothing behind, and blocks of it never overlap."""
+"""Shared memory: it leaves nothing behind, and blocks of it never overlap."""
 
 from __future__ import annotations
 

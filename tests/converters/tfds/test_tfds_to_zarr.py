@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conversion_cases import tree
 from tests.hypothesis_profiles import examples
 from tests.kitchen import kitchen_folder
 from tests.tfds_folders import LABELS, example, tfrecord_of, write_folder
@@ -40,14 +41,6 @@ SPLITS = {"train": [23, 0, 18], "test": [9]}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("data") / "counts" / "1.0.0", SPLITS)
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 # All features, there and back.
@@ -220,7 +213,7 @@ def test_tfrecord_gives_what_array_record_gives(folder: Path, tmp_path: Path) ->
 def test_processes_write_the_same(folder: Path, tmp_path: Path) -> None:
     tfds_to_zarr(folder, tmp_path / "a", progress=False)
     tfds_to_zarr(folder, tmp_path / "b", progress=False, processes=2)
-    assert files_in(tmp_path / "a") == files_in(tmp_path / "b")
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
 
 
 class StopError(Exception):
@@ -245,16 +238,16 @@ def test_a_run_that_was_stopped_goes_on(folder: Path, tmp_path: Path, calls: int
         ZarrDataSource(tmp_path / "zarr" / "train")
     tfds_to_zarr(folder, tmp_path / "zarr", progress=False)
     tfds_to_zarr(folder, tmp_path / "whole", progress=False)
-    assert files_in(tmp_path / "zarr") == files_in(tmp_path / "whole")
+    assert tree(tmp_path / "zarr") == tree(tmp_path / "whole")
 
 
 def test_a_second_run_does_nothing_and_another_is_refused(folder: Path, tmp_path: Path) -> None:
     first = tfds_to_zarr(folder, tmp_path / "zarr", progress=False)
-    before = files_in(tmp_path / "zarr")
+    before = tree(tmp_path / "zarr")
     assert tfds_to_zarr(folder, tmp_path / "zarr", progress=False) == first
     with pytest.raises(ConversionError, match="splits"):
         tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], progress=False)
-    assert files_in(tmp_path / "zarr") == before
+    assert tree(tmp_path / "zarr") == before
     tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], overwrite=True, progress=False)
     assert not (tmp_path / "zarr" / "train").exists()
 

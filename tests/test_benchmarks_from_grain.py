@@ -14,6 +14,7 @@ from benchmarks.harness import Case, Place
 ALONE = [case for case in from_grain.CASES if "workers" not in case.name]
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("case", ALONE, ids=lambda case: case.name)
 def test_both_sides_give_the_same_batches(case: Case, tmp_path: Path) -> None:
     place = Place(tmp_path, small=True)

@@ -30,6 +30,7 @@ def planned(kind: hosts.Kind, count: int) -> float:
     return min(found)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("kind", hosts.KINDS)
 def test_the_plan_of_a_step_does_not_grow_with_the_hosts(kind: hosts.Kind) -> None:
     assert planned(kind, 4_096) <= 1.2 * planned(kind, 16)

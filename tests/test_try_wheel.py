@@ -44,6 +44,7 @@ def test_no_rust_is_found_where_the_sdist_is_tried(program: str, tmp_path: Path)
     assert not {"CARGO_HOME", "RUSTUP_HOME"} & set(found)
 
 
+@pytest.mark.jobs
 def test_the_trial_counts_the_warnings_about_the_core(tmp_path: Path) -> None:
     # Python imports this first, and then never imports the core.
     hidden = tmp_path / "sitecustomize.py"

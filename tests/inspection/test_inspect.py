@@ -18,6 +18,7 @@ import zarr
 from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
+from tests.object_store import ObjectStore
 from tests.range_server import RangeServer, status
 from windrow.cli.main import main
 from windrow.converters import encode_example, write_records
@@ -547,6 +548,29 @@ def test_an_archive_of_zarr(tmp_path: Path) -> None:
     shutil.make_archive(str(tmp_path / "a"), "zip", ERA5 / "t2m")
     found = windrow.inspect(f"file://{tmp_path}/a.zip|zip:")
     assert (found.variant, found.records) == ("v3 array", 744)
+
+
+@pytest.mark.jobs
+def test_a_store_of_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_array_record(tmp_path / "d" / "x.array_record", EXAMPLES)
+    with ObjectStore() as store:
+        for name, data in {**files_of(ERA5), **files_of(tmp_path / "d")}.items():
+            store.put(name, data)
+        options = store.storage_options
+        found = windrow.inspect(store.url(ERA5.name), storage_options=options)
+        sized = windrow.inspect(store.url(ERA5.name), storage_options=options, sizes=True)
+        assert (found.records, found.stored_bytes) == (744, None)
+        assert sized.stored_bytes == windrow.inspect(ERA5).stored_bytes
+        argv = [f"--storage-option={key}={json.dumps(value)}" for key, value in options.items()]
+        assert main(["inspect", store.url("d"), "--json", *argv]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["format"], told["records"]) == ("array_record", 20)
+        assert main(["inspect", store.url("none"), *argv]) == 2
+        captured = capsys.readouterr()
+        assert "there is nothing at" in captured.err
+        assert "secret-not-to-be-seen" not in captured.err + captured.out
+        store.put(f"d/{UNFINISHED}", b"{}")
+        assert main(["inspect", store.url("d"), *argv]) == 1
 
 
 def test_the_sizes_of_a_converted_store_come_from_its_manifest(tmp_path: Path) -> None:

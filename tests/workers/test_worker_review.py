@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -180,3 +182,21 @@ def test_an_answer_too_large_for_this_process_is_an_error_of_its_own_request() -
             "3",
         ],
     ), errors
+
+
+def test_a_group_that_ends_its_workers_names_its_records() -> None:
+    def batch(elements: Sequence[int]) -> int:
+        if 9 in elements:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sum(elements)
+
+    source = M.source(list(range(100, 120))).map(lambda n: n - 100)
+    stream = source[::-1].to_iter_dataset().batch(4, batch_fn=batch).mp_prefetch(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(WorkerError, match="3 workers ended over the same work") as caught:
+            list(stream)
+    assert caught.value.__notes__ == [
+        "windrow: raised for 4 elements, the first is element 8, made of records"
+        " 11, 10, 9, 8 of SequenceDataSource(list of 20 records)"
+    ]

@@ -81,7 +81,7 @@ def test_plain_files_are_those_of_the_package_bit_for_bit(
     assert found == written(folder / "package", records, options)
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(24))
 @given(
     RECORDS,
     st.integers(1, 9),

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.jobs
 CASE = BY_NAME["tfrecord_to_array_record"]
 COUNTS = [len(records) for records in RECORDS]
 # By the names of the functions.
-TRANSFORMS = {name.lower(): getattr(transforms, name) for name in transforms.__all__}
+TRANSFORMS = {name.lower(): kind for name, kind in vars(transforms).items()}
 
 
 def run(transform: beam.PTransform[Any, Any], *, repeat: int = 0) -> list[Manifest]:
@@ -75,7 +75,8 @@ def test_a_transform_yields_the_manifest_and_gives_the_same_bytes(
 
 def test_tokenizers_and_splits_travel(tmp_path: Path) -> None:
     write_lines(tmp_path / "x.jsonl", texts(40))
-    settings = {"field": "text", "tokenizer": saved(tmp_path / "tokenizer.json"), "end_token": END}
+    tokenizer = saved(tmp_path / "tokenizer.json")
+    settings: dict[str, Any] = {"field": "text", "tokenizer": tokenizer, "end_token": END}
     converters.json_lines_to_zarr(tmp_path / "x.jsonl", tmp_path / "tokens", **settings)
     run(transforms.JsonLinesToZarr(tmp_path / "x.jsonl", tmp_path / "tokens again", **settings))
     assert tree(tmp_path / "tokens again") == tree(tmp_path / "tokens")

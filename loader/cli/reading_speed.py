@@ -154,9 +154,7 @@ def reading_speed(
     for order in orders:
         say(f"reading {len(source):,} records {_ORDER_NAMES[order]}, for up to {seconds:g} s")
         dataset = _with_order(MapDataset.source(source), order, seed, block_records).batch(size)
-        found.append(
-            _measure(dataset, order, source, size=size, seconds=seconds, batches=batches)
-        )
+        found.append(_measure(dataset, order, source, size=size, seconds=seconds, batches=batches))
     decoding = None
     if len(source) and not getattr(source, "is_remote_source", False):
         say(f"decoding alone, for up to {seconds:g} s")

@@ -109,7 +109,7 @@ def _of_converted(place: Location, manifest: Manifest, sizes: bool | None) -> In
                 f" arrays and no records; copy the folder again"
             )
         return Inspection(place.shown, manifest.format, "folder, empty", 0, 0, 0)
-    listed = {file.name: file.size_bytes for file in manifest.files}
+    listed = [(file.name, file.size_bytes) for file in manifest.files]
     held = sizes_by_array([found.name for found in arrays_of(tree)], listed)
     found_arrays = inspect_arrays(place, tree, {} if sizes is False else held)
     # The manifest has the number of records, even if ragged columns have other lengths.

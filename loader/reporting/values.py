@@ -14,7 +14,7 @@ from typing import Any, Final
 from windrow.core.text import ABSENT, counted, in_units, listing, shortened
 from windrow.explain.explanation import Explanation, in_bytes, number_of, spec_text
 from windrow.reporting import charts
-from windrow.reporting.elements import ElementSample
+from windrow.reporting.elements import ElementSample, is_batched
 from windrow.stats.costs import SourceCosts, column_text, known
 from windrow.stats.stats import Stats
 from windrow.transforms.nodes import Node
@@ -68,12 +68,12 @@ def values_of(
         node: The chain.
         sample: Its first elements; None if none were asked for.
     """
-    what = _what(node)
+    what = "batch" if is_batched(node) else "element"
     quality = explanation.quality
     said = "" if stats is None else stats.sentence
     return {
         "sources": _source_names(explanation),
-        "facts": list(_facts(explanation, stats, sample, what)),
+        "facts": list(_facts(explanation, stats, what)),
         "sentence": f"{said[:1].upper()}{said[1:]}." if said else "",
         "advice": list(map(str, explanation.advice)),
         "nodes": _nodes(explanation),
@@ -90,13 +90,6 @@ def values_of(
     }
 
 
-def _what(node: Node) -> str:
-    """Return the word for an element of the chain: batch or element."""
-    while len(node.parents) == 1 and node.group_size is None:
-        node = node.parent
-    return "element" if node.group_size is None else "batch"
-
-
 def _source_names(explanation: Explanation) -> str:
     names = [shortened(costs.source, 140) for costs in explanation.epoch]
     if not names:
@@ -105,15 +98,13 @@ def _source_names(explanation: Explanation) -> str:
 
 
 def _facts(
-    explanation: Explanation, stats: Stats | None, sample: ElementSample | None, what: str
+    explanation: Explanation, stats: Stats | None, what: str
 ) -> Iterator[tuple[str, str, str]]:
     """Yield prominent numbers: a name, a value and a remark."""
     endless = "for ever" if explanation.is_endless else ""
     yield f"{charts.MANY[what]} per epoch", number_of(explanation.batches), endless
     if explanation.batch_bytes is None and stats is not None:
         yield f"bytes per {what}", in_units(stats.delivered_bytes // stats.elements), "measured"
-    elif explanation.batch_bytes is None and sample is not None and sample.size_bytes is not None:
-        yield f"bytes per {what}", in_units(sample.size_bytes), "judged by the first"
     else:
         yield f"bytes per {what}", in_bytes(explanation.batch_bytes), ""
     ratios = [c.decoded_per_delivered for c in explanation.epoch if known(c.decoded_bytes).high]

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import windrow
 from windrow import experimental, python, samplers, sharding, sources, transforms
-from windrow.grain_api import data_loader, index_shuffle, options, records
+from windrow.grain_api import data_loader, index_shuffle, options
+from windrow.grain_api import samplers as sampling
 from windrow.grain_api import sharding as shards
 from windrow.transforms.nodes import default_seed, options_of
 from windrow.transforms.options import DatasetOptions, ExecutionTrackingMode
@@ -143,7 +144,10 @@ _NAMES: Final[dict[str, dict[str, Any]]] = {
         "MultiprocessingOptions": python.MultiprocessingOptions,
         "ReadOptions": python.ReadOptions,
     },
-    f"{_PYTHON}record": {"Record": records.Record, "RecordMetadata": records.RecordMetadata},
+    f"{_PYTHON}record": {
+        "Record": sampling.Record,
+        "RecordMetadata": sampling.RecordMetadata,
+    },
     f"{_PYTHON}samplers": {
         name: getattr(samplers, name) for name in ("IndexSampler", "Sampler", "SequentialSampler")
     },

@@ -220,7 +220,7 @@ CHAINS: dict[str, tuple[Callable[[], Any], str]] = {
     "mixed streams": (lambda: _mixed(), "element 0, row 2"),
     "zipped": (lambda: MapDataset.zip([MapDataset.range(6), chain_of_tokens()[:6]]), "element 5"),
     "lines": (lambda: MapDataset.source(np.random.default_rng(0).random((5, 60))), "60 float64"),
-    "ragged": (lambda: MapDataset.source([np.zeros(3), np.zeros((0,)), np.ones((2, 2))]), "element 2"),
+    "ragged": (lambda: MapDataset.source([np.zeros(3), np.zeros((0,)), np.ones((2, 2))]), "3 float64, 24 bytes"),
     "selected": (lambda: _selected(), "element 2"),
     "times": (lambda: MapDataset.source({"at": TIMES, "x": np.zeros((3, 9))}), "2020-01-03"),
     "many": (lambda: _many(), "And 24 more sources."),

@@ -34,7 +34,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "none": MapDataset.range(0),
         "fields": MapDataset.source(ZarrDataSource(_fields(folder / "f.zarr"))).shuffle(seed=1),
         "zipped": MapDataset.zip([pictures.map(_same), MapDataset.range(75)]).map(_first),
-        "unknown": pictures_in_floats(folder / "unknown"),
         "failing": MapDataset.range(3).map(_failing),
         "branches": _branches(folder / "a folder of some depth" / "of_stores", 5),
     }
@@ -71,16 +70,6 @@ def _fields(folder: Path) -> str:
     group = zarr.create_group(folder)
     group.create_array("t", data=values, chunks=(5, 3, 8, 12)).attrs["units"] = "K"
     return str(folder)
-
-
-def pictures_in_floats(folder: Path) -> Any:
-    """300 of the pictures, through a function without a spec."""
-    source = ZarrDataSource(pictures_at(folder))
-    return MapDataset.source(source)[:300].map(_in_floats).batch(8)
-
-
-def _in_floats(element: Any) -> Any:
-    return {**element, "image": element["image"] / np.float32(255)}
 
 
 def _same(element: Any) -> Any:
@@ -144,11 +133,6 @@ def test_a_plan_scrolls_by_itself_where_it_is_wider_than_the_page(size: str, loo
     assert len(rows) == len(set(looked.texts(".plan tbody th"))) == 12
     # No column is so narrow that its words are cut into letters.
     assert all(box["width"] > 150 for box in looked.boxes(".plan td:nth-child(2)"))
-
-
-def test_bytes_that_no_spec_tells_are_those_that_were_seen(look: Look) -> None:
-    # Pictures as float32 of 144 numbers, and 8 bytes of a label, in batches of 8.
-    assert "4.67 KBjudged by the first" in look("unknown").texts(".facts dd")
 
 
 def test_bytes_that_were_measured_stand_for_unknown_ones(tmp_path: Path) -> None:

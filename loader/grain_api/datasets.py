@@ -17,7 +17,9 @@ from windrow.errors import ArgumentError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
 from windrow.map_dataset import MapDataset
+from windrow.transforms import nodes
 from windrow.transforms.arguments import at_least
+from windrow.transforms.options import DatasetOptions
 
 T = TypeVar("T")
 
@@ -364,6 +366,35 @@ def multithread_prefetch(
     at_least(0, num_threads, "multithread_prefetch: num_threads")
     at_least(0, buffer_size, "multithread_prefetch: buffer_size")
     return _stream(ds, "multithread_prefetch")
+
+
+# --- options of whole streams --------------------------------------------------------------------
+
+
+class WithOptionsIterDataset(IterDataset[T]):
+    """The stream `parent` with options, which hold for all of it.
+
+    Where several of them give an option, the last one in the chain counts.
+
+    Example:
+        >>> import windrow
+        >>> from windrow.experimental import DatasetOptions, WithOptionsIterDataset
+        >>> stream = windrow.MapDataset.range(5000).to_iter_dataset().filter(lambda n: n < 10)
+        >>> strict = DatasetOptions(filter_raise_threshold_ratio=0.99)
+        >>> list(WithOptionsIterDataset(stream, strict))
+        Traceback (most recent call last):
+        ...
+        windrow.errors.ElementError: filter(<lambda>) left out ...
+    """
+
+    def __init__(self, parent: IterDataset[T], options: DatasetOptions) -> None:
+        stream = _stream(parent, "WithOptionsIterDataset")
+        if not isinstance(options, DatasetOptions):
+            raise ArgumentError(
+                "WithOptionsIterDataset: needs a windrow.experimental.DatasetOptions, got"
+                f" {options!r}"
+            )
+        super().__init__(nodes.OptionsNode((stream._node,), options))
 
 
 # --- checks --------------------------------------------------------------------------------------

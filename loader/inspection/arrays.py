@@ -51,7 +51,8 @@ def inspect_contents(contents: Contents, sizes: bool | None) -> Inspection:
         SourceError: If files lie in a local array, and no chunk where its metadata say.
         WindrowError: As `find_arrays` raises it.
     """
-    tree = find_arrays(contents.location)
+    folders = [name.rstrip("/") for name in contents.names or () if name.endswith("/")]
+    tree = find_arrays(contents.location, folders)
     return inspect_arrays(contents.location, tree, stored_sizes(contents.location, tree, sizes))
 
 

@@ -22,7 +22,7 @@ from windrow.errors import ArgumentError, ElementError, PlanError, RecordIndexEr
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
 from windrow.sources.base import ArraySpec
-from windrow.transforms import columns, specs
+from windrow.transforms import columns, orders, specs
 from windrow.transforms.arguments import at_least, checked_seed
 from windrow.transforms.nodes import chains_of
 from windrow.transforms.options import MultiprocessingOptions, ReadOptions
@@ -244,11 +244,6 @@ def assert_equal_output_after_checkpoint(ds: Any) -> None:
         np.testing.assert_equal(list(again), elements[step:], f"restored at step {step}")
 
 
-# --- the order of a shuffle, with any number of rounds ----------------------------------------------
-
-_WORD: Final = 2**32
-
-
 def index_shuffle(index: int, max_index: int, seed: int, rounds: int = 4) -> int:
     """The place of `index` in a random order of the integers from 0 up to `max_index`.
 
@@ -277,54 +272,8 @@ def index_shuffle(index: int, max_index: int, seed: int, rounds: int = 4) -> int
     length = at_least(0, max_index, "index_shuffle: max_index") + 1
     if not 0 <= at_least(0, index, "index_shuffle: index") < length:
         raise PlanError(f"index_shuffle: index {index} is outside [0, {max_index}]")
-    keys = _keys(checked_seed(seed, "index_shuffle", _WORD), rounds)
-    if length == 1:
-        return 0
-    width = max(8, ((length - 1).bit_length() + 1) // 2)
-    mask = (1 << width) - 1
-    while True:  # along the cycle until it is back inside
-        left, right = index >> width, index & mask
-        for even, odd in zip(keys[::2], keys[1::2], strict=True):
-            left ^= _mixed(right, width, mask) ^ even & mask
-            right ^= _mixed(left, width, mask) ^ odd & mask
-        index = left << width | right
-        if index < length:
-            return index
-
-
-def _mixed(half: int, width: int, mask: int) -> int:
-    twice = half | half << width
-    return (twice >> width - 1 & twice >> width - 8 ^ twice >> width - 2) & mask
-
-
-@functools.lru_cache(maxsize=16)
-def _keys(seed: int, count: int) -> tuple[int, ...]:
-    """The first words of C++'s `std::seed_seq{seed}` ([rand.util.seedseq])."""
-    words = [0x8B8B8B8B] * count
-    lag = next(
-        lag
-        for lag, least in ((11, 623), (7, 68), (5, 39), (3, 7), ((count - 1) // 2, 0))
-        if count >= least
-    )
-    before = (count - lag) // 2
-    after = before + lag
-    for k in range(count):
-        here, near, far = k, (k + before) % count, (k + after) % count
-        mixed = words[here] ^ words[near] ^ words[k - 1]
-        mixed = 1664525 * (mixed ^ mixed >> 27) % _WORD
-        added = (mixed + (1 if k == 0 else k + (seed if k == 1 else 0))) % _WORD
-        words[near] = (words[near] + mixed) % _WORD
-        words[far] = (words[far] + added) % _WORD
-        words[here] = added
-    for k in range(count):
-        here, near, far = k, (k + before) % count, (k + after) % count
-        mixed = (words[here] + words[near] + words[k - 1]) % _WORD
-        mixed = 1566083941 * (mixed ^ mixed >> 27) % _WORD
-        added = (mixed - k) % _WORD
-        words[near] ^= mixed
-        words[far] ^= added
-        words[here] = added
-    return tuple(words)
+    network = orders.network_of(length, checked_seed(seed, "index_shuffle", 2**32), rounds)
+    return 0 if length == 1 else network.walk(index, length)
 
 
 # --- settings that follow from the size of elements --------------------------------------------------

@@ -13,7 +13,7 @@ import zarr
 
 import windrow
 from tests.browser import DESKTOP, PHONE, Look
-from tests.report_pages import Page, Told, chain_of_pictures, measured, pictures_at
+from tests.report_pages import Page, Told, chain_of_pictures, measured
 from windrow import MapDataset
 from windrow.sources import ZarrDataSource
 

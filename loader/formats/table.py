@@ -35,7 +35,7 @@ from windrow.sources.zarr.source import ZarrDataSource
 from windrow.verification.targets import (
     ScanTargets,
     scan_array_record,
-    scan_arrays,
+    scan_arrays_at,
     scan_tfds,
     scan_tfrecord,
 )
@@ -189,7 +189,7 @@ for _row in (
         inspect=inspect_arrays,
         open=ZarrDataSource,
         takes=frozenset({"names"}),
-        scan=scan_arrays,
+        scan=lambda contents: scan_arrays_at(contents.location),
     ),
     Format(
         TFDS,

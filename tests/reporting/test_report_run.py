@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -59,79 +58,6 @@ def run(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator
     path = windrow.report(iterator, folder / "page.html")
     with chromium.opened(path) as page:
         yield Run(stream.explain(), iterator.stats(), page)
-
-
-# --- the timeline --------------------------------------------------------------------------------
-
-LANES = {"reading": "reading_s", "mapping": "mapping_s", "the loop waits": "waited_s"}
-
-
-def test_the_timeline_that_is_drawn_is_the_one_of_the_run(run: Run) -> None:
-    blocks = run.stats.timeline
-    assert len(blocks) >= 20
-    ends = np.cumsum([block.elements for block in blocks])
-    assert ends[-1] == run.stats.elements == RECORDS // BATCH
-    middles = ends - np.array([block.elements for block in blocks]) / 2
-    heights_px = []
-    for number, name in enumerate(LANES.values()):
-        lane = drawn_lane(run.page, number)
-        expected = np.array([1e3 * getattr(block, name) / block.elements for block in blocks])
-        assert expected.max() > 0, name
-        # A step for each block, however small it is compared with the others.
-        assert lane.values_ms[:-1] == pytest.approx(expected), name
-        # Beyond the scale a line is drawn up to any height: the plot cuts it off.
-        expected = np.minimum(expected, lane.limit)
-        seen = np.minimum(lane.values_at(middles), lane.limit)
-        # To a pixel and a half.
-        assert np.abs(seen - expected).max() <= 1.5 * lane.per_pixel, name
-        heights_px.append(expected.max() / lane.per_pixel)
-    assert max(heights_px) > 40
-
-
-class Lane(NamedTuple):
-    """A line of the timeline: its corners, by the axes in elements and milliseconds."""
-
-    xs: npt.NDArray[np.float64]
-    ys: npt.NDArray[np.float64]
-    values_ms: list[float]
-    limit: float
-    per_pixel: float
-
-    def values_at(self, elements: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return how high the line is over elements between its corners."""
-        found: npt.NDArray[np.float64] = self.ys[self.xs.searchsorted(elements) - 1]
-        return found
-
-
-def drawn_lane(page: Looked, number: int) -> Lane:
-    """A line as it is drawn, not as it is meant to be: read from the picture's path."""
-    path, values_ms, x_range, width, y_range, height = page.told(
-        """number => {
-          const place = document.getElementById("timeline"), layout = place._fullLayout;
-          const suffix = number ? String(number + 1) : "";
-          const x = layout.xaxis, y = layout["yaxis" + suffix];
-          const path = place.querySelectorAll(".scatterlayer .js-line")[number];
-          const values = place.calcdata[number].map(point => point.y);
-          return [path.getAttribute("d"), values, x.range, x._length, y.range, y._length];
-        }""",
-        number,
-    )
-    x = y = 0.0
-    corners = []
-    for kind, numbers in re.findall(r"([MLHV])([^MLHV]*)", path):
-        given = [float(part) for part in numbers.split(",")]
-        x = given[0] if kind in "MLH" else x
-        y = given[-1] if kind in "MLV" else y
-        corners.append((x, y))
-    xs, ys = np.array(corners).T
-    low, high = x_range
-    return Lane(
-        low + xs * (high - low) / width,
-        y_range[1] - ys * (y_range[1] - y_range[0]) / height,
-        values_ms,
-        y_range[1],
-        (y_range[1] - y_range[0]) / height,
-    )
 
 
 # --- predicted and measured ----------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Describes files of records: ArrayRecord, TFRecord, JSON Lines and Parquet.
 
 Invariant: it reads the ends of ArrayRecord files and a few record groups. It reads the first bytes of
-one TFRecord file and, on a local disk and up to a limit, the lengths of all records. Of JSON Lines it
-reads the first bytes of one file, and of Parquet the footers; without pyarrow only the sizes of Parquet
-files are described.
+one TFRecord file and, on a local disk and up to a limit, the lengths of all records. It reads the first
+bytes of one file of JSON Lines, and the footers of Parquet files; without pyarrow only their sizes are
+described.
 """
 
 from __future__ import annotations

@@ -127,7 +127,8 @@ def _page(given: Any, folder: Path) -> Any:
     )
     return {
         "headings": re.findall(r"<h[1-4][^>]*>(.*?)</h[1-4]>", body),
-        "captions": [re.sub("<.*?>", "", c) for c in re.findall("<caption>(.*?)</caption>", body)],
+        # Without the folder of a source, where they are cut.
+        "captions": [c.partition(" in ")[0] for c in re.findall("<caption>(.*?)</caption>", body)],
         "charts": sorted(charts),
         "chart keys": {name: sorted(json.loads(held)) for name, held in charts.items()},
     }

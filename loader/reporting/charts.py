@@ -3,14 +3,13 @@
 The page sets the colours of text and grid, since it knows whether it is light or dark. Only lines and
 bars have colours of their own, which are visible on both.
 
-Invariant: figures are plain values with finite numbers, and names in them are escaped, since Plotly
-parses names as HTML.
+Invariant: figures are plain values with finite numbers, and hold no names of the chain or of the data,
+since Plotly parses names as HTML.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import html
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -18,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.core.optional_imports import optional
-from windrow.core.text import counted, shortened
+from windrow.core.text import counted
 from windrow.explain.explanation import in_bytes
 from windrow.stats.costs import Amount, SourceCosts, known
 from windrow.stats.stats import Stats
@@ -26,11 +25,7 @@ from windrow.stats.stats import Stats
 _READING: Final = "#3f8ecf"
 _MAPPING: Final = "#d9822b"
 _WAITING: Final = "#c2528b"
-_LOOP: Final = "#3a9a6c"
 _PREDICTED: Final = "#8b9bb0"
-_MOST_BARS: Final = 14
-# Shorter parts of the time do not get a bar of their own.
-_SEEN: Final = 0.005
 # The scale is made for the blocks up to this quantile: the first may take a hundred times as long.
 _TYPICAL: Final = 0.98
 
@@ -104,53 +99,6 @@ def timeline_chart(stats: Stats, what: str) -> Chart:
         f"Time per {what}, for {span} in {counted(len(blocks), 'block')}. Reading and mapping run"
         " ahead of the loop and in parallel; the loop waits only for what is not ready in time."
         " The slowest blocks may lie beyond the scale.",
-    )
-
-
-def activities_chart(stats: Stats) -> Chart:
-    """Draw how the loop and the loader spent their time."""
-    least = max(_SEEN * stats.passed_s, 0.1 * _SEEN * stats.waited_s)
-    waits = {name: s for name, s in stats.waited_for.items() if s > least}
-    waits = waits or {"data": stats.waited_s}
-    named = [
-        ("the loop's own work", stats.loop_s, _LOOP),
-        *((f"waits for {name}", spent, _WAITING) for name, spent in waits.items()),
-        ("reading", stats.reading_s, _READING),
-        *((name, spent, _MAPPING) for name, spent in stats.mapping_s.items()),
-        ("all is ready, no room for more", stats.blocked_s, _PREDICTED),
-    ][:_MOST_BARS]
-    names = [html.escape(shortened(name, 30), quote=False) for name, _, _ in named]
-    longest_s = max(spent for _, spent, _ in named) or 1.0
-    bars = {
-        "type": "bar", "orientation": "h", "cliponaxis": False, "textangle": 0, "customdata": names,
-        # Rows go by number, since two names may be shortened to the same string.
-        "y": list(range(len(named))),
-        # Plotly draws neither bar nor text for a length of 0.
-        "x": [max(spent, 1e-6 * longest_s) for _, spent, _ in named],
-        "text": [
-            f"{in_time(spent)}, {spent / (stats.passed_s or 1.0):.0%}" for _, spent, _ in named
-        ],
-        # The text fits on one side or the other, also on a phone.
-        "textposition": ["inside" if s > 0.5 * longest_s else "outside" for _, s, _ in named],
-        "marker": {"color": [colour for _, _, colour in named]},
-        "hovertemplate": "%{customdata}: %{text}<extra></extra>",
-    }  # fmt: skip
-    layout = _layout(left=10)
-    layout["yaxis"] |= {"autorange": "reversed", "tickvals": bars["y"], "ticktext": names}
-    layout["xaxis"] |= {
-        "range": [0, longest_s * 1.04],
-        "tickformat": "~s",
-        "ticksuffix": "s",
-        "nticks": 5,
-    }
-    parts = "; ".join(f"{name} {in_time(spent)}" for name, spent, _ in named)
-    return Chart(
-        "activities",
-        {"data": [bars], "layout": layout},
-        90 + 34 * len(named),
-        f"Where {in_time(stats.passed_s)} went: {parts}.",
-        f"Time spent in the {in_time(stats.passed_s)} since the first request. The loop (first"
-        " rows) and the loader (the others) work at the same time, the loader on several threads.",
     )
 
 

@@ -53,7 +53,7 @@ def values_of(
         "sources_left_out": max(0, len(explanation.epoch) - _MOST_SOURCES),
         "given": "" if stats is None else counted(stats.elements, what),
         "unknown": explanation.unknown,
-        "time_charts": [] if stats is None else list(_time_charts(stats, what)),
+        "timeline": charts.timeline_chart(stats, what) if stats and stats.timeline else None,
         "quality": [] if quality is None else [line.strip() for line in str(quality).splitlines()],
         "sample": sample,
     }
@@ -145,9 +145,3 @@ def _asked_for(measured: SourceCosts, predicted: SourceCosts, given: int) -> flo
     if not each.is_exact or not each.low or not measured.records.low:
         return given
     return measured.records.low / each.low
-
-
-def _time_charts(stats: Stats, what: str) -> Iterator[charts.Chart]:
-    if stats.timeline:
-        yield charts.timeline_chart(stats, what)
-    yield charts.activities_chart(stats)

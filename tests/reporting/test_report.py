@@ -31,7 +31,7 @@ from tests.report_pages import (
 from windrow import IterDataset, MapDataset
 from windrow.core.text import TextTable
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, PlanError
-from windrow.reporting.charts import Chart, activities_chart, in_time
+from windrow.reporting.charts import Chart, in_time
 from windrow.reporting.elements import sample_of
 from windrow.reporting.page import filled
 from windrow.reporting.values import values_of
@@ -70,7 +70,7 @@ def test_an_iterator_has_its_time_and_what_was_measured(tmp_path: Path) -> None:
     found = page_of(iterator, tmp_path)
     assert iterator.get_state() == at
     assert "time" in found.ids
-    assert {"timeline", "activities"} <= set(found.charts())
+    assert set(found.charts()) == {"bytes", "timeline"}
     assert "Measured" in found.words
     assert "which was given 5 batches" in found.said
     read_for = re.search(r"Measured covers the (\d+) batches", found.said)
@@ -151,19 +151,6 @@ def test_names_and_texts_of_others_are_never_code(tmp_path: Path) -> None:
     assert {tag for tag, _ in found.tags} & {"iframe", "object", "embed", "link"} == set()
     assert [attrs for tag, attrs in found.tags if tag == "img"] == []
     assert len([a for a, _ in found.scripts if "type" not in a]) == 2
-
-
-def test_names_of_functions_are_never_html_to_plotly(tmp_path: Path) -> None:
-    dataset = chain_of_pictures(tmp_path)
-    told = measured(dataset, 3)
-    stats = type(told)(**{**fields(told), "mapping_s": {"map(<lambda>)": 1.0, "a&b": 2.0}})
-    (bars,) = activities_chart(stats).figure["data"]
-    assert "map(&lt;lambda&gt;)" in bars["customdata"]
-    assert "a&amp;b" in bars["customdata"]
-
-
-def fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 @given(words=st.text(max_size=40), more=st.text(max_size=40))

@@ -135,14 +135,6 @@ def steps(looked: Looked) -> list[int]:
 
 def test_bars_are_as_long_as_what_they_tell(look: Look) -> None:
     looked = look("measured")
-    names = looked.texts("#activities .ytick text")
-    lengths = dict(
-        zip(names, [b["width"] for b in looked.boxes("#activities .point path")], strict=True)
-    )
-    assert lengths["the loop's own work"] == pytest.approx(4 * waits(lengths), rel=0.02)
-    assert lengths["reading"] == pytest.approx(
-        2 * (lengths["map(brighter)"] + lengths["batch(8)"]), rel=0.02
-    )
     predicted, found = (
         [box["width"] for box in looked.boxes(f"#bytes .trace:nth-child({n}) .point path")]
         for n in (1, 2)
@@ -151,10 +143,6 @@ def test_bars_are_as_long_as_what_they_tell(look: Look) -> None:
     assert {"predicted", "measured", "stored", "decoded", "delivered"} <= set(
         looked.texts("#bytes text")
     )
-
-
-def waits(lengths: dict[str, float]) -> float:
-    return sum(size for name, size in lengths.items() if name.startswith("waits for"))
 
 
 # --- elements ------------------------------------------------------------------------------------
@@ -188,7 +176,7 @@ def test_words_are_read_on_light_and_on_dark(dark: bool, look: Look) -> None:
     assert (ground < 0.05) == dark
     for selector in ("body", ".soft", "figcaption", "td", "thead th", ".facts small"):
         assert contrast(looked, selector, "color", ground) > 4.5, selector
-    for selector in ("#timeline .xtitle", "#activities .ytick text"):
+    for selector in ("#timeline .xtitle", "#bytes .ytick text"):
         assert contrast(looked, selector, "fill", ground) > 4.5, selector
     picture = pixels_of(looked.picture())
     assert (picture.mean() < 80) == dark

@@ -85,7 +85,7 @@ def _inspect_folder(location: Location, sizes: bool | None) -> Inspection:
     if manifest is not None:
         found = _of_converted(location, manifest, sizes)
         return dataclasses.replace(found, manifest=_facts_of(manifest))
-    contents = detect(location)
+    contents = _array_far_away(location) or detect(location)
     is_of_splits = contents.dataset is None and INFO in (contents.names or ())
     if is_of_splits and contents.format in RECORD_FORMATS:
         return inspect_splits(contents)
@@ -98,6 +98,13 @@ def _inspect_folder(location: Location, sizes: bool | None) -> Inspection:
             f"{CALLER}: there is nothing at {location.shown}, or it cannot be listed; check the URL, or"
             " name files"
         ) from error
+
+
+def _array_far_away(location: Location) -> Contents | None:
+    """Return a remote array of Zarr v2, which is not listed: all its chunks may lie beside its metadata."""
+    if location.is_local or location.small_file(".zarray") is None:
+        return None
+    return Contents(location, signatures.ZARR.name)
 
 
 def _of_converted(place: Location, manifest: Manifest, sizes: bool | None) -> Inspection:

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.base import Dataset
-from windrow.core.machine import usable_cores
+from windrow.core.machine import machine_bytes, usable_cores
 from windrow.core.optional_imports import optional
 from windrow.core.text import with_article
 from windrow.errors import ArgumentError, ElementError, PlanError, RecordIndexError
@@ -332,7 +331,7 @@ def pick_performance_config(
     most = _MOST_ELEMENTS
     if max_buffer_size is not None:
         most = at_least(1, max_buffer_size, f"{who} max_buffer_size")
-    budget = _quarter_of_memory() if ram_budget_mb is None else ram_budget_mb * _MIB
+    budget = machine_bytes() // 4 if ram_budget_mb is None else ram_budget_mb * _MIB
     at_least(1, budget, f"{who} ram_budget_mb")
     size = _mean_bytes([ds], checked)
     chains = list(_chains(ds))
@@ -364,7 +363,3 @@ def _chains(ds: Dataset[Any]) -> Iterator[Dataset[Any]]:
             yield from _chains(parent)
         else:
             yield parent
-
-
-def _quarter_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4

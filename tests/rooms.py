@@ -138,11 +138,11 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.quality": 518,
     "windrow.explain": 2294,
     "windrow": 6201,
-    "windrow.grain_api": 3048,
+    "windrow.grain_api": 3043,
     "windrow.inspection": 1730,
     "windrow.verification": 1127,
     "windrow.formats": 589,
-    "windrow.reporting": 745,
+    "windrow.reporting": 687,
     "windrow.cli": 1499,
     "windrow.converters": 317,
 }

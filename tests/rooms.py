@@ -141,7 +141,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.grain_api": 3043,
     "windrow.inspection": 1730,
     "windrow.verification": 1127,
-    "windrow.formats": 589,
+    "windrow.formats": 596,
     "windrow.reporting": 687,
     "windrow.cli": 1499,
     "windrow.converters": 317,

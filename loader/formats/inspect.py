@@ -101,7 +101,7 @@ def _inspect_folder(location: Location, sizes: bool | None) -> Inspection:
 
 
 def _array_far_away(location: Location) -> Contents | None:
-    """Return a remote array of Zarr v2, which is not listed: all its chunks may lie beside its metadata."""
+    """Return a remote array of Zarr v2, which is not listed: its metadata may lie among all its chunks."""
     if location.is_local or location.small_file(".zarray") is None:
         return None
     return Contents(location, signatures.ZARR.name)

@@ -25,8 +25,8 @@ from windrow.grain_api.data_loader import DataLoader as DataLoader
 from windrow.grain_api.data_loader import DataLoaderIterator as DataLoaderIterator
 from windrow.grain_api.data_loader import load as load
 from windrow.grain_api.from_grain import from_grain as from_grain
-from windrow.grain_api.records import Record as Record
-from windrow.grain_api.records import RecordMetadata as RecordMetadata
+from windrow.grain_api.samplers import Record as Record
+from windrow.grain_api.samplers import RecordMetadata as RecordMetadata
 from windrow.iter_dataset import IterDataset as IterDataset
 from windrow.iterator import DatasetIterator as DatasetIterator
 from windrow.jax_dataset import JaxDataset as JaxDataset

@@ -17,16 +17,14 @@ from windrow.grain_api.datasets import (
 from windrow.grain_api.datasets import ThreadPrefetchIterDataset as ThreadPrefetchIterDataset
 from windrow.grain_api.datasets import WindowShuffleIterDataset as WindowShuffleIterDataset
 from windrow.grain_api.datasets import WindowShuffleMapDataset as WindowShuffleMapDataset
+from windrow.grain_api.datasets import WithOptionsIterDataset as WithOptionsIterDataset
 from windrow.grain_api.datasets import ZipIterDataset as ZipIterDataset
 from windrow.grain_api.datasets import ZipMapDataset as ZipMapDataset
 from windrow.grain_api.datasets import multithread_prefetch as multithread_prefetch
 from windrow.grain_api.elastic import ElasticIterator as ElasticIterator
 from windrow.grain_api.files import ParquetIterDataset as ParquetIterDataset
 from windrow.grain_api.files import TFRecordIterDataset as TFRecordIterDataset
-from windrow.grain_api.index_shuffle import index_shuffle as index_shuffle
-from windrow.grain_api.options import PerformanceConfig as PerformanceConfig
-from windrow.grain_api.options import WithOptionsIterDataset as WithOptionsIterDataset
-from windrow.grain_api.options import pick_performance_config as pick_performance_config
+from windrow.grain_api.tools import PerformanceConfig as PerformanceConfig
 from windrow.grain_api.tools import RngPool as RngPool
 from windrow.grain_api.tools import ShapeDtypeStruct as ShapeDtypeStruct
 from windrow.grain_api.tools import ShapeDtypeStructProtocol as ShapeDtypeStructProtocol
@@ -38,6 +36,8 @@ from windrow.grain_api.tools import batch_and_pad as batch_and_pad
 from windrow.grain_api.tools import device_put as device_put
 from windrow.grain_api.tools import get_element_spec as get_element_spec
 from windrow.grain_api.tools import get_next_index as get_next_index
+from windrow.grain_api.tools import index_shuffle as index_shuffle
+from windrow.grain_api.tools import pick_performance_config as pick_performance_config
 from windrow.grain_api.tools import set_next_index as set_next_index
 from windrow.transforms.functions import FlatMap, MapWithIndex
 from windrow.transforms.options import DatasetOptions as DatasetOptions

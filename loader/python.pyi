@@ -11,8 +11,8 @@ from windrow.constants import SEED as SEED
 from windrow.grain_api.data_loader import DataLoader as DataLoader
 from windrow.grain_api.data_loader import DataLoaderIterator
 from windrow.grain_api.data_loader import load as load
-from windrow.grain_api.records import Record as Record
-from windrow.grain_api.records import RecordMetadata as RecordMetadata
+from windrow.grain_api.samplers import Record as Record
+from windrow.grain_api.samplers import RecordMetadata as RecordMetadata
 from windrow.iter_dataset import IterDataset as IterDataset
 from windrow.iterator import DatasetIterator as DatasetIterator
 from windrow.map_dataset import MapDataset as MapDataset

@@ -75,9 +75,7 @@ def shuffled(offsets: IntArray, length: int, seed: int) -> IntArray:
         PlanError: If the length or the seed is out of range.
         RecordIndexError: If an offset is not in `[0, length)`.
     """
-    _check_length(length)
-    if not 0 <= seed < _SEEDS:
-        raise PlanError(f"shuffle: seed={seed} is out of range; choose 0 <= seed < 2**32")
+    _check_length(length, seed)
     _check_offsets(offsets, length)
     return _shuffled(offsets, length, seed)
 
@@ -102,9 +100,7 @@ def epoch_shuffled(epochs: IntArray, offsets: IntArray, length: int, seed: int) 
         PlanError: If the length or the seed is out of range.
         RecordIndexError: If an offset is not in `[0, length)`.
     """
-    _check_length(length)
-    if not 0 <= seed < _SEEDS:
-        raise PlanError(f"shuffle: seed={seed} is out of range; choose 0 <= seed < 2**32")
+    _check_length(length, seed)
     _check_epochs(epochs, offsets)
     _check_offsets(offsets, length)
     out = np.empty(len(offsets), np.int64)
@@ -286,11 +282,11 @@ def mix_choose(indices: IntArray, weights: Sequence[int]) -> tuple[IntArray, Int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Network:
-    """Four Feistel rounds over numbers of `2 * half_bits` bits: a permutation of them."""
+class Network:
+    """Feistel rounds over numbers of `2 * half_bits` bits, one for each key: a permutation of them."""
 
     half_bits: int
-    keys: tuple[int, int, int, int]
+    keys: tuple[int, ...]
 
     @property
     def states(self) -> int:
@@ -306,7 +302,7 @@ class _Network:
         mask = (1 << width) - 1
         while True:
             left, right = state >> width, state & mask
-            for even, odd in (self.keys[:2], self.keys[2:]):
+            for even, odd in zip(self.keys[::2], self.keys[1::2], strict=True):
                 twice = right | right << width
                 mixed = twice >> width - 1 & twice >> width - 8 ^ twice >> width - 2
                 left ^= (mixed ^ even) & mask
@@ -328,7 +324,7 @@ class _Network:
             left, right, *room = work[:, : len(block)]
             np.right_shift(block, self.half_bits, out=left, casting="unsafe")
             np.bitwise_and(block, (1 << self.half_bits) - 1, out=right, casting="unsafe")
-            for even, odd in (self.keys[:2], self.keys[2:]):
+            for even, odd in zip(self.keys[::2], self.keys[1::2], strict=True):
                 self._mix(right, left, even, room)
                 self._mix(left, right, odd, room)
             np.copyto(block, left)
@@ -398,7 +394,7 @@ def _shuffled(offsets: IntArray, length: int, seed: int) -> IntArray:
     """`shuffled` for arguments that have been checked."""
     if length == 1:
         return np.zeros(len(offsets), np.int64)
-    network = _network(_half_bits(length), seed)
+    network = network_of(length, seed)
     if length > TABLE_LENGTH:
         return _walked(network, offsets, length)
     table = _tables.find(length, seed)
@@ -411,7 +407,7 @@ def _shuffled(offsets: IntArray, length: int, seed: int) -> IntArray:
     return table.take(offsets).astype(np.int64)
 
 
-def _walked(network: _Network, offsets: IntArray, length: int) -> IntArray:
+def _walked(network: Network, offsets: IntArray, length: int) -> IntArray:
     """The next state below `length` on the cycle of each offset."""
     core = native.native()
     if core is not None:
@@ -432,7 +428,7 @@ def _walked(network: _Network, offsets: IntArray, length: int) -> IntArray:
     return out
 
 
-def _whole_order(network: _Network, length: int) -> _Unsigned:
+def _whole_order(network: Network, length: int) -> _Unsigned:
     """The shuffle of `[0, length)` as a read-only table.
 
     A walk that stops below `length` may first stop below twice that, and so on. Halving the
@@ -473,34 +469,34 @@ def _first_returns(step: _Unsigned, size: int) -> _Unsigned:
     return out
 
 
-def _half_bits(length: int) -> int:
-    """Half the bits of the block: at least 8, and enough for `length - 1`."""
-    return max(8, ((length - 1).bit_length() + 1) // 2)
-
-
 @functools.lru_cache(maxsize=256)
-def _network(half_bits: int, seed: int) -> _Network:
-    return _Network(half_bits, _seed_words(seed))
+def network_of(length: int, seed: int, rounds: int = 4) -> Network:
+    """The network whose walks permute `[0, length)`: halves have at least 8 bits."""
+    half_bits = max(8, ((length - 1).bit_length() + 1) // 2)
+    return Network(half_bits, _seed_words(seed, rounds))
 
 
-def _seed_words(seed: int) -> tuple[int, int, int, int]:
-    """The first four words of C++'s `std::seed_seq{seed}` ([rand.util.seedseq])."""
-    words = [0x8B8B8B8B] * 4
-    for k in range(4):
-        mixed = words[k] ^ words[(k + 1) % 4] ^ words[k - 1]
+def _seed_words(seed: int, count: int) -> tuple[int, ...]:
+    """The first words of C++'s `std::seed_seq{seed}` ([rand.util.seedseq]), at least 4."""
+    lags = ((11, 623), (7, 68), (5, 39), (3, 7), ((count - 1) // 2, 0))
+    lag = next(lag for lag, least in lags if count >= least)
+    near, far = (count - lag) // 2, (count - lag) // 2 + lag
+    words = [0x8B8B8B8B] * count
+    for k in range(count):
+        mixed = words[k] ^ words[(k + near) % count] ^ words[k - 1]
         mixed = 1664525 * (mixed ^ mixed >> 27) % _SEEDS
-        added = (mixed + (1, 1 + seed, 2, 3)[k]) % _SEEDS
-        words[(k + 1) % 4] = (words[(k + 1) % 4] + mixed) % _SEEDS
-        words[(k + 2) % 4] = (words[(k + 2) % 4] + added) % _SEEDS
+        added = (mixed + (1 if k == 0 else k + (seed if k == 1 else 0))) % _SEEDS
+        words[(k + near) % count] = (words[(k + near) % count] + mixed) % _SEEDS
+        words[(k + far) % count] = (words[(k + far) % count] + added) % _SEEDS
         words[k] = added
-    for k in range(4):
-        mixed = (words[k] + words[(k + 1) % 4] + words[k - 1]) % _SEEDS
+    for k in range(count):
+        mixed = (words[k] + words[(k + near) % count] + words[k - 1]) % _SEEDS
         mixed = 1566083941 * (mixed ^ mixed >> 27) % _SEEDS
         added = (mixed - k) % _SEEDS
-        words[(k + 1) % 4] ^= mixed
-        words[(k + 2) % 4] ^= added
+        words[(k + near) % count] ^= mixed
+        words[(k + far) % count] ^= added
         words[k] = added
-    return words[0], words[1], words[2], words[3]
+    return tuple(words)
 
 
 def groups(keys: IntArray) -> Iterator[tuple[int, IntArray | slice]]:
@@ -517,11 +513,13 @@ def groups(keys: IntArray) -> Iterator[tuple[int, IntArray | slice]]:
         yield int(in_order[start]), order[start:stop]
 
 
-def _check_length(length: int) -> None:
+def _check_length(length: int, seed: int = 0) -> None:
     if not 1 <= length <= _MAX_LENGTH:
         raise PlanError(
             f"shuffle: length={length} is out of range; choose 1 <= length <= 2**63 - 1"
         )
+    if not 0 <= seed < _SEEDS:
+        raise PlanError(f"shuffle: seed={seed} is out of range; choose 0 <= seed < 2**32")
 
 
 def _check_wide_seed(seed: int) -> None:

@@ -208,8 +208,8 @@ def head_records(shown: str, data: bytes, *, whole: bool) -> list[bytes]:
     return records
 
 
-def count_records(path: str, most: int) -> int | None:
-    """Count the records of a local file that is not gzip, by their lengths; None for more than `most`.
+def record_stops(path: str) -> Iterator[int]:
+    """Yield where each record of a local file that is not gzip ends, by the lengths of records.
 
     Raises:
         ReadError: If a length is damaged, or the file ends inside a record. Data are not read.
@@ -217,9 +217,9 @@ def count_records(path: str, most: int) -> int | None:
     crc32c = optional("google_crc32c", "reading TFRecord").value
     size, at, count = os.path.getsize(path), 0, 0
     if not size:
-        return 0
+        return
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-        while at < size and count <= most:
+        while at < size:
             header = raw[at : at + _HEADER.size]
             wanted = _HEADER.size
             if len(header) == _HEADER.size:
@@ -230,7 +230,7 @@ def count_records(path: str, most: int) -> int | None:
             if at + wanted > size:
                 raise damaged(path, count, at, _cut_off(size - at, wanted))
             at, count = at + wanted, count + 1
-    return count if count <= most else None
+            yield at
 
 
 class _Cutter:

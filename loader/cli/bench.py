@@ -93,8 +93,8 @@ def command(
     it usually does. Only the first order of a first run shows the speed of the disk.
 
     "vs in order" is the speed relative to reading in order. "vs decoding" is the speed relative to
-    reading and decoding alone. "read MB" counts bytes read by system calls ("-" where files are
-    mapped into memory). "memory MB" is how far the peak memory rose above the memory at the start.
+    reading and decoding alone. "read MB" counts the stored bytes of the chunks that were read.
+    "memory MB" is how far the peak memory rose above the memory at the start.
     """
     from windrow.cli.reading_speed import ORDERS, reading_speed
     from windrow.formats.table import open_source

@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             windrow, {}, "windrow", _COMPLETE, os.environ[_COMPLETE]
         )
     context: click.Context | None = None
-    handler = _StderrHandler()
+    handler = logging.StreamHandler()
     logger = logging.getLogger(_LOGGER)
     level = logger.level
     logger.addHandler(handler)
@@ -265,16 +265,6 @@ def storage_option(function: Function) -> Function:
 def shared_options(function: Function) -> Function:
     """Add the options `--storage-option`, `--json` and `--quiet`."""
     return storage_option(json_option(quiet_option(function)))
-
-
-class _StderrHandler(logging.Handler):
-    """Writes log records as plain lines to the current stderr."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            say(record.getMessage())
-        except Exception:
-            self.handleError(record)
 
 
 def json_or_text(text: str) -> Any:

@@ -20,7 +20,7 @@ from windrow.core.machine import usable_cores
 from windrow.errors import ArgumentError
 from windrow.map_dataset import MapDataset
 from windrow.sources.chunks import LaidOutSource
-from windrow.verification.scan import ScanResult, bytes_of, bytes_of_records, scans_of
+from windrow.verification.scan import ScanResult, bytes_of, scans_of
 from windrow.verification.verify import run_tasks
 
 ORDERS: Final = ("in_order", "block", "global")
@@ -40,8 +40,8 @@ class OrderSpeed:
         delivered_bytes: Decoded bytes of the delivered records.
         took_s: Seconds from the creation of the iterator to the last batch.
         first_batch_s: Seconds to the first batch; None without batches.
-        stored_bytes_read: Bytes read from files or from a network, also for batches that were not
-            delivered; None if files are mapped into memory, or nothing counts the bytes.
+        stored_bytes_read: Stored bytes of the chunks that were read, also for batches that were not
+            delivered; None if they are unknown.
         memory_growth_bytes: Peak memory of the process minus its memory before; None where the
             system does not report it.
         is_whole: Whether all records were delivered.
@@ -154,7 +154,7 @@ def reading_speed(
     for order in orders:
         say(f"reading {len(source):,} records {_ORDER_NAMES[order]}, for up to {seconds:g} s")
         dataset = _with_order(MapDataset.source(source), order, seed, block_records).batch(size)
-        found.append(_measure(dataset, order, source, seconds=seconds, batches=batches))
+        found.append(_measure(dataset, order, source, size=size, seconds=seconds, batches=batches))
     decoding = None
     if len(source) and not getattr(source, "is_remote_source", False):
         say(f"decoding alone, for up to {seconds:g} s")
@@ -189,39 +189,35 @@ def _measure(
     order: str,
     source: LaidOutSource,
     *,
+    size: int,
     seconds: float,
     batches: int | None,
 ) -> OrderSpeed:
-    memory, read = _Memory(), _BytesRead(source)
-    records = count = delivered = 0
+    memory = _Memory()
     first_s: float | None = None
     begin = time.perf_counter()
-    iterator = iter(dataset)
-    with iterator:
-        for batch in itertools.islice(iterator, batches):
+    with iter(dataset) as iterator:
+        for _ in itertools.islice(iterator, batches):
             now_s = time.perf_counter() - begin
             first_s = now_s if first_s is None else first_s
-            count += 1
-            held, size = _sizes_of(batch)
-            records, delivered = records + held, delivered + size
             if now_s > seconds:
                 break
         took_s = time.perf_counter() - begin
-        stored, growth = read.bytes(), memory.growth_bytes()
-    whole = records == len(source)
+        stats, growth = iterator.stats(), memory.growth_bytes()
+    records = min(stats.elements * size, len(source))
+    (costs,) = stats.sources
+    stored = costs.stored_bytes
     return OrderSpeed(
-        order, records, count, delivered, took_s, first_s, stored, growth, is_whole=whole
+        order=order,
+        records=records,
+        batches=stats.elements,
+        delivered_bytes=stats.delivered_bytes,
+        took_s=took_s,
+        first_batch_s=first_s,
+        stored_bytes_read=None if stored is None else round(stored.middle),
+        memory_growth_bytes=growth,
+        is_whole=records == len(source),
     )
-
-
-def _sizes_of(batch: Any) -> tuple[int, int]:
-    """Return the number of records and of bytes of a batch."""
-    if isinstance(batch, list):
-        return len(batch), bytes_of_records(batch)
-    column = batch
-    while isinstance(column, dict):
-        column = next(iter(column.values()))
-    return len(column), bytes_of(batch)
 
 
 def _decoding_mb_per_s(source: LaidOutSource, seconds: float) -> float:
@@ -233,36 +229,6 @@ def _decoding_mb_per_s(source: LaidOutSource, seconds: float) -> float:
     in_time = itertools.takewhile(lambda _: time.perf_counter() - begin <= seconds, tasks)
     run_tasks(((task, found) for task in in_time), threads=usable_cores())
     return found.decoded_bytes / 1e6 / (time.perf_counter() - begin)
-
-
-def _of_process(file: str, name: str) -> int | None:
-    """Return a number that Linux counts for this process; None if it has no such number."""
-    try:
-        return int(Path(f"/proc/self/{file}").read_text().split(name)[1].split()[0])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-class _BytesRead:
-    """Counts the bytes read since it was created, if the system or the source counts them."""
-
-    def __init__(self, source: LaidOutSource) -> None:
-        self._source = source
-        self._begin = self._now()
-
-    def _now(self) -> int | None:
-        if getattr(self._source, "is_remote_source", False):
-            return int(self._source.stats()["bytes"])  # type: ignore[attr-defined]
-        # Bytes that system calls of this process have read, without mapped files.
-        return _of_process("io", "rchar:")
-
-    def bytes(self) -> int | None:
-        """Return the bytes read since then; None if they are unknown, or no call has read any."""
-        now = self._now()
-        if now is None or self._begin is None:
-            return None
-        # Reading the counter itself takes some hundred bytes.
-        return now - self._begin if now - self._begin > 512 else None
 
 
 class _Memory:
@@ -277,9 +243,9 @@ class _Memory:
     @staticmethod
     def _most() -> int | None:
         """Return the peak resident memory of the process."""
-        peak_kb = _of_process("status", "VmHWM:")
-        if peak_kb is not None:
-            return peak_kb * 1024
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            status = Path("/proc/self/status").read_text()
+            return int(status.split("VmHWM:")[1].split()[0]) * 1024
         try:
             import resource  # not on Windows
         except ImportError:

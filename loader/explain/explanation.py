@@ -213,13 +213,13 @@ class Explanation:
 
     def details(self) -> str:
         """Return the tables: every node, the costs of every source, memory by kind, and all advice."""
-        parts = [f"{table.title}\n{table.to_text()}".lstrip("\n") for table in _tables(self)]
+        parts = [f"{table.title}\n{table.to_text()}".lstrip("\n") for table in tables_of(self)]
         for title, lines in _lists(self):
             parts.append("\n".join([title, *(f"  - {line}" for line in lines)]))
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
-        return notebook_html("", _tables(self), _lists(self))
+        return notebook_html("", tables_of(self), _lists(self))
 
 
 # --- as text -------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def spec_text(spec: Any) -> str:
             return str(spec)
 
 
-def in_numbers(amount: Amount) -> str:
+def in_numbers(amount: Amount | None) -> str:
     """An amount as a number, marked with ≈ unless it is exact."""
     return column_text("", amount)
 
@@ -332,7 +332,8 @@ def _slow(explanation: Explanation) -> str:
 # --- as tables -------------------------------------------------------------------------------------
 
 
-def _tables(explanation: Explanation) -> Iterator[TextTable]:
+def tables_of(explanation: Explanation) -> Iterator[TextTable]:
+    """Yield a table of the nodes, one of the whole chain, and one of each source."""
     yield _of_nodes(explanation)
     yield _of_whole(explanation)
     yield from _of_sources(explanation)
@@ -406,9 +407,8 @@ def _of_sources(explanation: Explanation) -> Iterator[TextTable]:
         for name in _BYTES:
             title = name.replace("_bytes", "") + (", about" if name == "stored_bytes" else "")
             rows.append([title, *(in_bytes(getattr(costs, name)) for costs in known.values())])
-        ratios = [costs.decoded_per_delivered for costs in known.values()]
-        shown = [ABSENT if ratio is None else in_numbers(ratio) for ratio in ratios]
-        rows.append(["decoded per delivered", *shown])
+        ratios = [in_numbers(costs.decoded_per_delivered) for costs in known.values()]
+        rows.append(["decoded per delivered", *ratios])
         if epoch.held_bytes.high:
             held = [ABSENT if title == "batch" else in_bytes(epoch.held_bytes) for title in known]
             rows.append(["held of its chunks, at most", *held])

@@ -11,33 +11,30 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from windrow.converters.job.manifest import MANIFEST_NAME, Manifest
-from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from windrow.errors import ArgumentError, NotFoundError, SourceError
 from windrow.formats.table import inspect_contents
 from windrow.inspection.arrays import (
     array_names,
     find_arrays,
     inspect_arrays,
     sizes_by_array,
-    stored_sizes,
 )
 from windrow.inspection.facts import Inspection, ManifestFacts
 from windrow.inspection.records import features_in, inspect_array_record
 from windrow.inspection.tfds import RECORD_FORMATS, inspect_splits
 from windrow.sources import signatures
 from windrow.sources.dataset_info import INFO, json_object
-from windrow.sources.detection import Contents, contents_of_names, file_at, files_at
+from windrow.sources.detection import Contents, detect, files_at
 from windrow.sources.location import Location, location_of
 from windrow.sources.remote.paths import UNFINISHED_MARKER
-from windrow.sources.zarr.names import FoundTree, arrays_of
+from windrow.sources.zarr.names import arrays_of
 
 CALLER: Final = "inspect"
 T = TypeVar("T")
-_ZARR_NAME: Final = r"(?i:.*\.(zarr|n5|zip))"
 
 
 def inspect(
@@ -88,10 +85,26 @@ def _inspect_folder(location: Location, sizes: bool | None) -> Inspection:
     if manifest is not None:
         found = _of_converted(location, manifest, sizes)
         return dataclasses.replace(found, manifest=_facts_of(manifest))
-    tree = _arrays_at(location)
-    if tree is not None:
-        return inspect_arrays(location, tree, stored_sizes(location, tree, sizes))
-    return _of_listed(location, sizes)
+    contents = _array_far_away(location) or detect(location)
+    is_of_splits = contents.dataset is None and INFO in (contents.names or ())
+    if is_of_splits and contents.format in RECORD_FORMATS:
+        return inspect_splits(contents)
+    try:
+        return inspect_contents(contents, sizes)
+    except NotFoundError as error:
+        if contents.names != () or location.is_local:
+            raise
+        raise NotFoundError(
+            f"{CALLER}: there is nothing at {location.shown}, or it cannot be listed; check the URL, or"
+            " name files"
+        ) from error
+
+
+def _array_far_away(location: Location) -> Contents | None:
+    """Return a remote array of Zarr v2, which is not listed: its metadata may lie among all its chunks."""
+    if location.is_local or location.small_file(".zarray") is None:
+        return None
+    return Contents(location, signatures.ZARR.name)
 
 
 def _of_converted(place: Location, manifest: Manifest, sizes: bool | None) -> Inspection:
@@ -101,53 +114,20 @@ def _of_converted(place: Location, manifest: Manifest, sizes: bool | None) -> In
         if signature is signatures.ARRAY_RECORD:
             return inspect_array_record(contents, sizes, features_in(manifest.settings))
         return inspect_contents(contents, sizes)
-    tree = _arrays_at(place, array_names([file.name for file in manifest.files]))
-    if tree is None:
-        if manifest.files:
-            raise SourceError(
-                f"{CALLER}: {place.shown} has a manifest of {len(manifest.files)} files and holds no"
-                f" arrays and no records; copy the folder again"
-            )
+    if not manifest.files:
         return Inspection(place.shown, manifest.format, "folder, empty", 0, 0, 0)
-    listed = {file.name: file.size_bytes for file in manifest.files}
+    try:
+        tree = find_arrays(place, array_names([file.name for file in manifest.files]))
+    except NotFoundError as error:
+        raise SourceError(
+            f"{CALLER}: {place.shown} has a manifest of {len(manifest.files)} files and holds no"
+            f" arrays and no records; copy the folder again"
+        ) from error
+    listed = [(file.name, file.size_bytes) for file in manifest.files]
     held = sizes_by_array([found.name for found in arrays_of(tree)], listed)
     found_arrays = inspect_arrays(place, tree, {} if sizes is False else held)
     # The manifest has the number of records, even if ragged columns have other lengths.
     return dataclasses.replace(found_arrays, records=manifest.records)
-
-
-def _of_listed(place: Location, sizes: bool | None) -> Inspection:
-    """Inspect a folder without arrays by the names in it."""
-    try:
-        names = place.names.names_in(place.path)
-    except (NotFoundError, ReadError) as error:
-        if not place.is_local and place.names.is_file(place.path):
-            return inspect_contents(file_at(place), sizes)
-        if isinstance(error, ReadError):
-            raise
-        raise NotFoundError(
-            f"{CALLER}: there is nothing at {place.shown}, or it cannot be listed; check the URL, or"
-            " name files"
-        ) from error
-    if not names and not place.is_local:
-        if place.names.is_file(place.path):
-            return inspect_contents(file_at(place), sizes)
-        raise NotFoundError(f"{CALLER}: there is nothing at {place.shown}; check the URL")
-    contents = contents_of_names(place, names)
-    if contents.dataset is None and INFO in names and contents.format in RECORD_FORMATS:
-        return inspect_splits(contents)
-    return inspect_contents(contents, sizes)
-
-
-def _arrays_at(place: Location, names: Sequence[str] = ()) -> FoundTree | None:
-    """Find the arrays at a place, possibly those in `names`; None if it has no arrays."""
-    try:
-        return find_arrays(place, names)
-    except NotFoundError:
-        # A name that says Zarr rules out other formats.
-        if re.fullmatch(_ZARR_NAME, place.name):
-            raise
-        return None
 
 
 def _manifest_of(place: Location) -> Manifest | None:

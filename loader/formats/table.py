@@ -18,8 +18,12 @@ from windrow.errors import ArgumentError, SourceError, WindrowError
 from windrow.inspection.arrays import inspect_contents as inspect_arrays
 from windrow.inspection.facts import Inspection
 from windrow.inspection.netcdf import inspect_netcdf
-from windrow.inspection.records import inspect_array_record, inspect_tfrecord
-from windrow.inspection.texts import inspect_json_lines, inspect_parquet
+from windrow.inspection.records import (
+    inspect_array_record,
+    inspect_json_lines,
+    inspect_parquet,
+    inspect_tfrecord,
+)
 from windrow.inspection.tfds import inspect_tfds
 from windrow.sources import signatures
 from windrow.sources.array_record.source import ArrayRecordDataSource
@@ -31,7 +35,7 @@ from windrow.sources.zarr.source import ZarrDataSource
 from windrow.verification.targets import (
     ScanTargets,
     scan_array_record,
-    scan_arrays,
+    scan_arrays_at,
     scan_tfds,
     scan_tfrecord,
 )
@@ -185,7 +189,7 @@ for _row in (
         inspect=inspect_arrays,
         open=ZarrDataSource,
         takes=frozenset({"names"}),
-        scan=scan_arrays,
+        scan=lambda contents: scan_arrays_at(contents.location),
     ),
     Format(
         TFDS,

@@ -68,19 +68,13 @@ class GraphConversion:
         """This conversion for the parent of a node: what a worker of Grain takes is in its nodes."""
         match grain_attributes.name_of(node):
             case "_LazyWorkerSliceIterDataset":
-                return self.sliced((node._slice.start, node._slice.step))
+                part = node._slice.start, node._slice.step
+                return dataclasses.replace(self, part=part)
             case "_MpContextIterDataset":
                 context = node._mp_context
-                return self.drawing((context.process_index, context.process_count))
+                process = context.process_index, context.process_count
+                return dataclasses.replace(self, process=process)
         return self
-
-    def sliced(self, part: tuple[int, int]) -> GraphConversion:
-        """This conversion for a part of the data."""
-        return dataclasses.replace(self, part=part)
-
-    def drawing(self, process: tuple[int, int]) -> GraphConversion:
-        """This conversion for a worker that draws."""
-        return dataclasses.replace(self, process=process)
 
     def every(self) -> slice:
         """The slice of the part."""

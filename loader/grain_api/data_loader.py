@@ -17,8 +17,14 @@ from windrow import state_files
 from windrow.core.machine import usable_cores
 from windrow.errors import ArgumentError, PlanError
 from windrow.grain_api.loader_state import elements_before, resume
-from windrow.grain_api.records import Record, RecordMetadata
-from windrow.grain_api.samplers import IndexSampler, Sampler, SequentialSampler, length_of
+from windrow.grain_api.samplers import (
+    IndexSampler,
+    Record,
+    RecordMetadata,
+    Sampler,
+    SequentialSampler,
+    length_of,
+)
 from windrow.grain_api.sharding import NoSharding, ShardOptions, elements_of_shard
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator

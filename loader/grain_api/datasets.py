@@ -10,12 +10,16 @@ import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, TypeVar
 
+import numpy as np
+
 from windrow.core.text import with_article
 from windrow.errors import ArgumentError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
 from windrow.map_dataset import MapDataset
+from windrow.transforms import nodes
 from windrow.transforms.arguments import at_least
+from windrow.transforms.options import DatasetOptions
 
 T = TypeVar("T")
 
@@ -307,11 +311,11 @@ class _StreamOfIterator(IterDataset[Any]):
 
     def __iter__(self) -> DatasetIterator[Any]:
         self._iterator.set_state(self._start)
-        return _Forwarding(self._iterator)
+        return ForwardingIterator(self._iterator)
 
 
-class _Forwarding(DatasetIterator[Any]):
-    """Asks another iterator."""
+class ForwardingIterator(DatasetIterator[Any]):
+    """Asks an iterator that no chain made."""
 
     def __init__(self, iterator: Any) -> None:
         super().__init__()
@@ -321,13 +325,25 @@ class _Forwarding(DatasetIterator[Any]):
         return next(self._iterator)
 
     def get_state(self) -> Any:
-        """The other's state."""
-        return self._iterator.get_state()
+        """The other's state, with the numbers of Python, which JSON has."""
+        return _plain(self._iterator.get_state())
 
     def set_state(self, state: Any) -> Self:
         """Move the other to a state."""
         self._iterator.set_state(state)
         return self
+
+    def close(self) -> None:
+        """Close the other, if it can be closed."""
+        getattr(self._iterator, "close", lambda: None)()
+
+
+def _plain(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: _plain(value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return [_plain(value) for value in state]
+    return state.item() if isinstance(state, np.generic) else state
 
 
 def multithread_prefetch(
@@ -350,6 +366,35 @@ def multithread_prefetch(
     at_least(0, num_threads, "multithread_prefetch: num_threads")
     at_least(0, buffer_size, "multithread_prefetch: buffer_size")
     return _stream(ds, "multithread_prefetch")
+
+
+# --- options of whole streams --------------------------------------------------------------------
+
+
+class WithOptionsIterDataset(IterDataset[T]):
+    """The stream `parent` with options, which hold for all of it.
+
+    Where several of them give an option, the last one in the chain counts.
+
+    Example:
+        >>> import windrow
+        >>> from windrow.experimental import DatasetOptions, WithOptionsIterDataset
+        >>> stream = windrow.MapDataset.range(5000).to_iter_dataset().filter(lambda n: n < 10)
+        >>> strict = DatasetOptions(filter_raise_threshold_ratio=0.99)
+        >>> list(WithOptionsIterDataset(stream, strict))
+        Traceback (most recent call last):
+        ...
+        windrow.errors.ElementError: filter(<lambda>) left out ...
+    """
+
+    def __init__(self, parent: IterDataset[T], options: DatasetOptions) -> None:
+        stream = _stream(parent, "WithOptionsIterDataset")
+        if not isinstance(options, DatasetOptions):
+            raise ArgumentError(
+                "WithOptionsIterDataset: needs a windrow.experimental.DatasetOptions, got"
+                f" {options!r}"
+            )
+        super().__init__(nodes.OptionsNode((stream._node,), options))
 
 
 # --- checks --------------------------------------------------------------------------------------

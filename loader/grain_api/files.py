@@ -7,18 +7,15 @@ other, or a row group at a time. To train from such data over many epochs conver
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import mmap
 import os
-import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from windrow.converters.records.tfrecord import FRAME_BYTES, damaged, is_gzip, masked
+from windrow.converters.records.tfrecord import is_gzip, read_batches, record_stops
 from windrow.converters.texts.parquet import EXTRA
 from windrow.core.optional_imports import optional
 from windrow.errors import ArgumentError, NotFoundError, ReadError
@@ -26,8 +23,6 @@ from windrow.iter_dataset import IterDataset
 from windrow.map_dataset import MapDataset
 from windrow.sources.base import BatchedSource, IntArray, checked_indices
 
-_HEADER: Final = struct.Struct("<QI")
-_CHECKSUM: Final = struct.Struct("<I")
 # As many files are read in turn, as in Grain.
 _FILES_AT_ONCE: Final = 16
 
@@ -87,8 +82,9 @@ class _TFRecordSource(BatchedSource):
                 f"TFRecordIterDataset: {self._path} is compressed, so its records cannot be found"
                 " without decompressing it; convert it, or decompress the file"
             )
-        with _mapped(self._path) as data:
-            self._bounds, self._size = _record_bounds(self._path, data), len(data)
+        if not os.path.exists(self._path):
+            raise NotFoundError(f"{self._path} does not exist")
+        self._bounds = np.array([0, *record_stops(self._path)], np.int64)
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
@@ -98,59 +94,21 @@ class _TFRecordSource(BatchedSource):
 
     @property
     def fingerprint(self) -> str:
-        return f"tfrecord({len(self)} records, {self._size} bytes)"
+        return f"tfrecord({len(self)} records, {self._bounds[-1]} bytes)"
 
     def read(self, indices: IntArray) -> list[bytes]:
-        wanted = checked_indices(indices, len(self), "TFRecordIterDataset").tolist()
-        if not wanted:
-            return []
-        with _mapped(self._path) as data:
-            return [self._record(data, index) for index in wanted]
+        wanted = checked_indices(indices, len(self), "TFRecordIterDataset")
+        runs = np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1)
+        return [record for run in runs for record in self._run(run.tolist())]
 
-    def _record(self, data: Any, index: int) -> bytes:
-        start, stop = self._bounds[index : index + 2].tolist()
-        record: bytes = data[start + _HEADER.size : stop - _CHECKSUM.size]
-        (checksum,) = _CHECKSUM.unpack_from(data, stop - _CHECKSUM.size)
-        crc32c = optional("google_crc32c", "reading TFRecord").value
-        if masked(crc32c(record)) != checksum:
-            raise damaged(self._path, index, start, "the checksum of its data is wrong")
-        return record
-
-
-@contextlib.contextmanager
-def _mapped(path: str) -> Iterator[Any]:
-    """The bytes of a file, mapped; empty bytes of an empty file, which cannot be mapped."""
-    try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{path} does not exist") from error
-    with file:
-        if not os.fstat(file.fileno()).st_size:
-            yield b""
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            yield data
-
-
-def _record_bounds(path: str, data: Any) -> IntArray:
-    """Where records begin, and the end of the last one, of the lengths before them.
-
-    Raises:
-        ReadError: If a record is cut off, or a length is damaged.
-    """
-    crc32c = optional("google_crc32c", "reading TFRecord").value
-    bounds, size = [0], len(data)
-    while bounds[-1] < size:
-        start, number = bounds[-1], len(bounds) - 1
-        if size - start < FRAME_BYTES:
-            raise damaged(path, number, start, "the file ends inside it")
-        length, checksum = _HEADER.unpack_from(data, start)
-        if masked(crc32c(data[start : start + 8])) != checksum:
-            raise damaged(path, number, start, "the checksum of its length is wrong")
-        if size - start - FRAME_BYTES < length:
-            raise damaged(path, number, start, "the file ends inside it")
-        bounds.append(start + FRAME_BYTES + length)
-    return np.array(bounds, np.int64)
+    def _run(self, run: Sequence[int]) -> Iterator[bytes]:
+        """The records of consecutive numbers."""
+        if not run:
+            return iter(())
+        start_byte = int(self._bounds[run[0]])
+        batches = read_batches(self._path, start_byte=start_byte, start_record=run[0])
+        records = itertools.chain.from_iterable(batch.records for batch in batches)
+        return itertools.islice(records, len(run))
 
 
 class _ParquetSource(BatchedSource):

@@ -53,34 +53,22 @@ def part_names(node: Any) -> list[str]:
     return [str(name) for name in tree_lib.flatten({name: name for name in named})]
 
 
-MAKER_OF: Final[Mapping[str, str]] = {
-    "PrefetchDatasetIterator": "PrefetchIterDataset",
-    "_MapDatasetIterator": "MapIterDataset",
-    "_RandomMapDatasetIterator": "RandomMapIterDataset",
-    "_MapWithIndexDatasetIterator": "MapWithIndexIterDataset",
-    "_FilterDatasetIterator": "FilterIterDataset",
-    "_FlatMapDatasetIterator": "FlatMapIterDataset",
-    "_WindowShuffleDatasetIterator": "WindowShuffleIterDataset",
-    "_RepeatDatasetIterator": "RepeatIterDataset",
-    "_LimitDatasetIterator": "LimitIterDataset",
-    "_InMemoryCacheDatasetIterator": "CacheIterDataset",
-    "_BatchDatasetIterator": "BatchIterDataset",
-    "_RebatchDatasetIterator": "RebatchIterDataset",
-    "_ZipDatasetIterator": "ZipIterDataset",
-    "_MixedDatasetIterator": "MixedIterDataset",
-    "InterleaveDatasetIterator": "InterleaveIterDataset",
+_OTHER_MAKERS: Final[Mapping[str, str]] = {
     "PackingDatasetIterator": "FirstFitPackIterDataset",
-    "_ConcatThenSplitDatasetIterator": "ConcatThenSplitIterDataset",
-    "ThreadPrefetchDatasetIterator": "ThreadPrefetchIterDataset",
-    "ProcessPrefetchDatasetIterator": "ProcessPrefetchIterDataset",
+    "_InMemoryCacheDatasetIterator": "CacheIterDataset",
+    # Files: their iterators have rows of their own in the table of nodes.
+    "_ParquetDatasetIterator": "_ParquetDatasetIterator",
+    "_TFRecordDatasetIterator": "_TFRecordDatasetIterator",
 }
-"""The class of dataset that makes iterators of a class."""
 
 
 def kind_of(node: Any) -> str | None:
     """The name of the dataset that a node is, or that makes an iterator; None for a class of a user."""
     name = name_of(node)
-    return None if name is None else MAKER_OF.get(name, name)
+    if name is None or not name.endswith("DatasetIterator"):
+        return name
+    maker = name.removeprefix("_").replace("DatasetIterator", "IterDataset")
+    return _OTHER_MAKERS.get(name, maker)
 
 
 # --- workers --------------------------------------------------------------------------------------

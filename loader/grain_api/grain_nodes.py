@@ -15,7 +15,6 @@ from typing import Any, Final
 from windrow.errors import PlanError, StateError
 from windrow.grain_api import datasets, files, grain_attributes
 from windrow.grain_api.conversion import Build, GraphConversion
-from windrow.grain_api.options import WithOptionsIterDataset
 from windrow.iter_dataset import IterDataset
 from windrow.map_dataset import MapDataset
 from windrow.transforms import random
@@ -175,7 +174,7 @@ def with_options(stream: Any, options: Any) -> Any:
     """The stream with the options of Grain that matter here: the limits of filters."""
     names = ("filter_warn_threshold_ratio", "filter_raise_threshold_ratio")
     given = {name: getattr(options, name) for name in names if name in options._user_set_fields}
-    return WithOptionsIterDataset(stream, DatasetOptions(**given)) if given else stream
+    return datasets.WithOptionsIterDataset(stream, DatasetOptions(**given)) if given else stream
 
 
 # --- the table -----------------------------------------------------------------------------------

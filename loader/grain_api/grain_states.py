@@ -9,7 +9,6 @@ Invariant: after the position come the elements that Grain gives after the state
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -48,9 +47,8 @@ def position_of(to: GraphConversion, node: Any, state: Any) -> list[int]:
         return _SEVERAL[kind](to, node, state)
     if kind is None or kind in _SOURCES:
         raise StateError(f"from_grain: a state of {node} has no counterpart in Windrow")
-    rule = _RULES["FirstFitPackIterDataset"] if kind in _FIT_PACKS else _RULES.get(kind, _SAME)
-    before = position_of(to.inside(node), grain_attributes.parent_of(node), rule.parent(state))
-    own = rule.integers(state)
+    own, rest = _parted(kind, state)
+    before = position_of(to.inside(node), grain_attributes.parent_of(node), rest)
     if kind in _GROUPS:
         return _in_group(to, node, [*before, *own], keeps=len(own) - 1)
     return [*before, *own]
@@ -68,41 +66,30 @@ _SOURCES: Final = ("ParquetIterDataset", "TFRecordIterDataset")
 
 # --- nodes with one parent -------------------------------------------------------------------------
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Rule:
-    """What the state of a kind of node, with one parent, holds.
-
-    Args:
-        integers: Its own integers, of its state.
-        parent: The state of its parent, of its state.
-    """
-
-    integers: Callable[[Any], list[int]]
-    parent: Callable[[Any], Any]
-
-
-def _counting(*keys: str, parent: str = "parent") -> _Rule:
-    """The rule of a state that has the parent's state, and integers under these keys."""
-    return _Rule(lambda state: [state[key] for key in keys], lambda state: state[parent])
-
-
-_SAME: Final = _Rule(lambda state: [], lambda state: state)
-_RULES: Final[Mapping[str, _Rule]] = {
-    "RandomMapIterDataset": _counting("index_for_rng"),
-    "MapWithIndexIterDataset": _counting("counter"),
-    "LimitIterDataset": _counting("count_elements_read"),
-    "RepeatIterDataset": _counting("epoch"),
-    "RebatchIterDataset": _counting("batch_idx"),
-    "FlatMapIterDataset": _counting("next_index_in_buffer"),
-    "WindowShuffleIterDataset": _counting(
-        "window_index", "pos_in_window", parent="parent_window_start_state"
-    ),
-    "FirstFitPackIterDataset": _Rule(
-        lambda state: [state["counter"] - state["next_row"], state["next_row"]],
-        lambda state: state["parent"],
-    ),
+_INTEGERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "RandomMapIterDataset": ("index_for_rng",),
+    "MapWithIndexIterDataset": ("counter",),
+    "LimitIterDataset": ("count_elements_read",),
+    "RepeatIterDataset": ("epoch",),
+    "RebatchIterDataset": ("batch_idx",),
+    "FlatMapIterDataset": ("next_index_in_buffer",),
+    "WindowShuffleIterDataset": ("window_index", "pos_in_window"),
+    "FirstFitPackIterDataset": ("counter", "next_row"),
+    "BestFitPackIterDataset": ("counter", "next_row"),
 }
+"""The keys of a node's own integers in its state. Nodes that are not here have the state of their parent."""
+
+
+def _parted(kind: str, state: Any) -> tuple[list[int], Any]:
+    """The integers of a node, and the state of its parent."""
+    if kind not in _INTEGERS:
+        return [], state
+    own = [state[key] for key in _INTEGERS[kind]]
+    if kind in _FIT_PACKS:
+        own[0] -= own[1]
+    is_window = kind == "WindowShuffleIterDataset"
+    return own, state["parent_window_start_state" if is_window else "parent"]
+
 
 _GROUPS: Final = ("RebatchIterDataset", "FlatMapIterDataset", "WindowShuffleIterDataset")
 """Nodes that give out groups, whose last integer is what they have given of one."""

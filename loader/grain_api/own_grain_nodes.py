@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
-import numpy as np
+import grain
 
-from windrow.errors import missing_extra
+from windrow.grain_api.datasets import ForwardingIterator
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
 from windrow.map_dataset import MapDataset
-
-try:
-    import grain
-except ImportError as error:
-    raise missing_extra("windrow.from_grain(strict=False)", "grain") from error
 
 
 class GrainMapNode(MapDataset[Any]):
@@ -63,7 +58,7 @@ class GrainStreamNode(IterDataset[Any]):
             iterator._ctx.mp_context = base.MultiprocessingContext(
                 process_index=index, process_count=count
             )
-        return _Iterator(iterator)
+        return ForwardingIterator(iterator)
 
 
 def _sliced(dataset: Any, part: tuple[int, int]) -> Any:
@@ -73,36 +68,6 @@ def _sliced(dataset: Any, part: tuple[int, int]) -> Any:
     own = copy.deepcopy(dataset)
     prefetch._set_slice_iter_dataset(own, slice(part[0], None, part[1]))
     return own
-
-
-class _Iterator(DatasetIterator[Any]):
-    """An iterator of Grain as an iterator of a user."""
-
-    def __init__(self, iterator: Any) -> None:
-        super().__init__(())
-        self._theirs = iterator
-
-    def __next__(self) -> Any:
-        return next(self._theirs)
-
-    def get_state(self) -> Any:
-        return _plain(self._theirs.get_state())
-
-    def set_state(self, state: Any) -> Self:
-        self._theirs.set_state(state)
-        return self
-
-    def close(self) -> None:
-        self._theirs.close()
-
-
-def _plain(state: Any) -> Any:
-    """A state with the numbers of Python, which JSON has."""
-    if isinstance(state, dict):
-        return {key: _plain(value) for key, value in state.items()}
-    if isinstance(state, (list, tuple)):
-        return [_plain(value) for value in state]
-    return state.item() if isinstance(state, np.generic) else state
 
 
 # --- parents of Windrow, as Grain sees them --------------------------------------------------------

@@ -1,26 +1,30 @@
-"""Grain's experimental functions: batches that are padded, orders, generators, checks, devices."""
+"""Grain's experimental functions: batches that are padded, orders, generators, checks, devices, settings."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.base import Dataset
+from windrow.core.machine import machine_bytes, usable_cores
 from windrow.core.optional_imports import optional
 from windrow.core.text import with_article
 from windrow.errors import ArgumentError, ElementError, PlanError, RecordIndexError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
 from windrow.sources.base import ArraySpec
-from windrow.transforms import columns, specs
+from windrow.transforms import columns, orders, specs
 from windrow.transforms.arguments import at_least, checked_seed
 from windrow.transforms.nodes import chains_of
+from windrow.transforms.options import MultiprocessingOptions, ReadOptions
 from windrow.transforms.random import philox_key
 
 D = TypeVar("D", bound="Dataset[Any]")
@@ -237,3 +241,125 @@ def assert_equal_output_after_checkpoint(ds: Any) -> None:
                 f"restored at step {step} the iterator has the state {again.get_state()}, not {state}"
             )
         np.testing.assert_equal(list(again), elements[step:], f"restored at step {step}")
+
+
+def index_shuffle(index: int, max_index: int, seed: int, rounds: int = 4) -> int:
+    """The place of `index` in a random order of the integers from 0 up to `max_index`.
+
+    With four rounds it is the order of `MapDataset.shuffle`. Grain's function gives some integers
+    twice where `max_index` is 2^16, 2^18, ...; here each comes once.
+
+    Args:
+        index: In `[0, max_index]`.
+        max_index: The largest integer.
+        seed: In `[0, 2**32)`.
+        rounds: An even number from 4 up to 1024.
+
+    Raises:
+        ArgumentError: If a number is not an integer.
+        PlanError: If a number is out of range.
+
+    Example:
+        >>> import windrow
+        >>> [windrow.experimental.index_shuffle(k, 4, seed=1, rounds=4) for k in range(5)]
+        [1, 2, 3, 0, 4]
+    """
+    if not 4 <= rounds <= 1024 or rounds % 2:
+        raise PlanError(
+            f"index_shuffle: rounds must be an even integer between 4 and 1024, got {rounds!r}"
+        )
+    length = at_least(0, max_index, "index_shuffle: max_index") + 1
+    if not 0 <= at_least(0, index, "index_shuffle: index") < length:
+        raise PlanError(f"index_shuffle: index {index} is outside [0, {max_index}]")
+    network = orders.network_of(length, checked_seed(seed, "index_shuffle", 2**32), rounds)
+    return 0 if length == 1 else network.walk(index, length)
+
+
+# --- settings that follow from the size of elements --------------------------------------------------
+
+_MIB: Final = 1 << 20
+_MOST_ELEMENTS: Final = 1000
+
+
+@dataclasses.dataclass(slots=True)
+class PerformanceConfig:
+    """Settings for `mp_prefetch` and `to_iter_dataset`."""
+
+    multiprocessing_options: MultiprocessingOptions | None = None
+    read_options: ReadOptions | None = None
+
+
+def pick_performance_config(
+    ds: IterDataset[Any],
+    *,
+    ram_budget_mb: int | None,
+    max_workers: int | None,
+    max_buffer_size: int | None,
+    samples_to_check: int = 5,
+) -> PerformanceConfig:
+    """Settings for which the elements made ahead fit into memory, as far as a few elements show.
+
+    Windrow's own settings are bounded in bytes (`ReadOptions.prefetch_bytes`), and `ds.explain()`
+    advises without reading. `mp_prefetch("auto")` decides how many workers there are from the first
+    elements. This function is for programs that call Grain's.
+
+    Args:
+        ds: A stream. It is read up to the elements that are checked.
+        ram_budget_mb: MiB for elements; None for a quarter of the machine's memory.
+        max_workers: The most workers; None for one per core.
+        max_buffer_size: The most elements made ahead; None for 1,000.
+        samples_to_check: The number of elements whose size is measured.
+
+    Raises:
+        ArgumentError: If a number is not an integer.
+        PlanError: If a number is less than 1.
+
+    Example:
+        >>> import numpy as np, windrow
+        >>> stream = windrow.MapDataset.source(np.zeros((64, 1 << 20), np.uint8)).to_iter_dataset()
+        >>> found = windrow.experimental.pick_performance_config(
+        ...     stream, ram_budget_mb=32, max_workers=2, max_buffer_size=None
+        ... )
+        >>> found.multiprocessing_options.num_workers, found.read_options.prefetch_buffer_size
+        (2, 32)
+    """
+    who = "pick_performance_config:"
+    checked = at_least(1, samples_to_check, f"{who} samples_to_check")
+    workers = (
+        usable_cores() if max_workers is None else at_least(1, max_workers, f"{who} max_workers")
+    )
+    most = _MOST_ELEMENTS
+    if max_buffer_size is not None:
+        most = at_least(1, max_buffer_size, f"{who} max_buffer_size")
+    budget = machine_bytes() // 4 if ram_budget_mb is None else ram_budget_mb * _MIB
+    at_least(1, budget, f"{who} ram_budget_mb")
+    size = _mean_bytes([ds], checked)
+    chains = list(_chains(ds))
+    read = _mean_bytes(chains, checked) * max(1, len(chains))
+    return PerformanceConfig(
+        MultiprocessingOptions(max(1, min(workers, int(budget / max(1, size))))),
+        ReadOptions(prefetch_buffer_size=max(1, min(most, int(budget / max(1, read))))),
+    )
+
+
+def _mean_bytes(datasets: list[Any], samples: int) -> float:
+    each = math.ceil(samples / max(1, len(datasets)))
+    sizes = [_bytes_of(x) for ds in datasets for x in itertools.islice(ds, each)]
+    return float(np.mean(sizes)) if sizes else 0.0
+
+
+def _bytes_of(element: Any) -> int:
+    if isinstance(element, Mapping):
+        return sum(map(_bytes_of, element.values()))
+    if isinstance(element, (list, tuple)):
+        return sum(map(_bytes_of, element))
+    return element.nbytes if isinstance(element, np.ndarray) else sys.getsizeof(element)
+
+
+def _chains(ds: Dataset[Any]) -> Iterator[Dataset[Any]]:
+    """The datasets with random access that a stream begins with: what is read ahead."""
+    for parent in ds.parents:
+        if isinstance(parent, IterDataset):
+            yield from _chains(parent)
+        else:
+            yield parent

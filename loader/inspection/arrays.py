@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from windrow.sources.detection import Contents
 from windrow.sources.location import Location
 from windrow.sources.zarr.consolidated import warn_of_differences
 from windrow.sources.zarr.find import find_all, open_each
-from windrow.sources.zarr.metadata import sizes_of
+from windrow.sources.zarr.metadata import codecs_of, is_v3, sizes_of
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of, choose
 from windrow.sources.zarr.placement import refuse_misplaced, refuse_misplaced_store
 from windrow.sources.zarr.precomputed import PrecomputedChunks
@@ -51,7 +51,8 @@ def inspect_contents(contents: Contents, sizes: bool | None) -> Inspection:
         SourceError: If files lie in a local array, and no chunk where its metadata say.
         WindrowError: As `find_arrays` raises it.
     """
-    tree = find_arrays(contents.location)
+    folders = [name.rstrip("/") for name in contents.names or () if name.endswith("/")]
+    tree = find_arrays(contents.location, folders)
     return inspect_arrays(contents.location, tree, stored_sizes(contents.location, tree, sizes))
 
 
@@ -95,14 +96,13 @@ def _folders_in(place: Location) -> list[str]:
     return [name.rstrip("/") for name in names if name.endswith("/")]
 
 
-def inspect_arrays(place: Location, tree: FoundTree, sizes: Mapping[str, int] | None) -> Inspection:
+def inspect_arrays(place: Location, tree: FoundTree, sizes: Mapping[str, int]) -> Inspection:
     """Describe the arrays that were found.
 
     Args:
         place: Their location.
         tree: The arrays and groups that were found there.
-        sizes: Stored bytes of each array, by name, if already counted; None to count them on a local
-            disk only.
+        sizes: Stored bytes of each array, by name, as far as they were counted.
     """
     found = list(arrays_of(tree))
     data = _data(tree)
@@ -112,8 +112,8 @@ def inspect_arrays(place: Location, tree: FoundTree, sizes: Mapping[str, int] | 
     arrays = []
     for item in found:
         refuse_misplaced(item)
-        held = _held_bytes(item) if sizes is None else sizes.get(item.name)
         facts = _of_store(item, next(opened)) if item.metadata is None else _of_zarr(item)
+        held = sizes.get(item.name)
         arrays.append(dataclasses.replace(facts, holds_records=item in data, stored_bytes=held))
     lengths = {array.shape[0] for array in arrays if array.holds_records and array.shape}
     stored = [array.stored_bytes for array in arrays]
@@ -132,13 +132,23 @@ def inspect_arrays(place: Location, tree: FoundTree, sizes: Mapping[str, int] | 
     )
 
 
-def stored_sizes(place: Location, tree: FoundTree, sizes: bool | None) -> Mapping[str, int] | None:
-    """Return the stored bytes of each array; None to count them on a local disk, {} for no counts."""
+def stored_sizes(place: Location, tree: FoundTree, sizes: bool | None) -> Mapping[str, int]:
+    """Return the stored bytes of each array; {} for no counts."""
     if sizes is False or (sizes is None and not place.is_local):
         return {}
-    if place.is_local:
-        return None
-    return sizes_by_array([found.name for found in arrays_of(tree)], _listed_sizes(place))
+    if place.is_local and not os.path.isdir(place.path):  # an archive
+        return {}
+    listed = _local_sizes(place.path) if place.is_local else _listed_sizes(place).items()
+    return sizes_by_array([found.name for found in arrays_of(tree)], listed)
+
+
+def _local_sizes(folder: str) -> Iterator[tuple[str, int]]:
+    """Yield the path below a folder, and the bytes, of each file."""
+    for above, _, names in os.walk(folder):
+        below = os.path.relpath(above, folder).replace(os.sep, "/")
+        for name in names:
+            path = name if below == "." else f"{below}/{name}"
+            yield path, os.stat(os.path.join(above, name)).st_size
 
 
 def _listed_sizes(place: Location) -> dict[str, int]:
@@ -164,10 +174,10 @@ def _listed_sizes(place: Location) -> dict[str, int]:
     raise ReadError(f"{place.caller}: {place.shown} cannot be listed to count its bytes: {reason}")
 
 
-def sizes_by_array(names: Sequence[str], files: Mapping[str, int]) -> dict[str, int]:
-    """Sum the bytes of each array from the sizes of files, by path below the group."""
+def sizes_by_array(names: Sequence[str], files: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Sum the bytes of each array from the paths of files below the group, and their sizes."""
     totals = dict.fromkeys(names, 0)
-    for path, size in files.items():
+    for path, size in files:
         folder, _, file = path.rpartition("/")
         if file in _METADATA:
             continue
@@ -196,17 +206,18 @@ def _format(found: Sequence[Found]) -> tuple[str, str]:
 
 def _of_zarr(found: Found) -> ArrayFacts:
     meta = found.metadata or {}
-    modern = "node_type" in meta
     shape = found.shape or ()
-    dtype = meta.get("data_type" if modern else "dtype")
-    chunks = sizes_of(
-        _at(meta, "chunk_grid", "configuration", "chunk_shape") if modern else meta.get("chunks")
-    )
-    shards, codecs = None, list(_codecs_of(meta))
-    for codec in codecs:
-        if modern and codec.get("name") == _SHARDING:
-            shards, chunks = chunks, sizes_of(_at(codec, "configuration", "chunk_shape"))
-            codecs = [c for c in _at(codec, "configuration", "codecs") or [] if isinstance(c, dict)]
+    if is_v3(meta):
+        dtype, grid = meta.get("data_type"), meta.get("chunk_grid")
+        settings = grid.get("configuration") if isinstance(grid, dict) else None
+        chunks = sizes_of(settings.get("chunk_shape")) if isinstance(settings, dict) else None
+    else:
+        dtype, chunks = meta.get("dtype"), sizes_of(meta.get("chunks"))
+    shards, codecs = None, list(codecs_of(meta))
+    for _, name, inner in codecs:
+        if name == _SHARDING:
+            shards, chunks = chunks, sizes_of(inner.get("chunk_shape"))
+            codecs = list(codecs_of({**meta, "codecs": inner.get("codecs")}))
             break
     itemsize = _itemsize(dtype)
     return ArrayFacts(
@@ -216,10 +227,8 @@ def _of_zarr(found: Found) -> ArrayFacts:
         dims=found.dims,
         chunks=chunks,
         shards=shards,
-        codecs=tuple(_codec(codec) for codec in codecs if codec.get("name") != "bytes"),
+        codecs=tuple(_codec(name, own) for _, name, own in codecs if name != "bytes"),
         decoded_bytes=None if itemsize is None else math.prod(shape) * itemsize,
-        stored_bytes=None,
-        holds_records=False,
         attributes=dict(found.attributes),
     )
 
@@ -233,7 +242,8 @@ def _of_store(found: Found, store: Any) -> ArrayFacts:
     chunks, shards = tuple(layout.read_chunk.shape), tuple(layout.write_chunk.shape)
     codec = store.codec.to_json()
     declared = codec.get("compression", codec.get("encoding"))
-    codecs = [declared] if isinstance(declared, dict) else [{"name": declared}]
+    settings = declared if isinstance(declared, dict) else {}
+    name = settings.get("id") or settings.get("type") or declared
     return ArrayFacts(
         name=found.name,
         shape=tuple(store.shape),
@@ -241,32 +251,23 @@ def _of_store(found: Found, store: Any) -> ArrayFacts:
         dims=found.dims,
         chunks=chunks,
         shards=shards if shards != chunks else None,
-        codecs=tuple(_codec(codec) for codec in codecs),
+        codecs=(_codec(name, settings),),
         decoded_bytes=math.prod(store.shape) * store.dtype.numpy_dtype.itemsize,
-        stored_bytes=None,
-        holds_records=False,
         attributes=dict(found.attributes),
     )
 
 
-def _codecs_of(meta: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for declared in (meta.get("codecs"), meta.get("filters"), [meta.get("compressor")]):
-        yield from (codec for codec in declared or () if isinstance(codec, dict))
-
-
-def _codec(codec: Mapping[str, Any]) -> str:
-    name = codec.get("name") or codec.get("id") or codec.get("type") or "unknown"
-    settings = codec.get("configuration", codec)
-    if isinstance(settings, dict) and name == "blosc":
+def _codec(name: Any, settings: Mapping[str, Any]) -> str:
+    if name == "blosc":
         shuffle = settings.get("shuffle")
         settings = {**settings, "shuffle": _SHUFFLES.get(shuffle, shuffle)}
     shown = [
         key if value is True else str(value)
-        for key, value in (settings.items() if isinstance(settings, dict) else ())
+        for key, value in settings.items()
         # Settings that are off are not shown.
         if key not in _SILENT and isinstance(value, int | float | str) and value is not False
     ]
-    return f"{name}({', '.join(shown)})" if shown else str(name)
+    return f"{name}({', '.join(shown)})" if shown else str(name or "unknown")
 
 
 def _dtype(declared: Any) -> str:
@@ -292,27 +293,6 @@ def _itemsize(declared: Any) -> int | None:
     except TypeError:
         return int(declared[1:]) // 8 if declared[:1] == "r" and declared[1:].isdigit() else None
     return None if dtype.kind == "O" else dtype.itemsize
-
-
-def _held_bytes(found: Found) -> int | None:
-    """Return the stored bytes of an array in a local folder; None for other arrays."""
-    if found.folder is None:
-        return None
-    total, folders = 0, [found.folder]
-    while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                elif entry.name not in _METADATA:
-                    total += entry.stat().st_size
-    return total
-
-
-def _at(value: Any, *keys: str) -> Any:
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def _sum(sizes: Sequence[int | None]) -> int | None:

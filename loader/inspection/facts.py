@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -37,7 +38,7 @@ _NAMES: Final = {
 _SHOWN_ATTRIBUTES: Final = 12
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayFacts:
     """The metadata of an array.
 
@@ -60,11 +61,11 @@ class ArrayFacts:
     dtype: str
     dims: tuple[str | None, ...]
     chunks: tuple[int, ...] | None
-    shards: tuple[int, ...] | None
+    shards: tuple[int, ...] | None = None
     codecs: tuple[str, ...]
     decoded_bytes: int | None
-    stored_bytes: int | None
-    holds_records: bool
+    stored_bytes: int | None = None
+    holds_records: bool = False
     attributes: Mapping[str, Any]
 
 
@@ -105,8 +106,16 @@ class SampleFacts:
     median_bytes: float
     most_bytes: int
 
+    @classmethod
+    def of(cls, records: Sequence[bytes]) -> SampleFacts | None:
+        """Return the sizes of some records; None for no records."""
+        sizes = [len(record) for record in records]
+        if not sizes:
+            return None
+        return cls(len(sizes), min(sizes), float(statistics.median(sizes)), max(sizes))
 
-@dataclasses.dataclass(frozen=True, slots=True)
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFileFacts:
     """All files of records, or the files of a split.
 
@@ -124,16 +133,16 @@ class RecordFileFacts:
         first: The first record; None if it was not read or does not exist.
     """
 
-    name: str
+    name: str = ""
     files: int
-    records: int | None
-    estimated_records: int | None
+    records: int | None = None
+    estimated_records: int | None = None
     stored_bytes: int
-    decoded_bytes: int | None
-    group_records: tuple[int, int] | None
-    options: tuple[str, ...]
-    sample: SampleFacts | None
-    first: Content | None
+    decoded_bytes: int | None = None
+    group_records: tuple[int, int] | None = None
+    options: tuple[str, ...] = ()
+    sample: SampleFacts | None = None
+    first: Content | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -78,10 +78,8 @@ def _array(name: str, variable: Any, holds_records: bool) -> ArrayFacts:
         dtype=str(variable.dtype),
         dims=tuple(str(dim) for dim in variable.dims),
         chunks=None if not chunks else tuple(int(size) for size in chunks),
-        shards=None,
         codecs=tuple(codecs),
         decoded_bytes=int(variable.nbytes),
-        stored_bytes=None,
         holds_records=holds_records,
         attributes={str(key): _plain(value) for key, value in variable.attrs.items()},
     )

@@ -1,19 +1,26 @@
-"""Describes ArrayRecord and TFRecord files.
+"""Describes files of records: ArrayRecord, TFRecord, JSON Lines and Parquet.
 
 Invariant: it reads the ends of ArrayRecord files and a few record groups. It reads the first bytes of
-one TFRecord file and, on a local disk and up to a limit, the lengths of all records.
+one TFRecord file and, on a local disk and up to a limit, the lengths of all records. It reads the first
+bytes of one file of JSON Lines, and the footers of Parquet files; without pyarrow only their sizes are
+described.
 """
 
 from __future__ import annotations
 
-import statistics
+import dataclasses
+import importlib.util
+import itertools
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from windrow.converters.records.tfrecord import FRAME_BYTES, count_records, head_records, is_gzip
+from windrow.converters.job.inputs import Input
+from windrow.converters.records.tfrecord import FRAME_BYTES, head_records, is_gzip, record_stops
+from windrow.converters.texts.lines import is_compressed, read_lines
+from windrow.converters.texts.parquet import opened, types_of
 from windrow.errors import ReadError
 from windrow.inspection.content import content_of
 from windrow.inspection.facts import Inspection, RecordFileFacts, SampleFacts
@@ -26,6 +33,8 @@ from windrow.sources.tf_example.features import Feature, features_from_json
 _SAMPLED_BYTES: Final = 4 << 20
 _SAMPLED_GROUPS: Final = 16
 _SAMPLED_RECORDS: Final = 64
+# The most Parquet files whose footers are read; the records of more are not counted.
+_MOST_FOOTERS: Final = 64
 # A larger group is not read just to show it.
 _LARGEST_GROUP_BYTES: Final = 64 << 20
 
@@ -63,6 +72,62 @@ def inspect_tfrecord(contents: Contents, sizes: bool | None = None) -> Inspectio
         WindrowError: As `tfrecord_files` raises it.
     """
     return inspection_of(contents, [tfrecord_files(contents.files)])
+
+
+def inspect_json_lines(contents: Contents, sizes: bool | None = None) -> Inspection:
+    """Describe JSON Lines files; `sizes` is not used, since the sizes of files are always known.
+
+    Raises:
+        NotFoundError: If a file does not exist.
+        ReadError: If the beginning of the first file cannot be read.
+    """
+    places = contents.files
+    sizes_bytes = [place.size_bytes() for place in places]
+    records: list[bytes] = []
+    first = next((place for place, size in zip(places, sizes_bytes, strict=True) if size), None)
+    if first is not None:
+        lines = next(read_lines(first.path, storage_options=first.storage_options), None)
+        records = [] if lines is None else lines.records(0, _SAMPLED_RECORDS)
+    packed = any(is_compressed(place.name) for place in places)
+    facts = RecordFileFacts(
+        files=len(places),
+        records=0 if first is None else None,
+        stored_bytes=sum(sizes_bytes),
+        options=("compressed",) if packed else (),
+        sample=SampleFacts.of(records),
+        first=content_of(records[0]) if records else None,
+    )
+    return inspection_of(contents, [facts])
+
+
+def inspect_parquet(contents: Contents, sizes: bool | None = None) -> Inspection:
+    """Describe Parquet files; `sizes` is not used, since the sizes of files are always known.
+
+    Raises:
+        NotFoundError: If a file does not exist.
+        ReadError: If a footer is damaged.
+    """
+    places = contents.files
+    stored = [place.size_bytes() for place in places]
+    records: int | None = None
+    groups: list[int] = []
+    fields: dict[str, str] = {}
+    if importlib.util.find_spec("pyarrow") and len(places) <= _MOST_FOOTERS:
+        records = 0
+        for place, size in zip(places, stored, strict=True):
+            with opened(Input(place.path, place.name, size, options=_options(place))) as table:
+                records += table.metadata.num_rows
+                count = table.metadata.num_row_groups
+                groups += [table.metadata.row_group(at).num_rows for at in range(count)]
+                fields = fields or types_of(table)
+    facts = RecordFileFacts(
+        files=len(places),
+        records=records,
+        stored_bytes=sum(stored),
+        group_records=(min(groups), max(groups)) if groups else None,
+    )
+    found = inspection_of(contents, [facts])
+    return dataclasses.replace(found, attributes={"features": fields} if fields else {})
 
 
 def inspection_of(
@@ -124,12 +189,11 @@ def array_record_files(
         name=split or "",
         files=len(files),
         records=len(source),
-        estimated_records=None,
         stored_bytes=sum(file.facts.size_bytes for file in files),
         decoded_bytes=sum(decoded),
         group_records=(min(groups), max(groups)),
         options=tuple(dict.fromkeys(file.facts.written_with or "" for file in files)),
-        sample=_sample(records),
+        sample=SampleFacts.of(records),
         first=content_of(records[0], features) if records else None,
     )
 
@@ -167,9 +231,8 @@ def tfrecord_files(places: Sequence[Location], *, name: str = "") -> RecordFileF
         estimated_records=estimated if counted is None else None,
         stored_bytes=sum(sizes),
         decoded_bytes=None if counted is None else decoded - FRAME_BYTES * counted,
-        group_records=None,
         options=("gzip",) if not plain else (),
-        sample=_sample(records),
+        sample=SampleFacts.of(records),
         first=content_of(records[0]) if records else None,
     )
 
@@ -202,22 +265,11 @@ def _sampled(source: ArrayRecordDataSource) -> list[bytes]:
     return source.read(np.unique(np.concatenate(spread)))
 
 
-def _sample(records: Sequence[bytes]) -> SampleFacts | None:
-    sizes = [len(record) for record in records]
-    if not sizes:
-        return None
-    return SampleFacts(len(sizes), min(sizes), float(statistics.median(sizes)), max(sizes))
-
-
 def _count(paths: Sequence[str]) -> int | None:
     """Count the records of plain TFRecord files on a local disk; None for very many."""
-    count = 0
-    for path in paths:
-        found = count_records(path, _WALKED_RECORDS - count)
-        if found is None:
-            return None
-        count += found
-    return count
+    stops = itertools.chain.from_iterable(map(record_stops, paths))
+    count = sum(1 for _ in itertools.islice(stops, _WALKED_RECORDS + 1))
+    return count if count <= _WALKED_RECORDS else None
 
 
 def _head(place: Location, size_bytes: int) -> tuple[bytes, bool]:
@@ -237,3 +289,7 @@ def _unzipped(place: Location, raw: bytes, whole: bool) -> tuple[bytes, bool]:
     if whole and raw and not unzip.eof and not unzip.unconsumed_tail:
         raise ReadError(f"{place.shown}: is cut off: its gzip data do not end; copy it again")
     return data, whole and unzip.eof and not unzip.unused_data
+
+
+def _options(place: Location) -> dict[str, Any] | None:
+    return None if place.storage_options is None else dict(place.storage_options)

@@ -3,20 +3,21 @@
 The page sets the colours of text and grid, since it knows whether it is light or dark. Only lines and
 bars have colours of their own, which are visible on both.
 
-Invariant: figures are plain values with finite numbers, and names in them are escaped, since Plotly
-parses names as HTML.
+Invariant: figures are plain values with finite numbers, and hold no names of the chain or of the data,
+since Plotly parses names as HTML.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import html
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from windrow.core.text import counted, shortened
+from windrow.core.optional_imports import optional
+from windrow.core.text import counted
 from windrow.explain.explanation import in_bytes
 from windrow.stats.costs import Amount, SourceCosts, known
 from windrow.stats.stats import Stats
@@ -24,12 +25,8 @@ from windrow.stats.stats import Stats
 _READING: Final = "#3f8ecf"
 _MAPPING: Final = "#d9822b"
 _WAITING: Final = "#c2528b"
-_LOOP: Final = "#3a9a6c"
 _PREDICTED: Final = "#8b9bb0"
-_MOST_BARS: Final = 14
-# Shorter parts of the time do not get a bar of their own.
-_SEEN: Final = 0.005
-# Times above this quantile are cut off: the first batch may take a hundred times as long as others.
+# The scale is made for the blocks up to this quantile: the first may take a hundred times as long.
 _TYPICAL: Final = 0.98
 
 MANY: Final = {"batch": "batches", "element": "elements"}
@@ -63,104 +60,45 @@ def timeline_chart(stats: Stats, what: str) -> Chart:
     """
     blocks = stats.timeline
     counts = np.array([max(1, block.elements) for block in blocks])
+    edges = np.concatenate([[0], np.cumsum([block.elements for block in blocks])])
+    edges += max(0, stats.elements - int(edges[-1]))  # earlier blocks are forgotten
     spent = {
         "reading": (_READING, [block.reading_s for block in blocks]),
         "mapping": (_MAPPING, [block.mapping_s for block in blocks]),
         "the loop waits": (_WAITING, [block.waited_s for block in blocks]),
     }
-    lanes = {name: (colour, 1e3 * np.array(s) / counts) for name, (colour, s) in spent.items()}
-    edges = np.concatenate([[0], np.cumsum([block.elements for block in blocks])])
-    edges += max(0, stats.elements - int(edges[-1]))  # earlier blocks are forgotten
-    most = max(float(values.max()) for _, values in lanes.values())
-    each = np.minimum(counts, 1_000)  # a block counts as its elements
-    usual = max(
-        float(np.quantile(np.repeat(values, each), _TYPICAL)) for _, values in lanes.values()
+    subplots = optional("plotly.subplots", "windrow.report", "report")
+    figure = subplots.make_subplots(
+        rows=3, shared_xaxes=True, vertical_spacing=0.1, subplot_titles=list(spent)
     )
-    limit = usual * 1.4 if 0 < usual * 3 < most else most * 1.08 or 1.0
-    data, layout = [], _layout(left=64)
-    shared = layout["yaxis"]
-    for number, (name, (colour, values)) in enumerate(lanes.items(), 1):
-        top = 1.26 - number / 3
-        data.append(
-            {
-                "type": "scatter", "mode": "lines", "fill": "tozeroy", "name": name,
-                "x": edges.tolist(), "y": [*values.tolist(), float(values[-1])],
-                "line": {"shape": "hv", "width": 1.2, "color": colour}, "fillcolor": f"{colour}59",
-                "xaxis": "x", "yaxis": f"y{number}",
-                "hovertemplate": f"{what} %{{x}}<br>{name}: %{{y:.3~f}} ms<extra></extra>",
-            }
+    limit, means = 0.0, []
+    for row, (name, (colour, spent_s)) in enumerate(spent.items(), 1):
+        each_ms = 1e3 * np.array(spent_s) / counts
+        limit = max(limit, 1.4 * float(np.quantile(each_ms, _TYPICAL)))
+        means.append(f"{name} {in_time(float(each_ms.mean()) / 1e3)}")
+        figure.add_scatter(
+            row=row, col=1, name=name, mode="lines", fill="tozeroy", fillcolor=f"{colour}59",
+            x=edges.tolist(), y=[*each_ms.tolist(), float(each_ms[-1])],
+            line={"shape": "hv", "width": 1.2, "color": colour},
+            hovertemplate=f"{what} %{{x}}<br>{name}: %{{y:.3~f}} ms<extra></extra>",
         )  # fmt: skip
-        layout["yaxis" if number == 1 else f"yaxis{number}"] = {
-            **shared, "range": [0, limit], "nticks": 4, "ticksuffix": " ms",
-            "domain": [max(0.0, 1 - number / 3), top],
-        }  # fmt: skip
-        layout["annotations"].append(
-            {
-                "text": name, "x": 0, "y": top, "xref": "paper", "yref": "paper",
-                "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 13},
-            }
-        )  # fmt: skip
-    layout["xaxis"] |= {"title": {"text": f"{what} given to the loop"}, "anchor": "y3"}
-    totals = "; ".join(
-        f"{name} {in_time(float(values.mean()) / 1e3)}" for name, (_, values) in lanes.items()
+    layout = _layout(left=64)
+    figure.update_xaxes(layout["xaxis"])
+    figure.update_yaxes(
+        layout["yaxis"] | {"range": [0, limit or 1.0], "nticks": 4, "ticksuffix": " ms"}
     )
-    cut = f" Beyond the scale: up to {in_time(most / 1e3)}." if most > limit else ""
+    figure.update_xaxes(title_text=f"{what} given to the loop", row=3)
+    del layout["xaxis"], layout["yaxis"]
+    figure.update_layout(layout, template="none")
     span = f"{MANY[what]} {edges[0]:,} to {edges[-1] - 1:,}"
     return Chart(
         "timeline",
-        {"data": data, "layout": layout},
+        json.loads(figure.to_json()),
         430,
-        f"Time per {what} over {span}, on average: {totals}.",
+        f"Time per {what} over {span}, on average: {'; '.join(means)}.",
         f"Time per {what}, for {span} in {counted(len(blocks), 'block')}. Reading and mapping run"
         " ahead of the loop and in parallel; the loop waits only for what is not ready in time."
-        f"{cut}",
-    )
-
-
-def activities_chart(stats: Stats) -> Chart:
-    """Draw how the loop and the loader spent their time."""
-    least = max(_SEEN * stats.passed_s, 0.1 * _SEEN * stats.waited_s)
-    waits = {name: s for name, s in stats.waited_for.items() if s > least}
-    waits = waits or {"data": stats.waited_s}
-    named = [
-        ("the loop's own work", stats.loop_s, _LOOP),
-        *((f"waits for {name}", spent, _WAITING) for name, spent in waits.items()),
-        ("reading", stats.reading_s, _READING),
-        *((name, spent, _MAPPING) for name, spent in stats.mapping_s.items()),
-        ("all is ready, no room for more", stats.blocked_s, _PREDICTED),
-    ][:_MOST_BARS]
-    names = [html.escape(shortened(name, 30), quote=False) for name, _, _ in named]
-    longest_s = max(spent for _, spent, _ in named) or 1.0
-    bars = {
-        "type": "bar", "orientation": "h", "cliponaxis": False, "textangle": 0, "customdata": names,
-        # Rows go by number, since two names may be shortened to the same string.
-        "y": list(range(len(named))),
-        # Plotly draws neither bar nor text for a length of 0.
-        "x": [max(spent, 1e-6 * longest_s) for _, spent, _ in named],
-        "text": [
-            f"{in_time(spent)}, {spent / (stats.passed_s or 1.0):.0%}" for _, spent, _ in named
-        ],
-        # The text fits on one side or the other, also on a phone.
-        "textposition": ["inside" if s > 0.5 * longest_s else "outside" for _, s, _ in named],
-        "marker": {"color": [colour for _, _, colour in named]},
-        "hovertemplate": "%{customdata}: %{text}<extra></extra>",
-    }  # fmt: skip
-    layout = _layout(left=10)
-    layout["yaxis"] |= {"autorange": "reversed", "tickvals": bars["y"], "ticktext": names}
-    layout["xaxis"] |= {
-        "range": [0, longest_s * 1.04],
-        "tickformat": "~s",
-        "ticksuffix": "s",
-        "nticks": 5,
-    }
-    parts = "; ".join(f"{name} {in_time(spent)}" for name, spent, _ in named)
-    return Chart(
-        "activities",
-        {"data": [bars], "layout": layout},
-        90 + 34 * len(named),
-        f"Where {in_time(stats.passed_s)} went: {parts}.",
-        f"Time spent in the {in_time(stats.passed_s)} since the first request. The loop (first"
-        " rows) and the loader (the others) work at the same time, the loader on several threads.",
+        " The slowest blocks may lie beyond the scale.",
     )
 
 
@@ -236,7 +174,6 @@ def _layout(*, left: int, top: int = 28) -> dict[str, Any]:
         "dragmode": "zoom",
         "showlegend": False,
         "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
-        "annotations": [],
         "xaxis": {**axis, "title": {"standoff": 8}, "nticks": 6, "tickangle": 0},
         "yaxis": {**axis, **ticks},
     }

@@ -18,6 +18,7 @@ from windrow.base import first_iterator
 from windrow.core.text import counted, in_units, shortened
 from windrow.inspection.content import content_of, example_of, picture_of
 from windrow.inspection.pictures import drawable, grid
+from windrow.transforms import columns
 from windrow.transforms.nodes import STREAM, Node, ToStreamNode, as_chain
 from windrow.transforms.options import ReadOptions
 
@@ -42,13 +43,11 @@ class ElementSample:
         places: The name of each.
         elements: The leaves of each, by name.
         error: The error that ended the sample; '' without an error.
-        size_bytes: Bytes of the whole first element; None if unknown.
     """
 
     places: tuple[str, ...] = ()
     elements: tuple[Leaves, ...] = ()
     error: str = ""
-    size_bytes: int | None = None
 
     @property
     def drawn(self) -> list[str]:
@@ -61,7 +60,7 @@ class ElementSample:
         for name in self.drawn:
             values = [_drawable(leaves.get(name)) for leaves in self.elements]
             data = base64.b64encode(grid(values, self.places)).decode()
-            yield _shown(name) or "elements", _description(self.elements[0][name]), data
+            yield name or "elements", _description(self.elements[0][name]), data
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The names of the other leaves, and for each element its name and their values."""
@@ -70,7 +69,7 @@ class ElementSample:
             [place, *(_short(leaves.get(name)) for name in names)]
             for place, leaves in zip(self.places, self.elements, strict=True)
         ]
-        return [_shown(name) or "value" for name in names], rows
+        return [name or "value" for name in names], rows
 
 
 def sample_of(node: Node, count: int) -> ElementSample:
@@ -80,29 +79,32 @@ def sample_of(node: Node, count: int) -> ElementSample:
     """
     places: list[str] = []
     found: list[Leaves] = []
-    size_bytes = None
-    # Rows of the first batches show as much as batches.
-    batched = any(each.group_size is not None for each in _chain(node))
+    error = ""
     many = any(each.needs_many for each in node.walk())
     options = _IN_READ_BATCHES if many else _ONE_BY_ONE
     stream = _here(node if node.length == STREAM else ToStreamNode((node,), options), options)
     try:
         with first_iterator(stream, count) as iterator:
             for number, element in enumerate(itertools.islice(iterator, count)):
-                rows = _rows(element, count - len(found)) if batched else None
-                here = [element] if rows is None else rows
-                for row, value in enumerate(here):
+                # Rows of the first batches show as much as batches.
+                rows = _rows(element, count - len(found)) if is_batched(node) else None
+                for row, value in enumerate([element] if rows is None else rows):
                     places.append(f"element {number}" + ("" if rows is None else f", row {row}"))
                     found.append(dict(_leaves(value, "")))
-                if number == 0:
-                    size_bytes = _size_bytes(element)
                 if len(found) >= count:
                     break
-    except Exception as error:
-        notes = [shortened(note, 600) for note in getattr(error, "__notes__", ())]
-        words = [shortened(f"{type(error).__name__}: {error}", 600), *notes]
-        return ElementSample(tuple(places), tuple(found), "\n".join(words), size_bytes=size_bytes)
-    return ElementSample(tuple(places), tuple(found), size_bytes=size_bytes)
+    except Exception as raised:
+        notes = getattr(raised, "__notes__", ())
+        words = [f"{type(raised).__name__}: {raised}", *notes]
+        error = "\n".join(shortened(line, 600) for line in words)
+    return ElementSample(tuple(places), tuple(found), error)
+
+
+def is_batched(node: Node) -> bool:
+    """Return whether a chain gives batches."""
+    while len(node.parents) == 1 and node.group_size is None:
+        node = node.parent
+    return node.group_size is not None
 
 
 # --- elements ------------------------------------------------------------------------------------
@@ -117,60 +119,38 @@ def _here(node: Node, options: ReadOptions) -> Node:
     return node.over(tuple(_here(parent, options) for parent in node.parents))
 
 
-def _size_bytes(element: Any) -> int | None:
-    """Return the bytes of an element's leaves; None if a leaf has no size."""
-    whole = 0
-    for _, leaf in _leaves(element, "", whole=True):
-        array = _array(leaf)
-        if array is None and not isinstance(leaf, (bytes, str)):
-            return None
-        whole += len(leaf) if array is None else array.nbytes
-    return whole
-
-
-def _chain(node: Node) -> Iterator[Node]:
-    yield node
-    while len(node.parents) == 1:
-        node = node.parent
-        yield node
-
-
 def _rows(batch: Any, most: int) -> list[Any] | None:
     """Return the first rows of a batch; None if it does not look like a batch."""
-    columns = dict(_leaves(batch, "", whole=True))
-    sizes = {_size(column) for column in columns.values()}
+    tree = columns.columns_in(batch)
+    sizes = {
+        len(column) if isinstance(column, list) or np.ndim(column) else 0
+        for column in columns.leaves_of(tree)
+    }
     if len(sizes) != 1 or min(sizes) < 1:
         return None
-    kept = range(min(most, sizes.pop()))
-    if "" in columns:
-        return [columns[""][row] for row in kept]
-    return [{name: column[row] for name, column in columns.items()} for row in kept]
+    kept = min(most, sizes.pop())
+    return columns.split(columns.sliced(tree, 0, kept), kept)
 
 
-def _size(column: Any) -> int:
-    """Return the rows of a column of a batch; 0 if it is not a column."""
-    return len(column) if isinstance(column, list) or np.ndim(column) else 0
-
-
-def _leaves(value: Any, name: str, *, whole: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of an element, with names joined by `/`; `whole` keeps lists as leaves."""
-    if isinstance(value, bytes) and not whole and (features := _features(value)) is not None:
-        value = features
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of an element: names are joined by `/`, and places of lists in brackets."""
+    if isinstance(value, bytes):
+        value = _features(value) or value
     children: Mapping[Any, Any] | None = None
     if isinstance(value, Mapping):
         children = value
-    elif isinstance(value, tuple):
-        fields = getattr(value, "_fields", range(len(value)))
-        children = dict(zip(fields, value, strict=True))
-    elif isinstance(value, list) and not whole and not _is_numbers(value):
-        children = dict(enumerate(value))
+    elif columns.is_named_tuple(value):
+        children = dict(zip(type(value)._fields, value, strict=True))  # type: ignore[attr-defined]
+    elif isinstance(value, list) and value and all(isinstance(n, (int, float)) for n in value):
+        value = np.asarray(value)
+    elif isinstance(value, (tuple, list)):
+        children = {f"[{place}]": child for place, child in enumerate(value)}
     if children is None:
         yield name, value
         return
-    for at, (key, child) in enumerate(children.items()):
-        if at == _MOST_LEAVES:
-            return
-        yield from _leaves(child, f"{name}/{key}" if name else str(key), whole=whole)
+    for key, child in itertools.islice(children.items(), _MOST_LEAVES):
+        joint = " " if name.endswith("]") or str(key).startswith("[") else "/"
+        yield from _leaves(child, f"{name}{joint}{key}" if name else str(key))
 
 
 def _features(record: bytes) -> Mapping[str, Any] | None:
@@ -183,10 +163,6 @@ def _features(record: bytes) -> Mapping[str, Any] | None:
     }
 
 
-def _is_numbers(values: list[Any]) -> bool:
-    return bool(values) and all(isinstance(value, (bool, int, float)) for value in values)
-
-
 # --- how each is drawn ---------------------------------------------------------------------------
 
 
@@ -194,39 +170,16 @@ def _is_drawn(value: Any) -> bool:
     """Return whether a picture shows a value better than a table: pictures, fields and lines."""
     if isinstance(value, bytes):
         return picture_of(value) is not None
-    array = _array(value)
+    array = columns.as_array(value)
     if array is None or array.size < 2 or isinstance(drawable(array), str):
         return False
-    return bool(np.squeeze(array).ndim > 1 or array.dtype.kind == "f")
+    return bool(np.squeeze(array).ndim > 1 or array.dtype.kind in "fV")
 
 
 def _drawable(value: Any) -> Any:
     """Return what is given to `grid` for a value."""
-    if isinstance(value, bytes):
-        return value
-    array = _array(value)
+    array = value if isinstance(value, bytes) else columns.as_array(value)
     return "no numbers" if array is None else array
-
-
-def _array(value: Any) -> Any:
-    """Return a value as an array of numbers; None if it is not numeric."""
-    plain = isinstance(value, (bool, int, float, complex, list))
-    if not plain and getattr(type(value), "__array__", None) is None:
-        return None
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind in "biufc":
-            return array
-        # Times and strings are not numbers. The types of ml_dtypes are, though NumPy calls them void.
-        return array.astype(np.float64) if array.dtype.kind == "V" else None
-    except (TypeError, ValueError):
-        return None
-
-
-def _shown(name: str) -> str:
-    """Return a leaf's name for people, with items of tuples and lists as numbers in brackets."""
-    parts = [f"[{part}]" if part.isdigit() else part for part in name.split("/")]
-    return "/".join(parts).replace("/[", " [").replace("]/", "] ")
 
 
 def _short(value: Any) -> str:
@@ -237,8 +190,9 @@ def _short(value: Any) -> str:
         return shortened(value, _MOST_TEXT)
     if isinstance(value, (np.datetime64, np.timedelta64)):
         return str(value)
-    array = _array(value)
-    if array is None or not array.size or np.squeeze(array).ndim > 1:
+    array = columns.as_array(value)
+    numeric = array is not None and array.dtype.kind in "biufcV"
+    if array is None or not numeric or not array.size or np.squeeze(array).ndim > 1:
         return _description(value)
     first = array.reshape(-1)[:_MOST_NUMBERS].tolist()
     numbers = [f"{number:.6g}" if isinstance(number, float) else str(number) for number in first]
@@ -252,7 +206,7 @@ def _description(value: Any) -> str:
         return content_of(value).looks_like if value else "no bytes"
     if isinstance(value, str):
         return counted(len(value), "character")
-    array = value if isinstance(value, (np.ndarray, np.generic)) else _array(value)
+    array = columns.as_array(value)
     if array is None:
         return type(value).__name__
     shape = " x ".join(map(str, array.shape))

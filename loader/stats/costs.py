@@ -70,13 +70,8 @@ class SourceCosts:
 
     def times(self, factor: float) -> SourceCosts:
         """Return the costs multiplied by `factor`; the memory held at a time stays the same."""
-        numbers: dict[str, Any] = {
-            field.name: value.times(factor)
-            for field in dataclasses.fields(self)
-            if isinstance(value := getattr(self, field.name), Amount)
-        }
-        del numbers["held_bytes"]
-        return dataclasses.replace(self, **numbers)
+        found = combined(lambda own: own.times(factor), [self])
+        return dataclasses.replace(found, held_bytes=self.held_bytes)
 
 
 def combined(function: Callable[..., Amount], costs: Sequence[SourceCosts]) -> SourceCosts:

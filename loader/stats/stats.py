@@ -162,58 +162,60 @@ class Stats:
         return {"version": JSON_VERSION, **found, "sentence": self.sentence}
 
     def __str__(self) -> str:
-        return "\n\n".join([self.sentence, *(f"{t.title}\n{t.to_text()}" for t in self._tables())])
+        return "\n\n".join([self.sentence, *(f"{t.title}\n{t.to_text()}" for t in tables_of(self))])
 
     def _repr_html_(self) -> str:
-        return notebook_html(self.sentence, self._tables())
+        return notebook_html(self.sentence, tables_of(self))
 
-    def _tables(self) -> list[TextTable]:
-        """What is printed, as tables; none before the first element was asked for."""
-        if not self.passed_s:
-            return []
-        tables = [TextTable("time", (), self._times()), TextTable("memory", (), self._memory())]
-        if self.sources:
-            heads = tuple(name.replace("_", " ") for name, _ in _columns(self.sources[0]))
-            rows = [[text for _, text in _columns(source)] for source in self.sources]
-            tables.append(TextTable("sources", heads, rows))
-        if self.chosen:
-            numbers = [("functions run in", str(each)) for each in self.chosen]
-            tables.append(TextTable("workers", (), numbers))
-        if self.packing is not None:
-            tables.append(TextTable("packing", (), [("planned", self.packing.text())]))
-        if self.bad_records is not None:
-            bad = [(name, f"{count:,}") for name, count in self.bad_records.items()]
-            tables.append(TextTable("bad records", (), bad))
-        if self.requests is not None:
-            told = [(_REQUESTS[name], _figure(name, n)) for name, n in self.requests.items()]
-            tables.append(TextTable("requests", (), told))
-        return tables
 
-    def _times(self) -> list[tuple[str, str, str]]:
-        passed_s = self.passed_s
-        times = {
-            "since the first was asked for": passed_s,
-            "the loop waited": self.waited_s,
-            **{f"waited for {name}": spent_s for name, spent_s in self.waited_for.items()},
-            "the loop's own": self.loop_s,
-            "reading": self.reading_s,
-            **self.mapping_s,
-            "ready, with no room for more": self.blocked_s,
-        }
-        return [
-            (name, f"{spent_s:.3f} s", f"{spent_s / passed_s:.0%}")
-            for name, spent_s in times.items()
-        ]
+def tables_of(stats: Stats) -> list[TextTable]:
+    """What is printed, as tables; none before the first element was asked for."""
+    if not stats.passed_s:
+        return []
+    tables = [TextTable("time", (), _times(stats)), TextTable("memory", (), _memory(stats))]
+    if stats.sources:
+        heads = tuple(name.replace("_", " ") for name, _ in _columns(stats.sources[0]))
+        rows = [[text for _, text in _columns(source)] for source in stats.sources]
+        tables.append(TextTable("sources", heads, rows))
+    if stats.chosen:
+        numbers = [("functions run in", str(each)) for each in stats.chosen]
+        tables.append(TextTable("workers", (), numbers))
+    if stats.packing is not None:
+        tables.append(TextTable("packing", (), [("planned", stats.packing.text())]))
+    if stats.bad_records is not None:
+        bad = [(name, f"{count:,}") for name, count in stats.bad_records.items()]
+        tables.append(TextTable("bad records", (), bad))
+    if stats.requests is not None:
+        told = [(_REQUESTS[name], _figure(name, n)) for name, n in stats.requests.items()]
+        tables.append(TextTable("requests", (), told))
+    return tables
 
-    def _memory(self) -> list[tuple[str, str]]:
-        rows = {
-            "elements": f"{self.elements:,}",
-            "given to the loop": in_units(self.delivered_bytes),
-            "buffers now": in_units(self.buffers_bytes),
-            "buffers at most": in_units(self.peak_buffers_bytes),
-            **{f"{kind} at most": in_units(size) for kind, size in self.peak_by.items()},
-        }
-        return list(rows.items())
+
+def _times(stats: Stats) -> list[tuple[str, str, str]]:
+    passed_s = stats.passed_s
+    times = {
+        "since the first was asked for": passed_s,
+        "the loop waited": stats.waited_s,
+        **{f"waited for {name}": spent_s for name, spent_s in stats.waited_for.items()},
+        "the loop's own": stats.loop_s,
+        "reading": stats.reading_s,
+        **stats.mapping_s,
+        "ready, with no room for more": stats.blocked_s,
+    }
+    return [
+        (name, f"{spent_s:.3f} s", f"{spent_s / passed_s:.0%}") for name, spent_s in times.items()
+    ]
+
+
+def _memory(stats: Stats) -> list[tuple[str, str]]:
+    rows = {
+        "elements": f"{stats.elements:,}",
+        "given to the loop": in_units(stats.delivered_bytes),
+        "buffers now": in_units(stats.buffers_bytes),
+        "buffers at most": in_units(stats.peak_buffers_bytes),
+        **{f"{kind} at most": in_units(size) for kind, size in stats.peak_by.items()},
+    }
+    return list(rows.items())
 
 
 def _figure(name: str, value: float) -> str:

@@ -469,7 +469,7 @@ class _GroupScan(Scan):
         if self._check is not None:
             return self._check(numbers)
         groups = self._part.start(numbers, InlineExecutor()).result()
-        return bytes_of_records([record for group in groups for record in group])
+        return bytes_of([record for group in groups for record in group])
 
     def spans(self, bad: Sequence[Damage]) -> list[tuple[int, int]]:
         return self._needed.records([each.number for each in bad])
@@ -564,19 +564,14 @@ def _refused(number: int, size: int, _: Callable[[], bool]) -> ScanResult:
     return found
 
 
-def bytes_of_records(records: list[Any]) -> int:
-    """Count the bytes of records, as far as they can be measured."""
-    if set(map(type, records)) == {bytes}:
-        return sum(map(len, records))  # as nearly all are, and there are many
-    return sum(map(bytes_of, records))
-
-
 def bytes_of(columns: Columns) -> int:
     """Count the bytes of columns or records, as far as they can be measured."""
     if isinstance(columns, dict):
         return sum(map(bytes_of, columns.values()))
     if isinstance(columns, list | tuple):
-        return sum(map(bytes_of, columns))
+        # Nearly all records are bytes, and there are many.
+        each: Callable[[Any], int] = len if set(map(type, columns)) == {bytes} else bytes_of
+        return sum(map(each, columns))
     if isinstance(columns, np.ndarray | np.generic):
         return int(columns.nbytes)
     return len(columns) if isinstance(columns, bytes | bytearray | str) else 8

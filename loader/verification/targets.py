@@ -70,14 +70,24 @@ class ScanTargets:
         return max((self.rows.get(name, 0) for name in names), default=0)
 
 
-def scan_array_record(contents: Contents) -> ScanTargets:
+def scan_array_record(contents: Contents, paths: Any = None) -> ScanTargets:
     """Target all records of ArrayRecord files.
+
+    Args:
+        contents: The files, or the folder with them.
+        paths: What `ArrayRecordDataSource` takes; None for the location itself.
 
     Raises:
         WindrowError: If no file can be opened.
     """
     # Open a listed folder as a folder, so that a missing shard is found.
-    return _scan_records(contents, contents.location.path)
+    place = contents.location
+    given = place.path if paths is None else paths
+    try:
+        source = ArrayRecordDataSource(given, storage_options=place.storage_options)
+    except UNOPENED as error:
+        return _scan_each(contents, error)
+    return ScanTargets("array_record", [source])
 
 
 def scan_tfds(contents: Contents) -> ScanTargets:
@@ -93,21 +103,12 @@ def scan_tfds(contents: Contents) -> ScanTargets:
         paths: Any = contents.dataset.instructions(splits)
     except UNOPENED as error:
         return _scan_each(contents, error)
-    return _scan_records(contents, paths)
+    return scan_array_record(contents, paths)
 
 
 def scan_tfrecord(contents: Contents) -> ScanTargets:
     """Target all records of TFRecord files."""
     return ScanTargets("tfrecord", scans=[_TFRecordScan(file) for file in contents.files])
-
-
-def scan_arrays(contents: Contents) -> ScanTargets:
-    """Target all arrays at a location.
-
-    Raises:
-        WindrowError: If no array is found.
-    """
-    return scan_arrays_at(contents.location)
 
 
 def scan_arrays_at(location: Location, names: Sequence[str] = ()) -> ScanTargets:
@@ -162,15 +163,6 @@ def scan_files(files: Sequence[Location]) -> ScanTargets:
 
     sources, bad = _each(files, opened, lambda file: file.shown)
     return ScanTargets("array_record", sources, bad=bad)
-
-
-def _scan_records(contents: Contents, paths: Any) -> ScanTargets:
-    options = contents.location.storage_options
-    try:
-        source = ArrayRecordDataSource(paths, storage_options=options)
-    except UNOPENED as error:
-        return _scan_each(contents, error)
-    return ScanTargets("array_record", [source])
 
 
 def _scan_each(contents: Contents, error: Exception) -> ScanTargets:

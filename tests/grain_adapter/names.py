@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import windrow
 from windrow import experimental, python, samplers, sharding, sources, transforms
-from windrow.grain_api import data_loader, index_shuffle, options, records
+from windrow.grain_api import data_loader, datasets, tools
+from windrow.grain_api import samplers as sampling
 from windrow.grain_api import sharding as shards
 from windrow.transforms.nodes import default_seed, options_of
 from windrow.transforms.options import DatasetOptions, ExecutionTrackingMode
@@ -122,7 +123,7 @@ _NAMES: Final[dict[str, dict[str, Any]]] = {
         "DatasetIterator": windrow.DatasetIterator,
         "IterDataset": windrow.IterDataset,
         "MapDataset": windrow.MapDataset,
-        "WithOptionsIterDataset": options.WithOptionsIterDataset,
+        "WithOptionsIterDataset": datasets.WithOptionsIterDataset,
         "apply_transformations": experimental.apply_transformations,
         "get_element_spec": experimental.get_element_spec,
         "get_next_index": experimental.get_next_index,
@@ -131,7 +132,7 @@ _NAMES: Final[dict[str, dict[str, Any]]] = {
     f"{_PYTHON}dataset.elastic_iterator": {"ElasticIterator": experimental.ElasticIterator},
     f"{_PYTHON}dataset.stats": {},
     f"{_PYTHON}experimental.index_shuffle.python.index_shuffle_module": {
-        "index_shuffle": index_shuffle.index_shuffle
+        "index_shuffle": tools.index_shuffle
     },
     f"{_PYTHON}ipc.shared_memory_array": {},
     f"{_PYTHON}operations": {
@@ -143,7 +144,10 @@ _NAMES: Final[dict[str, dict[str, Any]]] = {
         "MultiprocessingOptions": python.MultiprocessingOptions,
         "ReadOptions": python.ReadOptions,
     },
-    f"{_PYTHON}record": {"Record": records.Record, "RecordMetadata": records.RecordMetadata},
+    f"{_PYTHON}record": {
+        "Record": sampling.Record,
+        "RecordMetadata": sampling.RecordMetadata,
+    },
     f"{_PYTHON}samplers": {
         name: getattr(samplers, name) for name in ("IndexSampler", "Sampler", "SequentialSampler")
     },

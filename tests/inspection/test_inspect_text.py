@@ -12,7 +12,7 @@ import windrow
 from tests.texts import lines_of, texts, write_lines
 from windrow.cli.main import main
 from windrow.errors import ReadError
-from windrow.inspection import texts as inspection
+from windrow.inspection import records as inspection
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -12,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import windrow
 from tests.processes import LIMIT_S
@@ -26,9 +29,12 @@ from tests.report_pages import (
     measured,
 )
 from windrow import IterDataset, MapDataset
+from windrow.core.text import TextTable
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, PlanError
-from windrow.reporting.charts import activities_chart
+from windrow.reporting.charts import Chart
 from windrow.reporting.elements import sample_of
+from windrow.reporting.page import filled
+from windrow.reporting.values import values_of
 
 pytestmark = pytest.mark.jobs
 
@@ -64,33 +70,33 @@ def test_an_iterator_has_its_time_and_what_was_measured(tmp_path: Path) -> None:
     found = page_of(iterator, tmp_path)
     assert iterator.get_state() == at
     assert "time" in found.ids
-    assert {"timeline", "activities"} <= set(found.charts())
-    assert "measured" in found.said
+    assert set(found.charts()) == {"bytes", "timeline"}
+    assert "Measured" in found.words
     assert "which was given 5 batches" in found.said
-    read_for = re.search(r"measured over (\d+) batches", found.said)
+    read_for = re.search(r"Measured covers the (\d+) batches", found.said)
     assert read_for is not None
     assert 5 <= int(read_for[1]) <= 75  # those ahead of the loop too
-    records = next(at for at, words in enumerate(found.words) if words == "records asked for")
-    # An epoch and a batch, predicted; a batch and so far, measured.
-    assert found.words[records + 1 : records + 4] == ["600", "8", "8"]
-    assert found.words[records + 4] == f"{8 * int(read_for[1]):,}"
+    records = found.words.index("records")
+    # An epoch and a batch, predicted.
+    assert found.words[records + 1 : records + 3] == ["600", "8"]
+    assert f"{8 * int(read_for[1]):,}" in found.words[found.words.index("Measured") :]
     next(iterator)
 
 
 def test_an_iterator_that_gave_nothing_has_predictions_alone(tmp_path: Path) -> None:
     found = page_of(iter(chain_of_pictures(tmp_path)), tmp_path)
     assert "time" not in found.ids
-    assert "measured" not in found.said
-    assert "predicted" in found.said
+    assert "Measured" not in found.words
+    assert "Predicted" in found.words
 
 
 def test_predicted_and_measured_stand_side_by_side(tmp_path: Path) -> None:
     dataset = chain_of_pictures(tmp_path)
     iterator = Told(dataset._node, measured(dataset, 30))
     found = page_of(iterator, tmp_path)
-    assert found.said.count("predicted") >= 2
-    records = next(at for at, words in enumerate(found.words) if words == "records asked for")
-    assert found.words[records + 1 : records + 5] == ["600", "8", "8", "480"]
+    records = found.words.index("records")
+    assert found.words[records + 1 : records + 3] == ["600", "8"]
+    assert "480" in found.words[found.words.index("Measured") :]
     bars = {bar["name"]: bar for bar in found.charts()["bytes"]["data"]}
     assert list(bars) == ["predicted", "measured"]
     assert bars["predicted"]["text"] == bars["measured"]["text"]
@@ -147,17 +153,31 @@ def test_names_and_texts_of_others_are_never_code(tmp_path: Path) -> None:
     assert len([a for a, _ in found.scripts if "type" not in a]) == 2
 
 
-def test_names_of_functions_are_never_html_to_plotly(tmp_path: Path) -> None:
-    dataset = chain_of_pictures(tmp_path)
-    told = measured(dataset, 3)
-    stats = type(told)(**{**fields(told), "mapping_s": {"map(<lambda>)": 1.0, "a&b": 2.0}})
-    (bars,) = activities_chart(stats).figure["data"]
-    assert "map(&lt;lambda&gt;)" in bars["customdata"]
-    assert "a&amp;b" in bars["customdata"]
+@given(words=st.text(max_size=40), more=st.text(max_size=40))
+def test_any_words_come_back_as_they_are(tmp_path_factory: Any, words: str, more: str) -> None:
+    values = plain_values() | {
+        "tables": [TextTable(words, ["", more], [[more, words]])],
+        "facts": [(words, more, words)],
+        "advice": [words],
+        "unknown": [more],
+        "bytes_chart": Chart("c", {"data": [{"name": words}], "layout": {}}, 90, more, words),
+    }
+    path = tmp_path_factory.mktemp("words") / "page.html"
+    path.write_text(filled(words, values), encoding="utf-8", errors="replace")
+    found = Page(path)
+    assert found.open == []
+    table = next(at for at, (tag, _) in enumerate(found.tags) if tag == "caption")
+    assert [tag for tag, _ in found.tags[table:]].count("td") == 1
+    if words.isprintable():
+        assert found.charts()["c"]["data"][0]["name"] == words
+        assert "".join(words.split()) in "".join("".join(found.words).split())
 
 
-def fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+@functools.cache
+def plain_values() -> dict[str, Any]:
+    """The values of a small page."""
+    dataset = MapDataset.range(3)
+    return values_of(dataset.explain(), None, dataset._node, None)
 
 
 # --- all kinds of chains -------------------------------------------------------------------------
@@ -188,7 +208,7 @@ CHAINS: dict[str, tuple[Callable[[], Any], str]] = {
     "mixed streams": (lambda: _mixed(), "element 0, row 2"),
     "zipped": (lambda: MapDataset.zip([MapDataset.range(6), chain_of_tokens()[:6]]), "element 5"),
     "lines": (lambda: MapDataset.source(np.random.default_rng(0).random((5, 60))), "60 float64"),
-    "ragged": (lambda: MapDataset.source([np.zeros(3), np.zeros((0,)), np.ones((2, 2))]), "element 2"),
+    "ragged": (lambda: MapDataset.source([np.zeros(3), np.zeros((0,)), np.ones((2, 2))]), "3 float64, 24 bytes"),
     "selected": (lambda: _selected(), "element 2"),
     "times": (lambda: MapDataset.source({"at": TIMES, "x": np.zeros((3, 9))}), "2020-01-03"),
     "many": (lambda: _many(), "And 24 more sources."),

@@ -107,7 +107,7 @@ def test_words_are_read_on_light_and_on_dark(dark: bool, look: Look) -> None:
     assert (ground < 0.05) == dark
     for selector in ("body", ".soft", "figcaption", "td", "thead th", ".facts small"):
         assert contrast(looked, selector, "color", ground) > 4.5, selector
-    for selector in ("#timeline .xtitle", "#activities .ytick text"):
+    for selector in ("#timeline .x3title", "#bytes .ytick text"):
         assert contrast(looked, selector, "fill", ground) > 4.5, selector
     picture = pixels_of(looked.picture())
     assert (picture.mean() < 80) == dark

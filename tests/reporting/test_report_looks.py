@@ -11,7 +11,7 @@ import zarr
 
 import windrow
 from tests.browser import DESKTOP, PHONE, Look
-from tests.report_pages import Page, Told, chain_of_pictures, measured, pictures_at
+from tests.report_pages import Page, Told, chain_of_pictures, measured
 from windrow import MapDataset
 from windrow.sources import ZarrDataSource
 
@@ -31,7 +31,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "memory": Told((numbers := _numbers())._node, measured(numbers, 30)),
         "none": MapDataset.range(0),
         "zipped": MapDataset.zip([pictures.map(_same), MapDataset.range(75)]).map(_first),
-        "unknown": pictures_in_floats(folder / "unknown"),
         "failing": MapDataset.range(3).map(_failing),
         "branches": _branches(folder / "a folder of some depth" / "of_stores", 5),
     }
@@ -51,16 +50,6 @@ def _long_names() -> Any:
 
 def _numbers() -> Any:
     return MapDataset.source(np.zeros((480, 3), np.float32)).shuffle(seed=1).batch(8)
-
-
-def pictures_in_floats(folder: Path) -> Any:
-    """300 of the pictures, through a function without a spec."""
-    source = ZarrDataSource(pictures_at(folder))
-    return MapDataset.source(source)[:300].map(_in_floats).batch(8)
-
-
-def _in_floats(element: Any) -> Any:
-    return {**element, "image": element["image"] / np.float32(255)}
 
 
 def _same(element: Any) -> Any:
@@ -96,9 +85,15 @@ def test_nothing_makes_a_page_wider_than_its_window(name: str, size: str, look: 
 # --- the plan ------------------------------------------------------------------------------------
 
 
-def test_bytes_that_no_spec_tells_are_those_that_were_seen(look: Look) -> None:
-    # Pictures as float32 of 144 numbers, and 8 bytes of a label, in batches of 8.
-    assert "4.67 KBjudged by the first" in look("unknown").texts(".facts dd")
+@pytest.mark.parametrize("size", SIZES)
+def test_a_plan_scrolls_by_itself_where_it_is_wider_than_the_page(size: str, look: Look) -> None:
+    looked = look("branches", SIZES[size])
+    (plan,) = looked.boxes("#plan .wide")
+    assert plan["x"] + plan["width"] <= SIZES[size][0]
+    rows = looked.boxes(".plan tbody tr")
+    assert len(rows) == len(set(looked.texts(".plan tbody th"))) == 12
+    # No column is so narrow that its words are cut into letters.
+    assert all(box["width"] > 150 for box in looked.boxes(".plan td:nth-child(2)"))
 
 
 def test_bytes_that_were_measured_stand_for_unknown_ones(tmp_path: Path) -> None:

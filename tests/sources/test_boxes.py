@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
 from windrow import MapDataset, ReadOptions
-from windrow.errors import ReadError, SourceError
+from windrow.errors import ReadError
 from windrow.sources import BoxField, BoxPart, Columns, Cut, LaidOutSource, Padding
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import Box
@@ -309,26 +309,6 @@ def test_a_chain_gives_the_same_under_any_budget(
         assert all(column.flags.writeable for column in batch.values())
 
 
-def test_padding_is_that_of_the_whole_array() -> None:
-    array = np.arange(35).reshape(5, 7)
-    origins = np.array(list(itertools.product(range(-11, 12), range(-13, 16))))
-    for mode in MODES:
-        value = -1 if mode == "constant" else 0
-        more: dict[str, Any] = {"constant_values": value} if mode == "constant" else {}
-        padded = np.pad(array, 20, mode=mode, **more)
-        part, _ = counting(array, (2, 3), (4, 5), origins, padding=Padding(mode, value))
-        (got,) = part.read(np.arange(len(origins)))
-        for cells, (a, b) in zip(got, (origins + 20).tolist(), strict=True):
-            np.testing.assert_array_equal(cells, padded[a : a + 4, b : b + 5])
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_an_array_of_one_cell_is_padded(mode: Mode) -> None:
-    origins = np.array([[-9, 0], [0, 0], [0, -1], [3, 5]])
-    part, _ = counting(np.array([[7]]), (1, 1), (2, 3), origins, padding=Padding(mode, 7))
-    np.testing.assert_array_equal(part.read(np.arange(4))[0], np.full((4, 2, 3), 7))
-
-
 def test_an_array_without_cells_is_all_padding() -> None:
     array, origins = np.zeros((0, 4)), np.array([[-1, 0], [2, 3]])
     part, reader = counting(array, (1, 2), (2, 2), origins, padding=Padding("constant", 5))
@@ -385,34 +365,6 @@ def test_chunks_are_exact_in_grids_of_any_size() -> None:
     ]
 
 
-def test_more_chunks_than_can_be_numbered_are_refused() -> None:
-    with pytest.raises(
-        SourceError, match=r"array 'x' has 1,208,925,819,614,629,174,706,176 chunks"
-    ):
-        BoxPart(
-            "x", (2**40, 2**40), np.dtype("u1"), (1, 1), CountingBoxes(np.zeros(0), (1, 1), (0, 0)),
-            np.zeros((1, 2), np.int64).__getitem__, (whole((1, 1)),),
-        )  # fmt: skip
-
-
-def test_chunks_weigh_what_lies_in_the_array() -> None:
-    origins = np.zeros((1, 2), np.int64)
-    part, _ = counting(np.zeros((5, 7), np.int16), (4, 3), (1, 1), origins, shift=(3, 0))
-    assert part.chunk_count == 2 * 3
-    assert part.decoded_bytes(np.arange(6)).tolist() == [6, 6, 2, 24, 24, 8]
-    assert [part.bounds(chunk) for chunk in (0, 5)] == [((0, 0), (1, 3)), ((1, 6), (5, 7))]
-    assert part.stored_bytes(np.arange(6)).tolist() == [100] * 6
-
-
-def test_homes_lie_in_the_array() -> None:
-    origins = np.array([[-5, 3], [0, 99], [9, 0]])
-    part, _ = counting(
-        np.zeros((10, 10)), (5, 4), (3, 3), origins, padding=Padding("edge"), shift=(0, 2)
-    )
-    assert part.home(np.arange(3)).tolist() == [1, 2, 3]
-    assert part.home_of_cells(np.array([[9, 9]])).tolist() == [5]
-
-
 # --- each chunk once -----------------------------------------------------------------------------
 
 
@@ -420,14 +372,6 @@ def patches(seed: int, records: int = 60) -> tuple[BoxPart, CountingBoxes]:
     array = np.random.default_rng(0).integers(0, 99, (24, 24), np.int64)
     origins = np.random.default_rng(seed).integers(0, 24 - 7, (records, 2))
     return counting(array, (8, 8), (7, 7), origins)
-
-
-def test_one_read_decodes_each_chunk_once() -> None:
-    part, reader = patches(1)
-    (got,) = part.read(np.arange(60))
-    wanted = expected(reader.array, part.fields[0], part.origins(np.arange(60)), None)
-    np.testing.assert_array_equal(got, wanted)
-    assert len(reader.decoded) == len(set(reader.decoded)) == 9
 
 
 @pytest.mark.parametrize("epochs", [1, 3])

@@ -21,13 +21,10 @@ from hypothesis import strategies as st
 
 from tests.array_record_bytes import write
 from tests.hypothesis_profiles import examples
-from windrow import MapDataset
 from windrow.core.native import native
 from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, LaidOutSource, ListPart
 from windrow.sources.base import IntArray
-from windrow.transforms.nodes import lengths_of
-from windrow.transforms.positions import positions
 
 
 def numbered(count: int, name: str = "") -> list[bytes]:
@@ -307,14 +304,6 @@ def test_lengths_are_those_of_the_records(
     records = source.__getitems__(range(len(source)))
     assert source.lengths().tolist() == list(map(len, records))
     assert source.lengths("<u2").tolist() == [len(record) // 2 for record in records]
-
-
-@pytest.mark.parametrize("direct", [None, False])
-def test_a_shuffled_chain_has_them(tmp_path: Path, direct: bool | None) -> None:
-    path = of_sizes(tmp_path / "x.array_record", [5, 0, 3, 9])
-    dataset = MapDataset.source(ArrayRecordDataSource(path, direct=direct)).shuffle(seed=0)
-    found = lengths_of(dataset._node, positions(np.arange(4), 4))
-    assert found.tolist() == [len(record) for record in dataset if record is not None]
 
 
 def test_what_has_no_lengths_says_so(tmp_path: Path) -> None:

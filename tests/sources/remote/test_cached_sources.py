@@ -27,7 +27,6 @@ from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
 from windrow.sources.array_record import range_reader
 from windrow.sources.remote import disk_cache
 from windrow.sources.remote.cache_segments import SegmentFile, stored_segments
-from windrow.sources.remote.disk_cache import DiskCache
 from windrow.sources.remote.fetcher import Fetcher
 from windrow.sources.remote.remote_file import ByteRange
 from windrow.sources.zarr.urls import route_of
@@ -270,43 +269,6 @@ def test_the_disk_never_harms_the_stream(
         monkeypatch.setattr(os, "pwrite", full)
     assert epoch(source, 1) == records
     assert caplog.text.count("reading continues without it") == (harm != "small")
-
-
-def wide_records(path: Path) -> int:
-    """Write 220 records of 7,000 bytes, and return their bytes."""
-    draw = random.Random(2)
-    writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
-    for _ in range(220):
-        writer.write(draw.randbytes(7_000))
-    writer.close()
-    return path.stat().st_size
-
-
-SMALL = windrow.ReadOptions(block_bytes=70_000, prefetch_buffer_size=4)
-
-
-def test_a_cache_smaller_than_the_data_keeps_what_comes_soonest(
-    server: RangeServer,
-    remote: RemoteOptions,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    size = wide_records(tmp_path / "served" / "a")
-    alone = dataclasses.replace(remote, keep_bytes=0, merge_gap_bytes=0)
-
-    def fetched(name: str) -> int:
-        own = dataclasses.replace(alone, cache_dir=tmp_path / name, cache_bytes=1 << 20)
-        source = ArrayRecordDataSource(server.url("a"), remote=own)
-        server.reset_counts()
-        chain = windrow.MapDataset.source(source).repeat(3).to_iter_dataset(SMALL, lanes=2)
-        for _ in chain.batch(10, batch_fn=list):
-            pass
-        return server.counts().body_bytes
-
-    by_plan = fetched("plan")
-    monkeypatch.setattr(DiskCache, "foresee", lambda *_: None)
-    by_use = fetched("use")
-    assert size < by_plan < 0.85 * by_use
 
 
 # ---- arrays

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tests.limits import CALM, counted
 from tests.processes import until
-from tests.range_server import Fault, RangeServer, status
-from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from tests.range_server import Fault, RangeServer
+from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 from windrow.sources.remote.options import RemoteOptions
 
@@ -52,11 +52,6 @@ def cut_out(wanted: list[ByteRange], data: bytes) -> list[bytes]:
     return [data[one.start : one.stop] for one in wanted]
 
 
-def memory_file(path: str, data: bytes) -> str:
-    fsspec.filesystem("memory").pipe(path, data)
-    return f"memory://{path.lstrip('/')}"
-
-
 # ---- tails
 
 
@@ -78,12 +73,6 @@ def test_the_tail_of_a_short_file_is_all_of_it(server: RangeServer, path: str, d
     tail = fetcher().tails([server.url(path)], 1 << 20)[0]
     assert (tail.data, tail.file.size_bytes) == (data, len(data))
     assert tail.file.version.startswith("ETag ")
-
-
-def test_a_server_without_etags_tells_files_by_their_time() -> None:
-    with RangeServer({"a.bin": DATA}, etags=False) as server:
-        file = opened(fetcher(), server.url("a.bin"))
-        assert file.version == "of Sat, 01 Jan 2000 00:00:00 GMT"
 
 
 def test_short_files_of_a_server_without_ranges_are_cut_out() -> None:
@@ -142,18 +131,6 @@ def test_any_ranges_are_their_bytes_in_their_order(site: RangeServer, data: st.D
     assert sorted(reader.fetch(ranges)) == list(enumerate(expected))
 
 
-def test_ranges_are_asked_for_as_given_and_empty_ones_not(server: RangeServer) -> None:
-    reader = fetcher()
-    file = opened(reader, server.url("shards/00.bin"))
-    server.reset_counts()
-    wanted = [ByteRange(file, 7, 7), ByteRange(file, 10, 20), ByteRange(file, 20, 21)]
-    assert reader.start(wanted).result() == [b"", DATA[10:20], DATA[20:21]]
-    asked = sorted(range_ for _, _, range_ in server.counts().asked)
-    assert asked == ["bytes=10-19", "bytes=20-20"]
-    assert dict(reader.fetch(wanted[:1])) == {0: b""}
-    assert reader.start([]).result() == []
-
-
 @pytest.mark.parametrize(("start", "stop"), [(0, 70_002), (-1, 5), (10, 9), (70_002, 70_003)])
 def test_a_range_that_the_file_does_not_have_is_refused(
     server: RangeServer, start: int, stop: int
@@ -162,15 +139,6 @@ def test_a_range_that_the_file_does_not_have_is_refused(
     file = opened(reader, server.url("shards/00.bin"))
     with pytest.raises(ReadError, match=r"shards/00.bin has 70,001 bytes, and bytes \["):
         reader.start([ByteRange(file, start, stop)])
-
-
-def test_many_requests_are_in_flight_at_a_time() -> None:
-    with RangeServer({"a.bin": DATA}) as server:
-        reader = fetcher(RemoteOptions(max_requests=200))
-        file = opened(reader, server.url("a.bin"))
-        server.gather(150)
-        assert len(reader.start([ByteRange(file, n, n + 1) for n in range(200)]).result()) == 200
-        assert server.counts().most_in_flight >= 150  # no limit of a library is below ours
 
 
 def test_calls_side_by_side_share_the_bound() -> None:
@@ -229,19 +197,6 @@ def test_storage_options_reach_the_server() -> None:
         assert "pass-word" not in repr(file)
 
 
-# ---- other file systems
-
-
-def test_a_file_in_memory_that_was_replaced_is_an_error() -> None:
-    reader = fetcher()
-    file = opened(reader, memory_file("/fetching/r.bin", DATA))
-    memory_file("/fetching/r.bin", DATA[::-1])
-    with pytest.raises(ReadError, match=r"r\.bin has changed since it was opened: it was created"):
-        reader.start([ByteRange(file, 0, 10)]).result()
-    with pytest.raises(ReadError, match="has changed since it was opened"):
-        list(reader.fetch([ByteRange(file, 0, 10), ByteRange(file, 5, 10)]))
-
-
 # ---- opening
 
 
@@ -272,14 +227,3 @@ def test_a_fetcher_pickles_and_shows_no_secret(server: RangeServer) -> None:
     assert (
         "not-to-be-seen" not in f"{reader!r} {again!r} {file!r} {ByteRange(file, 0, 1)!r} {tail!r}"
     )
-
-
-# ---- one version only
-
-
-def test_a_file_that_is_gone_is_said_so(server: RangeServer) -> None:
-    reader = fetcher()
-    file = opened(reader, server.url("one.bin"))
-    server.plan([status(404)])
-    with pytest.raises(NotFoundError, match=r"one.bin, bytes \[0, 1\), was not found; 1 attempt"):
-        reader.start([ByteRange(file, 0, 1)]).result()

@@ -15,7 +15,7 @@ import zarr
 
 from tests.core.test_sources_fork import in_forked_child
 from windrow import MapDataset, ReadOptions
-from windrow.errors import NotFoundError, ReadError, SourceError
+from windrow.errors import ReadError
 from windrow.sources import WindowDataSource
 
 AnyArray = npt.NDArray[Any]
@@ -88,21 +88,6 @@ def test_an_open_store_and_a_view_that_begins_in_a_chunk(tokens: Path) -> None:
     assert bounds_of(source)[:4] == [0, 1, 3, 4]
 
 
-def test_the_fingerprint_covers_windows_and_arrays(tokens: Path, tmp_path: Path) -> None:
-    other = write(tmp_path / "other", values(1_001), 64)
-    marks = [
-        WindowDataSource(path, {0: size}, {0: stride}).fingerprint
-        for path, size, stride in [
-            (tokens, 10, 10),
-            (tokens, 11, 10),
-            (tokens, 10, 11),
-            (other, 10, 10),
-        ]
-    ]
-    assert len(set(marks)) == 4
-    assert WindowDataSource(tokens, {0: 10}).fingerprint == marks[0]
-
-
 # --- how often chunks are read -------------------------------------------------------------------
 
 
@@ -164,14 +149,6 @@ def test_block_shuffled_windows_longer_than_chunks_share_nearly_all_reads() -> N
 
 
 # --- errors --------------------------------------------------------------------------------------
-
-
-def test_stores_that_can_not_be(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="nothing"):
-        WindowDataSource(tmp_path / "nothing", {0: 2})
-    empty = write(tmp_path / "empty", values(0), 4)
-    with pytest.raises(SourceError, match=r"there are no cells along axis 0, and a window has 2"):
-        WindowDataSource(empty, {0: 2})
 
 
 @WAYS

@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import xarray
 
-from tests.range_server import RangeServer
 from tests.volumes import ome, precomputed, scale, space, translation
 from windrow.errors import ArgumentError, RecordIndexError, SourceError
 from windrow.sources import Field, WindowDataSource
 
-AnyArray = npt.NDArray[Any]
 VOLUME = np.random.default_rng(0).integers(0, 256, (40, 36, 20)).astype("u1")
 
 
@@ -74,15 +71,6 @@ def test_levels_of_ome_zarr(tmp_path: Path, version: str) -> None:
     # The names of levels stay names of arrays.
     named = WindowDataSource(path, {2: 3}, names=["a/1"])
     assert np.array_equal(named[0]["a"]["1"], fine[:, ::2, ::2][:, :, :3])
-
-
-def test_an_image_that_is_not_listed(tmp_path: Path) -> None:
-    fine = np.arange(64).reshape(8, 8).astype("u1")
-    levels = {"0": (fine, [scale(1, 1)]), "1": (fine[::2, ::2], [scale(2, 2)])}
-    ome(tmp_path / "image", levels, space("y", "x"))
-    with RangeServer(tmp_path) as server:
-        source = WindowDataSource(server.url("image"), {"x": 4}, resolution={"x": "2um"})
-        assert np.array_equal(source[0], fine[::2, ::2])
 
 
 def test_volumes_of_their_own_have_one_resolution(tmp_path: Path, volume: Path) -> None:

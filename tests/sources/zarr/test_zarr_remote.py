@@ -34,11 +34,9 @@ from windrow.errors import (
     SourceError,
 )
 from windrow.sources import RemoteOptions, ZarrDataSource
-from windrow.sources.remote.paths import joined
-from windrow.sources.zarr import urls
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import ArrayTree
-from windrow.sources.zarr.urls import parent_url, route_of
+from windrow.sources.zarr.urls import route_of
 
 ORDER = np.random.default_rng(1).permutation(37)
 
@@ -158,18 +156,6 @@ def test_adapters_of_tensorstore() -> None:
         route_of("source", "s3://bucket/a.zip|zip:", {"key": "k"})
 
 
-def test_urls_of_fsspec() -> None:
-    assert joined("zip://in::s3://bucket/a.zip", "k/l") == "zip://in/k/l::s3://bucket/a.zip"
-    assert joined("simplecache::http://h/a?sig=1", "k") == "simplecache::http://h/a/k?sig=1"
-    assert joined("memory://a/", "k") == "memory://a/k"
-    assert parent_url("zip://in/deep::s3://b/a.zip") == ("zip://in/::s3://b/a.zip", "deep")
-    assert parent_url("http://h/a/b?sig=1") == ("http://h/a/?sig=1", "b")
-    assert parent_url("http://h") is None
-    assert parent_url("reference://t2m") == ("reference://", "t2m")
-    assert urls.lists_cheaply("zip://a::s3://b/c")
-    assert not urls.lists_cheaply("s3://b")
-
-
 # --- the same values -------------------------------------------------------------------------------
 
 
@@ -197,24 +183,6 @@ def test_through_fsspec(folder: Path, data: AnyArray, name: str) -> None:
     np.testing.assert_array_equal(source.read(ORDER), data[ORDER])
     got = list(MapDataset.source(source).batch(5).to_iter_dataset())
     np.testing.assert_array_equal(np.concatenate(got), data)
-
-
-def test_groups(server: RangeServer, data: AnyArray, folder: Path) -> None:
-    whole = ZarrDataSource(server.url("group"))
-    np.testing.assert_array_equal(whole.read(ORDER)["deep"]["b"], -data[ORDER])
-    with pytest.raises(SourceError, match=r"no consolidated metadata, and listing a remote"):
-        ZarrDataSource(server.url("listed"))
-    chosen = ZarrDataSource(server.url("listed"), names=["deep/b", "a"])
-    np.testing.assert_array_equal(chosen.read(ORDER)["a"], data[ORDER])
-    with pytest.raises(
-        SourceError, match=r"names has 'deep/c', and the group .* holds no such array"
-    ):
-        ZarrDataSource(server.url("listed"), names=["deep/c"])
-    mixed = ZarrDataSource({"far": server.url("plain"), "near": folder / "plain"})
-    found = mixed.read(ORDER)
-    np.testing.assert_array_equal(found["far"], found["near"])
-    through = ZarrDataSource(in_memory(folder / "group", "far/group"))  # listed or not
-    np.testing.assert_array_equal(through.read(ORDER)["deep"]["b"], -data[ORDER])
 
 
 # --- S3 --------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_slices_of_times_are_those_of_xarray(
     np.testing.assert_array_equal(cells(labelled(times), slice(start, stop)), expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(start=TIMES, stop=TIMES)
 def test_slices_of_descending_times_are_those_of_ascending_ones_reversed(
     start: Any, stop: Any
@@ -127,7 +127,7 @@ def test_slices_of_descending_times_are_those_of_ascending_ones_reversed(
     np.testing.assert_array_equal(descending[::-1], len(HOURS) - 1 - ascending)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     values=st.lists(st.text("abc", max_size=3), max_size=8),
     start=st.text("abcd", max_size=3) | st.none(),
@@ -256,7 +256,7 @@ def test_a_date_is_its_first_instant() -> None:
     assert range_of(labelled(HOURS), wanted) == slice(8, 13)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     values=st.sampled_from([DAYS, HOURS, HOURS[::-1]]),
     label=TIMES.filter(lambda label: label is not None),
@@ -363,7 +363,7 @@ def test_nearest_needs_an_order_and_distances() -> None:
 # Several labels
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(values=sorted_numbers(), data=st.data())
 def test_lists_of_labels_are_those_of_xarray(values: AnyArray, data: st.DataObject) -> None:
     values = values[np.sort(np.unique(values, return_index=True)[1])]

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
+from tests.hypothesis_profiles import examples
 from tests.range_server import RangeServer
 from windrow import MapDataset, ReadOptions
 from windrow.errors import ArgumentError, ElementError, PlanError, ReadError, SourceError
@@ -84,7 +85,7 @@ def stored(draw: st.DrawFn) -> tuple[list[AnyArray], dict[str, Any]]:
     return rows_of(draw(record_lengths), dtype, shape), layout
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(stored(), st.sampled_from([None, False]), st.data())
 def test_rows_are_those_of_numpy_in_any_order(
     given_rows: Any, direct: bool | None, data: st.DataObject
@@ -337,7 +338,7 @@ def chunked_offsets(
     return store, read
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(record_lengths, st.integers(1, 7), st.sampled_from(["i8", "u4", "u8"]), st.data())
 def test_only_chunks_of_offsets_that_are_needed_are_read_and_once(
     lengths: list[int], chunk: int, dtype: str, data: st.DataObject

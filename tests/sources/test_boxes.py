@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
 from windrow import MapDataset, ReadOptions
-from windrow.errors import ReadError
+from windrow.errors import ReadError, SourceError
 from windrow.sources import BoxField, BoxPart, Columns, Cut, LaidOutSource, Padding
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import Box
@@ -363,6 +363,16 @@ def test_chunks_are_exact_in_grids_of_any_size() -> None:
     assert part.home(np.arange(3)).tolist() == [
         ((x // 3) * grid[1] + y // 7) * grid[2] + z for x, y, z in origins.tolist()
     ]
+
+
+def test_more_chunks_than_can_be_numbered_are_refused() -> None:
+    with pytest.raises(
+        SourceError, match=r"array 'x' has 1,208,925,819,614,629,174,706,176 chunks"
+    ):
+        BoxPart(
+            "x", (2**40, 2**40), np.dtype("u1"), (1, 1), CountingBoxes(np.zeros(0), (1, 1), (0, 0)),
+            np.zeros((1, 2), np.int64).__getitem__, (whole((1, 1)),),
+        )  # fmt: skip
 
 
 # --- each chunk once -----------------------------------------------------------------------------

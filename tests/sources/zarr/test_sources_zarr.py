@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import tensorstore as ts
 import zarr
 
 from tests.zarr_layouts import DIRECTLY
-from windrow import MapDataset
 from windrow.errors import (
     ConversionError,
     NotFoundError,
@@ -38,9 +36,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-WAYS = pytest.mark.parametrize("direct", [True, False])
-
-
 def values(rows: int = 100, dtype: Any = "f4") -> AnyArray:
     return np.arange(rows * 4).reshape(rows, 4).astype(dtype)
 
@@ -58,34 +53,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         name: write(folder / str(n), values(), **layout)
         for n, (name, layout) in enumerate(LAYOUTS.items())
     }
-
-
-@WAYS
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_store_that_is_gone_is_no_fill_value(tmp_path: Path, name: str, direct: bool) -> None:
-    path = write(tmp_path / "a", values() + 1, fill_value=np.nan, **LAYOUTS[name])
-    source = ZarrDataSource({"x": path}, direct=direct)
-    source.read(np.arange(100))
-    shutil.rmtree(path)
-    for wanted in (np.array([37]), np.arange(20, 70), np.array([9, 90, 3])):
-        with pytest.raises(ReadError, match=r"array in .*/a was removed or replaced .* is gone"):
-            source.read(wanted)
-    with pytest.raises(ReadError, match=r"was removed or replaced .* is gone"):
-        list(MapDataset.source(source))
-
-
-@WAYS
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_an_array_cut_shorter_is_no_fill_value(
-    tmp_path: Path, zarr_format: Any, direct: bool
-) -> None:
-    path = write(tmp_path / "a", values() + 1, chunks=(16, 4), zarr_format=zarr_format)
-    source = ZarrDataSource(path, direct=direct)
-    zarr.open_array(str(path), mode="r+").resize((40, 4))
-    np.testing.assert_array_equal(source.read(np.arange(32)), values()[:32] + 1)
-    for wanted in (np.arange(0, 60), np.array([3, 60, 3]), np.array([99])):
-        with pytest.raises(ReadError, match=r"describes another array"):
-            source.read(wanted)
 
 
 def test_a_file_in_place_of_the_metadata(tmp_path: Path) -> None:
@@ -163,43 +130,6 @@ def test_an_unfinished_conversion_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "g", tmp_path / "g" / "image"):
         with pytest.raises(ConversionError, match="run the same conversion again"):
             ZarrDataSource(path)
-
-
-def damage(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[: len(content) // 2] = b"\xff" * (len(content) // 2)
-    path.write_bytes(content)
-
-
-@WAYS
-@pytest.mark.parametrize(
-    ("layout", "key", "held"),
-    [
-        ({"zarr_format": 2, "chunks": (16, 4)}, "3.0", "records 48 to 63"),
-        ({"zarr_format": 3, "chunks": (16, 4)}, "c/6/0", "records 96 to 99"),
-        (
-            {"zarr_format": 3, "chunks": (1, 4), "shards": (32, 4)},
-            "c/1/0",
-            r"record (3[2-9]|[45]\d|6[0-3])",
-        ),
-    ],
-)
-def test_a_corrupt_chunk_is_named(
-    tmp_path: Path, layout: Any, key: str, held: str, direct: bool
-) -> None:
-    write(tmp_path / "g" / "a", values(), **layout)
-    write(tmp_path / "g" / "b", values(), chunks=(10, 4))
-    damage(tmp_path / "g" / "a" / key)
-    source = ZarrDataSource({name: tmp_path / "g" / name for name in "ab"}, direct=direct)
-    everything = np.arange(100)
-    for order in (everything, np.random.default_rng(0).permutation(100), everything[::-3]):
-        with pytest.raises(ReadError, match="array 'a'") as caught:
-            source.read(order)
-        assert re.search(f"the chunk that holds {held} ", str(caught.value))
-        assert str(tmp_path / "g" / "a" / key) in str(caught.value)
-        assert "tensorstore_spec" not in str(caught.value)
-    assert source[0]["a"].tolist() == [0, 1, 2, 3]
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_pickles_as_a_spec_and_opens_lazily(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ import zarr.codecs.numcodecs as v3
 import zstandard
 
 from windrow import MapDataset, verify
-from windrow.errors import NotFoundError, ReadError, SourceError
+from windrow.errors import ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.zarr.tree import ArrayTree, open_arrays
 
@@ -184,26 +184,6 @@ def test_out_of_key_value_stores(tmp_path: Path) -> None:
         if file.is_file():
             memory.write(str(file.relative_to(tmp_path / "g")), file.read_bytes()).result()
     np.testing.assert_array_equal(ZarrDataSource(memory)[35]["delta"], INTEGERS[35])
-
-
-def test_chunks_that_are_missing_damaged_or_gone(tmp_path: Path) -> None:
-    delta = {"filters": [numcodecs.Delta(dtype="i4")], "fill_value": 7}
-    path = write(tmp_path / "a", 2, INTEGERS, **delta)
-    (path / "1.0").unlink()
-    damaged = path / "2.0"
-    damaged.write_bytes(damaged.read_bytes()[:-9])
-    source = ZarrDataSource(path)
-    assert source[12].tolist() == [7] * 4
-    with pytest.raises(ReadError, match=r"holds records 20 to 29 cannot be read: zarr-python says"):
-        source.read(np.array([3, 25]))
-    with pytest.raises(ReadError, match="records 20 to 29"):
-        list(MapDataset.source(source).batch(4).to_iter_dataset())
-    lazy = pickle.loads(pickle.dumps(source))
-    shutil.rmtree(path)
-    with pytest.raises(ReadError, match="was removed or replaced since the source was made"):
-        source[0]
-    with pytest.raises(NotFoundError, match="there is no array at"):
-        lazy[0]
 
 
 @pytest.mark.parametrize(

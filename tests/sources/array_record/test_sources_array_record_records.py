@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -279,11 +278,7 @@ def test_the_package_in_a_forked_process_is_an_error(tmp_path: Path) -> None:
 
 
 def of_sizes(path: Path, sizes: list[int], options: str = "group_size:1") -> str:
-    writer = ArrayRecordWriter(str(path), options)
-    for number, size in enumerate(sizes):
-        writer.write(bytes([number % 256]) * size)
-    writer.close()
-    return str(path)
+    return str(write(path, [bytes([number % 256]) * n for number, n in enumerate(sizes)], options))
 
 
 @settings(max_examples=15, deadline=None)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.limits import CALM, counted
+from tests.limits import CALM
 from tests.processes import until
 from tests.range_server import Fault, RangeServer
 from windrow.errors import ArgumentError, ReadError, SourceError
@@ -53,17 +53,6 @@ def cut_out(wanted: list[ByteRange], data: bytes) -> list[bytes]:
 
 
 # ---- tails
-
-
-def test_tails_are_one_request_each_and_a_url_that_comes_twice_one(server: RangeServer) -> None:
-    urls = [server.url(f"shards/{number:02}.bin") for number in (3, 1, 3, 2)]
-    reader = fetcher()
-    tails = reader.tails(urls, 1000)
-    assert [tail.file.url for tail in tails] == urls
-    assert [tail.file.size_bytes for tail in tails] == [len(DATA) - n for n in (3, 1, 3, 2)]
-    assert all(tail.data == DATA[-1000:] for tail in tails)
-    assert [asked[2] for asked in server.counts().asked] == ["bytes=-1000"] * 3
-    assert counted(reader) == {"requests": 3, "retries": 0, "bytes": 3000, "faults": {}}
 
 
 @pytest.mark.parametrize(

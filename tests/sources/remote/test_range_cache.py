@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from array_record.python.array_record_module import ArrayRecordWriter
 
+from tests.array_record_bytes import write
 from tests.range_server import RangeServer, status
 from windrow.errors import ReadError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
@@ -19,10 +19,8 @@ from windrow.sources import ArrayRecordDataSource, RemoteOptions
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kept")
-    writer = ArrayRecordWriter(str(folder / "a.array_record"), "group_size:1,uncompressed")
-    for number in range(2000):
-        writer.write(number.to_bytes(4, "little") * 100)
-    writer.close()
+    records = [number.to_bytes(4, "little") * 100 for number in range(2000)]
+    write(folder / "a.array_record", records, "group_size:1,uncompressed")
     return folder
 
 

@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 
 import pytest
-from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
+from tests.array_record_bytes import write
 from tests.limits import CALM, DATA, within
 from tests.processes import until
 from tests.range_server import RangeServer, late, status
@@ -190,10 +190,7 @@ def test_slow_is_twice_the_95th_percentile_of_the_last_requests() -> None:
 
 
 def test_an_iterator_reports_requests(tmp_path: Path) -> None:
-    writer = ArrayRecordWriter(str(tmp_path / "a.array_record"), "group_size:1")
-    for number in range(50):
-        writer.write(bytes([number]) * 100)
-    writer.close()
+    write(tmp_path / "a.array_record", [bytes([number]) * 100 for number in range(50)])
     with RangeServer(tmp_path) as server:
         source = ArrayRecordDataSource(server.url("a.array_record"), remote=HEDGED)
         iterator = iter(windrow.MapDataset.source(source).batch(10))

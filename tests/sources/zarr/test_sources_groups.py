@@ -238,6 +238,8 @@ def test_a_remote_group_needs_consolidated_metadata(tmp_path: Path, zarr_format:
             ZarrDataSource(f"{url}/g", names=["a", "no"])
         with pytest.raises(SourceError, match="has no consolidated metadata"):
             ZarrDataSource(f"{url}/g", names=["a", "b"])
+        with pytest.raises(SourceError, match=r"'b/no', and the group .* holds no such array"):
+            ZarrDataSource(f"{url}/g", names=["b/no"])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             zarr.consolidate_metadata(str(path), zarr_format=zarr_format)

@@ -470,32 +470,6 @@ def test_damage_is_of_the_batches_that_want_the_chunk(
     assert sum(len(batch["0.0"]) for batch in dataset.to_iter_dataset(options)) == 60
 
 
-@pytest.mark.parametrize("direct", [None, False])
-def test_damage_is_named_by_a_read_too(tmp_path: Path, direct: bool | None) -> None:
-    _, array = written(tmp_path, codecs=False)
-    (tmp_path / "c" / "3" / "0").write_bytes(b"short")
-    part = every_tile(reopened(tmp_path, direct=direct))
-    with pytest.raises(ReadError, match=r"cells \[24:32, 0:8\] cannot be read"):
-        part.read(np.arange(16))
-    np.testing.assert_array_equal(part.read(np.array([13]))[0][0], array[24:32, 8:16])
-
-
-@pytest.mark.parametrize("direct", [None, False])
-def test_a_chunk_that_is_not_there_is_the_fill_value_while_the_array_is(
-    tmp_path: Path, direct: bool | None
-) -> None:
-    _, array = written(tmp_path)
-    (tmp_path / "c" / "0" / "3").unlink()
-    part = every_tile(reopened(tmp_path, direct=direct))
-    wanted = array[:8, 16:]
-    wanted[:, 8:] = 0
-    got = part.read(np.array([2, 3]))[0]
-    np.testing.assert_array_equal(np.concatenate(list(got), axis=1), wanted)
-    (tmp_path / "zarr.json").unlink()
-    with pytest.raises(ReadError, match="was removed or replaced"):
-        part.read(np.array([3]))
-
-
 def test_where_no_chunks_are_known_chunks_have_about_a_mebibyte(tmp_path: Path) -> None:
     def function(
         domain: ts.IndexDomain, out: AnyArray, parameters: ts.VirtualChunkedReadParameters

@@ -13,8 +13,6 @@ from typing import Any
 
 import fsspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.limits import CALM
 from tests.processes import until
@@ -101,23 +99,6 @@ def test_a_server_that_takes_no_ranges_from_the_end_is_asked_from_the_beginning(
 
 
 # ---- ranges
-
-
-@settings(max_examples=30)
-@given(data=st.data())
-def test_any_ranges_are_their_bytes_in_their_order(site: RangeServer, data: st.DataObject) -> None:
-    site.heal()
-    reader = fetcher()
-    wanted = []
-    for number in data.draw(st.lists(st.integers(0, 9), max_size=12)):
-        file = opened(reader, site.url(f"shards/{number:02}.bin"))
-        start = data.draw(st.integers(0, file.size_bytes))
-        stop = data.draw(st.integers(start, min(file.size_bytes, start + 5000)))
-        wanted.append((number, ByteRange(file, start, stop)))
-    ranges = [one for _, one in wanted]
-    expected = [DATA[number:][one.start : one.stop] for number, one in wanted]
-    assert reader.start(ranges).result() == expected
-    assert sorted(reader.fetch(ranges)) == list(enumerate(expected))
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 70_002), (-1, 5), (10, 9), (70_002, 70_003)])

@@ -151,16 +151,6 @@ def test_slices_of_durations() -> None:
     np.testing.assert_array_equal(cells(labelled(steps), wanted), expected)
 
 
-def test_slices_without_labels_are_empty_and_in_place() -> None:
-    ascending = labelled([10, 20, 30])
-    assert range_of(ascending, slice(21, 29)) == slice(2, 2)
-    assert range_of(ascending, slice(30, 10)) == slice(2, 2)
-    assert range_of(ascending, slice(40, 50)) == slice(3, 3)
-    assert range_of(labelled([30, 20, 10]), slice(10, 30)) == slice(2, 2)
-    assert range_of(labelled(np.empty(0)), slice(1, 2)) == slice(0, 0)
-    assert range_of(labelled([3, 1, 2]), slice(None)) == slice(0, 3)
-
-
 def test_ends_beyond_the_dtype_are_beyond_all_labels() -> None:
     small = labelled(np.array([0, 100, 255], np.uint8))
     assert range_of(small, slice(-5, 300)) == slice(0, 3)
@@ -248,12 +238,6 @@ def test_single_times(label: Any, expected: int) -> None:
     assert int(cells_by_xarray(HOURS, label).ravel()[0]) == expected
     assert position_of(labelled(HOURS), label) == expected
     assert position_of(labelled(HOURS[::-1]), label) == len(HOURS) - 1 - expected
-
-
-def test_a_date_is_its_first_instant() -> None:
-    assert position_of(labelled(HOURS), datetime.date(2019, 3, 1)) == 8
-    wanted = slice(datetime.date(2019, 3, 1), datetime.date(2019, 3, 2))
-    assert range_of(labelled(HOURS), wanted) == slice(8, 13)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -405,12 +389,6 @@ def test_wrong_lists_of_labels_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         positions_of(labelled([1, 2, 3]), labels)
-
-
-def test_coordinates_pickle() -> None:
-    hours = labelled(HOURS)
-    position_of(hours, HOURS[3])
-    assert position_of(pickle.loads(pickle.dumps(hours)), HOURS[3]) == 3
 
 
 # Reading

@@ -99,9 +99,9 @@ def by_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "opened", "most"),
     [
         pytest.param("plain", rows, 0.75, marks=pytest.mark.jobs),
-        ("shard", rows, 0.92),
+        pytest.param("shard", rows, 0.92, marks=pytest.mark.jobs),
         ("cells", windows, 0.85),
-        ("cells", boxes, 0.9),
+        pytest.param("cells", boxes, 0.9, marks=pytest.mark.jobs),
     ],
 )
 def test_a_cache_smaller_than_the_data_keeps_the_chunks_that_come_soonest(

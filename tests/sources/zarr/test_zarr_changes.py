@@ -154,6 +154,10 @@ def test_a_chunk_that_is_damaged(store: Store, data: AnyArray) -> None:
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     with pytest.raises(ReadError, match=held):
         list(MapDataset.source(source).batch(7))
+    windows = WindowDataSource(store.place, {0: 2}, **store.settings)
+    with pytest.raises(ReadError, match=r"(cells \[|records? )(3[2-9]|4[0-7])"):
+        windows.read(np.arange(48))
+    np.testing.assert_array_equal(windows[3], data[6:8])
     others = np.delete(np.arange(96), range(32, stop))
     np.testing.assert_array_equal(source.read(others), data[others])
 

@@ -15,7 +15,7 @@ import zarr
 
 from tests.core.test_sources_fork import in_forked_child
 from windrow import MapDataset, ReadOptions
-from windrow.errors import ReadError
+from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.sources import WindowDataSource
 
 AnyArray = npt.NDArray[Any]
@@ -149,6 +149,14 @@ def test_block_shuffled_windows_longer_than_chunks_share_nearly_all_reads() -> N
 
 
 # --- errors --------------------------------------------------------------------------------------
+
+
+def test_stores_that_can_not_be(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="nothing"):
+        WindowDataSource(tmp_path / "nothing", {0: 2})
+    empty = write(tmp_path / "empty", values(0), 4)
+    with pytest.raises(SourceError, match=r"there are no cells along axis 0, and a window has 2"):
+        WindowDataSource(empty, {0: 2})
 
 
 @WAYS

@@ -375,6 +375,15 @@ def test_more_chunks_than_can_be_numbered_are_refused() -> None:
         )  # fmt: skip
 
 
+def test_chunks_weigh_what_lies_in_the_array() -> None:
+    origins = np.zeros((1, 2), np.int64)
+    part, _ = counting(np.zeros((5, 7), np.int16), (4, 3), (1, 1), origins, shift=(3, 0))
+    assert part.chunk_count == 2 * 3
+    assert part.decoded_bytes(np.arange(6)).tolist() == [6, 6, 2, 24, 24, 8]
+    assert [part.bounds(chunk) for chunk in (0, 5)] == [((0, 0), (1, 3)), ((1, 6), (5, 7))]
+    assert part.stored_bytes(np.arange(6)).tolist() == [100] * 6
+
+
 # --- each chunk once -----------------------------------------------------------------------------
 
 

@@ -101,6 +101,18 @@ def test_a_server_that_takes_no_ranges_from_the_end_is_asked_from_the_beginning(
 # ---- ranges
 
 
+def test_ranges_are_asked_for_as_given_and_empty_ones_not(server: RangeServer) -> None:
+    reader = fetcher()
+    file = opened(reader, server.url("shards/00.bin"))
+    server.reset_counts()
+    wanted = [ByteRange(file, 7, 7), ByteRange(file, 10, 20), ByteRange(file, 20, 21)]
+    assert reader.start(wanted).result() == [b"", DATA[10:20], DATA[20:21]]
+    asked = sorted(range_ for _, _, range_ in server.counts().asked)
+    assert asked == ["bytes=10-19", "bytes=20-20"]
+    assert dict(reader.fetch(wanted[:1])) == {0: b""}
+    assert reader.start([]).result() == []
+
+
 @pytest.mark.parametrize(("start", "stop"), [(0, 70_002), (-1, 5), (10, 9), (70_002, 70_003)])
 def test_a_range_that_the_file_does_not_have_is_refused(
     server: RangeServer, start: int, stop: int

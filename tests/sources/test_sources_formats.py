@@ -64,8 +64,15 @@ def stored(path: Path, driver: str = "zarr3", chunk: tuple[int, ...] = (10, 4)) 
 
 
 def precomputed(path: Path, values: AnyArray = VOLUME, **more: Any) -> Any:
-    scale = {"chunk_size": [8, 8, 4], "resolution": [8 * 20 // len(values)] * 3}
-    return volume(path, values, voxel_offset=[100, 200, 300], **scale, **more)
+    resolution, offset = [8 * 20 // len(values)] * 3, [100, 200, 300]
+    return volume(
+        path,
+        values,
+        chunk_size=[8, 8, 4],
+        resolution=resolution,
+        voxel_offset=offset,
+        **more,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -123,8 +123,8 @@ def test_blocks_of_too_many_chunks_are_refused_before_memory_is_taken() -> None:
 @pytest.mark.parametrize("driver", ["file", "memory"])
 def test_chunks_of_precomputed_volumes_are_sound(tmp_path: Path, driver: str) -> None:
     # TensorStore looks for them elsewhere when it is asked which are stored.
-    values, scale = np.full((8, 9, 7), 3, "u2"), {"chunk_size": [4, 4, 4]}
-    opened = volume(tmp_path, values, driver=driver, voxel_offset=[5, -3, 2], **scale)
+    values, offset = np.full((8, 9, 7), 3, "u2"), [5, -3, 2]
+    opened = volume(tmp_path, values, driver=driver, chunk_size=[4, 4, 4], voxel_offset=offset)
     for given in (opened, ts.stack([opened, opened])):
         source = WindowDataSource(given, {0: 2})
         report = windrow.verify(source, missing="error", progress=False)

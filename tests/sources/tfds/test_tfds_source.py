@@ -130,6 +130,19 @@ def told(stream: Any) -> list[Any]:
     return [(b["id"].tolist(), b["twice"].tolist(), list(b["text"])) for b in stream]
 
 
+def test_nodes(folder: Path) -> None:
+    train = windrow.MapDataset.source(TFDSDataSource(folder, split="train"))
+    test = windrow.MapDataset.source(TFDSDataSource(folder, split="test"))
+    assert sorted(row["id"] for row in train.shuffle(seed=3)) == list(range(41))
+    blocks = [row["id"] for row in train.block_shuffle(seed=3)]
+    assert sorted(blocks) == list(range(41)) != blocks
+    assert [row["id"] for row in train[5:40:7]] == list(range(5, 40, 7))
+    mixed = windrow.MapDataset.mix([train, test], weights=[0.5, 0.5])
+    assert sum(mixed.read(np.arange(8))["id"] >= 1000) == 4
+    joined = windrow.MapDataset.concatenate([test, train])
+    assert joined.read(np.arange(7, 11))["id"].tolist() == [1007, 1008, 0, 1]
+
+
 def test_workers_and_restored_states_give_the_same_stream(folder: Path) -> None:
     source = TFDSDataSource(folder, split="train+test")
     whole = told(chain(source))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from windrow.sources.array_record.index import TAIL_BYTES, Index, footer_span, p
 CODECS = ("uncompressed", "snappy", "zstd", "brotli:3")
 
 
-def write(path: Path, records: Sequence[bytes], options: str = "group_size:1") -> Path:
+def write(path: Path, records: Iterable[bytes], options: str = "group_size:1") -> Path:
     """Write a file of `records`, and the folders that it lies in."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = ArrayRecordWriter(str(path), options)

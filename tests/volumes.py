@@ -12,26 +12,31 @@ import zarr
 AnyArray = npt.NDArray[Any]
 
 
+def volume(
+    path: Path, values: AnyArray, *, kind: str = "image", driver: str = "file", **scale: Any
+) -> Any:
+    """The store of a precomputed volume of values `(x, y, z)` or `(x, y, z, channel)`."""
+    values = values[..., None] if values.ndim == 3 else values
+    size = {"size": values.shape[:3], "chunk_size": [8, 8, 8], "resolution": [1, 1, 1]}
+    spec = {
+        "driver": "neuroglancer_precomputed",
+        "kvstore": {"driver": driver, "path": f"{path}/"},
+        "multiscale_metadata": {
+            "type": kind,
+            "data_type": str(values.dtype),
+            "num_channels": values.shape[3],
+        },
+        "scale_metadata": {"encoding": "raw", **size, **scale},
+    }
+    store = ts.open(spec, create=True).result()
+    store[...] = values
+    return store
+
+
 def precomputed(path: Path, *levels: tuple[AnyArray, list[float], list[int]]) -> Path:
     """A precomputed volume: values, resolution and voxel_offset of each scale."""
     for values, resolution, offset in levels:
-        spec = {
-            "driver": "neuroglancer_precomputed",
-            "kvstore": {"driver": "file", "path": f"{path}/"},
-            "multiscale_metadata": {
-                "type": "image",
-                "data_type": str(values.dtype),
-                "num_channels": 1,
-            },
-            "scale_metadata": {
-                "size": values.shape,
-                "encoding": "raw",
-                "chunk_size": [8, 8, 8],
-                "resolution": resolution,
-                "voxel_offset": offset,
-            },
-        }
-        ts.open(spec, create=True).result()[...] = values[..., None]
+        volume(path, values, resolution=resolution, voxel_offset=offset)
     return path
 
 

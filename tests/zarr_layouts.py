@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,6 +95,51 @@ def _make_v2(folder: str, layout: Layout) -> Any:
     }
     spec = {"driver": "zarr", "kvstore": f"file://{folder}/", "metadata": metadata}
     return ts.open(spec, create=True).result()
+
+
+def rectilinear(
+    path: Path, values: AnyArray, shapes: list[Any], codecs: Any = None, fill: int = 0
+) -> None:
+    """An array in chunks of unequal size, which TensorStore writes one by one."""
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}}
+    meta = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(values.shape),
+        "data_type": values.dtype.name,
+        "chunk_grid": grid,
+        "chunk_key_encoding": {"name": "default"},
+        "fill_value": fill,
+        "codecs": codecs or [little],
+        "attributes": {},
+    }
+    path.mkdir()
+    (path / "zarr.json").write_text(json.dumps(meta))
+    edges = [_sizes_along(shape, size) for shape, size in zip(shapes, values.shape, strict=True)]
+    whole = np.full([sum(sizes) for sizes in edges], fill, values.dtype)
+    whole[tuple(map(slice, values.shape))] = values
+    for at in np.ndindex(*map(len, edges)):
+        begin = [sum(sizes[:k]) for sizes, k in zip(edges, at, strict=True)]
+        size = [sizes[k] for sizes, k in zip(edges, at, strict=True)]
+        cells = whole[tuple(slice(b, b + n) for b, n in zip(begin, size, strict=True))]
+        if (cells == fill).all():
+            continue
+        one = {"name": "regular", "configuration": {"chunk_shape": size}}
+        alone = {**meta, "chunk_grid": one, "shape": size}
+        spec = {"driver": "zarr3", "kvstore": f"file://{path}/../one/", "metadata": alone}
+        ts.open(spec, create=True, delete_existing=True).result()[...] = cells
+        to = path.joinpath("c", *map(str, at))
+        to.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / "one" / "c" / "0" / "0").rename(to)
+
+
+def _sizes_along(shape: Any, size: int) -> list[int]:
+    """The sizes of chunks along an axis: all of one size, or sizes and pairs of size and count."""
+    if isinstance(shape, int):
+        return [shape] * -(-size // shape)
+    pairs = (one if isinstance(one, list) else (one, 1) for one in shape)
+    return [cells for cells, count in pairs for _ in range(count)]
 
 
 def values_of(layout: Layout) -> AnyArray:

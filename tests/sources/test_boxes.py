@@ -309,26 +309,6 @@ def test_a_chain_gives_the_same_under_any_budget(
         assert all(column.flags.writeable for column in batch.values())
 
 
-def test_padding_is_that_of_the_whole_array() -> None:
-    array = np.arange(35).reshape(5, 7)
-    origins = np.array(list(itertools.product(range(-11, 12), range(-13, 16))))
-    for mode in MODES:
-        value = -1 if mode == "constant" else 0
-        more: dict[str, Any] = {"constant_values": value} if mode == "constant" else {}
-        padded = np.pad(array, 20, mode=mode, **more)
-        part, _ = counting(array, (2, 3), (4, 5), origins, padding=Padding(mode, value))
-        (got,) = part.read(np.arange(len(origins)))
-        for cells, (a, b) in zip(got, (origins + 20).tolist(), strict=True):
-            np.testing.assert_array_equal(cells, padded[a : a + 4, b : b + 5])
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_an_array_of_one_cell_is_padded(mode: Mode) -> None:
-    origins = np.array([[-9, 0], [0, 0], [0, -1], [3, 5]])
-    part, _ = counting(np.array([[7]]), (1, 1), (2, 3), origins, padding=Padding(mode, 7))
-    np.testing.assert_array_equal(part.read(np.arange(4))[0], np.full((4, 2, 3), 7))
-
-
 def test_an_array_without_cells_is_all_padding() -> None:
     array, origins = np.zeros((0, 4)), np.array([[-1, 0], [2, 3]])
     part, reader = counting(array, (1, 2), (2, 2), origins, padding=Padding("constant", 5))
@@ -404,15 +384,6 @@ def test_chunks_weigh_what_lies_in_the_array() -> None:
     assert part.stored_bytes(np.arange(6)).tolist() == [100] * 6
 
 
-def test_homes_lie_in_the_array() -> None:
-    origins = np.array([[-5, 3], [0, 99], [9, 0]])
-    part, _ = counting(
-        np.zeros((10, 10)), (5, 4), (3, 3), origins, padding=Padding("edge"), shift=(0, 2)
-    )
-    assert part.home(np.arange(3)).tolist() == [1, 2, 3]
-    assert part.home_of_cells(np.array([[9, 9]])).tolist() == [5]
-
-
 # --- each chunk once -----------------------------------------------------------------------------
 
 
@@ -420,14 +391,6 @@ def patches(seed: int, records: int = 60) -> tuple[BoxPart, CountingBoxes]:
     array = np.random.default_rng(0).integers(0, 99, (24, 24), np.int64)
     origins = np.random.default_rng(seed).integers(0, 24 - 7, (records, 2))
     return counting(array, (8, 8), (7, 7), origins)
-
-
-def test_one_read_decodes_each_chunk_once() -> None:
-    part, reader = patches(1)
-    (got,) = part.read(np.arange(60))
-    wanted = expected(reader.array, part.fields[0], part.origins(np.arange(60)), None)
-    np.testing.assert_array_equal(got, wanted)
-    assert len(reader.decoded) == len(set(reader.decoded)) == 9
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
@@ -514,32 +477,6 @@ def test_damage_is_of_the_batches_that_want_the_chunk(
     healthy = [k for k in range(64) if not (k // 16 == 1 and k % 8 // 2 == 2)]
     dataset = MapDataset.source(BoxSource([part], 64)).slice(healthy).shuffle(seed=1).batch(4)
     assert sum(len(batch["0.0"]) for batch in dataset.to_iter_dataset(options)) == 60
-
-
-@pytest.mark.parametrize("direct", [None, False])
-def test_damage_is_named_by_a_read_too(tmp_path: Path, direct: bool | None) -> None:
-    _, array = written(tmp_path, codecs=False)
-    (tmp_path / "c" / "3" / "0").write_bytes(b"short")
-    part = every_tile(reopened(tmp_path, direct=direct))
-    with pytest.raises(ReadError, match=r"cells \[24:32, 0:8\] cannot be read"):
-        part.read(np.arange(16))
-    np.testing.assert_array_equal(part.read(np.array([13]))[0][0], array[24:32, 8:16])
-
-
-@pytest.mark.parametrize("direct", [None, False])
-def test_a_chunk_that_is_not_there_is_the_fill_value_while_the_array_is(
-    tmp_path: Path, direct: bool | None
-) -> None:
-    _, array = written(tmp_path)
-    (tmp_path / "c" / "0" / "3").unlink()
-    part = every_tile(reopened(tmp_path, direct=direct))
-    wanted = array[:8, 16:]
-    wanted[:, 8:] = 0
-    got = part.read(np.array([2, 3]))[0]
-    np.testing.assert_array_equal(np.concatenate(list(got), axis=1), wanted)
-    (tmp_path / "zarr.json").unlink()
-    with pytest.raises(ReadError, match="was removed or replaced"):
-        part.read(np.array([3]))
 
 
 def test_where_no_chunks_are_known_chunks_have_about_a_mebibyte(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from zarr.codecs import TransposeCodec
 import windrow
 from tests.hypothesis_profiles import examples
 from tests.range_server import RangeServer
+from tests.volumes import volume
 from windrow import MapDataset
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError, WindrowError
 from windrow.sources import WindowDataSource, ZarrDataSource
@@ -62,27 +63,16 @@ def stored(path: Path, driver: str = "zarr3", chunk: tuple[int, ...] = (10, 4)) 
     return store
 
 
-def precomputed(path: Path, values: AnyArray = VOLUME, key: str | None = None) -> Any:
-    scale: dict[str, Any] = {
-        "size": values.shape[:3],
-        "encoding": "raw",
-        "chunk_size": [8, 8, 4],
-        "resolution": [8 * 20 // values.shape[0]] * 3,
-        "voxel_offset": [100, 200, 300],
-    }
-    spec = {
-        "driver": "neuroglancer_precomputed",
-        "kvstore": {"driver": "file", "path": f"{path}/"},
-        "multiscale_metadata": {
-            "type": "image",
-            "data_type": "uint8",
-            "num_channels": values.shape[3],
-        },
-        "scale_metadata": {**scale, **({} if key is None else {"key": key})},
-    }
-    store = ts.open(spec, create=True).result()
-    store[...] = values
-    return store
+def precomputed(path: Path, values: AnyArray = VOLUME, **more: Any) -> Any:
+    resolution, offset = [8 * 20 // len(values)] * 3, [100, 200, 300]
+    return volume(
+        path,
+        values,
+        chunk_size=[8, 8, 4],
+        resolution=resolution,
+        voxel_offset=offset,
+        **more,
+    )
 
 
 @pytest.fixture(scope="module")

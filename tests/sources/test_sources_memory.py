@@ -18,7 +18,6 @@ from windrow import MapDataset
 from windrow.errors import ArgumentError, NotFoundError, ReadError, RecordIndexError, SourceError
 from windrow.sources import (
     ArrayDataSource,
-    BatchedSource,
     ForeignDataSource,
     RangeDataSource,
     SequenceDataSource,
@@ -237,42 +236,28 @@ def test_as_source_keeps_sources_and_wraps_the_rest(tmp_path: Path) -> None:
     assert isinstance(as_source(Plain([1])), ForeignDataSource)
 
 
-class MethodFingerprint:
+class OfNoText:
+    """A source whose fingerprint is a method, or what is given in its place."""
+
+    def __init__(self, *fingerprint: Any) -> None:
+        if fingerprint:
+            self.fingerprint = fingerprint[0]  # type: ignore[method-assign]
+
     def __len__(self) -> int:
         return 2
 
-    def __getitem__(self, index: int) -> int:
-        return index
-
     def read(self, indices: Any) -> list[int]:
         return list(indices)
+
+    def __getitem__(self, index: int) -> int:
+        return index
 
     def fingerprint(self) -> str:
         return "theirs"
 
 
-class NumberFingerprint(MethodFingerprint):
-    fingerprint = 7  # type: ignore[assignment]
-
-
-class OursMethodFingerprint(BatchedSource):
-    def __len__(self) -> int:
-        return 2
-
-    def read(self, indices: Any) -> list[int]:
-        return list(indices)
-
-    def fingerprint(self) -> str:  # type: ignore[override]
-        return "theirs"
-
-
 @pytest.mark.parametrize(
-    ("source", "shown"),
-    [
-        (MethodFingerprint(), "a method"),
-        (OursMethodFingerprint(), "a method"),
-        (NumberFingerprint(), "7 of type int"),
-    ],
+    ("source", "shown"), [(OfNoText(), "a method"), (OfNoText(7), "7 of type int")]
 )
 def test_as_source_wants_a_text_as_fingerprint(source: Any, shown: str) -> None:
     with pytest.raises(ArgumentError, match=rf"must be a string, got {shown}; write @property"):

@@ -11,10 +11,10 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.array_record_bytes import written
 from tests.damage import attack
 from windrow.core.native import native
 from windrow.errors import ReadError, SourceError
@@ -50,12 +50,7 @@ def whole_files(folder: Path) -> Files:
         rng = np.random.default_rng(number)
         sizes = rng.integers(0, 2500, COUNT)
         records = [rng.integers(0, 40, size, np.uint8).tobytes() for size in sizes]
-        path = folder / "whole.array_record"
-        writer = ArrayRecordWriter(str(path), options)
-        for record in records:
-            writer.write(record)
-        writer.close()
-        found.append((path.read_bytes(), records))
+        found.append((written(folder / "whole.array_record", records, options), records))
     return found
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zstandard
 from hypothesis import given
@@ -25,9 +26,10 @@ from tests.array_record_bytes import (
     written,
 )
 from windrow.core.native import native
-from windrow.sources.array_record import package
+from windrow.sources.array_record import highway_hash, package
 from windrow.sources.array_record.chunks import header_of
 from windrow.sources.array_record.decode import ChunkError, StoredChunk, Verify, decode
+from windrow.sources.array_record.highway_hash import hashes
 
 
 def said(message: str) -> str:
@@ -292,14 +294,6 @@ def test_a_frame_that_promises_much_takes_no_memory(tmp_path: Path) -> None:
         decode([of_one_frame(tmp_path, b"abcde", frame)])
 
 
-def test_highly_compressible_records_are_no_bomb(tmp_path: Path) -> None:
-    records = [bytes(3_000_000)] * 3
-    for codec in CODECS:
-        chunks = chunks_of(written(tmp_path / "a", records, f"group_size:3,{codec}"))
-        assert decode(chunks, verify="all") == [records]
-        assert decode(chunks, verify="headers") == [records]
-
-
 @pytest.mark.parametrize("more", [b"x", zstandard.compress(b"more"), b"\x50\x2a\x4d\x18\0\0\0\0"])
 def test_more_than_a_frame_is_damage(tmp_path: Path, more: bytes) -> None:
     (chunk,) = chunks_of(written(tmp_path / "a", [b"abc" * 100], "group_size:1,zstd"))
@@ -316,3 +310,33 @@ def test_a_compression_that_is_unknown_is_refused(tmp_path: Path) -> None:
     data[0] = 2
     with pytest.raises(ChunkError, match=r"[Uu]nknown compression type"):
         decode([sealed(header, data)], verify="all")
+
+
+# --- hashes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(native() is None, reason="without the native core")
+def test_the_core_hashes_any_messages_as_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(1)
+    # Every length to four packets, and more messages than are hashed by one thread.
+    lengths = [*range(130), *(draw.choice((32, 33, 40, 64)) for _ in range(2049))]
+    data = draw.randbytes(9_000)
+    starts = np.array([draw.randrange(9_000 - length) for length in lengths], np.int64)
+    stops = starts + np.array(lengths)
+    by_core = hashes(memoryview(data), starts, stops)
+    alone = [int(hashes(data, starts[k : k + 1], stops[k : k + 1])[0]) for k in range(130)]
+    assert by_core[:130].tolist() == alone
+    assert by_core[0] == 0x72C3B1E9C0139FE1  # the hash of nothing is in every file
+    monkeypatch.setattr(highway_hash, "native", lambda: None)
+    assert hashes(data, starts, stops).tolist() == by_core.tolist()
+
+
+@pytest.mark.parametrize("with_core", [True, False])
+def test_hashes_of_places_outside_of_the_data(
+    with_core: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not with_core:
+        monkeypatch.setattr(highway_hash, "native", lambda: None)
+    for start, stop in ((0, 301), (-1, 5), (9, 8)):
+        with pytest.raises(IndexError, match="outside of the 300 bytes"):
+            hashes(bytes(300), np.array([0, start]), np.array([0, stop]))

@@ -7,6 +7,7 @@ import functools
 import logging
 import pickle
 import re
+import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
+from tests.array_record_bytes import written
 from tests.limits import CALM, at_last, ended, passed, within
 from tests.object_store import ObjectStore
 from tests.range_server import (
@@ -50,15 +51,8 @@ def records(seed: int = 0) -> list[bytes]:
 @functools.cache
 def stored(options: str, seed: int = 0) -> bytes:
     """The bytes of a file."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / NAME
-        writer = ArrayRecordWriter(str(path), options)
-        for record in records(seed):
-            writer.write(record)
-        writer.close()
-        return path.read_bytes()
+        return written(Path(folder) / NAME, records(seed), options)
 
 
 GROUPS = ("group_size:1", "group_size:8")

@@ -15,9 +15,9 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
+from tests.array_record_bytes import write
 from tests.far_arrays import PATIENT, array_over, values, write_ways
 from tests.range_server import RangeServer, cut, replace, reset, status
 from windrow.cli.main import main
@@ -39,10 +39,7 @@ ROWS = values(37, 6)
 def write_records(path: Path, seed: int = 0, options: str = "group_size:1") -> list[bytes]:
     draw = random.Random(seed)
     records = [draw.randbytes(draw.randrange(2000)) for _ in range(COUNT)]
-    writer = ArrayRecordWriter(str(path), options)
-    for record in records:
-        writer.write(record)
-    writer.close()
+    write(path, records, options)
     return records
 
 
@@ -272,41 +269,27 @@ def test_the_disk_never_harms_the_stream(
     assert caplog.text.count("reading continues without it") == (harm != "small")
 
 
-def wide_records(path: Path) -> int:
-    """Write 220 records of 7,000 bytes, and return their bytes."""
-    draw = random.Random(2)
-    writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
-    for _ in range(220):
-        writer.write(draw.randbytes(7_000))
-    writer.close()
-    return path.stat().st_size
-
-
-SMALL = windrow.ReadOptions(block_bytes=70_000, prefetch_buffer_size=4)
-
-
 def test_a_cache_smaller_than_the_data_keeps_what_comes_soonest(
-    server: RangeServer,
-    remote: RemoteOptions,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    server: RangeServer, remote: RemoteOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = wide_records(tmp_path / "served" / "a")
-    alone = dataclasses.replace(remote, keep_bytes=0, merge_gap_bytes=0)
+    records = [random.Random(number).randbytes(7_000) for number in range(220)]
+    path = write(tmp_path / "served" / "a", records, "group_size:1,uncompressed")
+    small = windrow.ReadOptions(block_bytes=70_000, prefetch_buffer_size=4)
+    alone = dataclasses.replace(remote, keep_bytes=0, merge_gap_bytes=0, cache_bytes=1 << 20)
 
     def fetched(name: str) -> int:
-        own = dataclasses.replace(alone, cache_dir=tmp_path / name, cache_bytes=1 << 20)
+        own = dataclasses.replace(alone, cache_dir=tmp_path / name)
         source = ArrayRecordDataSource(server.url("a"), remote=own)
         server.reset_counts()
-        chain = windrow.MapDataset.source(source).repeat(3).to_iter_dataset(SMALL, lanes=2)
-        for _ in chain.batch(10, batch_fn=list):
-            pass
+        chain = windrow.MapDataset.source(source).repeat(3).to_iter_dataset(small, lanes=2)
+        rows = [row for batch in chain.batch(10, batch_fn=list) for row in batch]
+        assert sorted(rows) == sorted(records * 3)
         return server.counts().body_bytes
 
     by_plan = fetched("plan")
     monkeypatch.setattr(DiskCache, "foresee", lambda *_: None)
     by_use = fetched("use")
-    assert size < by_plan < 0.85 * by_use
+    assert path.stat().st_size < by_plan < 0.85 * by_use
 
 
 # ---- arrays

@@ -13,13 +13,11 @@ from typing import Any
 
 import fsspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.limits import CALM, counted
+from tests.limits import CALM
 from tests.processes import until
-from tests.range_server import Fault, RangeServer, status
-from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from tests.range_server import Fault, RangeServer
+from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 from windrow.sources.remote.options import RemoteOptions
 
@@ -52,23 +50,7 @@ def cut_out(wanted: list[ByteRange], data: bytes) -> list[bytes]:
     return [data[one.start : one.stop] for one in wanted]
 
 
-def memory_file(path: str, data: bytes) -> str:
-    fsspec.filesystem("memory").pipe(path, data)
-    return f"memory://{path.lstrip('/')}"
-
-
 # ---- tails
-
-
-def test_tails_are_one_request_each_and_a_url_that_comes_twice_one(server: RangeServer) -> None:
-    urls = [server.url(f"shards/{number:02}.bin") for number in (3, 1, 3, 2)]
-    reader = fetcher()
-    tails = reader.tails(urls, 1000)
-    assert [tail.file.url for tail in tails] == urls
-    assert [tail.file.size_bytes for tail in tails] == [len(DATA) - n for n in (3, 1, 3, 2)]
-    assert all(tail.data == DATA[-1000:] for tail in tails)
-    assert [asked[2] for asked in server.counts().asked] == ["bytes=-1000"] * 3
-    assert counted(reader) == {"requests": 3, "retries": 0, "bytes": 3000, "faults": {}}
 
 
 @pytest.mark.parametrize(
@@ -78,12 +60,6 @@ def test_the_tail_of_a_short_file_is_all_of_it(server: RangeServer, path: str, d
     tail = fetcher().tails([server.url(path)], 1 << 20)[0]
     assert (tail.data, tail.file.size_bytes) == (data, len(data))
     assert tail.file.version.startswith("ETag ")
-
-
-def test_a_server_without_etags_tells_files_by_their_time() -> None:
-    with RangeServer({"a.bin": DATA}, etags=False) as server:
-        file = opened(fetcher(), server.url("a.bin"))
-        assert file.version == "of Sat, 01 Jan 2000 00:00:00 GMT"
 
 
 def test_short_files_of_a_server_without_ranges_are_cut_out() -> None:
@@ -125,23 +101,6 @@ def test_a_server_that_takes_no_ranges_from_the_end_is_asked_from_the_beginning(
 # ---- ranges
 
 
-@settings(max_examples=30)
-@given(data=st.data())
-def test_any_ranges_are_their_bytes_in_their_order(site: RangeServer, data: st.DataObject) -> None:
-    site.heal()
-    reader = fetcher()
-    wanted = []
-    for number in data.draw(st.lists(st.integers(0, 9), max_size=12)):
-        file = opened(reader, site.url(f"shards/{number:02}.bin"))
-        start = data.draw(st.integers(0, file.size_bytes))
-        stop = data.draw(st.integers(start, min(file.size_bytes, start + 5000)))
-        wanted.append((number, ByteRange(file, start, stop)))
-    ranges = [one for _, one in wanted]
-    expected = [DATA[number:][one.start : one.stop] for number, one in wanted]
-    assert reader.start(ranges).result() == expected
-    assert sorted(reader.fetch(ranges)) == list(enumerate(expected))
-
-
 def test_ranges_are_asked_for_as_given_and_empty_ones_not(server: RangeServer) -> None:
     reader = fetcher()
     file = opened(reader, server.url("shards/00.bin"))
@@ -162,15 +121,6 @@ def test_a_range_that_the_file_does_not_have_is_refused(
     file = opened(reader, server.url("shards/00.bin"))
     with pytest.raises(ReadError, match=r"shards/00.bin has 70,001 bytes, and bytes \["):
         reader.start([ByteRange(file, start, stop)])
-
-
-def test_many_requests_are_in_flight_at_a_time() -> None:
-    with RangeServer({"a.bin": DATA}) as server:
-        reader = fetcher(RemoteOptions(max_requests=200))
-        file = opened(reader, server.url("a.bin"))
-        server.gather(150)
-        assert len(reader.start([ByteRange(file, n, n + 1) for n in range(200)]).result()) == 200
-        assert server.counts().most_in_flight >= 150  # no limit of a library is below ours
 
 
 def test_calls_side_by_side_share_the_bound() -> None:
@@ -229,19 +179,6 @@ def test_storage_options_reach_the_server() -> None:
         assert "pass-word" not in repr(file)
 
 
-# ---- other file systems
-
-
-def test_a_file_in_memory_that_was_replaced_is_an_error() -> None:
-    reader = fetcher()
-    file = opened(reader, memory_file("/fetching/r.bin", DATA))
-    memory_file("/fetching/r.bin", DATA[::-1])
-    with pytest.raises(ReadError, match=r"r\.bin has changed since it was opened: it was created"):
-        reader.start([ByteRange(file, 0, 10)]).result()
-    with pytest.raises(ReadError, match="has changed since it was opened"):
-        list(reader.fetch([ByteRange(file, 0, 10), ByteRange(file, 5, 10)]))
-
-
 # ---- opening
 
 
@@ -272,14 +209,3 @@ def test_a_fetcher_pickles_and_shows_no_secret(server: RangeServer) -> None:
     assert (
         "not-to-be-seen" not in f"{reader!r} {again!r} {file!r} {ByteRange(file, 0, 1)!r} {tail!r}"
     )
-
-
-# ---- one version only
-
-
-def test_a_file_that_is_gone_is_said_so(server: RangeServer) -> None:
-    reader = fetcher()
-    file = opened(reader, server.url("one.bin"))
-    server.plan([status(404)])
-    with pytest.raises(NotFoundError, match=r"one.bin, bytes \[0, 1\), was not found; 1 attempt"):
-        reader.start([ByteRange(file, 0, 1)]).result()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import random
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -195,24 +194,6 @@ def test_every_call_is_tried_again_and_bounded(
     server.plan([status(403)])
     with pytest.raises(ReadError, match=r"1 attempt in .* s: status 403"):
         ask()
-
-
-# ---- no server
-
-
-def test_a_server_that_is_gone(file: RemoteFile) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-    gone = RemoteFile(f"http://127.0.0.1:{port}/a.bin", len(DATA), file.version)
-    error = fails(Fetcher("Tests", None, CALM), gone)
-    assert "no connection (3)" in str(error)
-    assert "Check the network" in str(error)
-
-
-def test_a_server_that_never_answers(file: RemoteFile) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=9) as listening:
-        silent = RemoteFile(f"http://127.0.0.1:{listening.getsockname()[1]}/a", len(DATA), "")
-        assert "stalled (3)" in str(fails(Fetcher("Tests", None, ended("stalled")), silent))
 
 
 # ---- what a server may not do

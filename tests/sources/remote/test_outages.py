@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
+from tests.array_record_bytes import write
 from tests.limits import CALM, DATA, within
 from tests.processes import until
 from tests.range_server import Fault, RangeServer, cut, replace, stall, status
@@ -161,10 +161,7 @@ def test_nothing_waits_before_the_source_is_open(server: RangeServer, file: Remo
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[RangeServer]:
-    writer = ArrayRecordWriter(str(tmp_path / "a.array_record"), "group_size:1")
-    for number in range(200):
-        writer.write(np.full(300, number, "u2").tobytes())
-    writer.close()
+    write(tmp_path / "a.array_record", [np.full(300, n, "u2").tobytes() for n in range(200)])
     with RangeServer(tmp_path) as running:
         yield running
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 import threading
@@ -10,44 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from array_record.python.array_record_module import ArrayRecordWriter
 
+from tests.array_record_bytes import write
 from tests.range_server import RangeServer, status
 from windrow.errors import ReadError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
-from windrow.sources.remote.range_cache import RangeCache
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
-
-
-def test_the_least_recently_used_go_first() -> None:
-    kept = RangeCache(25)
-    ranges = [kept.add(0, 10 * k, 10 * k + 10) for k in range(3)]
-    waiting = kept.add(0, 100, 200)
-    kept.arrive(ranges[0], bytes(10))
-    kept.arrive(ranges[1], bytes(10))
-    assert len(kept.covering(0, ints(0), ints(5))) == 1  # used, so it stays
-    kept.arrive(ranges[2], bytes(10))
-    assert kept.covering(0, ints(10), ints(15)) == []
-    assert len(kept.covering(0, ints(0), ints(5))) == 1
-    assert len(kept.covering(0, ints(20), ints(25))) == 1
-    assert len(kept.covering(0, ints(100), ints(150))) == 1  # not before it has come
-    kept.give_up(waiting)
-    assert waiting.data.result() is None
-    assert kept.covering(0, ints(100), ints(150)) == []
-    again = pickle.loads(pickle.dumps(kept))
-    assert again.covering(0, ints(0), ints(5)) == []
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kept")
-    writer = ArrayRecordWriter(str(folder / "a.array_record"), "group_size:1,uncompressed")
-    for number in range(2000):
-        writer.write(number.to_bytes(4, "little") * 100)
-    writer.close()
+    records = [number.to_bytes(4, "little") * 100 for number in range(2000)]
+    write(folder / "a.array_record", records, "group_size:1,uncompressed")
     return folder
 
 

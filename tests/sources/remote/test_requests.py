@@ -5,94 +5,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
+from tests.array_record_bytes import write
 from tests.limits import CALM, DATA, within
 from tests.processes import until
 from tests.range_server import RangeServer, late, status
 from windrow.errors import PlanError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
 from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
-from windrow.sources.remote.pace import RequestPace, StoreRequests
+from windrow.sources.remote.pace import StoreRequests
 from windrow.sources.remote.request_counts import RemoteStats, request_figures
-
-
-def rounds(
-    pace: RequestPace,
-    count: int,
-    took_s: Callable[[int], float],
-    *,
-    size_bytes: int = 1000,
-    waited: bool = True,
-) -> list[int]:
-    """The numbers after rounds in which as many requests as allowed begin, and then are answered.
-
-    `took_s` gives the time of an answer by the number of requests in flight.
-    """
-    numbers = []
-    for _ in range(count):
-        at_once = pace.number
-        began = [pace.began(at, waited=waited) for at in range(1, at_once + 1)]
-        for one in began:
-            pace.answered(one, took_s(at_once), size_bytes)
-        numbers.append(pace.number)
-    return numbers
-
-
-def constant(took_s: float) -> Callable[[int], float]:
-    return lambda _: took_s
-
-
-def learnt(most: int = 64) -> RequestPace:
-    """A pace of a store that answers in 20 ms."""
-    pace = RequestPace(most)
-    assert set(rounds(pace, 5, constant(0.02))) == {most}
-    return pace
-
-
-def refusing(pace: RequestPace, refused: int) -> int:
-    """The number after a round of requests, of which so many are refused."""
-    began = [pace.began(at) for at in range(1, pace.number + 1)]
-    for place, one in enumerate(began):
-        if place < refused:
-            pace.refused(one)
-        else:
-            pace.answered(one, 0.02, 1000)
-    return pace.number
-
-
-def test_refusals_lower_it_by_half_their_share() -> None:
-    pace = RequestPace(64)
-    assert refusing(pace, 4) == 64
-    assert refusing(pace, 64) == 32
-    assert refusing(pace, 16) == 24
-    for _ in range(100):
-        pace.refused(pace.began(1))
-    assert pace.number == 1
-
-
-def test_it_grows_while_requests_wait_and_the_store_keeps_up() -> None:
-    pace = learnt()
-    assert refusing(pace, 64) == 32
-    assert rounds(pace, 10, constant(0.02), waited=False) == [32] * 10
-    numbers = rounds(pace, 10, constant(0.02))
-    assert numbers == sorted(numbers)
-    assert (numbers[0], numbers[-1]) == (37, 64)
-
-
-def test_a_store_with_a_queue_gets_fewer() -> None:
-    """It serves 800 requests a second, and then 100: twice the usual time is 4 requests."""
-    pace = learnt()
-    numbers = rounds(pace, 12, lambda at_once: max(0.02, at_once / 100))
-    assert numbers[:4] == [32, 16, 8, 4]
-    assert max(numbers[4:]) <= 8
-    healed = rounds(pace, 40, constant(0.02))
-    assert healed[-1] == 64
 
 
 @pytest.mark.jobs
@@ -264,10 +190,7 @@ def test_slow_is_twice_the_95th_percentile_of_the_last_requests() -> None:
 
 
 def test_an_iterator_reports_requests(tmp_path: Path) -> None:
-    writer = ArrayRecordWriter(str(tmp_path / "a.array_record"), "group_size:1")
-    for number in range(50):
-        writer.write(bytes([number]) * 100)
-    writer.close()
+    write(tmp_path / "a.array_record", [bytes([number]) * 100 for number in range(50)])
     with RangeServer(tmp_path) as server:
         source = ArrayRecordDataSource(server.url("a.array_record"), remote=HEDGED)
         iterator = iter(windrow.MapDataset.source(source).batch(10))

@@ -200,24 +200,26 @@ def test_core_leaves_records_that_it_does_not_take() -> None:
 
 
 def test_many_records_are_decoded_by_several_threads() -> None:
-    draw = random.Random(0)
-    numbers = [draw.getrandbits(40) for _ in range(30_000)]
+    numbers = np.random.default_rng(0).integers(0, 2**40, 30_000)
     names = [b"%d" % number for number in numbers]
-    records = [
-        example({"a": np.array([n] * (n % 3)), "b": [b]}, Style(), draw)
-        for n, b in zip(numbers, names, strict=True)
-    ]
+    features = {"b": FEATURES["b"], "a": FEATURES["a"]}
+    columns: dict[str, Column] = {
+        "b": Ragged(np.frombuffer(b"".join(names), "u1"), np.cumsum([0, *map(len, names)])),
+        "a": Ragged(np.repeat(numbers, numbers % 3), np.cumsum(np.r_[0, numbers % 3])),
+    }
+    records = encode_examples(columns, features)
     records[20_000] = b"\xff"
     core = native()
     assert core is not None
     begun = core.tasks_begun()
     bad: list[ReadError] = []
-    found = decode_examples(records, {"b": FEATURES["b"], "a": FEATURES["a"]}, bad=bad)
+    found = decode_examples(records, features, bad=bad)
     assert core.tasks_begun() > begun + 10
     assert [error.records for error in bad] == [(20_000, 20_001)]
-    del numbers[20_000], names[20_000]
+    numbers = np.delete(numbers, 20_000)
+    del names[20_000]
     assert [row.tobytes() for row in found["b"]] == names
-    assert [row.tolist() for row in found["a"]] == [[n] * (n % 3) for n in numbers]
+    assert [row.tolist() for row in found["a"]] == [[n] * (n % 3) for n in numbers.tolist()]
 
 
 def test_many_rows_are_encoded_as_they_are_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

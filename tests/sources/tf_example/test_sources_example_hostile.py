@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -14,11 +13,10 @@ from hypothesis import strategies as st
 
 from tests.example_bytes import Stored, Style, example, field, varint
 from tests.hypothesis_profiles import examples
-from windrow.converters import decode_example
-from windrow.errors import ConversionError, ReadError, SourceError
-from windrow.sources.tf_example import rows
+from tests.sources.tf_example.test_sources_example_core import agree
+from windrow.errors import ConversionError, ReadError
 from windrow.sources.tf_example.columns import decode_examples, infer_features
-from windrow.sources.tf_example.features import Feature, Ragged
+from windrow.sources.tf_example.features import Feature
 
 FEATURES = {
     "box": Feature("float32", (2,)),
@@ -44,86 +42,15 @@ def row(draw: random.Random) -> dict[str, Stored]:
     }
 
 
-def expected(record: bytes) -> dict[str, Any] | None:
-    """What protobuf and the features say of a record; None if it is a bad one."""
-    out: dict[str, Any] = {}
-    for name, feature in FEATURES.items():
-        found: Stored | None
-        try:
-            found = decode_example(record, features=[name])[name]
-        except ReadError:
-            return None
-        except SourceError:
-            found = None
-        out[name] = taken(feature, found)
-        if out[name] is None:
-            return None
-    return out
-
-
-def taken(feature: Feature, found: Stored | None) -> bytes | None:
-    """The bytes of a row, in plain Python."""
-    size = feature.items
-    if found is None:
-        return b"" if feature.may_be_missing else None
-    if feature.in_bytes:
-        if isinstance(found, np.ndarray) or len(found) != 1:
-            return None
-        data = bytes(found[0])
-        size *= feature.numpy_dtype.itemsize
-        fits = len(data) % size == 0 if feature.ragged else len(data) == size
-        fits &= feature.dtype != "bool" or set(data) <= {0, 1}
-        return data if fits else None
-    if not isinstance(found, np.ndarray) or (found.dtype.kind != feature.numpy_dtype.kind):
-        return None
-    if len(found) % size if feature.ragged else len(found) != size:
-        return None
-    if feature.dtype == "int8" and not all(-128 <= number < 128 for number in found.tolist()):
-        return None
-    return found.astype(feature.numpy_dtype).tobytes()
-
-
-def check(records: Sequence[bytes]) -> int:
-    """All records at once are what each is by itself; how many are good."""
-    wanted = [expected(record) for record in records]
-    bad: list[ReadError] = []
-    found = decode_examples(records, FEATURES, bad=bad)
-    assert [e.records for e in bad] == [(n, n + 1) for n, w in enumerate(wanted) if w is None]
-    good = [row for row in wanted if row is not None]
-    for name in FEATURES:
-        column = found[name]
-        assert len(column) == len(good)
-        rows = [np.ascontiguousarray(column[n]).tobytes() for n in range(len(column))]
-        assert rows == [row[name] for row in good]
-        if isinstance(column, Ragged):
-            assert column.offsets[-1] == len(column.values)
-    if bad:
-        with pytest.raises(ReadError, match=r"^record \d+: ") as caught:
-            decode_examples(records, FEATURES)
-        assert str(caught.value) == str(bad[0])
+def check(records: Sequence[bytes]) -> None:
+    """The core and protobuf say the same of them, and what is found out about one takes it."""
+    agree(records, FEATURES, exact=False)
     for record in records[:3]:
         try:
             inferred = infer_features([record, record])
         except (ReadError, ConversionError):
             continue
         assert len(decode_examples([record] * 2, inferred, exact=True)) == len(inferred)
-    return len(good)
-
-
-def errors(records: Sequence[bytes], features: Mapping[str, Feature]) -> dict[int, str | None]:
-    """What is wrong with each bad record, by its number."""
-    bad: list[ReadError] = []
-    decode_examples(records, features, exact=True, bad=bad)
-    return {error.records[0]: error.why for error in bad if error.records}
-
-
-@pytest.fixture(scope="module", params=["core", "protobuf"])
-def decoders(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The core decodes what it takes, or protobuf decodes every record."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "protobuf":
-            patch.setattr(rows, "native", lambda: None)
-        yield
 
 
 @settings(max_examples=examples(200))
@@ -208,7 +135,6 @@ HOSTILE = {
 }
 
 
-@pytest.mark.usefixtures("decoders")
 @pytest.mark.parametrize("times", [1, MANY])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_records(name: str, times: int) -> None:

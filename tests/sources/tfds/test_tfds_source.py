@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
+from tests.array_record_bytes import write
 from tests.kitchen import kitchen_folder
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer, status
@@ -250,10 +250,8 @@ def test_a_file_of_another_count_is_refused(tmp_path: Path) -> None:
 def test_a_record_that_is_no_example_is_named(tmp_path: Path, record: bytes, why: str) -> None:
     folder = write_folder(tmp_path / "a", SPLITS)
     file = folder / "counts-train.array_record-00002-of-00003"
-    writer = ArrayRecordWriter(str(file), "group_size:4")
-    for at in range(18):
-        writer.write(record if at == 11 else encode_example(example("train", 23 + at)))
-    writer.close()
+    records = [encode_example(example("train", 23 + at)) for at in range(18)]
+    write(file, [*records[:11], record, *records[12:]], "group_size:4")
     source = TFDSDataSource(folder, split="test+train[25:]")
     good = [i for i in range(len(source)) if i != 18]
     assert ids(source.read(np.array(good[::-1])))[-1] == 1000

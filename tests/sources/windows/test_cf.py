@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import tracemalloc
 import warnings
 from typing import Any
@@ -18,8 +17,6 @@ from hypothesis import strategies as st
 from tests.hypothesis_profiles import examples
 from windrow.errors import SourceError
 from windrow.sources.windows.cf import decoding_of, times_of
-from windrow.sources.zarr.find import find_all
-from windrow.sources.zarr.names import Found
 
 AnyArray = npt.NDArray[Any]
 
@@ -84,37 +81,6 @@ def test_values_decode_as_by_xarray(case: tuple[AnyArray, dict[str, Any]]) -> No
     before = values.copy()
     assert_same(by_us(values, attributes), by_xarray(values, attributes))
     np.testing.assert_array_equal(values, before)
-
-
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize(
-    ("dtype", "encoding"),
-    [
-        ("i2", {"scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -32768}),
-        ("i2", {"scale_factor": 0.01}),
-        ("u1", {"_FillValue": 255}),
-        ("i4", {"_FillValue": -1, "add_offset": 2.0}),
-        ("f4", {"_FillValue": np.float32(9.96921e36)}),
-        ("f4", {"_FillValue": np.nan}),
-        ("f8", {"_FillValue": -999.0, "missing_value": -999.0}),
-        ("i1", {"_FillValue": -1, "_Unsigned": "true"}),
-    ],
-)
-def test_stores_of_xarray_decode_as_by_xarray(
-    tmp_path: pathlib.Path, dtype: str, encoding: dict[str, Any], zarr_format: Any
-) -> None:
-    values = np.array([[1.0, 2.0, np.nan], [0.0, 5.0, 7.0]], np.float32)
-    if "_FillValue" not in encoding:
-        values = np.nan_to_num(values)
-    store = str(tmp_path / "a.zarr")
-    written = xr.Dataset({"a": (("y", "x"), values)})
-    written.to_zarr(store, zarr_format=zarr_format, encoding={"a": {"dtype": dtype, **encoding}})
-    found = find_all("source", f"{store}/a")
-    assert isinstance(found, Found)
-    raw = xr.open_zarr(store, decode_cf=False)["a"]
-    fill = raw.attrs.get("_FillValue") if zarr_format == 2 else None
-    got = by_us(raw.values, dict(found.attributes), fill)
-    assert_same(got, xr.open_zarr(store)["a"].values)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_slices_of_times_are_those_of_xarray(
     np.testing.assert_array_equal(cells(labelled(times), slice(start, stop)), expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(start=TIMES, stop=TIMES)
 def test_slices_of_descending_times_are_those_of_ascending_ones_reversed(
     start: Any, stop: Any
@@ -127,7 +127,7 @@ def test_slices_of_descending_times_are_those_of_ascending_ones_reversed(
     np.testing.assert_array_equal(descending[::-1], len(HOURS) - 1 - ascending)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     values=st.lists(st.text("abc", max_size=3), max_size=8),
     start=st.text("abcd", max_size=3) | st.none(),
@@ -149,16 +149,6 @@ def test_slices_of_durations() -> None:
     expected = cells_by_xarray(steps, wanted)
     assert expected.tolist() == [2, 3, 4]
     np.testing.assert_array_equal(cells(labelled(steps), wanted), expected)
-
-
-def test_slices_without_labels_are_empty_and_in_place() -> None:
-    ascending = labelled([10, 20, 30])
-    assert range_of(ascending, slice(21, 29)) == slice(2, 2)
-    assert range_of(ascending, slice(30, 10)) == slice(2, 2)
-    assert range_of(ascending, slice(40, 50)) == slice(3, 3)
-    assert range_of(labelled([30, 20, 10]), slice(10, 30)) == slice(2, 2)
-    assert range_of(labelled(np.empty(0)), slice(1, 2)) == slice(0, 0)
-    assert range_of(labelled([3, 1, 2]), slice(None)) == slice(0, 3)
 
 
 def test_ends_beyond_the_dtype_are_beyond_all_labels() -> None:
@@ -250,13 +240,7 @@ def test_single_times(label: Any, expected: int) -> None:
     assert position_of(labelled(HOURS[::-1]), label) == len(HOURS) - 1 - expected
 
 
-def test_a_date_is_its_first_instant() -> None:
-    assert position_of(labelled(HOURS), datetime.date(2019, 3, 1)) == 8
-    wanted = slice(datetime.date(2019, 3, 1), datetime.date(2019, 3, 2))
-    assert range_of(labelled(HOURS), wanted) == slice(8, 13)
-
-
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     values=st.sampled_from([DAYS, HOURS, HOURS[::-1]]),
     label=TIMES.filter(lambda label: label is not None),
@@ -363,7 +347,7 @@ def test_nearest_needs_an_order_and_distances() -> None:
 # Several labels
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(values=sorted_numbers(), data=st.data())
 def test_lists_of_labels_are_those_of_xarray(values: AnyArray, data: st.DataObject) -> None:
     values = values[np.sort(np.unique(values, return_index=True)[1])]
@@ -405,12 +389,6 @@ def test_wrong_lists_of_labels_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         positions_of(labelled([1, 2, 3]), labels)
-
-
-def test_coordinates_pickle() -> None:
-    hours = labelled(HOURS)
-    position_of(hours, HOURS[3])
-    assert position_of(pickle.loads(pickle.dumps(hours)), HOURS[3]) == 3
 
 
 # Reading

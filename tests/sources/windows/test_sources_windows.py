@@ -88,21 +88,6 @@ def test_an_open_store_and_a_view_that_begins_in_a_chunk(tokens: Path) -> None:
     assert bounds_of(source)[:4] == [0, 1, 3, 4]
 
 
-def test_the_fingerprint_covers_windows_and_arrays(tokens: Path, tmp_path: Path) -> None:
-    other = write(tmp_path / "other", values(1_001), 64)
-    marks = [
-        WindowDataSource(path, {0: size}, {0: stride}).fingerprint
-        for path, size, stride in [
-            (tokens, 10, 10),
-            (tokens, 11, 10),
-            (tokens, 10, 11),
-            (other, 10, 10),
-        ]
-    ]
-    assert len(set(marks)) == 4
-    assert WindowDataSource(tokens, {0: 10}).fingerprint == marks[0]
-
-
 # --- how often chunks are read -------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,16 @@ def test_a_dataset_in_memory_keeps_its_attributes(weather: xarray.Dataset) -> No
     windows = WindowDataSource(weather[["height"]], {"lat": 3}, coordinates=True)
     found = windows.to_xarray(windows.read(np.array([1])))
     xarray.testing.assert_identical(found["height"][0], weather["height"][3:].drop_indexes("lat"))
+
+
+def test_values_in_memory_are_not_decoded_again() -> None:
+    attributes = {"scale_factor": 0.5, "_FillValue": 3, "units": "K"}
+    data = xarray.DataArray(np.arange(6, dtype="i2"), dims=("x",), attrs=attributes)
+    source = WindowDataSource(data, {"x": 6}, decode=True)
+    for each in (source, pickle.loads(pickle.dumps(source))):
+        assert each[0].dtype == np.int16
+        assert each[0].tolist() == list(range(6))
+    assert source.to_xarray(source[0])["values"].attrs["units"] == "K"
 
 
 def test_a_forecast_takes_the_labels_of_its_batch(tmp_path: Path, weather: xarray.Dataset) -> None:

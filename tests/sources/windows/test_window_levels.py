@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import xarray
 
 from tests.range_server import RangeServer
 from tests.volumes import ome, precomputed, scale, space, translation
 from windrow.errors import ArgumentError, RecordIndexError, SourceError
-from windrow.sources import Field, WindowDataSource
+from windrow.sources import Field, WindowDataSource, ZarrDataSource
 
-AnyArray = npt.NDArray[Any]
+PLANE = np.arange(40 * 40).reshape(40, 40).astype("u2")
 VOLUME = np.random.default_rng(0).integers(0, 256, (40, 36, 20)).astype("u1")
 
 
@@ -76,13 +76,31 @@ def test_levels_of_ome_zarr(tmp_path: Path, version: str) -> None:
     assert np.array_equal(named[0]["a"]["1"], fine[:, ::2, ::2][:, :, :3])
 
 
-def test_an_image_that_is_not_listed(tmp_path: Path) -> None:
-    fine = np.arange(64).reshape(8, 8).astype("u1")
-    levels = {"0": (fine, [scale(1, 1)]), "1": (fine[::2, ::2], [scale(2, 2)])}
-    ome(tmp_path / "image", levels, space("y", "x"))
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_an_image_of_one_level_is_as_one_of_two(tmp_path: Path, version: str) -> None:
+    places = {"x": 4, "y": 2}
+    one = {"s0": (PLANE, [scale(2, 2)])}
+    for levels in (one, {**one, "s1": (PLANE[::2, ::2], [scale(4, 4)])}):
+        path = ome(tmp_path / str(len(levels)), levels, space("y", "x"), version)
+        if version == "0.5":  # the axes of OME-Zarr are the only ones
+            meta = json.loads((path / "s0" / "zarr.json").read_text())
+            (path / "s0" / "zarr.json").write_text(json.dumps({**meta, "dimension_names": None}))
+        assert np.array_equal(WindowDataSource(path, places)[1], PLANE[:2, 4:8])
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_levels_with_nested_paths_that_are_not_listed(tmp_path: Path, version: str) -> None:
+    levels = {
+        "scale0/image": (PLANE, [scale(2, 2)]),
+        "scale1/image": (PLANE[::2, ::2], [scale(4, 4)]),
+    }
+    path = ome(tmp_path / "image", levels, space("y", "x"), version)
     with RangeServer(tmp_path) as server:
-        source = WindowDataSource(server.url("image"), {"x": 4}, resolution={"x": "2um"})
-        assert np.array_equal(source[0], fine[::2, ::2])
+        for where in (path, server.url("image")):
+            source = WindowDataSource(where, {"x": 4, "y": 4}, resolution={"x": "4um"})
+            assert np.array_equal(source[1], PLANE[::2, ::2][:4, 4:8])
+            both = ZarrDataSource(where, names=["scale1/image"])
+            assert np.array_equal(both[3]["scale1"]["image"], PLANE[6, ::2])
 
 
 def test_volumes_of_their_own_have_one_resolution(tmp_path: Path, volume: Path) -> None:

@@ -12,6 +12,7 @@ import tensorstore as ts
 import zarr
 
 import windrow
+from tests.volumes import volume
 from windrow import MapDataset
 from windrow.errors import ArgumentError, PlanError, SourceError
 from windrow.sources import Field, WindowDataSource
@@ -122,24 +123,10 @@ def test_blocks_of_too_many_chunks_are_refused_before_memory_is_taken() -> None:
 @pytest.mark.parametrize("driver", ["file", "memory"])
 def test_chunks_of_precomputed_volumes_are_sound(tmp_path: Path, driver: str) -> None:
     # TensorStore looks for them elsewhere when it is asked which are stored.
-    opened = ts.open(
-        {
-            "driver": "neuroglancer_precomputed",
-            "kvstore": {"driver": driver, "path": f"{tmp_path}/"},
-            "multiscale_metadata": {"type": "image", "data_type": "uint16", "num_channels": 1},
-            "scale_metadata": {
-                "size": [8, 9, 7],
-                "encoding": "raw",
-                "chunk_size": [4, 4, 4],
-                "resolution": [1, 1, 1],
-                "voxel_offset": [5, -3, 2],
-            },
-        },
-        create=True,
-    ).result()
-    opened[...] = 3
-    for volume in (opened, ts.stack([opened, opened])):
-        source = WindowDataSource(volume, {0: 2})
+    values, offset = np.full((8, 9, 7), 3, "u2"), [5, -3, 2]
+    opened = volume(tmp_path, values, driver=driver, chunk_size=[4, 4, 4], voxel_offset=offset)
+    for given in (opened, ts.stack([opened, opened])):
+        source = WindowDataSource(given, {0: 2})
         report = windrow.verify(source, missing="error", progress=False)
         assert (report.ok, report.missing, report.untold) == (True, 0, report.chunks)
 

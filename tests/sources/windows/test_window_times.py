@@ -95,6 +95,11 @@ def test_even_times_within_a_selection_are_enough(tmp_path: Path) -> None:
         source(tmp_path / "w", ["-6h", "0h"])
 
 
+def test_m_is_minutes_in_a_tolerance(tmp_path: Path) -> None:
+    stored(tmp_path / "w", np.arange(40))
+    assert source(tmp_path / "w", ["-6h", "90min"], tolerance="30m")[0]["x"].shape[0] == 2
+
+
 def test_errors_say_where(tmp_path: Path) -> None:
     stored(tmp_path / "w", gaps(20, 21, 30))
     stored(tmp_path / "even", np.arange(40))

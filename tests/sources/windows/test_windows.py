@@ -181,18 +181,6 @@ def check_all(source: WindowDataSource, expected: AnyArray, data: Any) -> None:
         np.testing.assert_array_equal(found, expected[wanted.read(np.arange(2 * n))])
 
 
-def test_records_are_in_c_order_of_their_origins(tmp_path: Path) -> None:
-    array = numbered((6, 4, 5))
-    path = write(tmp_path / "a", array, (2, 2, 3), ("time", "lat", "lon"))
-    source = WindowDataSource(path, {"lon": 2, "time": 3}, {"lon": 1, "time": 1})
-    assert len(source) == 4 * 4
-    np.testing.assert_array_equal(source[1], array[0:3, :, 1:3])
-    np.testing.assert_array_equal(source[4], array[1:4, :, 0:2])
-    by_axis = WindowDataSource(path, {2: 2, 0: 3}, {-1: 1, 0: 1})
-    np.testing.assert_array_equal(by_axis[5], source[5])
-    assert by_axis.fingerprint == source.fingerprint
-
-
 def test_numbers_of_windows_are_exact_for_huge_arrays(tmp_path: Path) -> None:
     path = tmp_path / "huge"
     shape = (360_001, 721, 1_441)
@@ -205,20 +193,6 @@ def test_numbers_of_windows_are_exact_for_huge_arrays(tmp_path: Path) -> None:
         source[len(source)]
     last = source.parts[0].needs(np.array([len(source) - 1]))
     assert last.chunks.tolist() == [359_998, 359_999, 360_000]
-
-
-def test_the_repr_tells_what_is_left_over_or_padded(tmp_path: Path) -> None:
-    path = write(tmp_path / "t2m", numbered((10, 7)), (3, 7), ("time", "x"))
-    assert "1 left over at the end of time, 3 left over at the end of x" in repr(
-        WindowDataSource(path, {"time": 3, "x": 4})
-    )
-    padded = repr(WindowDataSource(path, {"time": 3, "x": 4}, pad="edge"))
-    assert "padded by 2 along time" in padded
-    assert "padded by 1 along x" in padded
-    assert "edge padding" in padded
-    whole = repr(WindowDataSource(path, {"time": 5}))
-    assert "2 windows of int32 [time 5, x 7] in" in whole
-    assert "left over" not in whole
 
 
 # --- by offsets ----------------------------------------------------------------------------------

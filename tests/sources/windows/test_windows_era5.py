@@ -10,11 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import xarray
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import windrow
-from tests.hypothesis_profiles import examples
 from windrow.sources import Field, WindowDataSource
 
 STORE = Path(__file__).resolve().parents[3] / "examples/data/era5_uk_t2m_2019_03.zarr"
@@ -106,51 +103,6 @@ def same(got: Any, expected: xarray.DataArray) -> None:
 
 
 # --- windows -------------------------------------------------------------------------------------
-
-
-@settings(max_examples=examples(50))
-@given(data=st.data())
-def test_grid_windows_by_names(written: Written, data: st.DataObject) -> None:
-    field = written.raw["t2m"]
-    lengths = {str(dim): length for dim, length in field.sizes.items()}
-    dims = data.draw(st.lists(st.sampled_from(list(lengths)), min_size=1, unique=True))
-    sizes = {dim: data.draw(st.integers(1, lengths[dim]), label=f"size {dim}") for dim in dims}
-    strides = {dim: data.draw(st.integers(1, 20), label=f"stride {dim}") for dim in dims}
-    source = WindowDataSource(written.path, sizes, strides, names=["t2m"])
-    counts = [
-        (lengths[dim] - sizes[dim]) // strides[dim] + 1 if dim in sizes else 1 for dim in lengths
-    ]
-    assert len(source) == np.prod(counts)
-    indices = data.draw(st.lists(st.integers(0, len(source) - 1), min_size=1, max_size=4))
-    got = source.read(np.array(indices))["t2m"]
-    for window, index in zip(got, indices, strict=True):
-        places = dict(zip(lengths, np.unravel_index(index, counts), strict=True))
-        cells = {
-            dim: slice(int(places[dim]) * strides[dim], int(places[dim]) * strides[dim] + size)
-            for dim, size in sizes.items()
-        }
-        same(window, field.isel(cells))
-
-
-@pytest.mark.parametrize("decode", [False, True])
-def test_offsets_beside_a_static_field(written: Written, decode: bool) -> None:
-    expected = written.decoded if decode else written.raw
-    source = WindowDataSource(
-        written.path,
-        fields={
-            "x": Field("t2m", {"time": [-12, -6, 0]}),
-            "y": Field("t2m", {"time": 6}),
-            "height": Field("height"),
-        },
-        decode=decode,
-    )
-    assert len(source) == HOURS - 18
-    indices = np.array([0, 50, len(source) - 1])
-    got = source.read(indices)
-    for k, now in enumerate(indices + 12):
-        same(got["x"][k], expected["t2m"].isel(time=[now - 12, now - 6, now]))
-        same(got["y"][k], expected["t2m"].isel(time=now + 6))
-        same(got["height"][k], expected["height"])
 
 
 def test_select_by_label_with_coordinates(written: Written) -> None:

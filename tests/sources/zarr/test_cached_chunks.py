@@ -29,7 +29,6 @@ from windrow.errors import ReadError, WindrowError
 from windrow.sources import RemoteOptions, Span, WindowDataSource, ZarrDataSource
 from windrow.sources.remote import cache_segments, disk_cache
 from windrow.sources.remote.cache_segments import stored_segments
-from windrow.sources.zarr import remote as presence
 from windrow.sources.zarr.zarr_python import PythonArray
 
 pytestmark = pytest.mark.skipif(native() is None, reason="the native core decodes")
@@ -326,34 +325,7 @@ def test_no_harm_after_the_last_look_at_a_file_changes_a_record(
     assert batches(source, 2) == batches(local, 2)
 
 
-@pytest.mark.parametrize(("name", "key"), [("rows", "c/8/0"), ("shard", "c/2/0")])
-def test_damage_in_the_store_names_its_records(
-    server: RangeServer, cached: RemoteOptions, name: str, key: str
-) -> None:
-    server.put(f"{name}/{key}", b"not what was written" * 40)
-    source = ZarrDataSource(server.url(name), remote=cached)
-    for _ in range(2):
-        with pytest.raises(ReadError, match=rf"/{name}/: the chunk that holds records 32 to 3"):
-            source.read(np.arange(37))
-    np.testing.assert_array_equal(source.read(np.arange(8)), ROWS[:8])
-
-
 # ---- the store
-
-
-@pytest.mark.parametrize(("name", "key"), [("rows", "c/8/0"), ("shard", "c/2/0")])
-def test_a_chunk_that_is_not_stored_is_the_fill_value_while_the_array_is_there(
-    server: RangeServer, cached: RemoteOptions, only_core: None, name: str, key: str
-) -> None:
-    server.remove(f"{name}/{key}")
-    wanted = ROWS.copy()
-    wanted[32 : 48 if name == "shard" else 36] = 0
-    source = ZarrDataSource(server.url(name), remote=cached)
-    for _ in range(2):
-        np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
-    server.remove(f"{name}/zarr.json")
-    with pytest.raises(ReadError, match=r"removed or replaced since .* is gone"):
-        source.read(np.arange(37))
 
 
 def test_a_chunk_that_a_shard_lacks_is_the_fill_value(
@@ -373,22 +345,6 @@ def test_a_chunk_that_a_shard_lacks_is_the_fill_value(
         np.testing.assert_array_equal(source.read(np.arange(4, 6)), wanted[4:6])
         with pytest.raises(ReadError, match=r"removed or replaced since .* is gone"):
             source.read(np.arange(6))
-
-
-def test_an_array_that_is_replaced_is_noticed_though_all_is_in_the_cache(
-    server: RangeServer, cached: RemoteOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = ZarrDataSource(server.url("rows"), remote=cached)
-    source.read(np.arange(37))
-    monkeypatch.setattr(presence, "LOOK_EVERY_S", 0.0)
-    server.remove("rows/zarr.json")
-
-    def read_until_noticed() -> None:
-        while True:  # the metadata are asked for beside the reads
-            np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)
-
-    with within(30.0), pytest.raises(ReadError, match=r"removed or replaced since .* is gone"):
-        read_until_noticed()
 
 
 def test_what_comes_too_late_is_dropped(server: RangeServer, cached: RemoteOptions) -> None:

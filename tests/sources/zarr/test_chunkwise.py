@@ -21,6 +21,8 @@ import zstandard
 import windrow
 from tests.far_arrays import TWICE
 from tests.range_server import RangeServer
+from tests.volumes import volume
+from tests.zarr_layouts import rectilinear
 from windrow import MapDataset
 from windrow.errors import MissingExtraError, ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
@@ -37,24 +39,12 @@ ENDINGS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def volume(path: Path, encoding: str = "raw", **more: Any) -> Path:
+def segmentation(path: Path, encoding: str = "raw", **more: Any) -> Path:
     """A volume of 3 x 3 x 2 chunks of (4, 4, 4), which begins at (3, -2, 10)."""
-    scale = {"size": VOLUME.shape, "chunk_size": [4, 4, 4], "resolution": [8, 8, 40]}
     if encoding == "compressed_segmentation":
         more["compressed_segmentation_block_size"] = [2, 2, 2]
-    spec = {
-        "driver": "neuroglancer_precomputed",
-        "kvstore": {"driver": "file", "path": f"{path}/"},
-        "multiscale_metadata": {"type": "segmentation", "data_type": "uint32", "num_channels": 1},
-        "scale_metadata": {
-            **scale,
-            "encoding": encoding,
-            "voxel_offset": [3, -2, 10],
-            "key": "s",
-            **more,
-        },
-    }
-    ts.open(spec, create=True).result()[...] = VOLUME[..., None]
+    scale = {"chunk_size": [4, 4, 4], "resolution": [8, 8, 40], "voxel_offset": [3, -2, 10]}
+    volume(path, VOLUME, kind="segmentation", encoding=encoding, key="s", **{**scale, **more})
     return path
 
 
@@ -69,7 +59,9 @@ def compress(path: Path, ending: str, which: slice = slice(None)) -> None:
 @pytest.mark.parametrize("encoding", ["raw", "compressed_segmentation"])
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_volumes_with_compressed_files(tmp_path: Path, ending: str, encoding: str) -> None:
-    compress(volume(tmp_path / "v", encoding), ending, slice(3, None))  # the first three are plain
+    compress(
+        segmentation(tmp_path / "v", encoding), ending, slice(3, None)
+    )  # the first three are plain
     source = ZarrDataSource(tmp_path / "v")
     assert f"chunk by chunk (chunk files end in {ending})" in repr(source)
     read = pickle.loads(pickle.dumps(source)).read(np.arange(11))
@@ -87,7 +79,7 @@ def test_volumes_with_compressed_files(tmp_path: Path, ending: str, encoding: st
 
 
 def test_a_far_volume_whose_first_chunk_is_absent(tmp_path: Path) -> None:
-    compress(volume(tmp_path / "v"), ".gz")
+    compress(segmentation(tmp_path / "v"), ".gz")
     (tmp_path / "v" / "s" / "3-7_-2-2_10-14.gz").unlink()
     with RangeServer(tmp_path) as server:
         far = ZarrDataSource(f"{server.address}/v", remote=TWICE)
@@ -95,7 +87,7 @@ def test_a_far_volume_whose_first_chunk_is_absent(tmp_path: Path) -> None:
 
 
 def test_damaged_and_too_large_files_are_bad_records(tmp_path: Path) -> None:
-    compress(volume(tmp_path / "v"), ".gz")
+    compress(segmentation(tmp_path / "v"), ".gz")
     first, last = (tmp_path / "v/s/3-7_-2-2_10-14.gz", tmp_path / "v/s/11-14_6-7_14-15.gz")
     first.write_bytes(first.read_bytes()[:-9])
     last.write_bytes(gzip.compress(bytes(9 << 20)))
@@ -113,7 +105,7 @@ def test_damaged_and_too_large_files_are_bad_records(tmp_path: Path) -> None:
 
 
 def test_brotli_needs_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = volume(tmp_path / "v")
+    path = segmentation(tmp_path / "v")
     for file in (path / "s").iterdir():
         file.rename(f"{file}.br")
     monkeypatch.setitem(sys.modules, "brotli", None)
@@ -122,7 +114,7 @@ def test_brotli_needs_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_files_that_no_chunk_may_be_are_refused(tmp_path: Path) -> None:
-    for file in (volume(tmp_path / "v") / "s").iterdir():
+    for file in (segmentation(tmp_path / "v") / "s").iterdir():
         file.rename(f"{file}.lz4")
     with pytest.raises(SourceError, match=r"no chunk of the volume .* lies where its metadata say"):
         ZarrDataSource(tmp_path / "v")
@@ -131,7 +123,7 @@ def test_files_that_no_chunk_may_be_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_volume_whose_first_chunk_is_written_now_is_whole(tmp_path: Path) -> None:
-    for file in (volume(tmp_path / "v") / "s").iterdir():
+    for file in (segmentation(tmp_path / "v") / "s").iterdir():
         file.rename(f"{file}.__lock")
     (tmp_path / "v" / "s" / "notes.txt").touch()
     source = ZarrDataSource(tmp_path / "v")
@@ -142,7 +134,7 @@ def test_chunks_in_shards_of_a_volume_are_found(tmp_path: Path) -> None:
     sharding: dict[str, Any] = {"@type": "neuroglancer_uint64_sharded_v1"}
     sharding["hash"] = "murmurhash3_x86_128"
     sharding |= {"preshift_bits": 1, "minishard_bits": 2, "shard_bits": 1}
-    volume(tmp_path / "v", chunk_size=[2, 4, 1], sharding=sharding)
+    segmentation(tmp_path / "v", chunk_size=[2, 4, 1], sharding=sharding)
     store = ts.open(
         {"driver": "neuroglancer_precomputed", "kvstore": f"file://{tmp_path}/v/"}
     ).result()
@@ -154,50 +146,7 @@ def test_chunks_in_shards_of_a_volume_are_found(tmp_path: Path) -> None:
 # --- the rectilinear grid of Zarr v3 -------------------------------------------------------------
 
 
-def rectilinear(path: Path, shapes: list[Any], codecs: Any = None, **more: Any) -> None:
-    """An array of Zarr v3 with its chunks, which TensorStore writes one by one."""
-    codecs = codecs or [{"name": "bytes", "configuration": {"endian": "little"}}]
-    meta = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(GRID.shape),
-        "fill_value": -1,
-        "data_type": "int16",
-        "codecs": codecs,
-        "attributes": {},
-        "chunk_grid": {
-            "name": "rectilinear",
-            "configuration": {"kind": "inline", "chunk_shapes": shapes},
-        },
-        "chunk_key_encoding": {"name": "default"},
-        **more,
-    }
-    path.mkdir()
-    (path / "zarr.json").write_text(json.dumps(meta))
-    edges = [sizes_along(shape, size) for shape, size in zip(shapes, GRID.shape, strict=True)]
-    whole = np.full([sum(sizes) for sizes in edges], -1, "i2")
-    whole[tuple(map(slice, GRID.shape))] = GRID
-    for at in np.ndindex(*map(len, edges)):
-        begin = [sum(sizes[:k]) for sizes, k in zip(edges, at, strict=True)]
-        size = [sizes[k] for sizes, k in zip(edges, at, strict=True)]
-        cells = whole[tuple(slice(b, b + n) for b, n in zip(begin, size, strict=True))]
-        one = {"name": "regular", "configuration": {"chunk_shape": size}}
-        alone = {**meta, "chunk_grid": one, "shape": size}
-        spec = {"driver": "zarr3", "kvstore": f"file://{path}/../one/", "metadata": alone}
-        ts.open(spec, create=True, delete_existing=True).result()[...] = cells
-        to = path.joinpath("c", *map(str, at))
-        to.parent.mkdir(parents=True, exist_ok=True)
-        (path.parent / "one" / "c" / "0" / "0").rename(to)
-
-
-def sizes_along(shape: Any, size: int) -> list[int]:
-    if isinstance(shape, int):
-        return [shape] * -(-size // shape)
-    pairs = (one if isinstance(one, list) else (one, 1) for one in shape)
-    return [cells for cells, count in pairs for _ in range(count)]
-
-
-GRID = np.arange(13 * 10, dtype="i2").reshape(13, 10)
+GRID = 1 + np.arange(13 * 10, dtype="i2").reshape(13, 10)
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 SHARDED = {
     "name": "sharding_indexed",
@@ -219,7 +168,7 @@ TRANSPOSED = {"name": "transpose", "configuration": {"order": [1, 0]}}
     ],
 )
 def test_chunks_of_unequal_size(tmp_path: Path, shapes: list[Any], codecs: Any) -> None:
-    rectilinear(tmp_path / "a", shapes, codecs)
+    rectilinear(tmp_path / "a", GRID, shapes, codecs)
     source = ZarrDataSource(tmp_path / "a")
     for again in (source, pickle.loads(pickle.dumps(source))):
         np.testing.assert_array_equal(again.read(np.arange(13)), GRID)
@@ -234,7 +183,7 @@ def test_chunks_of_unequal_size(tmp_path: Path, shapes: list[Any], codecs: Any) 
 
 
 def test_what_is_wrong_with_unequal_chunks_is_said(tmp_path: Path) -> None:
-    rectilinear(tmp_path / "a", [[6, 7], [10]])
+    rectilinear(tmp_path / "a", GRID, [[6, 7], [10]])
     file = tmp_path / "a" / "zarr.json"
     meta = json.loads(file.read_text())
     meta["codecs"].append({"name": "numcodecs.delta", "configuration": {"dtype": "<i2"}})
@@ -255,7 +204,7 @@ def test_what_is_wrong_with_unequal_chunks_is_said(tmp_path: Path) -> None:
 
 
 def test_a_damaged_chunk_of_unequal_size_is_a_bad_record(tmp_path: Path) -> None:
-    rectilinear(tmp_path / "a", [[4, 4, 3, 2], [10]])
+    rectilinear(tmp_path / "a", GRID, [[4, 4, 3, 2], [10]])
     (tmp_path / "a" / "c" / "1" / "0").write_bytes(b"short")
     source = ZarrDataSource(tmp_path / "a")
     kept = list(MapDataset.source(source).on_bad("skip").to_iter_dataset())

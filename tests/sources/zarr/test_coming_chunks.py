@@ -99,9 +99,9 @@ def by_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "opened", "most"),
     [
         pytest.param("plain", rows, 0.75, marks=pytest.mark.jobs),
-        ("shard", rows, 0.92),
+        pytest.param("shard", rows, 0.92, marks=pytest.mark.jobs),
         ("cells", windows, 0.85),
-        ("cells", boxes, 0.9),
+        pytest.param("cells", boxes, 0.9, marks=pytest.mark.jobs),
     ],
 )
 def test_a_cache_smaller_than_the_data_keeps_the_chunks_that_come_soonest(
@@ -153,17 +153,3 @@ def test_a_stream_resumes_where_it_was_over_the_same_cache(
     second = iter(chain(rows(server, "plain", remote)))
     second.set_state(state)
     assert begun + [batch.tobytes() for batch in second] == whole
-
-
-def test_a_cache_that_is_too_small_for_a_chunk_changes_nothing(
-    remote: RemoteOptions, tmp_path: Path
-) -> None:
-    wide = values(16, 70_000)
-    write(tmp_path / "wide", wide, (1, 70_000))  # each is larger than a quarter of the cache
-    with RangeServer(objects(tmp_path / "wide", "wide/")) as server:
-        source = rows(server, "wide", remote)
-        server.reset_counts()
-        for batch in chain(source):
-            assert {row.tobytes() for row in batch} <= {row.tobytes() for row in wide}
-        assert server.counts().body_bytes >= 3 * wide.nbytes
-    assert not (tmp_path / "plan").exists()

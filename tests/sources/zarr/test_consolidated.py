@@ -53,12 +53,24 @@ def store(path: Path, zarr_format: Any, kind: str = "plain", *, group: str | Non
     return path
 
 
-@pytest.mark.parametrize(("zarr_format", "kind"), KINDS)
 @pytest.mark.parametrize(
-    "way", ["local", "tensorstore", "http", "fsspec", "cache", "memory", "zip", "chain"]
+    ("way", "zarr_format", "kind"),
+    [
+        *[("local", *kind) for kind in KINDS],
+        *[("http", *kind) for kind in KINDS],
+        *[("memory", *kind) for kind in KINDS],
+        ("tensorstore", 2, "plain"),
+        ("tensorstore", 3, "sharded"),
+        ("fsspec", 3, "sharded"),
+        ("cache", 2, "plain"),
+        ("cache", 3, "sharded"),
+        ("zip", 2, "filter"),
+        ("zip", 3, "sharded"),
+        ("chain", 2, "plain"),
+    ],
 )
 def test_rows_are_those_of_the_consolidated_metadata(
-    tmp_path: Path, zarr_format: Any, kind: str, way: str
+    tmp_path: Path, way: str, zarr_format: Any, kind: str
 ) -> None:
     path = store(tmp_path / "s.zarr", zarr_format, kind)
     more: dict[str, Any] = {"direct": False} if way == "tensorstore" else {}

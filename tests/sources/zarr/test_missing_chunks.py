@@ -19,6 +19,8 @@ import zarr
 import windrow
 from tests.far_arrays import TWICE, in_memory
 from tests.range_server import RangeServer
+from tests.volumes import volume
+from tests.zarr_layouts import rectilinear
 from windrow import MapDataset
 from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.formats.verify import verify_place
@@ -52,15 +54,7 @@ def n5(path: Path) -> None:
 
 
 def precomputed(path: Path, **more: Any) -> None:
-    info = {"type": "image", "data_type": "uint16", "num_channels": 1}
-    scale = {"size": [12, 4, 1], "encoding": "raw", "resolution": [1, 1, 1], "key": "s"}
-    spec = {
-        "driver": "neuroglancer_precomputed",
-        "kvstore": {"driver": "file", "path": f"{path}/"},
-        "multiscale_metadata": info,
-        "scale_metadata": {**scale, "chunk_size": [3, 2, 1], "voxel_offset": [5, 0, 7], **more},
-    }
-    ts.open(spec, create=True).result()[...] = DATA[:, :, None, None]
+    volume(path, DATA[:, :, None], chunk_size=[3, 2, 1], voxel_offset=[5, 0, 7], key="s", **more)
 
 
 def compressed(path: Path) -> None:
@@ -75,33 +69,11 @@ def sharded_precomputed(path: Path) -> None:
     precomputed(path, sharding={**sharding, "minishard_bits": 1, "shard_bits": 1})
 
 
-def rectilinear(path: Path) -> None:
+def unequal(path: Path) -> None:
     """Rows in chunks of 3, 3, 3, 2 and 2, columns in chunks of 1, 1 and 2."""
-    path.mkdir()
-    meta = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": [12, 4],
-        "data_type": "uint16",
-        "chunk_grid": {
-            "name": "rectilinear",
-            "configuration": {"kind": "inline", "chunk_shapes": [[[3, 3], 2, 2], [[1, 2], 2]]},
-        },
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
-        "fill_value": 0,
-        "codecs": [
-            {"name": "bytes", "configuration": {"endian": "big"}},
-            {"name": "gzip", "configuration": {"level": 1}},
-        ],
-    }
-    (path / "zarr.json").write_text(json.dumps(meta))
-    rows, columns = (0, 3, 6, 9, 11, 13), (0, 1, 2, 4)
-    whole = np.pad(DATA, ((0, 1), (0, 0)))  # the last chunk ends past the array
-    for row, column in np.ndindex(5, 3):
-        cells = whole[rows[row] : rows[row + 1], columns[column] : columns[column + 1]]
-        if cells.any():
-            stored = gzip.compress(cells.astype(">u2").tobytes())
-            (path / f"c.{row}.{column}").write_bytes(stored)
+    big = {"name": "bytes", "configuration": {"endian": "big"}}
+    codecs = [big, {"name": "gzip", "configuration": {"level": 1}}]
+    rectilinear(path, DATA, [[[3, 3], 2, 2], [[1, 2], 2]], codecs)
 
 
 STORES: dict[str, Callable[[Path], None]] = {
@@ -113,7 +85,7 @@ STORES: dict[str, Callable[[Path], None]] = {
     "precomputed": precomputed,
     "precomputed in shards": sharded_precomputed,
     "precomputed .gz": compressed,
-    "rectilinear": rectilinear,
+    "rectilinear": unequal,
 }
 NOT_STORED = r"(cells \[3:6, 2:4(, 0:1, 0:1)?\]|records 3 to 5) cannot be read.* is not stored, and missing='error'"
 
@@ -266,7 +238,7 @@ MISPLACED: dict[str, Callable[[Path], None]] = {
     "compressed v3": lambda path: renamed(path, STORES["shards"]),
     "compressed filter": lambda path: renamed(path, STORES["filter"]),
     "compressed n5": lambda path: renamed(path, n5),
-    "compressed rectilinear": lambda path: renamed(path, rectilinear),
+    "compressed rectilinear": lambda path: renamed(path, unequal),
 }
 
 

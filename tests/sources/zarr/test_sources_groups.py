@@ -114,12 +114,6 @@ def test_names_that_do_not_fit_are_none(tmp_path: Path, wrong: Any, direct: bool
     assert found.attributes["_ARRAY_DIMENSIONS"] == wrong
 
 
-def test_two_axes_of_one_name(tmp_path: Path) -> None:
-    names = ["x", "x"]
-    zarr.create_array(str(tmp_path / "a"), shape=(4, 4), dtype="i4", dimension_names=names)
-    assert opened(tmp_path / "a")[""].dims == ("x", "x")
-
-
 def test_labels_of_open_stores_and_specs(tmp_path: Path) -> None:
     path = xarray_store(tmp_path / "x", 3) / "t2m"
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
@@ -176,14 +170,6 @@ def test_only_chosen_arrays_are_opened(tmp_path: Path) -> None:
     for direct in (None, False):
         source = ZarrDataSource(path, names=["t2m"], direct=direct)
         np.testing.assert_array_equal(source[4]["t2m"], FIELD[4])
-
-
-@FORMATS
-def test_stale_consolidated_metadata_is_named(tmp_path: Path, zarr_format: Any) -> None:
-    path = xarray_store(tmp_path / "x", zarr_format)
-    shutil.rmtree(path / "wind")
-    with pytest.raises(NotFoundError, match=r"/x/wind, though the consolidated metadata of .*/x l"):
-        ZarrDataSource(path)
 
 
 def test_consolidated_metadata_lead_nowhere_else(tmp_path: Path) -> None:
@@ -252,6 +238,8 @@ def test_a_remote_group_needs_consolidated_metadata(tmp_path: Path, zarr_format:
             ZarrDataSource(f"{url}/g", names=["a", "no"])
         with pytest.raises(SourceError, match="has no consolidated metadata"):
             ZarrDataSource(f"{url}/g", names=["a", "b"])
+        with pytest.raises(SourceError, match=r"'b/no', and the group .* holds no such array"):
+            ZarrDataSource(f"{url}/g", names=["b/no"])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             zarr.consolidate_metadata(str(path), zarr_format=zarr_format)

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
+from tests.hypothesis_profiles import examples
 from tests.range_server import RangeServer
 from windrow import MapDataset, ReadOptions
 from windrow.errors import ArgumentError, ElementError, PlanError, ReadError, SourceError
@@ -84,7 +85,7 @@ def stored(draw: st.DrawFn) -> tuple[list[AnyArray], dict[str, Any]]:
     return rows_of(draw(record_lengths), dtype, shape), layout
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(stored(), st.sampled_from([None, False]), st.data())
 def test_rows_are_those_of_numpy_in_any_order(
     given_rows: Any, direct: bool | None, data: st.DataObject
@@ -290,26 +291,6 @@ ORDER_OF_3 = MapDataset.range(3).shuffle(seed=0).read([0, 1, 2]).tolist()
 # --- what is wrong -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("offsets", "message"),
-    [
-        ([0, 3, 2, 5], r"offset 2 is 2, and less than 3 before it"),
-        ([0, 2, 2, 4], r"the last one is 4, and there are 5 values"),
-        ([0, 2, 2, 9], r"the last one is 9, and there are 5 values"),
-        ([1, 2, 2, 5], r"they begin with 1, and must begin with 0"),
-        ([0, -1, 2, 5], r"offset 1 is -1, and less than 0 before it"),
-    ],
-)
-def test_damaged_offsets_are_refused(offsets: list[int], message: str) -> None:
-    source = RaggedDataSource({"values": ts.array(np.arange(5)), "offsets": ts.array(offsets)})
-    assert len(source) == 3
-    for use in (source.lengths, source.blocks, lambda: source[0]):
-        with pytest.raises(ReadError, match=message):
-            use()
-    with pytest.raises(ReadError, match=message):
-        list(MapDataset.source(source))
-
-
 def test_wrong_arguments_are_refused(folder: Path) -> None:
     with pytest.raises(ArgumentError, match=r"text must be 'bytes', 'str' or None, got 'utf8'"):
         RaggedDataSource(folder, text="utf8")  # type: ignore[arg-type]
@@ -330,6 +311,130 @@ def test_no_records_and_empty_records(tmp_path: Path) -> None:
     dataset = MapDataset.source(RaggedDataSource(empty))
     check(list(dataset.shuffle(seed=0)), [np.zeros(0, "f4")] * 2)
     check(list(dataset.block_shuffle(seed=0)), [np.zeros(0, "f4")] * 2)
+
+
+# --- offsets in chunks ---------------------------------------------------------------------------
+
+LENGTHS = [3, 0, 7, 1, 1, 20, 0, 2, 5, 5, 6, 2, 9, 4]  # 65 values: nine blocks of eight
+BOUNDS = np.cumsum([0, *LENGTHS])
+BLOCKS = np.searchsorted(BOUNDS, np.arange(0, 65, 8)).tolist()
+
+
+def chunked_offsets(
+    bounds: Sequence[int], dtype: str = "i8", chunk: int = 2
+) -> tuple[Any, list[int]]:
+    """Offsets in chunks, and a list of the first offset of each chunk that is read."""
+    read: list[int] = []
+
+    def fill(domain: Any, out: AnyArray, parameters: Any) -> None:
+        first, stop = domain[0].inclusive_min, domain[0].exclusive_max
+        read.append(first)
+        out[...] = np.array(bounds, dtype)[first:stop]
+
+    layout = ts.ChunkLayout(read_chunk_shape=[chunk])
+    store = ts.virtual_chunked(
+        fill, dtype=np.dtype(dtype), shape=[len(bounds)], chunk_layout=layout
+    )
+    return store, read
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(record_lengths, st.integers(1, 7), st.sampled_from(["i8", "u4", "u8"]), st.data())
+def test_only_chunks_of_offsets_that_are_needed_are_read_and_once(
+    lengths: list[int], chunk: int, dtype: str, data: st.DataObject
+) -> None:
+    bounds = np.cumsum([0, *lengths]).tolist()
+    offsets, read = chunked_offsets(bounds, dtype, chunk)
+    source = RaggedDataSource({"values": ts.array(np.arange(bounds[-1])), "offsets": offsets})
+    needed = {len(lengths) // chunk}  # the last one is always read
+    for _ in range(data.draw(st.integers(1, 4))):
+        records = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=5))
+        found = source.lengths_of(np.array(records))
+        assert found.tolist() == [lengths[r] for r in records]  # type: ignore[union-attr]
+        needed |= {row // chunk for r in records for row in (r, r + 1)}
+    assert sorted(read) == [number * chunk for number in sorted(needed)]
+    assert source.lengths().tolist() == lengths  # type: ignore[union-attr]
+    assert len(read) == len(set(read))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ([1, 2, 3, 4, 5, 6], r"they begin with 1, and must begin with 0"),
+        ([0, 2, 1, 4, 5, 6], r"offset 2 is 1, and less than 2 before it"),
+        ([0, 4, 3, 4, 5, 6], r"offset 2 is 3, and less than 4 before it"),
+        ([0, 1, -3, 4, 5, 6], r"offset 2 is -3, and (less than 1 before it|must be at least 0)"),
+        (
+            [0, 1, 3, 9, 5, 6],
+            r"offset (4 is 5, and less than 9 before it|3 is 9, and there are 6 values)",
+        ),
+        ([0, 1, 3, 4, 5, 7], r"the last one is 7, and there are 6 values"),
+        ([0, 1, 3, 4, 5, 5], r"the last one is 5, and there are 6 values"),
+    ],
+)
+def test_damaged_offsets_are_refused(bounds: list[int], message: str) -> None:
+    def opened() -> RaggedDataSource:
+        values, (offsets, _) = ts.array(np.arange(6)), chunked_offsets(bounds)
+        return RaggedDataSource({"values": values, "offsets": offsets})
+
+    said = rf"RaggedDataSource: the offsets in .* do not fit the values in .*: {message}"
+    for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]):
+        source = opened()
+        with pytest.raises(ReadError, match=said):
+            [source[record] for record in order]
+    for use in (RaggedDataSource.lengths, RaggedDataSource.blocks):
+        with pytest.raises(ReadError, match=message):
+            use(opened())
+    with pytest.raises(ReadError, match=message):
+        list(MapDataset.source(opened()))
+
+
+def indexed(path: Path, index: Sequence[int]) -> RaggedDataSource:
+    """Rows of `LENGTHS` values of 128 KiB, none of which is stored, with an index of blocks."""
+    group = zarr.create_group(path)
+    group.create_array("values", shape=(65, 1 << 17), chunks=(2, 1 << 17), dtype="u1")
+    group.create_array("offsets", data=BOUNDS, chunks=(2,))
+    blocks = group.create_array("blocks", shape=(len(index),), chunks=(2,), dtype="i8")
+    blocks[...] = np.array(index, "i8")
+    blocks.attrs["windrow_block_values"] = 8
+    return RaggedDataSource(path)
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 5, 8, 9])
+def test_blocks_that_were_appended_are_found_from_the_offsets(tmp_path: Path, blocks: int) -> None:
+    source = indexed(tmp_path / "a", BLOCKS[:blocks])
+    assert source.blocks().tolist() == sorted({*BLOCKS, len(LENGTHS)})
+    assert source.lengths().tolist() == LENGTHS  # type: ignore[union-attr]
+
+
+def wrong_indexes() -> list[tuple[int, list[int]]]:
+    """The right index with one block that begins a record too early or too late, but rises."""
+    changed = [
+        (k, [*BLOCKS[:k], BLOCKS[k] + by, *BLOCKS[k + 1 :]]) for k in range(1, 9) for by in (-1, 1)
+    ]
+    return [(k, index) for k, index in changed if index == sorted(index) and index[-1] <= 14]
+
+
+@pytest.mark.parametrize(("block", "index"), wrong_indexes())
+def test_a_wrong_index_of_blocks_is_noticed(tmp_path: Path, block: int, index: list[int]) -> None:
+    message = rf"the index of blocks in .* does not fit .*: block {block} begins with record"
+    read = indexed(tmp_path / "a", index)
+    read.lengths()
+    with pytest.raises(ReadError, match=message):
+        read.blocks()
+    planned = RaggedDataSource(tmp_path / "a")
+    planned.blocks()
+    with pytest.raises(ReadError, match=message):
+        # One record after the other, only what is read can be compared.
+        [planned.lengths_of(np.array([record])) for record in range(len(LENGTHS))]
+    with pytest.raises(ReadError, match=message):
+        planned.lengths()
+
+
+@pytest.mark.parametrize("index", [[1, 2], [0, 3, 2], [0, 15], [0, -1]])
+def test_an_index_that_no_records_have_is_refused(tmp_path: Path, index: list[int]) -> None:
+    with pytest.raises(ReadError, match=r"it must rise from 0, and to 14 at most"):
+        indexed(tmp_path / "a", index).blocks()
 
 
 # --- verify, inspect -----------------------------------------------------------------------------

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import pickle
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,18 +14,12 @@ import numpy.typing as npt
 import pytest
 import tensorstore as ts
 import zarr
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.hypothesis_profiles import examples
 from tests.zarr_layouts import DIRECTLY
-from windrow import MapDataset
-from windrow.core.text import counted
 from windrow.errors import (
     ConversionError,
     NotFoundError,
     ReadError,
-    RecordIndexError,
     SourceError,
 )
 from windrow.sources import ZarrDataSource
@@ -42,9 +34,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "sharded": {"zarr_format": 3, "chunks": (8, 4), "shards": (32, 4)},
     "sharded, one record per chunk": {"zarr_format": 3, "chunks": (1, 4), "shards": (32, 4)},
 }
-
-
-WAYS = pytest.mark.parametrize("direct", [True, False])
 
 
 def values(rows: int = 100, dtype: Any = "f4") -> AnyArray:
@@ -64,65 +53,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         name: write(folder / str(n), values(), **layout)
         for n, (name, layout) in enumerate(LAYOUTS.items())
     }
-
-
-@WAYS
-@settings(deadline=None, max_examples=examples(120))
-@given(name=st.sampled_from(sorted(LAYOUTS)), data=st.data())
-def test_any_indices_of_any_layout(
-    stores: dict[str, Path], name: str, direct: bool, data: Any
-) -> None:
-    source = ZarrDataSource(stores[name], direct=direct)
-    one = st.integers(-100, 99)
-    runs = st.tuples(st.integers(0, 99), st.integers(0, 99)).map(lambda r: list(range(*r)))
-    wanted = np.asarray(data.draw(st.lists(one, max_size=150) | runs), np.int64)
-    if data.draw(st.booleans()):
-        wanted = wanted[::-1]
-    got = source.read(wanted)
-    np.testing.assert_array_equal(got, values()[wanted])
-    assert got.dtype == np.float32
-    assert got.flags.writeable
-    got[...] = -1
-    np.testing.assert_array_equal(source.read(wanted), values()[wanted])
-
-
-@pytest.mark.parametrize("rows", [0, 1, 16, 17])
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_short_arrays(tmp_path: Path, rows: int, zarr_format: Any) -> None:
-    path = write(tmp_path / "a", values(rows), chunks=(16, 4), zarr_format=zarr_format)
-    source = ZarrDataSource(path)
-    assert len(source) == rows
-    np.testing.assert_array_equal(source.read(np.arange(rows)[::-1]), values(rows)[::-1])
-    with pytest.raises(RecordIndexError, match=f"out of range for {counted(rows, 'record')};"):
-        source[rows]
-
-
-@WAYS
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_store_that_is_gone_is_no_fill_value(tmp_path: Path, name: str, direct: bool) -> None:
-    path = write(tmp_path / "a", values() + 1, fill_value=np.nan, **LAYOUTS[name])
-    source = ZarrDataSource({"x": path}, direct=direct)
-    source.read(np.arange(100))
-    shutil.rmtree(path)
-    for wanted in (np.array([37]), np.arange(20, 70), np.array([9, 90, 3])):
-        with pytest.raises(ReadError, match=r"array in .*/a was removed or replaced .* is gone"):
-            source.read(wanted)
-    with pytest.raises(ReadError, match=r"was removed or replaced .* is gone"):
-        list(MapDataset.source(source))
-
-
-@WAYS
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_an_array_cut_shorter_is_no_fill_value(
-    tmp_path: Path, zarr_format: Any, direct: bool
-) -> None:
-    path = write(tmp_path / "a", values() + 1, chunks=(16, 4), zarr_format=zarr_format)
-    source = ZarrDataSource(path, direct=direct)
-    zarr.open_array(str(path), mode="r+").resize((40, 4))
-    np.testing.assert_array_equal(source.read(np.arange(32)), values()[:32] + 1)
-    for wanted in (np.arange(0, 60), np.array([3, 60, 3]), np.array([99])):
-        with pytest.raises(ReadError, match=r"describes another array"):
-            source.read(wanted)
 
 
 def test_a_file_in_place_of_the_metadata(tmp_path: Path) -> None:
@@ -172,38 +102,6 @@ def group(path: Path, zarr_format: Any = 3) -> dict[str, AnyArray]:
     return arrays
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("consolidated", [False, True])
-@pytest.mark.filterwarnings("ignore:Consolidated metadata")
-def test_groups(tmp_path: Path, zarr_format: Any, consolidated: bool) -> None:
-    arrays = group(tmp_path / "g", zarr_format)
-    if consolidated:
-        zarr.consolidate_metadata(str(tmp_path / "g"), zarr_format=zarr_format)
-    source = ZarrDataSource(tmp_path / "g")
-    wanted = np.array([49, 3, 3, 12])
-    got = source.read(wanted)
-    assert list(got) == ["image", "label", "meta"]
-    np.testing.assert_array_equal(got["image"], arrays["image"][wanted])
-    np.testing.assert_array_equal(got["meta"]["id"], wanted)
-    assert source[7]["label"] == 7
-    assert set(source.arrays) == {"image", "label", "meta/id"}
-
-
-def test_ways_to_name_an_array(stores: dict[str, Path]) -> None:
-    path = stores["v3"]
-    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
-    for named in (path, str(path), path.as_uri(), spec, ts.Spec(spec), ts.open(spec).result()):
-        np.testing.assert_array_equal(ZarrDataSource(named)[42], values()[42])
-    source = ZarrDataSource({"a": path, "b": {"c": ts.open(spec).result()}})
-    assert source[3]["b"]["c"].tolist() == source[3]["a"].tolist()
-
-
-def test_arrays_without_a_first_axis(tmp_path: Path) -> None:
-    zarr.create_array(str(tmp_path / "s"), shape=(), dtype="i4")
-    with pytest.raises(SourceError, match=r"has shape \(\), and the first axis counts records"):
-        ZarrDataSource(tmp_path / "s")
-
-
 def test_raw_bits_are_refused_and_do_not_abort(tmp_path: Path) -> None:
     path = write(tmp_path / "a", np.zeros(4, "u2"), chunks=(2,))
     meta = json.loads((path / "zarr.json").read_text())
@@ -234,43 +132,6 @@ def test_an_unfinished_conversion_is_refused(tmp_path: Path) -> None:
             ZarrDataSource(path)
 
 
-def damage(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[: len(content) // 2] = b"\xff" * (len(content) // 2)
-    path.write_bytes(content)
-
-
-@WAYS
-@pytest.mark.parametrize(
-    ("layout", "key", "held"),
-    [
-        ({"zarr_format": 2, "chunks": (16, 4)}, "3.0", "records 48 to 63"),
-        ({"zarr_format": 3, "chunks": (16, 4)}, "c/6/0", "records 96 to 99"),
-        (
-            {"zarr_format": 3, "chunks": (1, 4), "shards": (32, 4)},
-            "c/1/0",
-            r"record (3[2-9]|[45]\d|6[0-3])",
-        ),
-    ],
-)
-def test_a_corrupt_chunk_is_named(
-    tmp_path: Path, layout: Any, key: str, held: str, direct: bool
-) -> None:
-    write(tmp_path / "g" / "a", values(), **layout)
-    write(tmp_path / "g" / "b", values(), chunks=(10, 4))
-    damage(tmp_path / "g" / "a" / key)
-    source = ZarrDataSource({name: tmp_path / "g" / name for name in "ab"}, direct=direct)
-    everything = np.arange(100)
-    for order in (everything, np.random.default_rng(0).permutation(100), everything[::-3]):
-        with pytest.raises(ReadError, match="array 'a'") as caught:
-            source.read(order)
-        assert re.search(f"the chunk that holds {held} ", str(caught.value))
-        assert str(tmp_path / "g" / "a" / key) in str(caught.value)
-        assert "tensorstore_spec" not in str(caught.value)
-    assert source[0]["a"].tolist() == [0, 1, 2, 3]
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-
-
 def test_pickles_as_a_spec_and_opens_lazily(tmp_path: Path) -> None:
     path = write(tmp_path / "a", values(), chunks=(16, 4))
     sent = pickle.dumps(ZarrDataSource({"x": path}))
@@ -298,17 +159,6 @@ def test_fingerprint_and_repr(tmp_path: Path) -> None:
     wide = ZarrDataSource({f"name{i}": path for i in range(20)})
     assert wide.fingerprint.startswith("zarr(100 records, 20 arrays, sha256:")
     assert "and 16 more arrays" in repr(wide)
-
-
-def test_sixteen_threads_at_once(stores: dict[str, Path]) -> None:
-    source = pickle.loads(pickle.dumps(ZarrDataSource(stores["sharded"])))
-
-    def read(seed: int) -> bool:
-        wanted = np.random.default_rng(seed).integers(0, 100, 40)
-        return bool(np.array_equal(source.read(wanted), values()[wanted]))
-
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        assert all(pool.map(read, range(64)))
 
 
 def test_blocks_of_a_group_are_the_chunks_that_spare_the_others(tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ import pickle
 import re
 import shutil
 import struct
-import subprocess
-import sys
 import warnings
 import zlib
 from pathlib import Path
@@ -27,9 +25,8 @@ import zarr
 import zarr.codecs.numcodecs as v3
 import zstandard
 
-from tests.zarr_layouts import DIRECTLY
 from windrow import MapDataset, verify
-from windrow.errors import NotFoundError, ReadError, SourceError
+from windrow.errors import ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.zarr.tree import ArrayTree, open_arrays
 
@@ -171,17 +168,6 @@ def test_texts_of_any_length_are_coordinates_and_no_records(tmp_path: Path, vers
         ZarrDataSource(tmp_path / "g", names=["name"])
 
 
-def test_a_group_read_in_three_ways(tmp_path: Path) -> None:
-    write(tmp_path / "a", 3, INTEGERS)
-    write(tmp_path / "b", 2, INTEGERS, filters=[numcodecs.Delta(dtype="i4")])
-    write(tmp_path / "c", 2, INTEGERS, compressors=numcodecs.BZ2())
-    source = ZarrDataSource({name: tmp_path / name for name in "abc"})
-    got = source.read(np.array([30, 3]))
-    for name in "abc":
-        np.testing.assert_array_equal(got[name], INTEGERS[[30, 3]])
-    assert f"{DIRECTLY}: a; read by zarr-python (filter 'delta'): b; read by Ten" in repr(source)
-
-
 def test_out_of_key_value_stores(tmp_path: Path) -> None:
     for name in ("delta", "sharded"):
         values, layout, _ = V3[name]
@@ -198,26 +184,6 @@ def test_out_of_key_value_stores(tmp_path: Path) -> None:
         if file.is_file():
             memory.write(str(file.relative_to(tmp_path / "g")), file.read_bytes()).result()
     np.testing.assert_array_equal(ZarrDataSource(memory)[35]["delta"], INTEGERS[35])
-
-
-def test_chunks_that_are_missing_damaged_or_gone(tmp_path: Path) -> None:
-    delta = {"filters": [numcodecs.Delta(dtype="i4")], "fill_value": 7}
-    path = write(tmp_path / "a", 2, INTEGERS, **delta)
-    (path / "1.0").unlink()
-    damaged = path / "2.0"
-    damaged.write_bytes(damaged.read_bytes()[:-9])
-    source = ZarrDataSource(path)
-    assert source[12].tolist() == [7] * 4
-    with pytest.raises(ReadError, match=r"holds records 20 to 29 cannot be read: zarr-python says"):
-        source.read(np.array([3, 25]))
-    with pytest.raises(ReadError, match="records 20 to 29"):
-        list(MapDataset.source(source).batch(4).to_iter_dataset())
-    lazy = pickle.loads(pickle.dumps(source))
-    shutil.rmtree(path)
-    with pytest.raises(ReadError, match="was removed or replaced since the source was made"):
-        source[0]
-    with pytest.raises(NotFoundError, match="there is no array at"):
-        lazy[0]
 
 
 @pytest.mark.parametrize(
@@ -468,20 +434,3 @@ def test_objects_of_an_own_codec_are_refused_as_coordinates_too(tmp_path: Path) 
     with pytest.raises(SourceError, match="filter 'pickle'"):
         open_arrays("source", tree.left_out)
     assert not (tmp_path / "touched").exists()
-
-
-def test_without_zarr_python(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", 2, INTEGERS, filters=[numcodecs.Delta(dtype="i4")])
-    code = f"""
-import sys
-sys.modules["zarr"] = None
-from windrow.errors import MissingExtraError
-from windrow.sources import ZarrDataSource
-try:
-    ZarrDataSource({str(path)!r})
-except MissingExtraError as error:
-    sys.exit(0 if "(filter 'delta') needs the packages of windrow-data[zarr]" in str(error) else str(error))
-sys.exit("read")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

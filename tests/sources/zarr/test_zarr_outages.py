@@ -58,14 +58,6 @@ def test_a_store_that_comes_back_delays_the_read(server: RangeServer, code: int)
     assert (counts["at_once"] < 64) is (code != 500)  # a store that refuses gets fewer
 
 
-def test_a_store_without_connections_is_away(server: RangeServer) -> None:
-    source = opened(server, each_s=100.0)
-    server.close()
-    with pytest.raises(ReadError, match=r"connection \(\d+\)\. It had answered before") as caught:
-        source.read(np.arange(4))
-    assert caught.value.is_unanswered
-
-
 def test_an_outage_that_lasts_is_an_error_that_says_what_was_tried(server: RangeServer) -> None:
     source = opened(server, each_s=60.0)
     server.chance(1.0, [status(503)])
@@ -83,14 +75,6 @@ def test_an_outage_that_lasts_is_an_error_that_says_what_was_tried(server: Range
     assert "It had answered before" not in str(caught.value)
     server.heal()
     np.testing.assert_array_equal(source.read(np.arange(48)), DATA)
-
-
-def test_a_refused_read_is_an_error_at_once(server: RangeServer) -> None:
-    source = opened(server)
-    server.chance(1.0, [status(403)])
-    with pytest.raises(ReadError, match="check your credentials"):
-        source.read(np.arange(4))
-    assert server.counts().faults["status"] <= 3
 
 
 def test_closing_the_iterator_ends_the_wait(server: RangeServer) -> None:

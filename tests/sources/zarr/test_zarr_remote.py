@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import re
 import sys
-from collections.abc import Iterator
+import time
+import traceback
+import urllib.parse
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +18,14 @@ import fsspec
 import numpy as np
 import pytest
 import tensorstore as ts
+import xarray
 import zarr
 
 from tests.far_arrays import (
+    TWICE,
     AnyArray,
     in_memory,
+    objects,
     put_all,
     values,
     write,
@@ -25,21 +33,22 @@ from tests.far_arrays import (
     write_old,
 )
 from tests.object_store import ObjectStore
-from tests.range_server import RangeServer
-from windrow import MapDataset
+from tests.range_server import RangeServer, cut, s3_error, status
+from windrow import MapDataset, verify
 from windrow.errors import (
     ArgumentError,
     MissingExtraError,
     NotFoundError,
+    ReadError,
     SourceError,
+    WindrowError,
 )
-from windrow.sources import RemoteOptions, ZarrDataSource
-from windrow.sources.remote.paths import joined
-from windrow.sources.zarr import urls
+from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import ArrayTree
-from windrow.sources.zarr.urls import parent_url, route_of
+from windrow.sources.zarr.urls import route_of
 
+ODD = ["with space", "per%20cent", "hash#x", "plus+é", "q?x"]
 ORDER = np.random.default_rng(1).permutation(37)
 
 
@@ -50,23 +59,23 @@ def data() -> AnyArray:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, data: AnyArray) -> Path:
-    """Arrays: in chunks, in shards, of v2; and groups of two of them, consolidated and not."""
+    """Arrays: in chunks, in shards, of v2, and of odd names; and groups of both formats."""
     top = tmp_path_factory.mktemp("far")
-    write(top / "plain", data, (4, 6))
+    for name in ("plain", *ODD):
+        write(top / name, data, (4, 6))
     write(top / "shard", data, (2, 3), (16, 6))
     write_old(top / "old", data, (5, 6))
     write_filtered(top / "filter", data, (5, 4))
-    for name in ("group", "listed"):
-        group = zarr.open_group(str(top / name), mode="w")
-        for key in ("a", "deep/b"):
-            group.create_array(key, data=data if key == "a" else -data, chunks=(4, 6))
-    zarr.consolidate_metadata(str(top / "group"))
+    for version in (2, 3):
+        group = zarr.open_group(str(top / f"group{version}"), mode="w", zarr_format=version)
+        for key in ("a", "deep/b", "deep/er/c"):
+            group.create_array(key, data=data, chunks=(4, 6))
     return top
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server(folder: Path) -> Iterator[RangeServer]:
-    with RangeServer(folder) as running:
+    with RangeServer(objects(folder)) as running:
         yield running
 
 
@@ -158,63 +167,27 @@ def test_adapters_of_tensorstore() -> None:
         route_of("source", "s3://bucket/a.zip|zip:", {"key": "k"})
 
 
-def test_urls_of_fsspec() -> None:
-    assert joined("zip://in::s3://bucket/a.zip", "k/l") == "zip://in/k/l::s3://bucket/a.zip"
-    assert joined("simplecache::http://h/a?sig=1", "k") == "simplecache::http://h/a/k?sig=1"
-    assert joined("memory://a/", "k") == "memory://a/k"
-    assert parent_url("zip://in/deep::s3://b/a.zip") == ("zip://in/::s3://b/a.zip", "deep")
-    assert parent_url("http://h/a/b?sig=1") == ("http://h/a/?sig=1", "b")
-    assert parent_url("http://h") is None
-    assert parent_url("reference://t2m") == ("reference://", "t2m")
-    assert urls.lists_cheaply("zip://a::s3://b/c")
-    assert not urls.lists_cheaply("s3://b")
-
-
 # --- the same values -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["plain", "shard", "old", "filter"])
-def test_over_http(server: RangeServer, data: AnyArray, name: str) -> None:
-    source = ZarrDataSource(server.url(name))
-    way = "zarr-python" if name == "filter" else "TensorStore"
-    assert f"{server.url(name)}/, read by {way}" in repr(source)
+@pytest.mark.parametrize("way", ["http", "fsspec"])
+def test_values_are_those_of_the_local_disk(
+    server: RangeServer, folder: Path, data: AnyArray, way: str, name: str
+) -> None:
+    url = in_memory(folder / name, f"far/{name}") if way == "fsspec" else server.url(name)
+    source = ZarrDataSource(url)
+    reader = "TensorStore" if way == "http" else r"zarr-python \(fsspec protocol 'memory'\)"
+    reader = r"zarr-python \(filter 'shuffle'\)" if name == "filter" else reader
+    assert re.search(f"read by {reader}", repr(source))
     np.testing.assert_array_equal(source.read(ORDER), data[ORDER])
     np.testing.assert_array_equal(source.read(np.arange(37)), data)
     stream = MapDataset.source(source).block_shuffle(seed=3).batch(5)
     got = np.concatenate(list(stream.to_iter_dataset()))
     assert sorted(map(bytes, got)) == sorted(map(bytes, data))
     assert source.is_remote_source
-    assert source.stats()["requests"] > 0
-    assert source.stats()["bytes"] > 0
-    assert source.stats()["faults"] == {}
-
-
-@pytest.mark.parametrize("name", ["plain", "shard", "old", "filter"])
-def test_through_fsspec(folder: Path, data: AnyArray, name: str) -> None:
-    source = ZarrDataSource(in_memory(folder / name, f"far/{name}"))
-    why = "filter 'shuffle'" if name == "filter" else "fsspec protocol 'memory'"
-    assert f"read by zarr-python ({why})" in repr(source)
-    np.testing.assert_array_equal(source.read(ORDER), data[ORDER])
-    got = list(MapDataset.source(source).batch(5).to_iter_dataset())
-    np.testing.assert_array_equal(np.concatenate(got), data)
-
-
-def test_groups(server: RangeServer, data: AnyArray, folder: Path) -> None:
-    whole = ZarrDataSource(server.url("group"))
-    np.testing.assert_array_equal(whole.read(ORDER)["deep"]["b"], -data[ORDER])
-    with pytest.raises(SourceError, match=r"no consolidated metadata, and listing a remote"):
-        ZarrDataSource(server.url("listed"))
-    chosen = ZarrDataSource(server.url("listed"), names=["deep/b", "a"])
-    np.testing.assert_array_equal(chosen.read(ORDER)["a"], data[ORDER])
-    with pytest.raises(
-        SourceError, match=r"names has 'deep/c', and the group .* holds no such array"
-    ):
-        ZarrDataSource(server.url("listed"), names=["deep/c"])
-    mixed = ZarrDataSource({"far": server.url("plain"), "near": folder / "plain"})
-    found = mixed.read(ORDER)
-    np.testing.assert_array_equal(found["far"], found["near"])
-    through = ZarrDataSource(in_memory(folder / "group", "far/group"))  # listed or not
-    np.testing.assert_array_equal(through.read(ORDER)["deep"]["b"], -data[ORDER])
+    counts = source.stats()
+    assert (counts["requests"] > 0, counts["bytes"] > 0, counts["faults"]) == (True, True, {})
 
 
 # --- S3 --------------------------------------------------------------------------------------------
@@ -368,3 +341,214 @@ def test_limit_of_requests(tmp_path: Path) -> None:
         server.gather(3)
         source.read(np.arange(64))
         assert server.counts().most_in_flight == 3
+
+
+# --- places ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_names(server: RangeServer, folder: Path, data: AnyArray, name: str) -> None:
+    assert urllib.parse.quote(name) in server.url(name)
+    for options in (None, {"cookies": {"a": "b"}}):
+        for end in ("", "/"):
+            source = ZarrDataSource(server.url(name) + end, storage_options=options)
+            np.testing.assert_array_equal(source.read(np.arange(37)), data)
+    source = ZarrDataSource(in_memory(folder / name, f"odd/{name}"))
+    np.testing.assert_array_equal(source.read(np.arange(37)), data)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_groups_in_groups(folder: Path, data: AnyArray, tmp_path: Path, version: int) -> None:
+    name = f"group{version}"
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        for key, raw in objects(folder / name).items():
+            file.writestr(f"in/{key}", raw)
+    memory = in_memory(folder / name, f"groups/{name}")
+    for url in (memory, memory + "/", f"zip://in::file://{tmp_path}/a.zip"):
+        found = ZarrDataSource(url).read(np.arange(37))
+        for values_of in (found["a"], found["deep"]["b"], found["deep"]["er"]["c"]):
+            np.testing.assert_array_equal(values_of, data)
+    found = ZarrDataSource(memory, names=["deep/er/c"]).read(np.arange(37))
+    np.testing.assert_array_equal(found["deep"]["er"]["c"], data)
+    assert verify(ZarrDataSource(memory)).chunks == 30
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("keys", [True, False])
+def test_a_bucket_as_a_group(
+    folder: Path, data: AnyArray, keys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ObjectStore() as store:
+        put_all(folder / "group3", store.put)
+        options = dict(store.storage_options)
+        if not keys:  # then TensorStore reads
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", options.pop("key"))
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options.pop("secret"))
+        for end in ("", "/"):
+            url = f"s3://{store.bucket}{end}"
+            source = ZarrDataSource(url, names=["a", "deep/b"], storage_options=options)
+            np.testing.assert_array_equal(source.read(np.arange(37))["deep"]["b"], data)
+
+
+@pytest.mark.parametrize("options", [None, {"cookies": {"a": "b"}}])
+def test_limit_of_bytes(tmp_path: Path, options: dict[str, Any] | None) -> None:
+    """Of a chunk a cell is wanted, and the whole of it is fetched."""
+    data = values(48 * 4, 1 << 12)
+    write(tmp_path / "a", data, (4, 1 << 12))
+    remote = RemoteOptions(in_flight_bytes=4 * 4 * (4 << 12))
+    with RangeServer(tmp_path, latency_s=0.01) as server:
+        rows = ZarrDataSource(server.url("a"), storage_options=options, remote=remote)
+        wanted = np.arange(0, 192, 4) + np.arange(48) % 4
+        server.gather(2)
+        np.testing.assert_array_equal(rows.read(wanted), data[wanted])
+        few = WindowDataSource(
+            server.url("a"), {0: 1, 1: 8}, {0: 4}, storage_options=options, remote=remote
+        )
+        wanted = np.arange(0, len(few), 511)
+        np.testing.assert_array_equal(few.read(wanted)[:, 0, 0], data[::4, ::8].reshape(-1)[wanted])
+        assert 2 <= server.counts().most_in_flight <= 4
+
+
+# --- stores that refuse ------------------------------------------------------------------------------
+
+
+def test_what_is_not_there_is_refused(server: RangeServer, data: AnyArray) -> None:
+    """S3 answers 403 for it to who may not list a bucket."""
+    server.plan([status(403)])  # zarr.json
+    source = ZarrDataSource(server.url("old"))
+    np.testing.assert_array_equal(source.read(np.arange(37)), data)
+    server.chance(1.0, [status(403)])
+    with pytest.raises(SourceError, match=r"zarr\.json cannot be read.*credentials"):
+        ZarrDataSource(server.url("old"))
+    with pytest.raises(ReadError, match="credentials"):
+        source.read(np.array([9]))
+
+
+def test_attributes_that_alone_are_refused(server: RangeServer) -> None:
+    server.plan([None, None, status(403)])  # zarr.json, which is not there; .zarray; .zattrs
+    with pytest.raises(SourceError, match=r"\.zattrs cannot be read.*credentials"):
+        ZarrDataSource(server.url("old"))
+
+
+def test_an_array_is_not_opened_unguarded(server: RangeServer) -> None:
+    server.plan([None] * 4)  # found, without markers, and opened; what guards it fails
+    server.chance(1.0, [status(503)])
+    with pytest.raises(SourceError, match=r"the metadata of .*/plain/ cannot be read.*503"):
+        ZarrDataSource(server.url("plain"), remote=TWICE)
+
+
+# --- coordinates -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def labelled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    grid = np.arange(24 * 3 * 4 * 6, dtype="f4").reshape(24, 3, 4, 6) + 1
+    times = np.arange("2020-01-01", "2020-01-25", dtype="M8[D]").astype("M8[ns]")
+    dims = ("time", "level", "lat", "lon")
+    coords = {"time": times, "level": [1, 2, 3], "lat": np.arange(4.0), "lon": np.arange(6.0)}
+    top = tmp_path_factory.mktemp("labelled")
+    dataset = xarray.Dataset({"t": (dims, grid), "u": (dims, -grid)}, coords)
+    dataset = dataset.assign_coords(valid_time=("time", times + np.timedelta64(1, "h")))
+    dataset.to_zarr(top / "w", zarr_format=request.param, consolidated=True)
+    return top
+
+
+@pytest.mark.parametrize("options", [None, {"cookies": {"a": "b"}}])
+def test_coordinates_are_read_side_by_side(labelled: Path, options: dict[str, Any] | None) -> None:
+    def source_at(place: str | Path, **settings: Any) -> WindowDataSource:
+        labels = {"time": slice("2020-01-05", None), "lat": slice(1, 2)}
+        wanted = ["time", "level", "lat", "lon", "valid_time"]
+        return WindowDataSource(
+            place, {"time": 3}, {"time": 1}, select=labels, coordinates=wanted, **settings
+        )
+
+    with RangeServer(labelled, latency_s=0.2) as server:
+        began_s = time.monotonic()
+        far = source_at(server.url("w"), storage_options=options)
+        assert time.monotonic() - began_s < 30 * server.latency_s  # it was 70
+        counts = server.counts()
+        assert counts.most_in_flight >= 4
+        chunks = [path for _, path, _ in counts.asked if "/c/" in path or path[-1] == "0"]
+        assert len(chunks) == len(set(chunks))  # each once
+        server.latency_s = 0.0
+        near = source_at(labelled / "w")
+        assert len(far) == len(near)
+        for key, value in near[3].items():
+            np.testing.assert_array_equal(far[3][key], value)
+
+
+def test_a_coordinate_that_is_refused_is_no_cell(labelled: Path) -> None:
+    with RangeServer(objects(labelled)) as server:
+        for key in [key for key in objects(labelled) if key.startswith("w/lat/")]:
+            server.remove(key)
+        source = WindowDataSource(server.url("w/t"), {"time": 3}, select={"lat": slice(1, 3)})
+        assert source[0].shape == (3, 3, 2, 6)  # the array knows of none: cells
+        with pytest.raises(NotFoundError, match="w/lat/, though the consolidated metadata"):
+            WindowDataSource(server.url("w"), {"time": 3}, select={"lat": slice(1, 3)})
+    with RangeServer(objects(labelled)) as server:
+        probe = WindowDataSource(server.url("w"), {"time": 3})
+        before = server.counts().requests
+        assert len(probe)
+        server.plan([None] * before)
+        server.chance(1.0, [status(403)])
+        with pytest.raises((SourceError, ReadError), match="credentials"):
+            WindowDataSource(server.url("w"), {"time": 3}, select={"lat": slice(1, 3)})
+
+
+# --- what errors keep --------------------------------------------------------------------------------
+
+
+def _kept(error: BaseException | None) -> Iterator[str]:
+    """All that an error and those behind it say, printed or not."""
+    while error is not None:
+        yield f"{error} {error!r} {error.args} {error.__dict__} {getattr(error, '__notes__', '')}"
+        error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("name", ["plain", "filter"])
+@pytest.mark.parametrize("fault", [status(403, body=b"to-hide"), status(404), cut()])
+def test_errors_keep_no_secrets(server: RangeServer, name: str, fault: Any) -> None:
+    base = server.address.removeprefix("http://")
+    given: list[tuple[str, dict[str, Any] | None]] = [
+        (f"http://user:pass-to-hide@{base}/{name}?sig=to-hide", None),
+        (server.url(name), {"headers": {"Authorization": "Bearer abc-to-hide"}}),
+        (server.url(name), {"cookies": {"a": "cookie-to-hide"}}),
+    ]
+    for url, options in given:
+        server.heal()
+        for call in _uses(url, options):
+            server.chance(1.0, [fault])
+            try:
+                call()
+            except WindrowError as error:
+                said = [*_kept(error), pickle.dumps(error).decode("latin-1")]
+                said += traceback.format_exception_only(error)
+                assert not any("to-hide" in text or "dXNlcj" in text for text in said), said
+
+
+def _uses(url: str, options: dict[str, Any] | None) -> list[Callable[[], Any]]:
+    source = ZarrDataSource(url, storage_options=options, remote=TWICE)
+    sent = pickle.dumps(source)
+    return [
+        lambda: source.read(np.arange(30)),
+        lambda: list(MapDataset.source(source).shuffle(seed=1).to_iter_dataset()),
+        lambda: pickle.loads(sent).read(np.arange(3)),
+        lambda: verify(source),
+        lambda: ZarrDataSource(url, storage_options=options, remote=TWICE),
+    ]
+
+
+@pytest.mark.jobs
+def test_answers_of_s3_are_not_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ObjectStore() as store:
+        put_all(folder / "plain", lambda key, raw: store.put(f"plain/{key}", raw))
+        options = dict(store.storage_options)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", options.pop("key"))
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options.pop("secret"))
+        source = ZarrDataSource(store.url("plain"), storage_options=options, remote=TWICE)
+        store.faults.chance(
+            1.0, [s3_error(403, "SignatureDoesNotMatch", "AKIDNOTTOBESEEN is wrong")]
+        )
+        with pytest.raises(ReadError, match="credentials") as caught:
+            source.read(np.array([9]))
+        assert not any("AKID" in text or "<Error>" in text for text in _kept(caught.value))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import multiprocessing
 import os
 import socket
@@ -32,9 +31,8 @@ from tests.limits import at_last, within
 from tests.object_store import ObjectStore
 from tests.range_server import Fault, RangeServer, cut, drip, reset, s3_error, stall, status
 from windrow import MapDataset
-from windrow.errors import NotFoundError, ReadError, SourceError
-from windrow.sources import RemoteOptions, Span, WindowDataSource, ZarrDataSource
-from windrow.sources.zarr import remote
+from windrow.errors import ReadError, SourceError
+from windrow.sources import RemoteOptions, Span, ZarrDataSource
 
 TENSORSTORE = ["plain", "shard"]
 FSSPEC = ["filter", "cookies"]
@@ -191,77 +189,6 @@ def test_a_server_that_is_not_there() -> None:
             ZarrDataSource(url, remote=TWICE)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_an_array_that_is_removed(server: RangeServer, folder: Path, way: str) -> None:
-    source = array_over(server, way)
-    source.read(np.arange(4))
-    name = "shard" if way == "cookies" else way
-    for key in objects(folder / name, f"{name}/"):
-        server.remove(key)
-    with pytest.raises(
-        ReadError, match=r"removed or replaced since the source was made: .* is gone"
-    ):
-        source.read(np.arange(32, 64))
-    with pytest.raises(NotFoundError):
-        array_over(server, way)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_chunk_that_was_never_stored(server: RangeServer, data: AnyArray, way: str) -> None:
-    source = array_over(server, way)
-    name = "shard" if way == "cookies" else way
-    server.remove({"plain": "plain/c/8/0", "filter": "filter/8.0"}.get(way, f"{name}/c/2/0"))
-    expected = data.copy()
-    expected[slice(32, 48) if name == "shard" else slice(32, 36)] = 0
-    np.testing.assert_array_equal(source.read(np.arange(96)), expected)
-    windows = WindowDataSource(server.url(name), {0: 3}, {0: 1})
-    np.testing.assert_array_equal(windows.read(np.arange(94))[:, 0], expected[:94])
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_an_array_that_is_replaced(
-    server: RangeServer, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = array_over(server, way)
-    source.read(np.arange(4))
-    monkeypatch.setattr(remote, "LOOK_EVERY_S", 0.0)
-    key = "filter/.zarray" if way == "filter" else "plain/zarr.json"
-    key = key if way in ("plain", "filter") else "shard/zarr.json"
-    meta = json.loads(_file(server, key))
-    server.put(key, json.dumps(_of_another_dtype(meta)).encode())
-
-    def read_until_noticed() -> None:
-        for _ in range(50):  # the metadata are asked for beside the reads
-            source.read(np.array([9]))
-
-    with pytest.raises(ReadError, match=r"replaced since .* describes another array"):
-        read_until_noticed()
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_an_array_that_grows_is_the_same(
-    server: RangeServer, data: AnyArray, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = array_over(server, way)
-    monkeypatch.setattr(remote, "LOOK_EVERY_S", 0.0)
-    key = "filter/.zarray" if way == "filter" else "plain/zarr.json"
-    key = key if way in ("plain", "filter") else "shard/zarr.json"
-    meta = json.loads(_file(server, key))
-    server.put(key, json.dumps({**meta, "shape": [192, 6]}).encode())
-    for _ in range(10):
-        np.testing.assert_array_equal(source.read(np.array([9])), data[[9]])
-
-
-def _of_another_dtype(meta: dict[str, Any]) -> dict[str, Any]:
-    return {**meta, "dtype": "<i4"} if "dtype" in meta else {**meta, "data_type": "int32"}
-
-
-def _file(server: RangeServer, key: str) -> bytes:
-    store = ts.KvStore.open(server.address + "/").result()
-    found: bytes = store.read(key).result().value
-    return found
-
-
 @pytest.mark.parametrize("way", ["shard", "cookies"])
 def test_a_shard_that_is_written_again(
     server: RangeServer, data: AnyArray, way: str, tmp_path: Path
@@ -277,17 +204,6 @@ def test_a_shard_that_is_written_again(
         return
     got = source.read(np.arange(8, 16))  # of the new version throughout, or of the old
     assert any(np.array_equal(got, version[8:16]) for version in (data, other))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_chunk_that_is_damaged(server: RangeServer, way: str) -> None:
-    name = "shard" if way == "cookies" else way
-    key = {"plain": "plain/c/8/0", "filter": "filter/8.0"}.get(way, f"{name}/c/2/0")
-    server.put(key, b"not what was written" * 40)
-    with pytest.raises(ReadError, match=rf"/{name}/.*records? 3[2-5]") as caught:
-        array_over(server, way).read(np.arange(96))
-    first, stop = caught.value.records or (32, 36)
-    assert 32 <= first < stop <= 36
 
 
 @pytest.mark.parametrize("anonymous", [True, pytest.param(False, marks=pytest.mark.jobs)])

@@ -301,21 +301,6 @@ def test_the_setting_and_what_repr_says(tmp_path: Path) -> None:
         ZarrDataSource(plain, direct=1)  # type: ignore[arg-type]
 
 
-def test_the_layout_of_a_group(tmp_path: Path) -> None:
-    label = chunked(tmp_path / "b", np.arange(40), rows=16)
-    source = ZarrDataSource({"x": {"image": chunked(tmp_path / "a", ROWS)}, "label": label})
-    image, labels = source.parts
-    assert (image.name, image.chunk_rows, image.chunk_count) == ("x/image", 8, 5)
-    assert (labels.name, labels.chunk_rows, labels.chunk_count) == ("label", 16, 3)
-    assert not image.alone
-    assert source.blocks().tolist() == [0, 16, 32, 40]  # whole chunks of both
-    wanted = np.array([39, 3, 3])
-    columns = source.assembled([part.read(wanted) for part in source.parts], wanted)
-    np.testing.assert_array_equal(columns["x"]["image"], ROWS[wanted])
-    assert columns["label"].tolist() == [39, 3, 3]
-    assert image.stored_bytes(np.array([0, 4])).min() > 0
-
-
 @pytest.mark.parametrize("view", [slice(5, 38), slice(None, None, 3), slice(3, 3)])
 def test_the_layout_of_a_view(tmp_path: Path, view: slice) -> None:
     store = ZarrDataSource(chunked(tmp_path / "a", ROWS)).arrays[""][view]
@@ -327,12 +312,6 @@ def test_the_layout_of_a_view(tmp_path: Path, view: slice) -> None:
         assert source.blocks().tolist() == [0, 3, 11, 19, 27, 33]
     np.testing.assert_array_equal(by_spans(source, 0, len(expected)), expected)
     np.testing.assert_array_equal(part.read(np.arange(len(expected))[::-1]), expected[::-1])
-
-
-def test_an_array_of_unknown_chunks_has_chunks_too() -> None:
-    source = ZarrDataSource(ts.array(ROWS))
-    assert source.blocks().tolist() == [0, 40]
-    np.testing.assert_array_equal(by_spans(source, 3, 40), ROWS[3:])
 
 
 @pytest.mark.parametrize("layout", [{"shards": (16, 3)}, {"shards": (16, 3), "compressors": None}])

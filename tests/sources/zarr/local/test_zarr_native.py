@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numcodecs
 import numpy as np
 import pytest
 import tensorstore as ts
@@ -129,23 +128,6 @@ def outcome(reader: Any, rows: Any) -> Any:
         return reader.read(rows).tobytes()
     except ReadError as error:
         return type(error), str(error), error.file, error.offset, error.records
-
-
-def test_hostile_sizes_are_refused_by_the_core_itself(tmp_path: Path) -> None:
-    plain = rows_of(tmp_path / "a", VALUES, **DAMAGED["3 zstd"])
-    first, second, *_ = objects_of(tmp_path / "a")
-    with first.open("r+b") as file:
-        file.truncate(1 << 40)  # a hole that no memory holds
-    second.write_bytes(numcodecs.Zstd(1).encode(bytes(1 << 24)))
-    chunks = seam.native_chunks(plain)
-    assert chunks is not None
-    spans = [Span(k, k + 8, np.empty((8, 40), "u2")) for k in (0, 8, 16)]
-    reading = chunks.start(spans)
-    assert reading.wait(60)
-    reasons = dict(reading.failures())
-    assert "far more than a chunk can have" in reasons[0]
-    assert "it decodes to 16777216 bytes, not the 640 of a chunk" in reasons[1]
-    np.testing.assert_array_equal(spans[2].out, VALUES[16:24])
 
 
 def test_reads_that_are_dropped_end_first(tmp_path: Path) -> None:

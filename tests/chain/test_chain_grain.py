@@ -301,13 +301,6 @@ def test_apply_to_streams_equals_grain(filters: Any, kind: Any) -> None:
     assert make.differences(ours.apply(kind(4, drop_remainder=True)), list(expected)) == []
 
 
-def test_batch_transforms_carry_their_arguments() -> None:
-    dataset = windrow.MapDataset.range(10)
-    for kind in (grain.transforms.Batch, windrow.transforms.Batch):
-        assert list(dataset.apply(kind(4, batch_fn=make.total))) == [20, 60, 26]
-        assert len(dataset.apply(kind(4, drop_remainder=True))) == 2
-
-
 def test_grains_selection_maps_and_read_options_are_taken() -> None:
     parts = [(0, 6), (100, 106)]
     ours = windrow.MapDataset.select_from_datasets(
@@ -328,15 +321,6 @@ def test_grains_sources_are_taken() -> None:
     ours = windrow.MapDataset.source(grain.sources.RangeDataSource(3, 30, 3)).shuffle(seed=1)
     theirs = grain.MapDataset.source(grain.sources.RangeDataSource(3, 30, 3)).shuffle(seed=1)
     assert list(ours) == list(theirs)
-
-
-def test_pipe_calls_a_function_on_the_dataset() -> None:
-    def every(dataset: windrow.MapDataset[int], step: int, *, shift: int) -> Any:
-        return dataset[shift::step]
-
-    assert list(windrow.MapDataset.range(10).pipe(every, 4, shift=1)) == [1, 5, 9]
-    stream = windrow.MapDataset.range(10).to_iter_dataset()
-    assert list(stream.pipe(lambda s, n: s.limit(n), 2)) == [0, 1]
 
 
 # --- states of Grain -----------------------------------------------------------------------------

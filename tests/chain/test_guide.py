@@ -50,36 +50,6 @@ def test_random_access_program(path: str) -> None:
     assert np.array_equal(next(data_iterator)["record"][:, 0], seen[5])
 
 
-def test_stream_program_gives_the_same_batches(path: str) -> None:
-    data_source = grain.sources.ArrayRecordDataSource(path)
-    chain = grain.MapDataset.source(data_source).shuffle(seed=42).map(parse_and_transform)
-    stream = chain.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=10)).batch(
-        batch_size=32, drop_remainder=True
-    )
-    whole = list(chain.batch(32, drop_remainder=True))
-    streamed = list(stream)
-    assert len(streamed) == len(whole)
-    for a, b in zip(streamed, whole, strict=True):
-        assert np.array_equal(a["record"], b["record"])
-
-
-def test_worker_program_gives_the_same_batches(path: str) -> None:
-    data_source = grain.sources.ArrayRecordDataSource([path])
-    dataset = (
-        grain.MapDataset.source(data_source)
-        .shuffle(seed=42)
-        .map(parse_and_transform)
-        .to_iter_dataset()
-        .batch(batch_size=32, drop_remainder=True)
-    )
-    options = grain.multiprocessing.MultiprocessingOptions(num_workers=2)
-    worked = list(dataset.mp_prefetch(options))
-    whole = list(dataset)
-    assert len(worked) == len(whole) == RECORDS // 32
-    for a, b in zip(worked, whole, strict=True):
-        assert np.array_equal(a["record"], b["record"])
-
-
 def test_transforms_as_classes(path: str) -> None:
     class Parse(grain.transforms.Map):
         def map(self, element: bytes) -> Any:

@@ -17,12 +17,10 @@ import numpy as np
 import pytest
 import zarr
 from array_record.python.array_record_module import ArrayRecordWriter
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import windrow
 from tests.array_record_bytes import index_of
-from windrow import IterDataset, MapDataset, ReadOptions, merge_states
+from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.engine import bad_records
 from windrow.errors import (
     ArgumentError,
@@ -90,24 +88,6 @@ def until_error(iterator: Any, kind: type[Exception], message: str) -> tuple[lis
 # --- elements -------------------------------------------------------------------------------------
 
 
-def test_skipped_records_are_absent_and_a_stream_drops_them() -> None:
-    dataset = numbers().map(checked).on_bad("skip")
-    good = [n for n in range(COUNT) if n not in BAD]
-    assert len(dataset) == COUNT
-    assert [dataset[n] for n in range(COUNT)] == [n if n in good else None for n in range(COUNT)]
-    assert dataset.read([2, 3, 4]) == [2, None, 4]
-    assert list(dataset) == good
-    assert flat(dataset.to_iter_dataset().batch(4)) == good
-    assert list(dataset.to_iter_dataset(allow_nones=True)) == [
-        n if n in good else None for n in range(COUNT)
-    ]
-
-
-def test_skip_is_refused_before_a_batch_as_a_filter_is() -> None:
-    with pytest.raises(PlanError, match=r"leaves gaps that random access cannot close"):
-        numbers().map(checked).on_bad("skip").batch(4)
-
-
 def test_raise_changes_nothing() -> None:
     dataset = numbers().map(checked)
     same = dataset.on_bad("raise")
@@ -148,27 +128,6 @@ def test_a_dataset_without_good_records_cannot_be_replaced() -> None:
         dataset[2]
 
 
-def test_each_kind_of_node_may_come_before() -> None:
-    whole = numbers().map(checked)
-    good = [n for n in range(COUNT) if n not in BAD]
-    pairs = MapDataset.zip([whole, numbers().map(lambda n: -n)]).on_bad("skip")
-    assert list(pairs) == [(n, -n) for n in good]
-    batches = whole.batch(4).on_bad("skip")
-    assert [batch.tolist() for batch in batches] == [
-        list(range(n, min(n + 4, COUNT)))
-        for n in range(0, COUNT, 4)
-        if not BAD & {*range(n, n + 4)}
-    ]
-    both = MapDataset.concatenate([whole, numbers()]).on_bad("skip")
-    assert list(both) == good + list(range(COUNT))
-    pieces = whole.map(lambda n: np.full(3, n)).chunks_of(2, lengths=[np.full(COUNT, 3)])
-    assert flat(pieces.on_bad("skip")) == [n for n in good for _ in range(3)]
-    odd = whole.filter(lambda n: n % 2).on_bad("skip")
-    assert list(odd) == [n for n in good if n % 2]
-    filtered = whole.filter(lambda n: checked(int(n)) % 2).map(lambda n: n + 1).on_bad("skip")
-    assert list(filtered) == [n + 1 for n in good if n % 2]
-
-
 def test_functions_after_the_node_still_raise() -> None:
     dataset = numbers().on_bad("skip").map(checked)
     with pytest.raises(ValueError, match="number 0 is bad"):
@@ -186,11 +145,6 @@ def bad_when_even(number: int) -> int:
     if number % 2 == 0:
         raise ValueError(f"{number} is even")
     return number
-
-
-def test_nodes_that_see_their_index_keep_it() -> None:
-    dataset = numbers().map(checked).map_with_index(lambda k, n: (k, int(n))).on_bad("skip")
-    assert list(dataset) == [(n, n) for n in range(COUNT) if n not in BAD]
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -327,27 +281,6 @@ def test_a_state_of_an_earlier_version_has_counts_that_are_not_used() -> None:
     assert "bad" not in iterator.get_state()
 
 
-@given(st.sets(st.integers(0, 20)), st.integers(0, 20), st.sampled_from([1, 2]), st.booleans())
-@settings(max_examples=30)
-def test_any_records_may_be_bad(bad: set[int], at: int, lanes: int, repeated: bool) -> None:
-    def function(number: int) -> int:
-        if number in bad:
-            raise ValueError("bad")
-        return number
-
-    source = MapDataset.source(np.arange(21)).shuffle(seed=2).map(function).on_bad("skip")
-    dataset: Any = source.to_iter_dataset(lanes=lanes)
-    if repeated and len(bad) < 10:
-        dataset = dataset.repeat(2)
-    elements, states = run(dataset)
-    assert sorted(set(elements)) == [n for n in range(21) if n not in bad]
-    check_restored(dataset, elements, states, min(at, len(elements)))
-    with iter(dataset) as iterator:
-        assert list(iterator) == elements
-        met = sum(iterator.stats().bad_records.values())
-        assert met == len(bad) or (met > len(bad) and (repeated or lanes > 1))
-
-
 # --- counts ---------------------------------------------------------------------------------------
 
 
@@ -381,20 +314,6 @@ def test_a_chain_without_the_node_has_no_counts() -> None:
     with iter(numbers()) as iterator:
         next(iterator)
         assert "bad_records" not in iterator.stats().to_json()
-
-
-def test_states_of_shards_are_merged() -> None:
-    stream = shuffled().repeat().on_bad("skip").to_iter_dataset(lanes=4)
-    whole, shards = iter(stream.batch(4)), [iter(stream.batch(4).shard(n, 2)) for n in range(2)]
-    for _ in range(6):
-        parts = [next(shard) for shard in shards]
-        assert np.concatenate(parts).tolist() == next(whole).tolist()
-    states = [shard.get_state() for shard in shards]
-    assert merge_states(states) == whole.get_state()
-    again = iter(stream.batch(4))
-    again.set_state(merge_states(states))
-    assert next(again).tolist() == next(whole).tolist()
-    assert again.get_state() == whole.get_state()
 
 
 # --- limits and reports ---------------------------------------------------------------------------

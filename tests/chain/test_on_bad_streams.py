@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 from collections.abc import Callable, Sequence
@@ -116,20 +115,6 @@ def test_workers_give_the_same_stream(name: str) -> None:
             assert iterator.get_state()["lanes"] == states[number + 1]["lanes"]
 
 
-def test_elements_are_dropped_where_they_raise() -> None:
-    good = [n for n in range(20) if n % 7 != 3]
-    stream = MapDataset.range(20).to_iter_dataset()
-    assert list(stream.map(checked).on_bad("skip")) == good
-    assert list(stream.filter(is_odd).on_bad("skip")) == [n for n in good if n % 2]
-    # An index counts the elements that come to a node.
-    indices = stream.map(checked).map_with_index(lambda k, n: k).on_bad("skip")
-    assert list(indices) == list(range(len(good)))
-    flat = stream.flat_map(lambda n: [checked(n)] * 2).on_bad("skip")
-    assert list(flat) == [n for n in good for _ in range(2)]
-    # A batch whose function raises is dropped as a whole.
-    assert list(stream.batch(4, batch_fn=summed).on_bad("skip")) == [6, 22, 54, 70]
-
-
 def test_reading_and_functions_before_the_stream_are_covered(tmp_path: Path) -> None:
     source, lost = DAMAGED["groups"](tmp_path)
     lost |= {n for n in range(120) if n % 29 == 11 or n % 7 == 3}
@@ -162,19 +147,6 @@ def test_an_unanswered_read_is_raised() -> None:
 def test_a_stream_has_nothing_to_put_in_place_of_a_bad_element() -> None:
     with pytest.raises(PlanError, match=r"write on_bad\('replace'\) before to_iter_dataset"):
         numbers().on_bad("replace")
-
-
-def test_later_nodes_derive_the_seeds_that_they_had() -> None:
-    stream = numbers().seed(1).window_shuffle(4).map(lambda n: n)
-    plain = list(stream.window_shuffle(6))
-    assert list(stream.on_bad("skip").window_shuffle(6)) == plain
-
-
-def test_explain_takes_it_for_a_filter() -> None:
-    stream = numbers().map(checked).window_shuffle(4, seed=1).map(checked)
-    found = stream.on_bad("skip").explain()
-    assert found.length == stream.filter(bool).explain().length
-    assert "bad records are left out" in found.details()
 
 
 def test_the_node_is_part_of_the_fingerprint() -> None:
@@ -211,24 +183,6 @@ def test_too_many_bad_elements_raise(name: str) -> None:
         order = list(MapDataset.range(COUNT).shuffle(seed=1))
         fifth = [k for k, n in enumerate(order) if n % 7 == 3][most]
         assert len(found) == fifth - most
-
-
-def test_a_share_is_judged_in_each_thousand() -> None:
-    def bad(number: int) -> int:
-        if number % 200 == 7 or number > 4000:
-            raise ValueError("bad")
-        return number
-
-    stream = MapDataset.range(5000).to_iter_dataset().window_shuffle(1, seed=1).map(bad)
-    with iter(stream.on_bad("skip", max_bad=0.01)) as iterator:
-        found, _ = until_error(iterator, ReadError, "more than max_bad=0.01 of 1,000 elements")
-        assert found[-1] == 4000
-
-
-def test_states_of_shards_are_merged() -> None:
-    stream = MapDataset.range(50).shuffle(seed=1).repeat().to_iter_dataset(lanes=4)
-    stream = stream.flat_map(twice).random_map(noisy, seed=1).on_bad("skip")
-    check_shards(stream, 4, 2)
 
 
 def check_shards(stream: IterDataset[int], lanes: int, count: int) -> None:
@@ -321,20 +275,3 @@ def test_shards_of_any_chain_have_its_rows(
     action, steps, _ = chain
     steps = [step for step in steps if step != "limit"]  # shards cannot know where that ends
     check_shards(made((action, steps, 12), damaged[which], endless=True), 12, shards)
-
-
-@pytest.mark.jobs
-@given(CHAINS, st.integers(0, 1), st.integers(1, 3), st.integers(0, 20))
-@settings(max_examples=5, deadline=None)
-def test_workers_of_any_chain_give_the_same(
-    damaged: list[Any], chain: Any, which: int, workers: int, at: int
-) -> None:
-    stream: Any = made(chain, damaged[which], endless=False)
-    elements, states = run(stream if chain[2] == 1 else stream.batch(12))
-    at = min(at, len(elements))
-    stream = stream.mp_prefetch(workers)
-    with iter(stream if chain[2] == 1 else stream.batch(12)) as iterator:
-        iterator.set_state(states[at])
-        found = [np.asarray(element).tolist() for element in itertools.islice(iterator, 8)]
-        assert found == elements[at : at + 8]
-        assert iterator.get_state()["lanes"] == states[at + len(found)]["lanes"]

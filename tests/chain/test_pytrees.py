@@ -51,11 +51,6 @@ class Noisy(windrow.transforms.RandomMap):
         return element
 
 
-def shown(batch: Any) -> Any:
-    """A batch in plain containers."""
-    return jax.tree.map(np.asarray, batch)
-
-
 def check(batch: Any, numbers: list[int]) -> None:
     of = batch["of"]
     assert type(of) is Known

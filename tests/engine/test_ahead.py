@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import pickle
 import subprocess
 import sys
 import threading
@@ -100,23 +99,6 @@ def test_without_threads_nothing_starts_one(options: dict[str, Any]) -> None:
     assert windrow_threads() == []
 
 
-def test_without_a_buffer_elements_are_made_one_by_one() -> None:
-    function = Counting(enough=1)
-    options = windrow.ReadOptions(prefetch_buffer_size=0)
-    iterator = iter(endless(function).to_iter_dataset(options))
-    for n in range(1, 6):
-        next(iterator)
-        assert function.calls == n
-
-
-def test_start_prefetch_works_before_the_first_element_is_asked_for() -> None:
-    function = Counting(enough=1)
-    with iter(endless(function)) as iterator:
-        assert function.calls == 0
-        iterator.start_prefetch()
-        assert function.enough.wait(20)
-
-
 def test_close_ends_the_threads_and_the_iterator() -> None:
     iterator = iter(endless(lambda x: x))
     next(iterator)
@@ -133,12 +115,6 @@ def test_close_ends_the_threads_and_the_iterator() -> None:
     ):
         with pytest.raises(ClosedError, match="closed; make another"):
             call()
-
-
-def test_a_context_manager_closes() -> None:
-    with iter(endless(lambda x: x)) as iterator:
-        next(iterator)
-    assert windrow_threads() == []
 
 
 def test_a_dropped_iterator_ends_its_threads() -> None:
@@ -346,31 +322,6 @@ def test_parts_of_a_mixture_keep_their_options_and_share_the_threads() -> None:
             next(iterator)
         assert max(reads) == 2
         assert len(windrow_threads()) <= 1 + 2
-
-
-def test_a_zip_that_need_not_be_strict_ends_with_its_first_part() -> None:
-    def fail(x: int) -> int:
-        if x == 2:
-            raise AssertionError("beyond the end of the first part")
-        return x
-
-    short = windrow.MapDataset.range(2).to_iter_dataset()
-    long = windrow.MapDataset.range(5).map(fail).to_iter_dataset()
-    assert list(windrow.IterDataset.zip([short, long], strict=False)) == [(0, 0), (1, 1)]
-
-
-def test_seeds_of_windows_wrap_around() -> None:
-    stream = windrow.MapDataset.range(20).to_iter_dataset().window_shuffle(4, seed=2**64 - 1)
-    assert sorted(stream) == list(range(20))
-
-
-def test_an_iterator_pickles_as_its_chain_and_position() -> None:
-    iterator = iter(windrow.MapDataset.source(np.arange(50)).shuffle(seed=1).batch(4))
-    for _ in range(3):
-        next(iterator)
-    copy = pickle.loads(pickle.dumps(iterator))
-    assert copy.get_state() == iterator.get_state()
-    assert [b.tolist() for b in copy] == [b.tolist() for b in iterator]
 
 
 @pytest.mark.parametrize(

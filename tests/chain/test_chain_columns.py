@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from windrow.errors import ElementError
 
 M = windrow.MapDataset
@@ -112,35 +113,12 @@ def test_after_a_restart_it_gets_the_same_blocks(
     assert record.sizes == [256] * (2 - at // 256) + [88]
 
 
-def test_after_a_restart_batches_are_those_of_before() -> None:
-    record = Recorder()
-    dataset: Any = M.source(np.arange(50)).map(record, batched=True).to_iter_dataset().batch(8)
-    iterator = iter(dataset)
-    next(iterator), next(iterator)
-    state = iterator.get_state()
-    iterator.close()
-    record.calls.clear()
-    iterator = iter(dataset)
-    iterator.set_state(state)
-    assert [batch.tolist() for batch in iterator] == [[2 * x for x in c] for c in record.calls]
-    assert record.calls[0] == list(range(16, 24))
-    assert record.sizes == [8] * 4 + [2]
-
-
 def test_a_read_calls_it_once_for_elements_and_per_batch_for_batches() -> None:
     record = Recorder()
     dataset = M.source(np.arange(100)).map(record, batched=True)
     assert dataset.read([5, 3, 3, 99]).tolist() == [10, 6, 6, 198]
     dataset.batch(7).read([1, 14])
     assert record.calls == [[5, 3, 3, 99], list(range(7, 14)), [98, 99]]
-
-
-def test_zip_and_limit_hand_the_rows_of_the_batch_on() -> None:
-    record = Recorder()
-    stream: Any = M.source(np.arange(24)).to_iter_dataset().map(record, batched=True)
-    zipped: Any = list(windrow.IterDataset.zip([stream, stream]).limit(12).batch(4))
-    assert [pair[1].tolist() for pair in zipped] == [[2 * x for x in c] for c in record.calls[:6:2]]
-    assert set(record.sizes) == {4}
 
 
 def test_in_a_mixture_it_gets_its_rows_of_the_batch() -> None:
@@ -267,12 +245,6 @@ def test_arrays_of_strings_and_objects_become_lists(array: Any, values: list[Any
     assert type(nested.batch(2)[0]["s"]) is list
     assert nested[0] == {"s": values[0], "n": 0}
     assert type(nested[0]["s"]) is kinds[0]
-
-
-def test_rows_that_are_arrays_of_objects_are_a_list_of_arrays() -> None:
-    grid = np.array([["a", None], ["b", 3]], object)
-    dataset: Any = M.range(2).map(lambda c: grid[c], batched=True)
-    assert [row.tolist() for row in dataset.read([1, 0])] == [["b", 3], ["a", None]]
 
 
 # --- absent elements -----------------------------------------------------------------------------
@@ -529,7 +501,7 @@ def _plain(tree: Any) -> Any:
 
 
 @given(tree=TREES)
-@settings(max_examples=120)
+@settings(max_examples=examples(100))
 def test_trees_come_back_as_they_were(tree: Any) -> None:
     elements = [_filled(tree, seed) for seed in range(5)]
     source = M.source(elements)
@@ -538,30 +510,6 @@ def test_trees_come_back_as_they_were(tree: Any) -> None:
     assert make.differences(map(_plain, untouched), elements) == []
     mixed: Any = M.mix([untouched, source])
     assert make.differences(map(_plain, mixed), [e for e in elements for _ in range(2)]) == []
-
-
-@given(tree=TREES)
-@settings(max_examples=60)
-def test_batches_have_the_tree_of_their_elements(tree: Any) -> None:
-    elements = [_filled(tree, seed) for seed in range(4)]
-    kinds: dict[str, type[Any]] = {"text": list, "bytes": list}
-    by_element: Any = M.source(elements).batch(4)[0]
-    by_column: Any = M.source(elements).map(lambda c: c, batched=True).batch(4)[0]
-    for batch in (by_element, by_column):
-        _check_batch(tree, batch, [_filled(tree, seed) for seed in range(4)], kinds)
-    assert M.source(elements).batch(3).batch(1) is not None
-
-
-def _check_batch(tree: Any, batch: Any, elements: list[Any], kinds: dict[str, type[Any]]) -> None:
-    if isinstance(tree, str):
-        assert type(batch) is kinds.get(tree, np.ndarray)
-        assert len(batch) == len(elements)
-        assert all(np.array_equal(a, b) for a, b in zip(batch, elements, strict=True))
-        return
-    assert type(batch) is type(tree)
-    assert len(batch) == len(tree)
-    for key in tree if isinstance(tree, dict) else range(len(tree)):
-        _check_batch(tree[key], batch[key], [element[key] for element in elements], kinds)
 
 
 def test_arrays_of_jax_become_arrays_of_numpy() -> None:

@@ -355,7 +355,7 @@ def _steps(iterator: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @given(drawn=plain_streams())
-@settings(max_examples=60)
+@settings(max_examples=examples(50))
 def test_states_of_grain_are_restored_at_every_step(drawn: Drawn) -> None:
     theirs: Any = iter(make.build(drawn.recipe, "grain"))
     steps = list(_steps(theirs))

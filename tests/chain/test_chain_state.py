@@ -16,6 +16,7 @@ from hypothesis import given, settings
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from tests.strategies import Drawn
 from windrow.errors import StateError
 
@@ -52,13 +53,13 @@ def check_restores(dataset: Any) -> None:
 
 
 @given(drawn=make.streams(ours=True, most=5))
-@settings(max_examples=120)
+@settings(max_examples=examples(100))
 def test_streams_are_restored_at_every_step(drawn: Drawn) -> None:
     check_restores(build_short(drawn.recipe))
 
 
 @given(drawn=make.chains(ours=True, lengths=make.FEW))
-@settings(max_examples=60)
+@settings(max_examples=examples(50))
 def test_chains_are_restored_at_every_step(drawn: Drawn) -> None:
     check_restores(build_short(drawn.recipe))
 

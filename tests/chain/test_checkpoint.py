@@ -61,15 +61,6 @@ def test_a_step_holds_parameters_and_iterator(
             assert rest(again) == whole[step + 1 :]
 
 
-def test_the_state_saved_is_the_iterators_own(tmp_path: Path) -> None:
-    iterator = iter(chain())
-    next(iterator)
-    with ocp.CheckpointManager(tmp_path) as manager:
-        manager.save(0, args=ocp.args.Composite(data=CheckpointSave(iterator)))
-    saved = json.loads((tmp_path / "0" / "data" / "process_0-of-1.json").read_text())
-    assert saved == iterator.get_state()
-
-
 def test_another_number_of_processes_restores_where_all_had_one_state(tmp_path: Path) -> None:
     iterator = iter(chain())
     next(iterator)
@@ -130,23 +121,6 @@ def test_shards_of_lanes_restore_under_any_number_of_processes(
         (tmp_path / f"process_0-of-{saved}.json").unlink()
         with pytest.raises(StateError, match="have no position of lanes"):
             on_all(1, restore)
-
-
-def test_a_checkpoint_of_another_chain_is_refused(tmp_path: Path) -> None:
-    with ocp.CheckpointManager(tmp_path) as manager:
-        manager.save(0, args=ocp.args.Composite(data=CheckpointSave(iter(chain(seed=1)))))
-        manager.wait_until_finished()
-        with pytest.raises(StateError, match=r"(?s)another chain.*seed=1.*seed=2"):
-            manager.restore(0, args=ocp.args.Composite(data=CheckpointRestore(iter(chain(seed=2)))))
-
-
-def test_an_item_without_states_is_refused(tmp_path: Path) -> None:
-    with ocp.CheckpointManager(tmp_path) as manager:
-        manager.save(0, args=ocp.args.Composite(data=CheckpointSave(iter(chain()))))
-        manager.wait_until_finished()
-        (tmp_path / "0" / "data" / "process_0-of-1.json").unlink()
-        with pytest.raises(NotFoundError, match="no state of an iterator"):
-            manager.restore(0, args=ocp.args.Composite(data=CheckpointRestore(iter(chain()))))
 
 
 def test_without_orbax_the_extra_is_named() -> None:

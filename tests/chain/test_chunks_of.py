@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from windrow.engine.record_trace import trace
 from windrow.errors import ArgumentError, ElementError, PlanError
 from windrow.transforms.nodes import lengths_of
@@ -65,7 +66,7 @@ class Ragged:
 
 
 @given(lengths=few_lengths, size=st.integers(1, 12), seed=make.SEEDS, epochs=st.integers(1, 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_pieces_are_the_documents(lengths: list[int], size: int, seed: int, epochs: int) -> None:
     documents = documents_of(lengths)
     base = M.source(documents).shuffle(seed)

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.chain.test_on_bad import DAMAGED, check_restored, number_of, run, until_error
-from windrow import IterDataset, MapDataset, ReadOptions, merge_states
+from windrow import IterDataset, MapDataset
 from windrow.errors import PlanError, ReadError
 
 COUNT = 60
@@ -185,23 +183,6 @@ def test_too_many_bad_elements_raise(name: str) -> None:
         assert len(found) == fifth - most
 
 
-def check_shards(stream: IterDataset[int], lanes: int, count: int) -> None:
-    """Shards of a stream give the rows of its batches, and their merged states are its state."""
-    whole = iter(stream.batch(lanes))
-    shards = [iter(stream.batch(lanes).shard(n, count)) for n in range(count)]
-    for _ in range(4):
-        parts = [next(shard) for shard in shards]
-        assert np.concatenate(parts).tolist() == next(whole).tolist()
-    merged = merge_states([shard.get_state() for shard in shards])
-    assert merged == whole.get_state()
-    again = iter(stream.batch(lanes))
-    again.set_state(json.loads(json.dumps(merged)))
-    assert next(again).tolist() == next(whole).tolist()
-    assert again.get_state() == whole.get_state()
-    for iterator in (whole, again, *shards):
-        iterator.close()
-
-
 def test_bad_elements_are_appended_to_a_file(tmp_path: Path) -> None:
     log = tmp_path / "bad.jsonl"
     stream = MapDataset.range(10).to_iter_dataset().flat_map(twice).map(checked)
@@ -215,63 +196,3 @@ def test_bad_elements_are_appended_to_a_file(tmp_path: Path) -> None:
         (9, [9], "number 10 is bad"),
     ]
     assert lines[1]["sources"][0]["source"] == "range(0, 10, 1)"
-
-
-# --- any chain ------------------------------------------------------------------------------------
-
-STEPS: dict[str, Callable[[IterDataset[int]], IterDataset[int]]] = {
-    "map": lambda s: s.map(checked),
-    "columns": lambda s: s.map(checked_columns, batched=True),
-    "filter": lambda s: s.filter(lambda n: checked(n + 2) % 4 > 0),
-    "random_map": lambda s: s.random_map(noisy, seed=4),
-    "map_with_index": lambda s: s.map_with_index(lambda k, n: checked(n) + k),
-    "flat_map": lambda s: s.flat_map(twice),
-    "window_shuffle": lambda s: s.window_shuffle(5, seed=3),
-    "limit": lambda s: s.limit(300),
-    "on_bad": lambda s: s.on_bad("skip"),
-}
-CHAINS = st.tuples(
-    st.sampled_from(["skip", "replace", None]),
-    st.lists(st.sampled_from([*STEPS]), max_size=4),
-    st.sampled_from([1, 12]),
-)
-
-
-def made(chain: Any, source: Any, *, endless: bool) -> IterDataset[int]:
-    """A stream of a chain that was drawn: what becomes of bad records, steps of the stream, lanes."""
-    action, steps, lanes = chain
-    dataset = MapDataset.source(source).shuffle(seed=5).map(number_of)
-    dataset = dataset.repeat() if endless else dataset
-    if action is not None:
-        dataset = dataset.on_bad(action)
-    stream = dataset.to_iter_dataset(ReadOptions(block_bytes=2000), lanes=lanes)
-    for step in steps:
-        if step != "limit" or lanes == 1:  # how many elements lanes have is not known
-            stream = STEPS[step](stream)
-    return stream.on_bad("skip")
-
-
-@pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    return [DAMAGED[kind](tmp_path_factory.mktemp(kind))[0] for kind in ("records", "chunks")]
-
-
-@given(CHAINS, st.integers(0, 1), st.integers(0, 40))
-@settings(max_examples=15, deadline=None)
-def test_any_chain_is_restored_anywhere(
-    damaged: list[Any], chain: Any, which: int, at: int
-) -> None:
-    stream: Any = made(chain, damaged[which], endless=False)
-    stream = stream if chain[2] == 1 else stream.batch(12)
-    elements, states = run(stream)
-    check_restored(stream, elements, states, min(at, len(elements)))
-
-
-@given(CHAINS, st.integers(0, 1), st.sampled_from([1, 2, 3, 4]))
-@settings(max_examples=6, deadline=None)
-def test_shards_of_any_chain_have_its_rows(
-    damaged: list[Any], chain: Any, which: int, shards: int
-) -> None:
-    action, steps, _ = chain
-    steps = [step for step in steps if step != "limit"]  # shards cannot know where that ends
-    check_shards(made((action, steps, 12), damaged[which], endless=True), 12, shards)

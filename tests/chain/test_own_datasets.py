@@ -122,27 +122,11 @@ def test_other_nodes_follow_with_exact_states(name: str) -> None:
     _restored_at_each_step(STREAMS[name](own))
 
 
-def test_states_that_are_not_needed_are_dropped() -> None:
-    own = WINDROW.Unbatch(MapDataset.range(4000).batch(4).to_iter_dataset()).window_shuffle(8, 1)
-    with iter(own.map(plus)) as iterator:
-        for _ in range(3999):
-            next(iterator)
-        assert len(iterator._own_states._kept) < 3000
-
-
 def test_a_mix_keeps_no_states_for_a_node_that_rests() -> None:
     own, rests = (
         WINDROW.Unbatch(MapDataset.range(16).batch(4).to_iter_dataset().repeat()) for _ in range(2)
     )
     with iter(IterDataset.mix([own, rests], [1, 1e-9])) as iterator:
-        for _ in range(3999):
-            next(iterator)
-        assert len(iterator._own_states._kept) < 3000
-
-
-def test_a_cache_before_an_own_node_keeps_no_states() -> None:
-    before = MapDataset.range(16).batch(4).to_iter_dataset().cache().repeat()
-    with iter(WINDROW.Unbatch(before).map(plus)) as iterator:
         for _ in range(3999):
             next(iterator)
         assert len(iterator._own_states._kept) < 3000
@@ -170,15 +154,6 @@ def test_what_an_own_iterator_has_not_is_said() -> None:
     next(following)
     with pytest.raises(PlanError, match="does not say"):
         following.records_of_last()
-
-
-def test_explain_and_repr_name_the_class() -> None:
-    own = WINDROW.Unbatch(WINDROW.Doubled(MapDataset.range(8)).batch(2).to_iter_dataset())
-    for shown in (repr(own.map(plus)), own.map(plus).explain().details()):
-        assert "Unbatch" in shown
-        assert "Doubled" in shown
-    assert "its own iterator" in own.explain().details()
-    assert "its own __getitem__" in own.explain().details()
 
 
 def test_parents_and_seeds_are_seen_through() -> None:

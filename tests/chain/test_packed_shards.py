@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from windrow.errors import PlanError
 from windrow.transforms.nodes import packing
 
@@ -77,7 +78,7 @@ def same(one: Any, other: Any) -> bool:
     remainder=st.sampled_from(["keep", "drop", "pad"]),
     cuts=st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(0, 3)), max_size=3),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_number_of_shards_gives_the_same_batches(
     lengths: list[int], epochs: int, size: int, remainder: Any, cuts: list[tuple[int, int]]
 ) -> None:

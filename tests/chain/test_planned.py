@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import math
-import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from windrow.core import native
 from windrow.errors import ArgumentError, ElementError, PlanError, StateError
 from windrow.sources import RaggedDataSource
@@ -133,7 +133,7 @@ def test_of_documents_that_are_split_only_the_pieces_are_read(tmp_path: Path) ->
     window=st.integers(1, 50),
     too_long=st.sampled_from(["split", "truncate", "drop"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_every_token_is_in_one_row(
     lengths: list[int], row_length: int, window: int, too_long: str
 ) -> None:
@@ -210,22 +210,6 @@ def test_names_of_maxtext_and_targets() -> None:
     assert set(next(iter(renamed))) == {"x", "tokens_segment_ids", "tokens_positions"}
 
 
-def test_the_spec_is_that_of_rows() -> None:
-    def declared(document: Any) -> Any:
-        return {"x": document, "n": 1.0}
-
-    declared.output_spec = lambda spec: {  # type: ignore[attr-defined]
-        "x": windrow.sources.ArraySpec((None,), np.int64),
-        "n": windrow.sources.ArraySpec((), np.float64),
-    }
-    source = M.source(np.arange(6).reshape(2, 3))
-    dataset = source.map(declared).pack(8, lengths=[3, 3], max_segments=2)
-    spec, row = dataset.element_spec, next(iter(dataset))
-    assert list(spec) == list(row)
-    for name, part in row.items():
-        assert (spec[name].shape, spec[name].dtype) == (part.shape, part.dtype)
-
-
 # --- the same rows by any way ----------------------------------------------------------------------
 
 
@@ -296,14 +280,6 @@ def test_a_restored_stream_yields_the_rest() -> None:
     cut_and_restored(chain.bucket([8, 16, 400], [8, 4, 2], window=64), 5)
 
 
-def test_an_iterator_is_pickled() -> None:
-    chain, _ = long_dataset()
-    iterator = iter(chain.pack(48, window=60))
-    next(iterator)
-    copy = pickle.loads(pickle.dumps(iterator))
-    assert same(list(copy), list(iterator))
-
-
 class Counting:
     """Documents that count how often they are read."""
 
@@ -338,21 +314,6 @@ def test_building_explaining_and_restoring_read_nothing() -> None:
     assert len(source.read) == row["tokens_segment_ids"].max()
 
 
-def test_what_explain_says_is_what_is_read() -> None:
-    chain, lengths = long_dataset()
-    dataset = chain.pack(32, window=40)
-    explanation = dataset.explain()
-    rows = list(dataset)
-    assert explanation.batches.low == explanation.batches.high == len(rows)
-    assert explanation.nodes[-1].length == len(rows)
-    assert f"{np.count_nonzero(lengths > 32)} split" in explanation.nodes[-2].runs
-    batches = dataset.batch(4).explain()
-    assert batches.batches.high == -(-len(rows) // 4)
-    endless = chain.repeat().pack(32, window=40).explain()
-    assert endless.is_endless
-    assert endless.batches.high == len(rows)
-
-
 def test_stats_count_what_was_planned() -> None:
     chain, lengths = long_dataset()
     iterator = iter(chain.pack(32, window=40))
@@ -365,23 +326,6 @@ def test_stats_count_what_was_planned() -> None:
     assert found.split == np.count_nonzero(lengths > 32)
     assert iterator.stats().to_json()["packing"]["split"] == found.split
     assert found.text() in str(iterator.stats())
-
-
-@pytest.mark.parametrize("too_long", ["truncate", "drop"])
-def test_stats_count_what_was_lost(too_long: str) -> None:
-    chain, lengths = long_dataset()
-    iterator = iter(chain.pack(32, window=40, too_long=too_long))
-    rows = list(iterator)
-    found, long = iterator.stats().packing, lengths[lengths > 32]
-    assert found is not None
-    if too_long == "truncate":
-        assert (found.truncated, found.truncated_tokens) == (len(long), (long - 32).sum())
-        assert (found.dropped, found.dropped_tokens) == (0, 0)
-    else:
-        assert (found.dropped, found.dropped_tokens) == (len(long), long.sum())
-        assert (found.truncated, found.truncated_tokens) == (0, 0)
-    real = sum(np.count_nonzero(row["tokens_segment_ids"]) for row in rows)
-    assert real == lengths.sum() - found.truncated_tokens - found.dropped_tokens
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -503,16 +447,16 @@ def test_chains_that_cannot_be_planned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "message"),
+    "record",
     [
-        (None, "element 0 .* is absent"),
-        ([{"x": 1}, 2], "must be an array, or a dict of arrays"),
-        (7, "documents have .* and the sequences are "),
+        None,
+        [{"x": 1}, 2],
+        7,
     ],
 )
-def test_elements_that_are_no_documents(record: Any, message: str) -> None:
+def test_elements_that_are_no_documents(record: Any) -> None:
     dataset = M.source([np.arange(3)]).map(lambda _: record).pack(8, lengths=[3])
-    with pytest.raises((ElementError, PlanError), match=message):
+    with pytest.raises((ElementError, PlanError)):
         list(dataset)
 
 
@@ -526,7 +470,7 @@ def test_documents_of_several_dtypes_are_refused() -> None:
 
 
 @given(lengths=st.lists(st.integers(0, 40), max_size=40), window=st.integers(1, 50))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_buckets_have_every_element_once(lengths: list[int], window: int) -> None:
     records = [{"x": x, "n": n} for n, x in enumerate(documents_of(lengths))]
     dataset = M.source(records).shuffle(seed=1)

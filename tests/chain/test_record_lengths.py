@@ -71,15 +71,6 @@ def test_a_failed_pipeline_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_functions_run_in_workers_and_progress_is_told() -> None:
-    dataset = MapDataset.source([{"text": word} for word in WORDS])
-    told: list[int] = []
-    found = windrow.lengths(
-        dataset, lambda e: len(e["text"]), workers=1, progress=lambda now: told.append(now.records)
-    )
-    assert (found[0].tolist(), told) == ([1, 5, 0, 8], [4])
-
-
 def test_several_workers_count_in_order() -> None:
     items = ["x" * (n % 7) for n in range(9_000)]
     told: list[int] = []

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +16,6 @@ import windrow
 from tests import strategies as make
 from tests.chain.test_steering import Counted
 from windrow import IterDataset, MapDataset, ReadOptions, RecordOf
-from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes import StreamNode
-from windrow.transforms.row_blocks import Block, Blocks, Inputs
-from windrow.transforms.tables import Listed
 
 M = MapDataset
 SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
@@ -94,14 +88,6 @@ def test_shards_name_the_records_after_their_states() -> None:
             whole = windrow.merge_states(states)
             for shard, state, element in zip(shards, states, map(next, iterators), strict=True):
                 assert shard.records_of(state) == shard.records_of(whole) == names(element)
-
-
-def test_the_records_of_batches_of_unlike_batches() -> None:
-    parts = [M.source(np.arange(n) + 1000 * k).to_iter_dataset() for k, n in enumerate([3, 1, 2])]
-    rows = IterDataset.interleave(parts, cycle_length=1).batch(1).rebatch(1)
-    stream = rows.map(np.ndarray.item).batch(4, batch_fn=list).batch(2, batch_fn=list)
-    assert list(stream) == [[[0, 1, 2, 1000], [2000, 2001]]]
-    assert stream.records_of(0) == names(next(iter(stream)))
 
 
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=25), kind=st.sampled_from(PACKERS))
@@ -234,13 +220,6 @@ def test_shards_name_the_records_of_their_rows(lanes: int, filtered: bool) -> No
             assert iterator.records_of_last() == names(element)
 
 
-def test_rows_of_batches_that_a_function_made_have_all_records_of_the_batch() -> None:
-    halves = M.range(4).to_iter_dataset().batch(4, batch_fn=lambda rows: np.array(rows[:2]))
-    iterator = iter(halves.rebatch(1))
-    assert next(iterator).tolist() == [0]
-    assert iterator.records_of_last() == [RecordOf(0, n) for n in range(4)]
-
-
 def test_sources_are_numbered_parents_first_and_once() -> None:
     letters, numbers = M.source(["a", "b"]), M.range(5, 9)
     dataset = M.concatenate([numbers, letters, letters.shuffle(seed=1), numbers])
@@ -278,57 +257,6 @@ def test_workers_give_rows_that_name_their_records() -> None:
     with iter(chain) as iterator:
         for element in iterator:
             assert iterator.records_of_last() == names(element)
-
-
-# --- packed rows, and nodes of one's own ---------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PairsNode(StreamNode):
-    """Rows that are packed of elements 0 and 1, 2 and 3, ... of a chain with random access."""
-
-    says: bool
-
-    position_width: ClassVar[int] = 1
-    packs: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "pairs"
-
-    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        first = np.arange(position[-1], self.parent.parent.length // 2)
-        elements = np.arange(2 * position[-1], 2 * (self.parent.parent.length // 2))
-        bounds = np.arange(0, len(elements) + 1, 2, dtype=np.int64)
-        known = MadeOf.of_elements(inputs.chain_number(0), elements, bounds)
-        marks = np.column_stack([np.zeros(len(first), np.int64), first + 1])
-        yield Block(Listed(first.tolist()), marks, known if self.says else None)
-
-
-def pairs(*, says: bool) -> IterDataset[Any]:
-    letters = M.source(list("abcdefgh"))[::-1]
-    return IterDataset(PairsNode((letters.to_iter_dataset()._node,), says))
-
-
-def test_packed_rows_list_their_records_by_row() -> None:
-    with iter(pairs(says=True).batch(3)) as iterator:
-        next(iterator)
-        assert iterator.records_of_last() == [
-            [RecordOf(0, 7), RecordOf(0, 6)],
-            [RecordOf(0, 5), RecordOf(0, 4)],
-            [RecordOf(0, 3), RecordOf(0, 2)],
-        ]
-        next(iterator)
-        assert iterator.records_of_last() == [[RecordOf(0, 1), RecordOf(0, 0)]]
-
-
-def test_a_node_that_does_not_say_is_an_error() -> None:
-    iterator = iter(pairs(says=False).batch(3))
-    next(iterator)
-    with pytest.raises(windrow.errors.PlanError, match="does not say what its rows are made of"):
-        iterator.records_of_last()
-    with pytest.raises(windrow.errors.PlanError, match="records_of: pairs decides by values"):
-        pairs(says=True).records_of(0)
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from windrow import transforms
 from windrow.errors import ArgumentError, ElementError, PlanError, StateError
 
@@ -169,21 +170,6 @@ def test_an_error_comes_after_the_items_before_it() -> None:
 # --- batches -------------------------------------------------------------------------------------
 
 
-def test_padded_batches_equal_grains_batch_and_pad() -> None:
-    def theirs(elements: Sequence[Any]) -> Any:
-        return grain_more.batch_and_pad(elements, batch_size=4)
-
-    source: dict[str, Any] = {"x": np.arange(1, 12, dtype=np.int16), "y": np.eye(11)}
-    records = [{key: column[n] for key, column in source.items()} for n in range(11)]
-    expected: list[Any] = list(grain.MapDataset.source(records).batch(4, batch_fn=theirs))
-    sources: list[Any] = [M.source(source), M.source(records)]
-    for dataset in sources:
-        padded = list(dataset.batch(4, remainder="pad"))
-        masks = [batch.pop("mask") for batch in padded]
-        assert make.differences(padded, expected) == []
-        assert [mask.tolist() for mask in masks] == [(b["x"] > 0).tolist() for b in expected]
-
-
 def test_the_spec_of_padded_batches() -> None:
     rows = M.source({"x": np.zeros((5, 3), np.float32)})
     padded = rows.batch(4, remainder="pad", mask="real")
@@ -254,7 +240,7 @@ def test_what_batch_refuses() -> None:
 @given(
     count=st.integers(1, 40), first=st.integers(1, 9), size=st.integers(1, 12), drop=st.booleans()
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_rebatch_equals_grains(count: int, first: int, size: int, drop: bool) -> None:
     source = {"x": np.arange(count), "y": np.arange(2 * count).reshape(count, 2)}
     records = [{key: column[n] for key, column in source.items()} for n in range(count)]
@@ -288,7 +274,7 @@ def test_empty_batches_have_no_rows() -> None:
 
 
 @given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=8), cycle=st.integers(1, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_interleave_equals_grains(lengths: list[int], cycle: int) -> None:
     starts = np.cumsum([0, *lengths]).tolist()
     theirs = grain_more.InterleaveIterDataset(
@@ -336,7 +322,7 @@ def test_interleaved_endless_streams_and_errors() -> None:
 
 
 @given(count=st.integers(1, 30), seed=make.SEEDS, epoch=st.integers(-2, 2))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_batched_random_maps_have_the_generators_of_single_ones(
     count: int, seed: int, epoch: int
 ) -> None:

@@ -26,11 +26,6 @@ def not_of_five(number: int) -> bool:
     return number % 5 != 0
 
 
-def negative(columns: Any) -> Any:
-    """A batched function; batches that differ in rows come as a list."""
-    return [-batch for batch in columns] if isinstance(columns, list) else -columns
-
-
 def of(dataset: Any, share: Share) -> Any:
     return dataset if share is None else dataset.shard(*share)
 
@@ -167,40 +162,6 @@ def test_a_state_of_one_shard_lacks_the_lanes_of_others() -> None:
     with pytest.raises(StateError, match="lane 0 is at"):
         windrow.merge_states([state, {**state, "lanes": [[20, *state["lanes"][0][1:]]]}])
     assert first.has_lanes_of(merged([first, second]))
-
-
-def test_a_shard_of_random_access_may_be_ordered_and_chosen_by_number() -> None:
-    def made(share: Share) -> list[Any]:
-        batches = of(M.range(40).shuffle(1).batch(8), share)
-        return [
-            batches.shuffle(3),
-            batches.window_shuffle(3, 4),
-            batches[::2],
-            batches.repeat(2),
-            batches.map(negative, batched=True),
-            M.concatenate([batches, batches[:2]]),
-            M.mix([batches, batches], [2, 1]),
-            M.zip([batches, batches[::-1]]),
-        ]
-
-    for number, whole in enumerate(made(None)):
-        parts = [list(made((index, 4))[number]) for index in range(4)]
-        for step, batch in enumerate(whole):
-            own = [part[step] for part in parts]
-            assert np.array_equal(np.concatenate(own, axis=-1), np.asarray(batch))
-
-
-@pytest.mark.parametrize("name", ["a lane", "three lanes", "mixed", "random access"])
-def test_a_shard_is_taken_of_the_batches_of_a_rebatch(name: str) -> None:
-    def make(share: Share) -> Any:
-        return STREAMS[name](share).rebatch(4, drop_remainder=True)
-
-    whole = taken(opened(make, 1))
-    for count in (2, 4):
-        assert taken(opened(make, count)) == whole
-        assert make((1, count)).explain().length == len(whole) or len(whole) == MOST
-    with pytest.raises(PlanError, match=r"rebatch: batch.* has no equal parts for 8 shards"):
-        make((0, 8))
 
 
 def test_what_follows_an_agreement_on_the_end_is_refused() -> None:
@@ -345,10 +306,3 @@ def test_a_batch_without_rows_is_made_of_no_records(length: int, size: int, coun
                 own = batch[0].tolist() * 2 if isinstance(batch, tuple) else batch.tolist()
                 assert sorted(r for _, r in iterator.records_of_last()) == sorted(own)
                 assert sorted(r for _, r in chain.records_of(number)) == sorted(own)
-
-
-@pytest.mark.parametrize("options", [{"remainder": "pad"}, {"pad_to": 3}])
-def test_padded_batches_of_batches_are_explained(options: Any) -> None:
-    batches = M.range(8).to_iter_dataset().batch(2)
-    for stream in (batches.batch(2, **options), batches.rebatch(2).batch(2, **options)):
-        assert stream.explain().length in (None, len(list(stream)))

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
+from tests.hypothesis_profiles import examples
 from windrow import MapDataset, Statistics
 from windrow.errors import ArgumentError, ElementError, NotFoundError, PlanError, SourceError
 from windrow.sources import Field, WindowDataSource
@@ -78,7 +79,7 @@ def test_large_means_lose_no_digits() -> None:
     np.testing.assert_allclose(found.mean - 1e9, exact.mean() - 1e9, atol=2e-7)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(40))
 @given(data=st.data())
 def test_parts_are_merged_exactly(data: st.DataObject) -> None:
     rows = data.draw(st.integers(2, 30), "rows")

@@ -18,10 +18,7 @@ import pytest
 
 import windrow
 from tests import processes
-from windrow.engine.prefetch_thread import ReadyBlock, ReadyQueue
-from windrow.errors import ClosedError, ElementError
-from windrow.transforms.row_blocks import Block
-from windrow.transforms.tables import Listed
+from windrow.errors import ClosedError
 
 MIB = 1 << 20
 
@@ -208,12 +205,6 @@ def test_elements_before_an_error_come_first_where_rows_are_called_together(
         assert got + rest == list(range(0, 600, 2))
 
 
-def test_a_function_of_columns_that_loses_rows_is_not_called_with_fewer() -> None:
-    iterator = iter(windrow.MapDataset.range(7).map(lambda column: column[:1], batched=True))
-    with pytest.raises(ElementError, match="returned 1 row for 7"):
-        next(iterator)
-
-
 @pytest.mark.parametrize("end", ["close", "set_state", "drop"])
 def test_a_stream_that_yields_nothing_can_be_ended(end: str) -> None:
     calls = threading.Semaphore(0)
@@ -322,24 +313,3 @@ def test_parts_of_a_mixture_keep_their_options_and_share_the_threads() -> None:
             next(iterator)
         assert max(reads) == 2
         assert len(windrow_threads()) <= 1 + 2
-
-
-@pytest.mark.parametrize(
-    ("most_rows", "most_bytes", "woken_at"),
-    [(8, 800, [4, 3, 2, 1, 0]), (8, 300, [2, 1, 0]), (2, 200, [1, 0]), (1, 100, [0])],
-)
-def test_a_thread_that_waits_for_room_wakes_for_half_a_queue(
-    monkeypatch: pytest.MonkeyPatch, most_rows: int, most_bytes: int, woken_at: list[int]
-) -> None:
-    queue = ReadyQueue(most_rows, most_bytes, threading.Event())
-    block, blocks = Block(Listed([0]), np.ones((1, 1), np.int64)), 0
-    while queue.has_room(1, 100):
-        queue.put(ReadyBlock(block, 100, None))
-        blocks += 1
-    assert blocks == min(most_rows, most_bytes // 100)
-    woken: list[int] = []
-    monkeypatch.setattr(queue._room, "notify_all", lambda: woken.append(queue.size_bytes // 100))
-    for _ in range(blocks):
-        queue.get()
-    assert woken == woken_at
-    queue.wait_for_room(1, 100)  # returns at once

@@ -65,16 +65,6 @@ def are_equal(found: Iterable[Any], expected: Sequence[Any]) -> bool:
 
 
 @pytest.mark.parametrize("batch", [7, 40, 64])
-@pytest.mark.parametrize("window", [8, 17, 40])
-def test_windows_of_half_the_room_are_read_once(store: Path, window: int, batch: int) -> None:
-    chain = blocks(store, window).repeat(3).batch(batch)
-    found, reads, _ = read(chain.to_iter_dataset(room(2 * window)))
-    # But the first window, which is begun before all of it is planned.
-    assert reads <= 3 * CHUNKS + window
-    assert are_equal(found, batches_of(chain))
-
-
-@pytest.mark.parametrize("batch", [7, 40, 64])
 def test_chunks_in_order_are_read_once(store: Path, batch: int) -> None:
     chain = MapDataset.source(ZarrDataSource(store)).repeat(2).batch(batch)
     found, reads, _ = read(chain.to_iter_dataset(room(16)))
@@ -117,18 +107,6 @@ def test_little_room_keeps_chunks_in_slots(store: Path) -> None:
     _, reads, held_bytes = read(chain.to_iter_dataset(room(2)))
     assert reads == CHUNKS
     assert held_bytes > 0
-
-
-def test_the_queue_holds_no_more_elements_than_it_may(store: Path) -> None:
-    options = ReadOptions(
-        prefetch_buffer_size=50, resident_bytes=ROWS * ROW_BYTES // 4, in_flight_bytes=1 << 16
-    )
-    dataset = MapDataset.source(ZarrDataSource(store)).to_iter_dataset(options)
-    with iter(dataset) as iterator:
-        rows = [row[0] // 32 for row in iterator]
-        queue_bytes = iterator.stats().peak_by["queue"]
-    assert rows == list(range(ROWS))
-    assert 0 < queue_bytes <= 50 * ROW_BYTES
 
 
 def test_a_damaged_chunk_is_an_error_of_its_own_batches(tmp_path: Path) -> None:

@@ -112,15 +112,6 @@ def test_one_source_twice_in_a_chain_is_read_once() -> None:
     assert sorted(source.started) == list(range(0, 128, 16))
 
 
-def test_batches_are_the_users_own() -> None:
-    source = pieced(64, 16)
-    wanted = list(MapDataset.source(source).repeat(2).batch(8))
-    for got, expected in zip(MapDataset.source(source).repeat(2).batch(8), wanted, strict=True):
-        np.testing.assert_array_equal(got, expected)
-        got[:] = -1
-    assert source.readers[""].array.min() == 0
-
-
 # --- each chunk once -----------------------------------------------------------------------------
 
 
@@ -132,27 +123,10 @@ def test_in_order_each_chunk_is_read_once(records: int, batch: int) -> None:
     assert source.started == list(range(0, records, 16))
 
 
-def test_block_shuffled_each_chunk_is_read_once_an_epoch() -> None:
-    source = pieced(64 * 16 + 5, 16)
-    # Room for two windows of four chunks, and no more: no chunk waits for the next epoch.
-    dataset = MapDataset.source(source).block_shuffle(seed=2, window_blocks=4)
-    for batch in dataset.batch(16).to_iter_dataset(budget(4 * 8 * 16, 2 * 16)):
-        assert len(batch)
-    assert sorted(source.started) == list(range(0, 64 * 16 + 5, 16))
-
-
 def test_a_store_that_fits_is_read_once_for_all_epochs() -> None:
     source = pieced(1_000, 16)
     list(MapDataset.source(source).shuffle(seed=1).repeat(5).batch(32))
     assert sorted(source.started) == list(range(0, 1_000, 16))
-
-
-def test_a_store_that_hardly_fits_is_kept_once_a_chunk_comes_back() -> None:
-    source = pieced(1_600, 16)  # 100 chunks, and each batch is one of them
-    chain = MapDataset.source(source).repeat(5).batch(16)
-    for batch in chain.to_iter_dataset(budget(140 * 16, 4 * 16)):
-        assert len(batch)
-    assert len(source.started) <= 2.1 * 100
 
 
 def test_restoring_reads_nothing_that_the_rest_does_not_need() -> None:

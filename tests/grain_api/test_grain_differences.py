@@ -95,16 +95,3 @@ def test_a_buffer_of_fewer_elements_than_threads_is_logged(
     assert bool(caplog.records) == warns
     if warns:
         assert "prefetch_buffer_size=5 elements" in caplog.text
-
-
-def test_a_run_does_not_log_its_options_again(caplog: pytest.LogCaptureFixture) -> None:
-    options = windrow.ReadOptions(num_threads=4, prefetch_buffer_size=2)
-    caplog.clear()
-    with caplog.at_level(logging.WARNING, "windrow"):
-        assert len(list(windrow.MapDataset.range(9).map(abs).to_iter_dataset(options))) == 9
-    assert caplog.records == []
-
-
-def test_a_function_of_pipe_may_have_an_argument_of_any_name() -> None:
-    found = windrow.MapDataset.range(3).pipe(lambda ds, function: (len(ds), function), function=5)
-    assert found == (3, 5)

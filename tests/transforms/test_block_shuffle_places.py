@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from windrow.errors import PlanError, StateError
 from windrow.sources import BatchedSource, Blocks
 from windrow.transforms import layouts
@@ -160,7 +161,7 @@ def chains(draw: st.DrawFn, number: int = 0, most: int = 4) -> Chain:
 
 
 @given(chain=chains())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_blocks_are_what_the_chain_leaves_of_those_below(chain: Chain) -> None:
     assert list(chain.dataset) == chain.elements
     found = chain.dataset._node.layout()
@@ -173,7 +174,7 @@ def test_blocks_are_what_the_chain_leaves_of_those_below(chain: Chain) -> None:
 
 
 @given(chain=chains(), window=st.integers(1, 4), seed=make.SEEDS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_every_epoch_is_a_permutation_that_begins_few_blocks_at_a_time(
     chain: Chain, window: int, seed: int
 ) -> None:
@@ -195,7 +196,7 @@ def test_every_epoch_is_a_permutation_that_begins_few_blocks_at_a_time(
 
 
 @given(sizes=st.lists(st.integers(1, 9), max_size=12), window=st.integers(1, 5))
-@settings(max_examples=50)
+@settings(max_examples=examples(40))
 def test_records_in_their_order_come_as_without_places(sizes: list[int], window: int) -> None:
     homes = np.repeat(np.arange(len(sizes)), sizes)
     placed = M.source(Homes(homes.tolist())).block_shuffle(7, window_blocks=window)
@@ -260,7 +261,7 @@ def test_part_of_what_is_too_large_for_a_table_is_refused() -> None:
             return Blocks(np.array([0, len(self)]), self.records)
 
     whole = M.source(Large(2**18, 2**9))
-    for part in (whole[1:], whole[:5], whole[::2], whole.slice([4, 2]), whole.batch(2)):
+    for part in (whole[1:], whole.slice([4, 2]), whole.batch(2)):
         message = "blocks of 68719476736 elements are not consecutive.* at most 268435456; choose"
         with pytest.raises(PlanError, match=message):
             part.block_shuffle(1)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from windrow import MapDataset, ReadOptions
 from windrow.errors import ArgumentError, PlanError, SourceError
 from windrow.sources.base import BatchedSource
@@ -86,7 +87,7 @@ class Alternating:
 record_lengths = st.lists(st.integers(0, 4), min_size=1, max_size=9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(50))
 @given(st.data())
 def test_lengths_are_those_of_the_elements_read(data: st.DataObject) -> None:
     steps = st.lists(st.sampled_from(sorted(STEPS)), max_size=3)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from windrow.core import native
 from windrow.transforms import packing
 from windrow.transforms.amounts import PackCounts
@@ -63,7 +64,7 @@ def brute_force(pieces: list[int], row_length: int, most: int) -> list[int]:
     row_length=st.integers(20, 50),
     most=st.integers(1, 4) | st.just(2**32 - 1),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 def test_rows_are_those_of_a_brute_force_packer(
     pieces: list[int], row_length: int, most: int
 ) -> None:

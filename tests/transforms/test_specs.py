@@ -25,6 +25,7 @@ from hypothesis import example, given, settings
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from windrow.errors import ArgumentError, PlanError
 from windrow.sources import ArraySpec, BatchedSource, ZarrDataSource
 from windrow.transforms import specs
@@ -93,7 +94,7 @@ NOTHING = ("repeat", (("filter", (("range", (), (1,)),), (2,)),), (None, True))
 
 @example(drawn=make.Drawn(NOTHING, sys.maxsize, "leaf", filtered=True))
 @given(drawn=make.chains(lengths=make.FEW) | make.streams())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_the_spec_that_is_read_is_that_of_the_first_element(drawn: make.Drawn) -> None:
     if "filter" in make.names_of(drawn.recipe):
         return

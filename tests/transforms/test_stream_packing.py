@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
+from tests.hypothesis_profiles import examples
 from windrow.errors import ArgumentError, ElementError, PlanError
 from windrow.sources import ArraySpec
 
@@ -115,7 +116,7 @@ def same(found: Any, expected: Any) -> None:
             assert found[key] == value, key
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(case=fits() | splits())
 def test_rows_are_grains(case: Case) -> None:
     found, expected = list(case.ours()), case.grains()
@@ -124,7 +125,7 @@ def test_rows_are_grains(case: Case) -> None:
         same(ours, grains)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(case=fits() | splits(), step=st.integers(0, 30), repeats=st.booleans())
 def test_rows_after_a_restore_are_the_rest(case: Case, step: int, repeats: bool) -> None:
     dataset = case.ours()

@@ -69,6 +69,7 @@ PLAN: dict[str, Callable[[], Any]] = {
     "window": lambda: TEN.window_shuffle(0, 1),
     "window stream": lambda: STREAM.window_shuffle(0, 1),
     "slice": lambda: TEN.slice([3, -11]),
+    "slice of step 0": lambda: TEN[::0],
     "repeat": lambda: TEN.repeat(0),
     "repeat stream": lambda: STREAM.repeat(-1),
     "repeat endless": lambda: TEN.repeat().repeat(2),

@@ -373,20 +373,3 @@ def test_a_state_of_grain_is_refused_where_a_chain_has_more_to_remember() -> Non
     dataset: Any = windrow.MapDataset.range(9).to_iter_dataset().map_with_index(make.add_index)
     with pytest.raises(windrow.errors.StateError, match="only for a chain whose position is one"):
         iter(dataset).set_state({"next_index": 3})
-
-
-@pytest.mark.parametrize(
-    ("lengths", "weights", "message"),
-    [
-        ((3, 0), None, "dataset 1 has no elements"),
-        ((3, 3), (1, 0), "weight 1 is 0"),
-        ((3, 3), (1,), "1 weight for 2 datasets"),
-    ],
-)
-def test_mixtures_that_grain_refuses_are_refused(
-    lengths: tuple[int, ...], weights: Any, message: str
-) -> None:
-    with pytest.raises((ValueError, AssertionError)):
-        len(grain.MapDataset.mix([grain.MapDataset.range(n) for n in lengths], weights))
-    with pytest.raises(PlanError, match=message):
-        windrow.MapDataset.mix([windrow.MapDataset.range(n) for n in lengths], weights)

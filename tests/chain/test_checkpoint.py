@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,17 +119,6 @@ def test_shards_of_lanes_restore_under_any_number_of_processes(
         (tmp_path / f"process_0-of-{saved}.json").unlink()
         with pytest.raises(StateError, match="have no position of lanes"):
             on_all(1, restore)
-
-
-def test_without_orbax_the_extra_is_named() -> None:
-    program = (
-        "import sys; sys.modules['orbax'] = None; sys.modules['orbax.checkpoint'] = None\n"
-        "import windrow\n"
-        "try:\n    windrow.checkpoint\n"
-        "except windrow.errors.MissingExtraError as error:\n    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "pip install '.[jax]'" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("kind", [CheckpointSave, CheckpointRestore])

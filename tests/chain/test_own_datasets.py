@@ -61,13 +61,6 @@ CHAINS: dict[str, Chain] = {
     ),
     "doubled of none": lambda lib, own: own.Doubled(lib.MapDataset.range(0)).to_iter_dataset(),
 }
-# Grain deals elements to workers, and so to other batches; ours are the same for any number.
-IN_WORKERS = (
-    "unbatch, map, batch",
-    "unbatch of ramp",
-    "padded, shuffled, in epochs",
-    "doubled, ramp",
-)
 
 
 def plain(elements: Any) -> list[Any]:
@@ -381,20 +374,6 @@ def test_states_are_forgotten_while_a_thread_adds_others() -> None:
     assert states.of(numbers[2]).elements == 2
     with pytest.raises(KeyError):
         states.of(numbers[1])
-
-
-@pytest.mark.jobs
-@pytest.mark.parametrize("name", IN_WORKERS)
-def test_workers_give_the_same(name: str) -> None:
-    chain = CHAINS[name](windrow, WINDROW)
-    whole = plain(chain)
-    with iter(_in_workers(chain, 2)) as iterator:
-        found = [next(iterator)]
-        state = json.loads(json.dumps(iterator.get_state()))
-        assert plain([*found, *iterator]) == whole
-    with iter(_in_workers(chain, 2)) as other:
-        other.set_state(state)
-        assert plain(other) == whole[1:]
 
 
 def _in_workers(chain: Any, workers: int) -> Any:

@@ -137,18 +137,6 @@ def test_a_restored_stream_reads_one_batch_and_plans_one_window(shards: int) -> 
     assert planned.documents == 20
 
 
-def test_skipping_in_a_shard_reads_nothing() -> None:
-    source = Counted(np.random.default_rng(1).integers(1, 30, 200).tolist())
-    stream = packed(source).batch(4, remainder="drop").shard(1, 2)
-    whole = list(stream)
-    for count in (0, 1, 5, len(whole), len(whole) + 3):
-        iterator = iter(stream)
-        source.read_bytes = 0
-        iterator.skip(count)
-        assert source.read_bytes == 0
-        assert same(list(iterator), whole[count:])
-
-
 def test_a_row_of_a_shard_names_its_documents() -> None:
     source = Counted([10, 6, 9, 7, 16, 8, 8, 3, 13])
     stream = packed(source).batch(4)

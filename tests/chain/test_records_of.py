@@ -206,20 +206,6 @@ def test_far_elements_are_named_at_once() -> None:
     assert iterator.records_of_last() == rows.records_of(10**9)
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 4])
-@pytest.mark.parametrize("filtered", [False, True])
-def test_shards_name_the_records_of_their_rows(lanes: int, filtered: bool) -> None:
-    stream = M.source(np.arange(41)).shuffle(seed=1).to_iter_dataset(lanes=lanes)
-    stream = (
-        stream.filter(lambda n: n % 5 > 0).repeat() if filtered else stream.window_shuffle(3, 1)
-    )
-    for shard in range(2):
-        iterator = iter(stream.batch(8).shard(shard, 2))
-        for _ in range(6):
-            element = next(iterator)
-            assert iterator.records_of_last() == names(element)
-
-
 def test_sources_are_numbered_parents_first_and_once() -> None:
     letters, numbers = M.source(["a", "b"]), M.range(5, 9)
     dataset = M.concatenate([numbers, letters, letters.shuffle(seed=1), numbers])

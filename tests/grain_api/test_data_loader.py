@@ -276,25 +276,6 @@ def test_no_record_is_lost(records: int, shards: int, epochs: int) -> None:
         assert len(list(fewer)) == records * times // shards
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_load_loses_no_record(shuffle: bool) -> None:
-    found = [
-        list(
-            windrow.load(
-                range(10),
-                num_epochs=1,
-                shuffle=shuffle,
-                seed=1,
-                shard_options=windrow.sharding.ShardOptions(index, 3, drop_remainder=drop),
-            )
-        )
-        for drop in (False, True)
-        for index in range(3)
-    ]
-    assert [len(each) for each in found] == [4, 3, 3, 3, 3, 3]
-    assert sorted([*found[0], *found[1], *found[2]]) == list(range(10))
-
-
 # --- workers and states --------------------------------------------------------------------------
 
 
@@ -442,17 +423,3 @@ def test_wrong_arguments_are_refused(call: Any, error: type[Exception]) -> None:
 
 def loader_of(records: int, sampler: Any, **more: Any) -> windrow.DataLoader:
     return windrow.DataLoader(data_source=range(records), sampler=sampler, **more)
-
-
-@pytest.mark.parametrize("records", [1, 7, 8, 9])
-def test_shards_have_grains_records(records: int) -> None:
-    from grain._src.core import sharding
-
-    from windrow.grain_api.sharding import even_split
-
-    for drop in (False, True):
-        for index in range(4):
-            theirs = sharding.even_split(records, grain.sharding.ShardOptions(index, 4, drop))
-            assert even_split(records, windrow.sharding.ShardOptions(index, 4, drop)) == theirs
-    assert windrow.sharding.ShardByJaxProcess() == windrow.sharding.ShardByJaxProcess(False)
-    assert windrow.sharding.NoSharding().shard_count == 1

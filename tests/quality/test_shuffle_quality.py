@@ -22,7 +22,6 @@ from windrow import MapDataset
 from windrow.engine.record_trace import trace
 from windrow.quality import batch_sample
 from windrow.quality.shuffle_quality import quality_of
-from windrow.sources.chunks import Blocks
 
 Array = npt.NDArray[Any]
 
@@ -231,14 +230,6 @@ class CountingMap:
         return 0, index
 
 
-def test_few_windows_are_noted() -> None:
-    data = MapDataset.range(3_000_000)
-    found = quality(data.block_shuffle(1, block=10_000, window_blocks=100).batch(64))
-    assert found == quality(data.block_shuffle(1, block=10_000, window_blocks=100).batch(64))
-    assert "the ratio is rough" in found.notes[-1]
-    assert quality(data.shuffle(1).batch(64), block=100).notes == ()
-
-
 # --- chains --------------------------------------------------------------------------------------
 
 
@@ -274,14 +265,6 @@ def test_nothing_is_read_and_no_function_is_called() -> None:
     assert found.notes == ("filters are assumed to drop nothing",)
 
 
-def test_blocks_whose_records_are_not_consecutive() -> None:
-    # Block k has the records k, k + 10, k + 20, ...: in order a batch of 10 has one of each.
-    places = np.arange(1_000).reshape(100, 10).T.ravel()
-    source = Unreadable(Blocks(np.arange(0, 1_001, 100), lambda at: places[at]))
-    found = quality(MapDataset.source(source).batch(10))
-    assert (found.blocks, found.blocks_per_batch) == (10, 10)
-
-
 def test_a_zip_has_the_quality_of_its_datasets() -> None:
     images, labels = np.zeros((640, 2)), np.zeros(640)
     both = MapDataset.zip([MapDataset.source(images), MapDataset.source(labels)])
@@ -315,12 +298,6 @@ def test_a_batch_of_more_than_an_epoch_has_no_ratio() -> None:
     assert (found.records, found.batch_size, found.variance_ratio) == (30, 70, None)
     assert "a batch is more than an epoch, in any order" in str(found)
     assert (found.blocks_per_batch, found.blocks_per_batch_shuffled) == (3, 3)
-
-
-def test_a_batch_size_replaces_that_of_the_chain() -> None:
-    chain = MapDataset.range(640).batch(32)
-    assert quality(chain.map(not_called), 64) == quality(MapDataset.range(640).batch(64))
-    assert quality(MapDataset.range(640), 64) == quality(MapDataset.range(640).batch(64))
 
 
 @pytest.mark.parametrize("records", [1, 10])
@@ -408,14 +385,6 @@ def test_a_huge_batch_is_refused() -> None:
     with pytest.raises(windrow.errors.PlanError, match="a batch has 10000000000 records"):
         quality(chain)
     assert quality_of(chain._node) is None
-
-
-@pytest.mark.parametrize("step", [1, 2])
-def test_blocks_of_a_long_order_are_those_of_the_formula(step: int) -> None:
-    chain = MapDataset.range(20_000_000)[::step].batch(40)
-    found = quality(chain, block=2_000_000)
-    assert found.blocks_per_batch_shuffled == pytest.approx(10 * (1 - 0.9**40), rel=0.01)
-    assert found.blocks_per_batch == pytest.approx(1, abs=0.01)
 
 
 def test_a_zip_of_batches_that_differ_in_size_has_no_quality() -> None:

@@ -212,40 +212,6 @@ def test_a_few_elements_come_as_in_the_whole_order(
     assert np.array_equal(np.sort(whole[0]), np.arange(length))
 
 
-def test_a_window_is_sorted_for_those_alone_who_come_back() -> None:
-    sorted_windows: list[int] = []
-    permutation = blocks.permutation
-
-    def counted(size: int, key: int) -> IntArray:
-        sorted_windows.append(size)
-        return permutation(size, key)
-
-    def at(order: blocks.BlockOrder, first: int, count: int = 16) -> None:
-        order.at(np.zeros(count, np.int64), np.arange(first, first + count))
-
-    with pytest.MonkeyPatch.context() as patch:
-        one_of_many = blocks.BlockOrder(bounds_of([1_000] * 640), 16, 901)
-        at(one_of_many, 0)  # makes the order of blocks
-        patch.setattr(blocks, "permutation", counted)
-        for step in range(1, 10):  # of 65,536 rows: each in another window
-            at(one_of_many, 65_536 * step)
-        assert sorted_windows == []
-        at(one_of_many, 65_536 * 3)  # the second time
-        at(one_of_many, 65_536 * 3 + 16)
-        assert sorted_windows == [16_000]
-        alone = blocks.BlockOrder(bounds_of([1_000] * 640), 16, 902)
-        at(alone, 0)
-        sorted_windows.clear()
-        for first in range(16, 64_000 - 16, 16):
-            at(alone, first)
-        assert sorted_windows == [16_000] * 4  # each window once, as soon as the stream is there
-        many = blocks.BlockOrder(bounds_of([1_000] * 640), 16, 903)
-        at(many, 0)
-        sorted_windows.clear()
-        at(many, 32_000, 2_000)
-        assert sorted_windows == [16_000]
-
-
 # --- locality ------------------------------------------------------------------------------------
 
 
@@ -286,16 +252,6 @@ def test_chunks_of_no_records_are_left_out() -> None:
     assert list(M.source(source).block_shuffle(1)) == list(
         M.source(Chunks([3, 2])).block_shuffle(1)
     )
-
-
-@pytest.mark.parametrize("sizes", [[], [1], [5], [1, 1]], ids=str)
-@pytest.mark.parametrize("block", [None, 1, 3, 10**30])
-@pytest.mark.parametrize("window", [1, 2, 10**30])
-def test_short_datasets(sizes: list[int], block: int | None, window: int) -> None:
-    dataset = M.source(Chunks(sizes)).block_shuffle(1, block=block, window_blocks=window)
-    assert len(dataset) == sum(sizes)
-    assert sorted(dataset) == list(range(sum(sizes)))
-    assert len(list(dataset.repeat(3))) == 3 * sum(sizes)
 
 
 # --- real stores ---------------------------------------------------------------------------------
@@ -382,15 +338,6 @@ def test_absent_elements_stay_absent() -> None:
         dataset.batch(2)
 
 
-def test_building_and_printing_read_nothing() -> None:
-    source = Chunks([4, 4])
-    dataset = M.source(source).block_shuffle(1).repeat(2)
-    repr(dataset), len(dataset), iter(dataset).get_state()
-    assert source.reads == 0
-    list(dataset)
-    assert source.reads > 0
-
-
 # --- refusals ------------------------------------------------------------------------------------
 
 
@@ -450,20 +397,3 @@ def test_blocks_that_are_none_are_refused(declared: Any) -> None:
 def test_arguments_of_another_kind(arguments: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=rf"block_shuffle: {next(iter(arguments))} must be an"):
         CHUNKS.block_shuffle(**{"seed": 1, "block": 3} | arguments)
-
-
-@pytest.mark.parametrize(
-    "hidden",
-    [
-        CHUNKS.shuffle(1),
-        M.mix([CHUNKS, M.range(100, 112)]),
-        M.zip([CHUNKS, M.range(12)]),
-        M.range(7).repeat()[:12],
-    ],
-    ids=repr,
-)
-def test_with_block_given_the_layout_does_not_matter(hidden: windrow.MapDataset[Any]) -> None:
-    shuffled = hidden.block_shuffle(1, block=5)
-    expected = [repr(element) for element in hidden]
-    assert [repr(element) for element in shuffled] != expected
-    assert sorted(repr(element) for element in shuffled) == sorted(expected)

@@ -245,16 +245,6 @@ def test_10_to_the_12_records_need_no_table() -> None:
     assert twice.bounds[:5].tolist() == [0, 2, 4, 5, 5 + length // 4]
 
 
-def test_a_batch_is_of_few_squares_of_a_large_grid() -> None:
-    side, block = 2**12, 2**7
-    dataset = M.source(Squares(side, block)).block_shuffle(3, window_blocks=1)
-    got = np.asarray(dataset.read(np.arange(block**2)))
-    rows, columns = np.divmod(got, side)
-    assert np.array_equal(np.sort(got), np.unique(got))
-    assert (np.ptp(rows), np.ptp(columns)) == (block - 1, block - 1)
-    assert (rows.min() % block, columns.min() % block) == (0, 0)
-
-
 def test_part_of_what_is_too_large_for_a_table_is_refused() -> None:
     class Large(Squares):
         def blocks(self) -> Blocks:
@@ -392,15 +382,6 @@ def test_records_that_are_no_permutation_are_refused(records: Any) -> None:
     begin = r"Declared.blocks\(\).records must give each of its 10 records at one place: "
     with pytest.raises(PlanError, match=begin):
         M.source(Declared(records)).block_shuffle(1)
-
-
-def test_bounds_of_places_are_checked_too() -> None:
-    class Short(Declared):
-        def blocks(self) -> Blocks:
-            return Blocks(np.array([0, 9]), self.records)
-
-    with pytest.raises(PlanError, match=r"Short.blocks\(\) must be integers that increase from 0"):
-        M.source(Short(lambda places: places)).block_shuffle(1)
 
 
 def beyond(places: IntArray) -> IntArray:

@@ -59,15 +59,6 @@ def test_large_shuffles_equal_grain(length: int) -> None:
     assert got[some].tolist() == alone
 
 
-def test_permutation_where_grain_repeats_a_record() -> None:
-    length = 65537
-    offsets = np.arange(length)
-    grains = grain_shuffled(offsets, length, 7)
-    assert len(set(grains)) == length - 1
-    got = orders.shuffled(offsets, length, 7)
-    assert np.array_equal(np.sort(got), offsets)
-
-
 @pytest.mark.parametrize("length", [65535, 65536, 65538, 99_991, 262144, 262146, 700_001])
 def test_long_shuffles_are_permutations(length: int) -> None:
     offsets = np.arange(length)

@@ -220,25 +220,6 @@ def test_a_map_that_breaks_its_promise_is_an_error(fields: str) -> None:
         part(lambda r: {**r, "x": r["x"].mean(axis=1)})
 
 
-def test_explain_says_where_whole_elements_are_cut(fields: str) -> None:
-    half = Cells(0, 6, 12), whole(16)
-    boxes: Boxes = {("x",): (whole(2), *half), ("m",): half}
-    source = MapDataset.source(source_of(fields, "rows"))
-
-    def lines(dataset: Any) -> list[str]:
-        return [line.runs for line in MapDataset(narrowed(dataset._node, boxes)).explain().nodes]
-
-    assert not any("cut" in line for line in lines(source.shuffle(seed=1)))
-    assert any(
-        "cuts off the cells around it" in line for line in lines(source.map(smoothed, **AROUND))
-    )
-    declared = source.shuffle(seed=1).map(Normed())
-    assert any(
-        line.startswith("whole elements of 1,736 bytes are made, then cut")
-        for line in lines(declared)
-    )
-
-
 # --- what is read --------------------------------------------------------------------------------
 
 
@@ -300,32 +281,6 @@ def test_fields_are_read_by_the_chunks_that_latitudes_touch(
                 pass
             (costs,) = elements.stats().sources
         assert costs.chunks.high == 3 * 2 * 2 * len(touched)
-
-
-@proc_io
-@pytest.mark.parametrize("on_bounds", [True, False])
-def test_patches_of_a_volume_split_over_two_axes(tmp_path: Path, on_bounds: bool) -> None:
-    stored(tmp_path, (64, 64, 64), (8, 8, 8), ("z", "y", "x"))
-    random = np.random.default_rng(2)
-    centers = random.integers(16, 48, size=(60, 3))
-    if on_bounds:
-        centers = centers // 8 * 8
-    sizes = {"z": 32, "y": 32, "x": 32}
-    dataset = MapDataset.source(WindowDataSource(tmp_path, sizes, centers=centers))
-    halves = [Cells(0, 16, 32), Cells(16, 32, 32)]
-
-    def read_all(part: Any) -> int:
-        return bytes_of(lambda: [part[n] for n in range(len(part))])
-
-    one = read_all(dataset)
-    parts = [
-        MapDataset[Any](narrowed(dataset._node, {(): (z, y, whole(32))}))
-        for z, y in itertools.product(halves, halves)
-    ]
-    read = [read_all(part) / one for part in parts]
-    in_all, most = (1.0, 0.25) if on_bounds else (1.45, 0.37)
-    assert sum(read) <= in_all * 1.002
-    assert max(read) <= most * 1.002
 
 
 def test_a_chunk_outside_the_box_is_never_read(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ import pytest
 import xarray
 import zarr
 from array_record.python.array_record_module import ArrayRecordWriter
-from grain import experimental as grain_more
 from grain import python as grain
 from hypothesis import example, given, settings
 
@@ -323,17 +322,6 @@ def test_functions_that_tell() -> None:
     assert rows.map(Halved(), batched=True).element_spec == ArraySpec((3,), np.float16)
 
 
-def test_grain_tells_the_same() -> None:
-    ours, theirs = M.range(10), grain.MapDataset.range(10)
-    for mine, other in [
-        (ours.map(GrainsHalf()), theirs.map(GrainsHalf())),
-        (ours.batch(4, drop_remainder=True), theirs.batch(4, drop_remainder=True)),
-        (ours.shuffle(1)[2:].repeat(2), theirs.shuffle(1)[2:].repeat(2)),
-    ]:
-        found = grain_more.get_element_spec(other)
-        assert (mine.element_spec.shape, mine.element_spec.dtype) == (found.shape, found.dtype)
-
-
 # --- several datasets ----------------------------------------------------------------------------
 
 
@@ -373,43 +361,12 @@ def test_an_empty_dataset_has_no_say() -> None:
     assert M.concatenate([rows(0, 2)]).element_spec == rows(4, 2).element_spec
 
 
-def test_keys_in_another_order_are_the_same_tree() -> None:
-    one = M.source({"x": np.zeros(3), "y": np.zeros((3, 2))})
-    other = M.source({"y": np.zeros((3, 1)), "x": np.zeros(3)})
-    found = M.concatenate([one, other]).element_spec
-    assert found == {"x": ArraySpec((), float), "y": ArraySpec((None,), float)}
-
-
-def test_names_stay_where_all_agree() -> None:
-    source = Counting(ArraySpec((2,), np.float32, ("lat",)))
-    other = Counting(ArraySpec((2,), np.float32, ("lon",)))
-    named, both = M.source(source), M.concatenate([M.source(source), M.source(other)])
-    assert M.mix([named, named]).element_spec.dims == ("lat",)
-    assert both.element_spec == ArraySpec((2,), np.float32)
-
-
 def test_zip_is_a_tuple() -> None:
     parts = [rows(4, 2), M.range(4)]
     expected = (rows(4, 2).element_spec, INT)
     assert M.zip(parts).element_spec == expected
     streams = windrow.IterDataset.zip([part.to_iter_dataset() for part in parts])
     assert streams.element_spec == streams.read_spec() == expected
-
-
-# --- with JAX ------------------------------------------------------------------------------------
-
-
-def test_jax_takes_it_for_the_arrays() -> None:
-    arrays = {"x": np.zeros((8, 5, 3), np.float32), "y": np.zeros(8, np.int32)}
-    spec = M.source(arrays).batch(4).element_spec
-
-    def loss(batch: Any) -> Any:
-        return (batch["x"].sum((1, 2)) * batch["y"]).mean()
-
-    assert jax.eval_shape(loss, spec).shape == ()
-    structs = jax.tree.map(lambda s: STRUCT(s.shape, s.dtype), spec)
-    assert structs["x"] == STRUCT((4, 5, 3), np.float32)
-    assert jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), spec)["y"].shape == (4,)
 
 
 # --- reading nothing -----------------------------------------------------------------------------
@@ -447,35 +404,6 @@ def test_nothing_is_read_until_one_element_is_asked_for() -> None:
     assert source.records == 0
     assert dataset.read_spec() == ArraySpec((3, 2), np.float16)
     assert source.records == 3
-
-
-def test_absent_elements_are_passed_over() -> None:
-    source = Counting(None)
-    assert M.source(source).filter(Fourth()).read_spec() == ArraySpec((2,), np.float32)
-    assert source.records == 4
-    assert M.source(Counting(None)).repeat().to_iter_dataset().read_spec().shape == (2,)
-
-
-class Fourth:
-    """Keeps what comes fourth."""
-
-    def __init__(self) -> None:
-        self.seen = 0
-
-    def __call__(self, element: Any) -> bool:
-        self.seen += 1
-        return self.seen == 4
-
-
-def test_one_element_needs_no_workers() -> None:
-    threads = threading.active_count()
-    dataset = (
-        M.range(9)
-        .map(lambda n: np.zeros(n + 1))
-        .mp_prefetch(windrow.MultiprocessingOptions(num_workers=2))
-    )
-    assert dataset.read_spec() == ArraySpec((1,), float)
-    assert threading.active_count() <= threads + windrow.ReadOptions().num_threads
 
 
 # --- refusals ------------------------------------------------------------------------------------

@@ -324,7 +324,9 @@ def test_too_many_bad_records_raise_at_their_place(options: ReadOptions) -> None
         assert later == whole[len(before) :][: len(later)]
 
 
-@pytest.mark.parametrize("name", ["lanes", "workers", "batches of lanes"])
+@pytest.mark.parametrize(
+    "name", ["lanes", pytest.param("workers", marks=pytest.mark.jobs), "batches of lanes"]
+)
 def test_too_many_bad_records_of_all_lanes_and_workers_raise(name: str) -> None:
     streams: dict[str, Callable[[MapDataset[int]], Any]] = {
         "lanes": lambda dataset: dataset.to_iter_dataset(lanes=2),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.chain.test_on_bad import DAMAGED, check_restored, number_of, run, until_error
+from tests.chain.test_on_bad import DAMAGED, check_restored, number_of, run
 from windrow import IterDataset, MapDataset
-from windrow.errors import PlanError, ReadError
+from windrow.errors import PlanError
 
 COUNT = 60
 
@@ -134,53 +133,9 @@ def test_a_node_covers_what_comes_after_the_one_before_it() -> None:
     assert list(stream.on_bad("raise").on_bad("skip")) == [n for n in range(20) if n % 7 != 3]
 
 
-def test_an_unanswered_read_is_raised() -> None:
-    def unanswered(number: int) -> int:
-        raise ReadError("no answer", is_unanswered=True)
-
-    with pytest.raises(ReadError, match="no answer"):
-        list(numbers().map(unanswered).on_bad("skip"))
-
-
 def test_a_stream_has_nothing_to_put_in_place_of_a_bad_element() -> None:
     with pytest.raises(PlanError, match=r"write on_bad\('replace'\) before to_iter_dataset"):
         numbers().on_bad("replace")
-
-
-def test_the_node_is_part_of_the_fingerprint() -> None:
-    def named(stream: IterDataset[int]) -> Any:
-        return iter(stream).get_state()["fingerprint"]
-
-    stream = numbers().map(checked)
-    assert named(stream.on_bad("skip")) == named(stream.on_bad("skip", max_bad=3, log="x"))
-    assert (
-        len({named(s) for s in (stream, stream.on_bad("skip"), stream.on_bad("skip", KeyError))})
-        == 3
-    )
-    pickled = pickle.dumps(iter(stream.on_bad("skip")))
-    assert list(pickle.loads(pickled)) == list(stream.on_bad("skip"))
-
-
-def limited(most: int) -> dict[str, IterDataset[int]]:
-    shuffled = numbers().map(checked).window_shuffle(5, seed=1).random_map(noisy, seed=2)
-    return {
-        "map": numbers().map(checked).on_bad("skip", max_bad=most),
-        "window_shuffle": shuffled.on_bad("skip", max_bad=most),
-    }
-
-
-@pytest.mark.parametrize("name", ["map", "window_shuffle"])
-def test_too_many_bad_elements_raise(name: str) -> None:
-    whole, most = list(STREAMS[name]()), 4
-    with iter(limited(most)[name]) as iterator:
-        found, error = until_error(iterator, ReadError, f"more than max_bad={most} records")
-        assert found == whole[: len(found)]
-        assert str(error).count("\n  element ") == most + 1
-        until_error(iterator, ReadError, "more than max_bad")  # at the same place
-    if name == "map":
-        order = list(MapDataset.range(COUNT).shuffle(seed=1))
-        fifth = [k for k, n in enumerate(order) if n % 7 == 3][most]
-        assert len(found) == fifth - most
 
 
 def test_bad_elements_are_appended_to_a_file(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.core.native import native
 from windrow.errors import ReadError
@@ -127,6 +128,7 @@ def test_a_damaged_chunk_is_an_error_of_its_own_batches(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
+@settings(max_examples=examples(30))
 def test_the_stream_is_the_same_with_any_room(data: st.DataObject) -> None:
     rows = data.draw(st.integers(1, 400), "rows")
     chunk = data.draw(st.integers(1, 30), "rows of a chunk")

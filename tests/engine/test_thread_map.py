@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import gc
-import itertools
 import threading
 import time
 import weakref
@@ -128,24 +127,12 @@ class TestNumberOfThreads:
         assert set(world.rows_on) == {1, 2, 4, 8, 16}
         assert world.threads == 16
 
-    @pytest.mark.parametrize("cores", [2, 3, 4, 6])
-    def test_threads_grow_while_they_bring_a_quarter(self, world: World, cores: int) -> None:
-        world.gain = lambda threads: min(threads, cores)
-        world.run_for(0.9)
-        assert world.threads == {2: 2, 3: 4, 4: 4, 6: 8}[cores]
-
     def test_rows_that_cost_little_are_never_handed_over(self) -> None:
         world = World(most_threads=16, row_s=5e-6)
         world.gain = float
         world.run_for(5)
         assert set(world.rows_on) == {1}
         assert not map_threads()
-
-    def test_it_is_looked_at_again_after_twice_the_work_each_time(self, world: World) -> None:
-        world.run_for(20)
-        tries = [at for at, threads in world.changes if threads == 2]
-        between = [later - earlier for earlier, later in itertools.pairwise(tries)]
-        assert between == pytest.approx([1, 2, 4, 8], rel=0.3)
 
     def test_what_stops_to_gain_goes_back_to_one(self, world: World) -> None:
         world.gain = float
@@ -180,13 +167,6 @@ class TestRows:
         for count in rows:
             assert world.run(count) == list(range(count))
         world.map.close()
-
-    @pytest.mark.parametrize("most_threads", [0, 1])
-    def test_without_threads_it_is_one_call(self, most_threads: int) -> None:
-        found = ThreadMap(most_threads).run(
-            "key", lambda *part: (part, threading.get_ident()), 1000
-        )
-        assert found == [((0, 1000), threading.get_ident())]
 
     def test_parts_run_at_the_same_time(self, on_4: World) -> None:
         together = threading.Barrier(4)
@@ -233,12 +213,6 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"^row 1$"):
             on_4.map.run(on_4.key, work, 160)
         assert work.running == 0
-
-    @pytest.mark.parametrize("error", [StopIteration("over"), SystemExit(3), MemoryError("none")])
-    def test_every_kind_of_error_comes_as_it_is(self, on_4: World, error: BaseException) -> None:
-        with pytest.raises(type(error)) as caught:
-            on_4.map.run(on_4.key, Failing({150: error}), 160)
-        assert caught.value is error
 
     def test_an_interrupt_comes_before_errors(self, on_4: World) -> None:
         work = Failing({1: ValueError("row 1"), 11: KeyboardInterrupt()})

@@ -175,15 +175,11 @@ def exact(orders: Array, batch: int, block: int) -> tuple[float, float]:
 LONG, MANY = 24_000, 12
 LONG_ORDERS: dict[str, Callable[[Any], Any]] = {
     "in order": lambda data: data,
-    "reversed": lambda data: data[::-1],
     "shuffle": lambda data: data.shuffle(1),
     "block_shuffle": lambda data: data.block_shuffle(1, block=20, window_blocks=8),
-    "large windows": lambda data: data.block_shuffle(1, block=300, window_blocks=16),
     "window_shuffle": lambda data: data.window_shuffle(1_000, 1),
     "stream window": lambda data: data.to_iter_dataset().window_shuffle(1_000, seed=1),
-    "host slice": lambda data: data.block_shuffle(1, block=20, window_blocks=8)[1::4],
     "filter": lambda data: data.shuffle(1).to_iter_dataset().filter(bool),
-    "concatenate": lambda data: MapDataset.concatenate([data[:6_000], data[6_000:].shuffle(2)]),
     "mix": lambda data: MapDataset.mix([data[:8_000].shuffle(1), data[8_000:]], [1, 2]),
     "select": lambda data: MapDataset.select_from_datasets([data.shuffle(1)], CountingMap(LONG)),
 }

@@ -200,10 +200,11 @@ def test_an_error_comes_after_the_rows_before_it() -> None:
     assert list(itertools.islice(iterator, 41)) == list(range(41))
     with pytest.raises(ValueError, match="41"):
         next(iterator)
-    batches = iter(stream.batch(8))
-    assert len(list(itertools.islice(batches, 5))) == 5
-    with pytest.raises(ValueError, match="41"):
-        next(batches)
+    for dataset in (stream.batch(8), stream.batch(8).shard(0, 2)):
+        batches = iter(dataset)
+        assert len(list(itertools.islice(batches, 5))) == 5
+        with pytest.raises(ValueError, match="41"):
+            next(batches)
 
 
 # --- blocks ----------------------------------------------------------------------------------------

@@ -149,6 +149,15 @@ def test_what_an_own_iterator_has_not_is_said() -> None:
         following.records_of_last()
 
 
+def test_explain_and_repr_name_the_class() -> None:
+    own = WINDROW.Unbatch(WINDROW.Doubled(MapDataset.range(8)).batch(2).to_iter_dataset())
+    for shown in (repr(own.map(plus)), own.map(plus).explain().details()):
+        assert "Unbatch" in shown
+        assert "Doubled" in shown
+    assert "its own iterator" in own.explain().details()
+    assert "its own __getitem__" in own.explain().details()
+
+
 def test_parents_and_seeds_are_seen_through() -> None:
     parent = MapDataset.range(8).seed(3)
     own = WINDROW.Doubled(parent, MapDataset.range(2))

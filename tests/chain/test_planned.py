@@ -342,6 +342,13 @@ def test_a_document_that_is_too_long_is_named_before_it_is_read() -> None:
     assert sorted(source.read) == list(range(3, 53))
 
 
+def test_a_document_of_several_sources_is_named_by_its_own() -> None:
+    parts = [M.source(documents_of(lengths)) for lengths in ([3], [3, 20])]
+    rows = M.concatenate(parts).pack(8, lengths=[[3], [3, 20]], too_long="error")
+    with pytest.raises(PlanError, match=r"element 2 \(record 1 of .*\) has 20 tokens"):
+        list(rows)
+
+
 def test_a_length_that_is_wrong_is_named() -> None:
     documents = documents_of([3, 6, 2])
     dataset = M.source(documents)[::-1].pack(8, lengths=[3, 5, 2])
@@ -489,3 +496,11 @@ def test_buckets_have_every_element_once(lengths: list[int], window: int) -> Non
             assert (row[length:] == -1).all()
             seen.append(int(number))
     assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_buckets_cut_off_what_is_too_long() -> None:
+    documents = M.source(documents_of([3, 9]))
+    (batch,) = documents.bucket([4], [2], lengths=[3, 9], too_long="truncate")
+    assert sorted(batch["tokens"].tolist()) == [[1, 2, 3, 0], [4, 5, 6, 7]]
+    (batch,) = documents.bucket([4], [2], lengths=[3, 9], too_long="drop")
+    assert batch["tokens"].tolist() == [[1, 2, 3, 0]]

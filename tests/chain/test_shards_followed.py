@@ -225,6 +225,19 @@ def test_bad_records_of_joined_lanes_are_left_out_for_any_shards() -> None:
         assert len(list(second)) == 5 - step
 
 
+@pytest.mark.parametrize("count", [1, 5, 8, 9, 11, 12, 20])
+def test_limit_gives_the_first_elements_of_lanes_that_end_apart(count: int) -> None:
+    long = M.range(12).to_iter_dataset(SYNCHRONOUS, lanes=3)
+    parts = [M.range(n).to_iter_dataset(SYNCHRONOUS, lanes=3) for n in (2, 10)]
+    for stream in (long, IterDataset.interleave(parts, 2), long.limit(10)):
+        whole = list(stream)
+        assert list(stream.limit(count)) == whole[:count]
+        assert stream.limit(count).explain().length == len(whole[:count])
+        iterator = iter(stream.limit(count))
+        assert iterator.skip(7) == len(whole[:count][:7])
+        assert list(iterator) == whole[:count][7:]
+
+
 # --- limit, and lanes that end -----------------------------------------------------------------------
 
 

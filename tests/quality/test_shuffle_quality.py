@@ -296,6 +296,13 @@ def test_a_batch_of_more_than_an_epoch_has_no_ratio() -> None:
     assert (found.blocks_per_batch, found.blocks_per_batch_shuffled) == (3, 3)
 
 
+def test_an_endless_mixture() -> None:
+    data = [MapDataset.range(500).shuffle(1).repeat(), MapDataset.range(300).shuffle(2).repeat()]
+    found = quality(MapDataset.mix(data, [1, 3]).batch(20))
+    assert found.records == 800
+    assert known(found.variance_ratio) < 2
+
+
 @pytest.mark.parametrize("records", [1, 10])
 def test_an_epoch_of_one_batch_has_no_ratio(records: int) -> None:
     found = quality(MapDataset.range(records).batch(10), records, block=2)

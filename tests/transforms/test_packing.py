@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
 from windrow.core import native
+from windrow.errors import PlanError
 from windrow.transforms import packing
 from windrow.transforms.amounts import PackCounts
 from windrow.transforms.packing import RowPlan, TooLong, plan_rows
@@ -106,6 +107,12 @@ def test_the_plan_is_frozen() -> None:
     assert rows_of(plan) == FROZEN
 
 
+def test_a_window_without_tokens_has_no_rows() -> None:
+    for lengths in (np.zeros(0, np.int64), np.zeros(3, np.int64)):
+        plan = planned(lengths, 8)
+        assert (plan.rows, plan.counts.empty) == (0, len(lengths))
+
+
 @pytest.mark.parametrize("row_length", [2048, 8192])
 @pytest.mark.parametrize("window", [1024, 16_384])
 @pytest.mark.parametrize("median", [400, 1000])
@@ -129,6 +136,11 @@ def test_windows_come_in_order_and_leave_one_row_each_to_the_last() -> None:
     assert set(numbers) == set(range(9))
     whole = [len(rows_of(planned(lengths[k : k + 100], 64))) for k in range(0, 900, 100)]
     assert [numbers.count(k) for k in range(9)] == [count - 1 for count in whole]
+
+
+def test_documents_that_are_too_long_are_refused_here_too() -> None:
+    with pytest.raises(PlanError, match="1 documents are longer than a row of 8 tokens"):
+        planned(np.array([3, 9]), 8, too_long=TooLong.ERROR)
 
 
 # --- counts --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,6 +146,12 @@ def test_states_and_padded_batches() -> None:
         next(iterator, None)
     padded = list(itertools.islice(chain.chunks_of(3).batch(2, pad_to=3), 2))
     assert [batch.shape for batch in padded] == [(2, 3), (2, 3)]
+
+
+def test_a_pickled_dataset_has_the_same_pieces() -> None:
+    dataset = M.source(Ragged([5, 0, 7])).chunks_of(3)
+    whole = lists(list(dataset))
+    assert lists(list(pickle.loads(pickle.dumps(dataset)))) == whole
 
 
 DOCUMENTS = M.source(documents_of([5, 3]))

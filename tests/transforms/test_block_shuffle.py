@@ -246,6 +246,13 @@ def test_repeat_has_the_blocks_of_each_epoch() -> None:
     assert once._node.layout().bounds.tolist() == [0, 3, 5]
 
 
+def test_a_slice_has_what_is_left_of_the_blocks() -> None:
+    chunks = M.source(Chunks([3, 2, 4]))
+    for part, bounds in ((chunks[::-2], [0, 2, 3, 5]), (chunks[1::3], [0, 1, 2, 3])):
+        assert part._node.layout().bounds.tolist() == bounds
+        assert sorted(part.block_shuffle(1)) == sorted(part)
+
+
 def test_chunks_of_no_records_are_left_out() -> None:
     source = Chunks([0, 3, 0, 0, 2, 0])
     assert M.source(source)._node.layout().bounds.tolist() == [0, 3, 5]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
 from windrow.core import native
+from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.transforms import orders
 from windrow.transforms.random import IndexedRandom, default_seed, philox_key
 
@@ -274,3 +275,33 @@ def test_the_core_refuses_what_it_cannot_shuffle(
     with pytest.raises(ValueError, match=message):
         core.shuffle(offsets, length, half_bits, (1, 2, 3, 4))
     assert offsets.tolist() == before.tolist()
+
+
+ONE = np.zeros(1, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: orders.shuffled(ONE, 0, 0), PlanError),
+        (lambda: orders.epoch_shuffled(ONE, ONE, 2**63, 0), PlanError),
+        (lambda: orders.shuffled(ONE, 1, 2**32), PlanError),
+        (lambda: orders.shuffled(ints([3, 10]), 10, 0), RecordIndexError),
+        (lambda: orders.window_shuffled(ONE, ints([-1]), 10, 4, 0), RecordIndexError),
+        (lambda: orders.shuffled(ONE.astype(np.int32), 10, 0), ArgumentError),
+        (lambda: orders.epoch_shuffled(ONE, ints([0, 1]), 10, 0), ArgumentError),
+        (lambda: orders.window_shuffled(ONE, ONE, 10, 0, 0), PlanError),
+        (lambda: orders.window_shuffled(ONE, ONE, 10, 4, 2**64), PlanError),
+        (lambda: orders.window_order(-1, 0), PlanError),
+        (lambda: orders.mix_weights([]), PlanError),
+        (lambda: orders.mix_weights([1e-200, 1e200]), PlanError),
+        (lambda: orders.mix_length([1, 2], [1]), PlanError),
+        (lambda: orders.mix_length([1, 0], [1, 1]), PlanError),
+        (lambda: orders.mix_choose(ONE, [1, 0]), PlanError),
+        (lambda: IndexedRandom(-1), PlanError),
+        (lambda: default_seed([(-4, 1)]), PlanError),
+    ],
+)
+def test_wrong_arguments_are_refused(call: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        call()

@@ -220,6 +220,25 @@ def test_a_map_that_breaks_its_promise_is_an_error(fields: str) -> None:
         part(lambda r: {**r, "x": r["x"].mean(axis=1)})
 
 
+def test_explain_says_where_whole_elements_are_cut(fields: str) -> None:
+    half = Cells(0, 6, 12), whole(16)
+    boxes: Boxes = {("x",): (whole(2), *half), ("m",): half}
+    source = MapDataset.source(source_of(fields, "rows"))
+
+    def lines(dataset: Any) -> list[str]:
+        return [line.runs for line in MapDataset(narrowed(dataset._node, boxes)).explain().nodes]
+
+    assert not any("cut" in line for line in lines(source.shuffle(seed=1)))
+    assert any(
+        "cuts off the cells around it" in line for line in lines(source.map(smoothed, **AROUND))
+    )
+    declared = source.shuffle(seed=1).map(Normed())
+    assert any(
+        line.startswith("whole elements of 1,736 bytes are made, then cut")
+        for line in lines(declared)
+    )
+
+
 # --- what is read --------------------------------------------------------------------------------
 
 

@@ -137,6 +137,7 @@ def test_sources_in_memory(records: Any, expected: Any) -> None:
 
 def test_a_range() -> None:
     assert M.range(10).element_spec == M.range(10).read_spec() == INT
+    assert M.range(10).mp_prefetch(1).read_spec() == INT  # without a worker
 
 
 class Pair(NamedTuple):

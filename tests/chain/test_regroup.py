@@ -273,28 +273,6 @@ def test_empty_batches_have_no_rows() -> None:
     assert [batch.tolist() for batch in batches.rebatch(2)] == [[1, 1], [1]]
 
 
-@given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=8), cycle=st.integers(1, 9))
-@settings(max_examples=examples(50), deadline=None)
-def test_interleave_equals_grains(lengths: list[int], cycle: int) -> None:
-    starts = np.cumsum([0, *lengths]).tolist()
-    theirs = grain_more.InterleaveIterDataset(
-        [
-            grain.MapDataset.range(start, start + length).to_iter_dataset(grain.ReadOptions(0, 0))
-            for start, length in zip(starts, lengths, strict=False)
-        ],
-        cycle_length=cycle,
-    )
-    ours = Streams.interleave(
-        [
-            M.range(start, start + length).to_iter_dataset(make.SYNCHRONOUS)
-            for start, length in zip(starts, lengths, strict=False)
-        ],
-        cycle_length=cycle,
-    )
-    assert check_states(ours) == list(theirs)
-    assert ours.explain().length == sum(lengths)
-
-
 def test_interleaved_endless_streams_and_errors() -> None:
     both = Streams.interleave([stream(3).repeat(), stream(2)], 2)
     assert list(itertools.islice(both, 7)) == [0, 0, 1, 1, 2, 0, 1]

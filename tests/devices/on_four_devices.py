@@ -220,7 +220,7 @@ def test_old_batches_can_be_donated() -> None:
     x = np.arange(2**18, dtype=np.float32).reshape(64, -1)
     dataset = MapDataset.source(x).shuffle(seed=2).repeat().batch(16)
     scaled = jax.jit(lambda batch: batch * 0 - 1, donate_argnums=0)
-    for sharding in (over("data"), over(None), over(None, "model")):
+    for sharding in (over("data"), over(None, "model")):
         with iter(dataset.to_jax(sharding)) as batches, iter(dataset) as plain:
             for _ in range(4):
                 batch, expected = next(batches), next(plain)
@@ -331,7 +331,6 @@ def colocated_chains() -> dict[str, Any]:
     stream = rows.to_iter_dataset(lanes=4).filter(lambda r: r["n"] % 3).repeat().batch(8)
     return {
         "finite": rows.map(lambda r: {"x": Pair(r["x"], r["x"] * 2), "n": r["n"]}).batch(16),
-        "endless": rows.repeat().batch(16),
         "lanes": stream,
         "packed": MapDataset.source([np.full(n % 7 + 1, n) for n in range(60)]).repeat().pack(8),
     }

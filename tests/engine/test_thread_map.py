@@ -142,6 +142,11 @@ class TestNumberOfThreads:
         world.run_for(3)
         assert world.threads == 1
 
+    def test_a_number_that_goes_on_to_pay_is_kept(self, world: World) -> None:
+        world.gain = lambda threads: min(threads, 4)
+        world.run_for(30)
+        assert world.rows_on[4] > 0.9 * world.rows_on.total()
+
     def test_a_gain_that_others_pay_for_does_not_count(self, world: World) -> None:
         # A consumer that is busy in Python: every thread gets its part of the interpreter.
         world.row_s, world.cpu = 2e-3, 0.5

@@ -186,32 +186,6 @@ def test_picked_items_are_those_of_the_permutation(
     assert np.array_equal(got, blocks.permutation(size, key)[places])
 
 
-@given(
-    sizes=st.lists(st.sampled_from([1, 7, 300, 4_097]), min_size=1, max_size=40),
-    window=st.integers(1, 8),
-    seed=make.SEEDS,
-    data=st.data(),
-)
-@settings(max_examples=examples(50), deadline=None)
-def test_a_few_elements_come_as_in_the_whole_order(
-    sizes: list[int], window: int, seed: int, data: st.DataObject
-) -> None:
-    length = sum(sizes)
-    order = blocks.BlockOrder(bounds_of(sizes), window, seed)
-    few = st.tuples(st.integers(0, length - 1), st.sampled_from([1, 16, 200]), st.integers(0, 2))
-    asked = [
-        (epoch, np.arange(first, min(first + count, length)))
-        for first, count, epoch in data.draw(st.lists(few, max_size=6))
-    ]
-    picked = [order.at(np.full(len(some), epoch), some) for epoch, some in asked]
-    whole = [ints(epoch_of(order, epoch)) for epoch in range(3)]
-    for (epoch, some), got in zip(asked, picked, strict=True):
-        assert np.array_equal(got, whole[epoch][some])
-    again = [order.at(np.full(len(some), epoch), some) for epoch, some in asked]
-    assert all(map(np.array_equal, picked, again))
-    assert np.array_equal(np.sort(whole[0]), np.arange(length))
-
-
 # --- locality ------------------------------------------------------------------------------------
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.hypothesis_profiles import examples
 from windrow import MapDataset, ReadOptions
 from windrow.errors import ArgumentError, PlanError, SourceError
 from windrow.sources.base import BatchedSource
@@ -56,62 +52,6 @@ def all_of(dataset: MapDataset[Any], epochs: int = 1) -> Positions:
 
 def lengths(dataset: Any, given: Any = None, epochs: int = 1) -> list[int]:
     return list(lengths_of(dataset._node, all_of(dataset, epochs), given).tolist())
-
-
-STEPS: dict[str, Callable[[MapDataset[Any]], MapDataset[Any]]] = {
-    "shuffle": lambda ds: ds.shuffle(seed=3),
-    "window_shuffle": lambda ds: ds.window_shuffle(3, seed=3),
-    "block_shuffle": lambda ds: ds.block_shuffle(seed=3, block=2, window_blocks=2),
-    "slice": lambda ds: ds[1::2],
-    "reindex": lambda ds: ds.slice([-1, 0, 0] if len(ds) else []),
-    "repeat": lambda ds: ds.repeat(2),
-    "seed": lambda ds: ds.seed(1),
-    "map": lambda ds: ds.map(np.negative, keeps_length=True),
-    "batched": lambda ds: ds.map(lambda rows: rows, batched=True, keeps_length=True),
-}
-JOINS: dict[str, Callable[[list[MapDataset[Any]]], MapDataset[Any]]] = {
-    "concatenate": MapDataset.concatenate,
-    "mix": lambda parents: MapDataset.mix(parents, [2, 1]),
-    "select": lambda parents: MapDataset.select_from_datasets(parents, Alternating()),
-}
-
-
-class Alternating:
-    def __len__(self) -> int:
-        return 7
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        return index % 2, index // 2
-
-
-record_lengths = st.lists(st.integers(0, 4), min_size=1, max_size=9)
-
-
-@settings(max_examples=examples(50))
-@given(st.data())
-def test_lengths_are_those_of_the_elements_read(data: st.DataObject) -> None:
-    steps = st.lists(st.sampled_from(sorted(STEPS)), max_size=3)
-
-    def chain() -> MapDataset[Any]:
-        dataset = MapDataset.source(Sequences(data.draw(record_lengths)))
-        for name in data.draw(steps):
-            dataset = STEPS[name](dataset)
-        return dataset
-
-    dataset = chain()
-    join = data.draw(st.none() | st.sampled_from(sorted(JOINS)))
-    others = [chain()] if join else []
-    if join and all(map(len, [dataset, *others])):
-        dataset = JOINS[join]([dataset, *others])
-        for name in data.draw(steps):
-            dataset = STEPS[name](dataset)
-    if not len(dataset):
-        return
-    at = data.draw(st.lists(st.integers(-len(dataset), 3 * len(dataset)), max_size=9))
-    found = lengths_of(dataset._node, positions(np.array(at, np.int64), len(dataset)))
-    assert found.dtype == np.int64
-    assert not source_of(dataset).has_been_read
-    assert found.tolist() == [len(e) for e in dataset.__getitems__(at) if e is not None]
 
 
 def test_lengths_given_belong_to_records_and_hold_after_maps() -> None:
@@ -226,22 +166,6 @@ def test_nodes_without_lengths_say_what_to_do(change: Any, message: str, known: 
         lengths(dataset, known)
     with pytest.raises(PlanError, match=message):  # also where no position leads there
         lengths_of(dataset._node, Positions(np.zeros(0, np.int64), np.zeros(0, np.int64)), known)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda ds: ds.map(len),
-        lambda ds: ds.map(len, batched=True),
-        lambda ds: ds.map_with_index(divmod),
-        lambda ds: ds.random_map(divmod, seed=0),
-    ],
-)
-def test_functions_may_change_lengths(change: Any) -> None:
-    dataset = change(MapDataset.source(Sequences([1, 2])))
-    with pytest.raises(PlanError, match=r"may change them; .* keeps_length=True\), else give leng"):
-        lengths(dataset)
-    assert lengths(dataset, [np.array([4, 5])]) == [4, 5]
 
 
 def test_the_promise_of_a_map_is_in_no_fingerprint() -> None:

@@ -214,28 +214,6 @@ def test_random_generators_pickle_and_take_negative_indices() -> None:
     assert again.at(-1).random() == random.at(2**64 - 1).random() != random.at(0).random()
 
 
-@given(
-    length=st.sampled_from([262_145, 262_146, 300_000, 10**6, 2**40, 2**63 - 1]),
-    place=st.floats(0, 1),
-    count=st.sampled_from([2, 41, 64, 1000, 65_535, 65_536, 70_000]),
-    step=st.sampled_from([-3, 1, 2, 7, 1000]),
-)
-@settings(max_examples=examples(40))
-def test_evenly_spaced_offsets_have_the_order_of_single_ones(
-    length: int, place: float, count: int, step: int
-) -> None:
-    count = min(count, (length - 1) // abs(step))
-    most = length - 1 - count * abs(step)
-    # A float of 64 bits may be rounded up beyond what it was made of.
-    first = min(int(place * most), most) + (count * -step if step < 0 else 0)
-    offsets = first + step * np.arange(count)
-    some = np.random.default_rng(0).permutation(count)
-    # Out of order they are walked one by one; in order, a stretch at a time.
-    expected = orders.shuffled(offsets[some], length, 7)
-    for _ in range(2):
-        assert np.array_equal(orders.shuffled(offsets, length, 7)[some], expected)
-
-
 @pytest.mark.skipif(native.native() is None, reason="compares the native core with NumPy")
 @settings(max_examples=examples(50))
 @given(st.data())

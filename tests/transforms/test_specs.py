@@ -18,7 +18,6 @@ import numpy.typing as npt
 import pytest
 import xarray
 import zarr
-from array_record.python.array_record_module import ArrayRecordWriter
 from grain import python as grain
 from hypothesis import example, given, settings
 
@@ -199,18 +198,6 @@ def test_zarr_rows_have_the_names_of_their_dimensions(tmp_path: Path) -> None:
     plain = zarr.create_array(str(tmp_path / "b"), data=np.zeros((5, 2)), chunks=(2, 2))
     assert M.source(ZarrDataSource(str(tmp_path / "b"))).element_spec == ArraySpec((2,), float)
     assert plain.shape == (5, 2)
-
-
-def test_array_records_are_bytes(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.array_record")
-    writer = ArrayRecordWriter(path, "group_size:1")
-    for number in range(3):
-        writer.write(b"%d" % number)
-    writer.close()
-    dataset = M.source(windrow.sources.ArrayRecordDataSource(path))
-    assert (dataset.element_spec, dataset.read_spec()) == (bytes, bytes)
-    assert (dataset.batch(2).element_spec, dataset.batch(2).read_spec()) == (list, list)
-    assert dataset.batch(2).batch(2).element_spec is list
 
 
 # --- batches -------------------------------------------------------------------------------------

@@ -200,7 +200,8 @@ def test_an_error_comes_after_the_rows_before_it() -> None:
     assert list(itertools.islice(iterator, 41)) == list(range(41))
     with pytest.raises(ValueError, match="41"):
         next(iterator)
-    for dataset in (stream.batch(8), stream.batch(8).shard(0, 2)):
+    listed = M.range(100).to_iter_dataset(lanes=4).flat_map(lambda n: [fail(n)])
+    for dataset in (stream.batch(8), stream.batch(8).shard(0, 2), listed.batch(8)):
         batches = iter(dataset)
         assert len(list(itertools.islice(batches, 5))) == 5
         with pytest.raises(ValueError, match="41"):
@@ -446,6 +447,15 @@ def test_states_that_do_not_belong_together_are_refused() -> None:
         iter(stream().repeat().batch(8).shard(1, 2)).set_state(first)
     with pytest.raises(StateError, match=r"(?s)another chain.*lanes=4.*lanes=2"):
         iter(stream(2).repeat().batch(8)).set_state(windrow.merge_states([first, second]))
+
+
+def test_explain_says_which_lanes_are_shared() -> None:
+    shared = stream(1).repeat().batch(8).shard(1, 2)
+    assert "share" in shared.explain().details()
+    endless = stream().repeat().batch(8).shard(1, 2).explain()
+    assert "lanes 2 to 3 of 4; no other lane" in endless.details()
+    chain = M.range(96).to_iter_dataset(lanes=2).batch(8)
+    assert "of lane 0 of 2; nothing is read for others" in chain.shard(1, 4).explain().details()
 
 
 def test_a_shard_of_lanes_reads_its_own_rows_of_a_shared_lane() -> None:

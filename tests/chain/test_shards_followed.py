@@ -191,6 +191,24 @@ def test_a_rebatch_of_lanes_that_end_apart_skips_rightly() -> None:
         assert next(iterator).tolist() == batches[step]
 
 
+@pytest.mark.parametrize(
+    "follows",
+    [
+        lambda s: s.limit(2).batch(2),
+        lambda s: s.repeat(2).on_bad("skip"),
+        lambda s: s.filter(lambda batch: batch[0] % 16).flat_map(lambda batch: [batch, batch]),
+        lambda s: s.map_with_index(lambda n, batch: batch + n).window_shuffle(2, seed=1),
+        lambda s: s.random_map(lambda batch, _: batch, seed=1).cache().rebatch(13),
+        lambda s: IterDataset.interleave([s, IterDataset.mix([s])], 1),
+        lambda s: IterDataset.zip([s, s]).map(lambda pair: pair[1]),
+    ],
+)
+def test_what_follows_a_batch_of_lanes_is_explained(follows: Any) -> None:
+    stream = follows(whole_lanes())
+    assert stream.explain().length in (len(list(stream)), None)
+    assert "lanes" in stream.explain().details()
+
+
 def test_lanes_that_do_not_divide_a_batch_are_refused_where_it_is_followed() -> None:
     with pytest.raises(PlanError, match="9 rows cannot be taken equally from 2 lanes"):
         M.range(9).to_iter_dataset(lanes=2).batch(9).cache()
@@ -229,7 +247,8 @@ def test_bad_records_of_joined_lanes_are_left_out_for_any_shards() -> None:
 def test_limit_gives_the_first_elements_of_lanes_that_end_apart(count: int) -> None:
     long = M.range(12).to_iter_dataset(SYNCHRONOUS, lanes=3)
     parts = [M.range(n).to_iter_dataset(SYNCHRONOUS, lanes=3) for n in (2, 10)]
-    for stream in (long, IterDataset.interleave(parts, 2), long.limit(10)):
+    uneven = IterDataset.interleave([M.range(4).to_iter_dataset(SYNCHRONOUS, lanes=3)] * 3, 3)
+    for stream in (long, IterDataset.interleave(parts, 2), long.limit(10), uneven):
         whole = list(stream)
         assert list(stream.limit(count)) == whole[:count]
         assert stream.limit(count).explain().length == len(whole[:count])
@@ -319,3 +338,10 @@ def test_a_batch_without_rows_is_made_of_no_records(length: int, size: int, coun
                 own = batch[0].tolist() * 2 if isinstance(batch, tuple) else batch.tolist()
                 assert sorted(r for _, r in iterator.records_of_last()) == sorted(own)
                 assert sorted(r for _, r in chain.records_of(number)) == sorted(own)
+
+
+@pytest.mark.parametrize("options", [{"remainder": "pad"}, {"pad_to": 3}])
+def test_padded_batches_of_batches_are_explained(options: Any) -> None:
+    batches = M.range(8).to_iter_dataset().batch(2)
+    for stream in (batches.batch(2, **options), batches.rebatch(2).batch(2, **options)):
+        assert stream.explain().length in (None, len(list(stream)))

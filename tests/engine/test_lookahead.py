@@ -458,6 +458,15 @@ def test_sources_of_one_chain_are_read_side_by_side(combine: Any) -> None:
     assert len(list(dataset)) > 0
 
 
+def test_windows_share_the_chunks_they_lie_in() -> None:
+    source = pieced(500, 20, size=30, stride=7)
+    dataset = MapDataset.source(source)
+    got = np.concatenate(list(dataset.batch(9)))
+    np.testing.assert_array_equal(got[:, 0, 0], np.arange(0, 471, 7))
+    np.testing.assert_array_equal(got[:, -1, 0], np.arange(29, 500, 7))
+    assert source.started == list(range(0, 500, 20))
+
+
 # --- against the best there is -------------------------------------------------------------------
 
 

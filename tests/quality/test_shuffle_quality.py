@@ -261,6 +261,19 @@ def test_nothing_is_read_and_no_function_is_called() -> None:
     assert found.notes == ("filters are assumed to drop nothing",)
 
 
+def test_blocks_whose_records_are_not_consecutive() -> None:
+    # Block k has the records k, k + 10, k + 20, ...: in order a batch of 10 has one of each.
+    places = np.arange(1_000).reshape(100, 10).T.ravel()
+    source = Unreadable(Blocks(np.arange(0, 1_001, 100), lambda at: places[at]))
+    found = quality(MapDataset.source(source).batch(10))
+    assert (found.blocks, found.blocks_per_batch) == (10, 10)
+
+
+def test_bounds_of_blocks_may_be_given() -> None:
+    found = quality(range(100), 10, block=[0, 5, 50, 100])
+    assert (found.blocks, found.blocks_per_batch) == (3, 1.1)
+
+
 def test_a_zip_has_the_quality_of_its_datasets() -> None:
     images, labels = np.zeros((640, 2)), np.zeros(640)
     both = MapDataset.zip([MapDataset.source(images), MapDataset.source(labels)])
@@ -287,6 +300,14 @@ def test_batches_that_go_over_epochs_are_looked_at_until_one_ends_with_an_epoch(
     # By hand the records of all these epochs are shuffled, and here the records of one.
     ratio *= (100 * epochs - batch) / (100 * epochs - 1) / ((100 - batch) / 99)
     check(found, (ratio, different, 10 * (1 - math.comb(90, batch) / math.comb(100, batch))))
+
+
+@pytest.mark.parametrize("records", [100, 999_983, 10**9 + 7])
+@pytest.mark.parametrize("times", [None, 3])
+def test_an_epoch_has_its_records_whatever_the_batches_are(records: int, times: int | None) -> None:
+    found = quality(MapDataset.range(records).shuffle(1).repeat(times).batch(7), block=10)
+    assert found.records == records
+    assert known(found.variance_ratio) > 0
 
 
 def test_a_batch_of_more_than_an_epoch_has_no_ratio() -> None:

@@ -9,6 +9,7 @@ import pytest
 from windrow import MapDataset
 from windrow.errors import ArgumentError, PlanError
 from windrow.sources import ZarrDataSource
+from windrow.sources.cells import Cells, whole
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,8 @@ def test_wrong_promises(fields: str, arguments: dict[str, Any]) -> None:
         "wrap": ["lon"],
     }
     dataset.map(lambda element: element, **every)  # the largest halo
+
+
+def test_cells_around_a_circle_become_the_whole_axis() -> None:
+    around = Cells(10, 14, 12)
+    assert around.grown(1, wrap=False) == around.joined(Cells(2, 3, 12)) == whole(12)

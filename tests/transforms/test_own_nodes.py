@@ -380,6 +380,12 @@ def test_a_state_restores_at_every_element(case: Case) -> None:
         next(iterator, None)
 
 
+def test_a_function_of_each_applies_to_tables_too() -> None:
+    node = TwiceNode((chain()._node,), plus_one)
+    made = node.apply(Listed([1, None, 3]), np.arange(3), [0, 3])
+    assert tables.elements(made) == [3, None, 5]
+
+
 def test_other_fields_are_another_chain() -> None:
     state = iter(on(chain(), RotatedNode, 5)).get_state()
     with pytest.raises(windrow.errors.StateError, match=r"rotated\(6\)"):
@@ -426,6 +432,17 @@ def test_explain_predicts_what_stats_counts(case: Case) -> None:
     assert (explanation.length == elements) == case.is_known
     for predicted, counted in zip(explanation.epoch, stats.sources, strict=True):
         assert counted.records.low in predicted.records
+
+
+def test_what_a_node_says_of_reading_is_believed() -> None:
+    # Too long for a dry run to its end: whether all records are read is known of the node alone.
+    records = 10**7
+    long = MapDataset.source(np.broadcast_to(np.int8(0), records))
+    (known,) = on(long, RotatedNode, 5).explain().epoch
+    assert known.records == Amount.exactly(records)
+    (seen,) = on(long, PairsNode).explain().epoch
+    assert 2 * (records - 1) in seen.records
+    assert not seen.records.is_exact
 
 
 # --- faults --------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from windrow import MapDataset
 from windrow.engine.record_trace import trace
 from windrow.quality import batch_sample
 from windrow.quality.shuffle_quality import quality_of
+from windrow.sources.chunks import Blocks
 
 Array = npt.NDArray[Any]
 

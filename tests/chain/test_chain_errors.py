@@ -1,4 +1,4 @@
-"""Every refusal of the chain: what is wrong, which value, what is allowed."""
+"""Refusals of the chain: each has its class of error, before anything runs."""
 
 from __future__ import annotations
 
@@ -54,184 +54,117 @@ class _Flat:
         return "Flat()"
 
 
-PLAN: dict[str, tuple[Callable[[], Any], str]] = {
-    "range step": (lambda: M.range(0, 5, 0), "range: step must not be 0"),
-    "range size": (lambda: M.range(2**62), r"range: .* must be below 2\*\*62 in size"),
-    "no seed": (TEN.shuffle, r"shuffle: has no seed; pass seed=..., or call .seed\(...\) earlier"),
-    "no seed random": (lambda: TEN.random_map(max), "random_map: has no seed"),  # type: ignore[arg-type]
-    "no seed window": (lambda: TEN.window_shuffle(3), "window_shuffle: has no seed"),
-    "no seed stream": (lambda: STREAM.random_map(max), "random_map: has no seed"),  # type: ignore[arg-type]
-    "no seed stream window": (lambda: STREAM.window_shuffle(3), "window_shuffle: has no seed"),
-    "seed range": (lambda: TEN.shuffle(2**32), r"seed=4294967296 .* 0 <= seed < 2\*\*32"),
-    "seed negative": (lambda: TEN.seed(-1), r"seed: seed=-1 is out of range; choose 0 <= seed"),
-    "seed negative random": (lambda: TEN.random_map(max, seed=-1), r"< 2\*\*64"),  # type: ignore[arg-type]
-    "seed negative stream": (lambda: STREAM.seed(2**64), r"< 2\*\*64"),
-    "window": (lambda: TEN.window_shuffle(0, 1), "window_size must be at least 1, got 0"),
-    "window stream": (lambda: STREAM.window_shuffle(0, 1), "must be at least 1, got 0"),
-    "slice": (lambda: TEN.slice([3, -11]), r"slice: index -11 at place 1 is out of range for 10"),
-    "repeat": (lambda: TEN.repeat(0), "repeat: num_epochs must be at least 1, or None .* got 0"),
-    "repeat stream": (lambda: STREAM.repeat(-1), "num_epochs must be at least 1, .* got -1"),
-    "repeat endless": (lambda: TEN.repeat().repeat(2), "repeat: the dataset is endless already"),
-    "repeat batches": (lambda: TEN.repeat().batch(2).repeat(2), "repeat: the dataset is endless"),
-    "limit": (lambda: STREAM.limit(0), "limit: count must be at least 1, got 0"),
-    "batch": (lambda: TEN.batch(0), "batch: batch_size must be at least 1, got 0"),
-    "batch stream": (lambda: STREAM.batch(-3), "batch: batch_size must be at least 1, got -3"),
-    "batch transform": (lambda: windrow.transforms.Batch(0), "at least 1, got 0"),
-    "batch of filter": (
-        lambda: TEN.filter(bool)[:3].batch(2),
-        "batch: a filter before it leaves gaps",
-    ),
-    "concatenate none": (lambda: M.concatenate([]), "concatenate: needs at least one dataset"),
-    "concatenate endless": (
-        lambda: M.concatenate([TEN, TEN.repeat()]),
-        "concatenate: dataset 1 is endless, so nothing could follow it",
-    ),
-    "concatenate long": (
-        lambda: M.concatenate([M.range(2**61)] * 4),
-        r"concatenate: \d+ elements are more than 2\*\*63 - 1",
-    ),
-    "mix none": (lambda: M.mix([]), "mix: needs at least one dataset, got none"),
-    "mix none stream": (lambda: I.mix([]), "mix: needs at least one dataset, got none"),
-    "mix weights": (lambda: M.mix([TEN], [1, 2]), "mix: 2 weights for 1 dataset;"),
-    "mix empty": (lambda: M.mix([TEN, M.range(0)]), "mix: dataset 1 has no elements"),
-    "mix zero": (lambda: I.mix([STREAM, STREAM], [1, 0]), "mix: weight 1 is 0"),
-    "mix nan": (lambda: M.mix([TEN, TEN], [1, float("nan")]), "mix: weight 1 is nan"),
-    "mix names": (lambda: I.mix(*DICTS), r"named \['a', 'b'\], weights \['a', 'c'\]"),
-    "select none": (lambda: M.select_from_datasets([], _Selection(0)), "at least one dataset"),
-    "select empty": (
-        lambda: M.select_from_datasets([TEN, TEN[:0]], _Selection(0)),
-        "select_from_datasets: dataset 1 is empty; leave it out",
-    ),
-    "select unknown": (
-        lambda: M.select_from_datasets([TEN], _Selection(1))[2],
-        r"_Selection named dataset 1 \(key 2\) of 1; they count from 0",
-    ),
-    "select negative": (
-        lambda: M.select_from_datasets([TEN], _Selection(-1)).read([2]),
-        r"named dataset -1 \(key 2\) of 1",
-    ),
-    "select no pair": (
-        lambda: M.select_from_datasets([TEN], _Picks(3))[2],
-        "_Picks has 3 at index 2; it must be a pair of integers: which dataset",
-    ),
-    "select three": (
-        lambda: M.select_from_datasets([TEN], _Picks((0, 1, 2)))[0],
-        r"_Picks has \(0, 1, 2\) at index 0; it must be a pair",
-    ),
-    "select float": (
-        lambda: M.select_from_datasets([TEN], _Picks((0, 1.5)))[0],
-        r"_Picks has \(0, 1.5\) at index 0; it must be a pair of integers",
-    ),
-    "select far": (
-        lambda: M.select_from_datasets([TEN], _Picks((0, 2**63)))[0],
-        r"_Picks has index 9223372036854775808 at index 0; it must be at least -2\*\*63",
-    ),
-    "zip none": (lambda: M.zip([]), "zip: needs at least one dataset, got none"),
-    "zip lengths": (lambda: M.zip([TEN, TEN[:3]]), r"must have one length, got \[10, 3\]"),
-    "threads": (lambda: windrow.ReadOptions(-1), "num_threads must be at least 0, got -1"),
-    "buffer": (lambda: windrow.ReadOptions(1, -2), "prefetch_buffer_size must be at least 0, got"),
-    "bytes": (lambda: windrow.ReadOptions(prefetch_bytes=0), "prefetch_bytes must be at least 1"),
-    "block": (lambda: windrow.ReadOptions(block_bytes=0), "block_bytes must be at least 1, got 0"),
-    "workers": (
-        lambda: windrow.multiprocessing.MultiprocessingOptions(-1),
-        "num_workers must be at least 0, got -1",
-    ),
-    "worker buffer": (
-        lambda: windrow.multiprocessing.MultiprocessingOptions(1, 0),
-        "per_worker_buffer_size must be at least 1, got 0",
-    ),
-    "default seed": (lambda: random.default_seed([]), "seed: none is set"),
+PLAN: dict[str, Callable[[], Any]] = {
+    "range step": lambda: M.range(0, 5, 0),
+    "range size": lambda: M.range(2**62),
+    "no seed": TEN.shuffle,
+    "no seed random": lambda: TEN.random_map(max),  # type: ignore[arg-type]
+    "no seed window": lambda: TEN.window_shuffle(3),
+    "no seed stream": lambda: STREAM.random_map(max),  # type: ignore[arg-type]
+    "no seed stream window": lambda: STREAM.window_shuffle(3),
+    "seed range": lambda: TEN.shuffle(2**32),
+    "seed negative": lambda: TEN.seed(-1),
+    "seed negative random": lambda: TEN.random_map(max, seed=-1),  # type: ignore[arg-type]
+    "seed negative stream": lambda: STREAM.seed(2**64),
+    "window": lambda: TEN.window_shuffle(0, 1),
+    "window stream": lambda: STREAM.window_shuffle(0, 1),
+    "slice": lambda: TEN.slice([3, -11]),
+    "slice of step 0": lambda: TEN[::0],
+    "repeat": lambda: TEN.repeat(0),
+    "repeat stream": lambda: STREAM.repeat(-1),
+    "repeat endless": lambda: TEN.repeat().repeat(2),
+    "repeat batches": lambda: TEN.repeat().batch(2).repeat(2),
+    "limit": lambda: STREAM.limit(0),
+    "batch": lambda: TEN.batch(0),
+    "batch stream": lambda: STREAM.batch(-3),
+    "batch transform": lambda: windrow.transforms.Batch(0),
+    "batch of filter": lambda: TEN.filter(bool)[:3].batch(2),
+    "concatenate none": lambda: M.concatenate([]),
+    "concatenate endless": lambda: M.concatenate([TEN, TEN.repeat()]),
+    "concatenate long": lambda: M.concatenate([M.range(2**61)] * 4),
+    "mix none": lambda: M.mix([]),
+    "mix none stream": lambda: I.mix([]),
+    "mix weights": lambda: M.mix([TEN], [1, 2]),
+    "mix empty": lambda: M.mix([TEN, M.range(0)]),
+    "mix zero": lambda: I.mix([STREAM, STREAM], [1, 0]),
+    "mix nan": lambda: M.mix([TEN, TEN], [1, float("nan")]),
+    "mix names": lambda: I.mix(*DICTS),
+    "select none": lambda: M.select_from_datasets([], _Selection(0)),
+    "select empty": lambda: M.select_from_datasets([TEN, TEN[:0]], _Selection(0)),
+    "select unknown": lambda: M.select_from_datasets([TEN], _Selection(1))[2],
+    "select negative": lambda: M.select_from_datasets([TEN], _Selection(-1)).read([2]),
+    "select no pair": lambda: M.select_from_datasets([TEN], _Picks(3))[2],
+    "select three": lambda: M.select_from_datasets([TEN], _Picks((0, 1, 2)))[0],
+    "select float": lambda: M.select_from_datasets([TEN], _Picks((0, 1.5)))[0],
+    "select far": lambda: M.select_from_datasets([TEN], _Picks((0, 2**63)))[0],
+    "zip none": lambda: M.zip([]),
+    "zip lengths": lambda: M.zip([TEN, TEN[:3]]),
+    "threads": lambda: windrow.ReadOptions(-1),
+    "buffer": lambda: windrow.ReadOptions(1, -2),
+    "bytes": lambda: windrow.ReadOptions(prefetch_bytes=0),
+    "block": lambda: windrow.ReadOptions(block_bytes=0),
+    "workers": lambda: windrow.multiprocessing.MultiprocessingOptions(-1),
+    "worker buffer": lambda: windrow.multiprocessing.MultiprocessingOptions(1, 0),
+    "default seed": lambda: random.default_seed([]),
 }
 
 
-ARGUMENT: dict[str, tuple[Callable[[], Any], str]] = {
-    "shuffle": (lambda: TEN.shuffle(1.5), "shuffle: seed must be an integer, got 1.5"),  # type: ignore[arg-type]
-    "batch": (lambda: TEN.batch("3"), "batch: batch_size must be an integer, got '3'"),  # type: ignore[call-overload]
-    "bool": (lambda: TEN.batch(True), "batch: batch_size must be an integer, got True"),
-    "range": (lambda: M.range(2.0), "range: stop must be an integer, got 2.0"),  # type: ignore[arg-type]
-    "repeat": (lambda: TEN.repeat(1.0), "repeat: num_epochs must be an integer, got 1.0"),  # type: ignore[arg-type]
-    "index": (lambda: TEN["a"], "index must be an integer, got 'a'"),  # type: ignore[call-overload]
-    "index float": (lambda: TEN[1.0], "index must be an integer, got 1.0"),  # type: ignore[call-overload]
-    "slice": (lambda: TEN.slice([1.5]), "slice: needs a slice or a sequence of integers, got list"),  # type: ignore[list-item]
-    "slice 2d": (lambda: TEN.slice(np.zeros((2, 2), int)), r"got ndarray of shape \(2, 2\)"),
-    "read": (lambda: TEN.read([0.5]), r"in one dimension, got shape \(1,\) and dtype float64"),  # type: ignore[list-item]
-    "read 2d": (lambda: TEN.read(np.zeros((1, 1), int)), r"got shape \(1, 1\)"),
-    "read huge": (lambda: TEN.read([2**70]), "dtype object"),
-    "window": (lambda: TEN.window_shuffle("a", 1), "window_size must be an integer, got 'a'"),  # type: ignore[arg-type]
-    "limit": (lambda: STREAM.limit(2.0), "limit: count must be an integer, got 2.0"),  # type: ignore[arg-type]
-    "batch transform": (
-        lambda: windrow.transforms.Batch("a"),  # type: ignore[arg-type]
-        "batch: batch_size must be an integer, got 'a'",
-    ),
-    "threads": (
-        lambda: windrow.ReadOptions("a"),  # type: ignore[arg-type]
-        "ReadOptions: num_threads must be an integer, got 'a'",
-    ),
-    "block": (
-        lambda: windrow.ReadOptions(block_bytes=1e6),  # type: ignore[arg-type]
-        "ReadOptions: block_bytes must be an integer, got 1000000.0",
-    ),
-    "workers": (
-        lambda: windrow.multiprocessing.MultiprocessingOptions("a"),  # type: ignore[arg-type]
-        "MultiprocessingOptions: num_workers must be an integer, got 'a'",
-    ),
-    "worker buffer": (
-        lambda: windrow.multiprocessing.MultiprocessingOptions(1, None),  # type: ignore[arg-type]
-        "per_worker_buffer_size must be an integer, got None",
-    ),
-    "concatenate none": (
-        lambda: M.concatenate(None),  # type: ignore[arg-type]
-        "concatenate: needs a list of MapDataset, got None",
-    ),
-    "concatenate one": (
-        lambda: M.concatenate(TEN.repeat()),  # type: ignore[arg-type]
-        r"concatenate: needs a list of MapDataset, got MapDataset\(range",
-    ),
-    "mix none": (lambda: M.mix(None), "mix: needs a list of MapDataset, got None"),  # type: ignore[arg-type]
-    "mix none stream": (lambda: I.mix(None), "mix: needs a list of IterDataset, got None"),  # type: ignore[arg-type]
-    "zip none": (lambda: M.zip(None), "zip: needs a list of MapDataset, got None"),  # type: ignore[call-overload]
-    "mix weight": (lambda: M.mix([TEN], 3), "mix: weights must be a list of numbers, got 3"),  # type: ignore[arg-type]
-    "mix weight kind": (lambda: M.mix([TEN], ["a"]), "mix: weight 0 must be a number, got 'a'"),  # type: ignore[list-item]
-    "mix weight stream": (lambda: I.mix([STREAM], [None]), "weight 0 must be a number, got None"),  # type: ignore[list-item]
-    "selection": (
-        lambda: M.select_from_datasets([TEN], 3),  # type: ignore[arg-type]
-        r"selection_map must be a windrow.transforms.DatasetSelectionMap or have its two .* got 3",
-    ),
-    "map": (lambda: TEN.map(3), r"map: needs a function or a windrow.transforms.Map, got 3 of"),  # type: ignore[call-overload]
-    "filter": (lambda: TEN.filter(None), "filter: needs a function or a windrow.transforms.Filter"),  # type: ignore[arg-type]
-    "wrong kind": (
-        lambda: TEN.map(windrow.transforms.Batch(3)),  # type: ignore[call-overload]
-        "map: needs a function or a windrow.transforms.Map, got Batch",
-    ),
-    "random_map": (lambda: STREAM.random_map(3, seed=1), "random_map: needs a function"),  # type: ignore[call-overload]
-    "map_with_index": (lambda: STREAM.map_with_index(3), "map_with_index: needs a function"),  # type: ignore[arg-type]
-    "apply": (lambda: TEN.apply([_Flat()]), r"apply: Flat\(\) is not a Map, RandomMap"),  # type: ignore[list-item]
-    "apply function": (lambda: STREAM.apply(abs), "for a plain function use map or filter"),  # type: ignore[arg-type]
-    "mix kinds": (lambda: M.mix([TEN, STREAM]), "mix: dataset 1 is an IterDataset, not a MapData"),  # type: ignore[list-item]
-    "zip kinds": (lambda: I.zip([TEN]), "zip: dataset 0 is a MapDataset, not an IterDataset"),  # type: ignore[list-item]
-    "concatenate": (lambda: M.concatenate([3]), "concatenate: dataset 0 is an int"),  # type: ignore[list-item]
-    "mix names": (lambda: I.mix(DICTS[0], [1, 1]), "weights of named datasets must be a dict"),
-    "mix named": (lambda: I.mix([STREAM], {"a": 1}), "weights are named, datasets are not"),
-    "options": (
-        lambda: TEN.to_iter_dataset({"num_threads": 3}),  # type: ignore[call-overload]
-        r"read_options: needs a windrow.ReadOptions, got \{'num_threads': 3\} of type dict",
-    ),
-    "source": (lambda: M.source(3), "."),  # type: ignore[call-overload]
+ARGUMENT: dict[str, Callable[[], Any]] = {
+    "shuffle": lambda: TEN.shuffle(1.5),  # type: ignore[arg-type]
+    "batch": lambda: TEN.batch("3"),  # type: ignore[call-overload]
+    "bool": lambda: TEN.batch(True),
+    "range": lambda: M.range(2.0),  # type: ignore[arg-type]
+    "repeat": lambda: TEN.repeat(1.0),  # type: ignore[arg-type]
+    "index": lambda: TEN["a"],  # type: ignore[call-overload]
+    "index float": lambda: TEN[1.0],  # type: ignore[call-overload]
+    "slice": lambda: TEN.slice([1.5]),  # type: ignore[list-item]
+    "slice 2d": lambda: TEN.slice(np.zeros((2, 2), int)),
+    "read": lambda: TEN.read([0.5]),  # type: ignore[list-item]
+    "read 2d": lambda: TEN.read(np.zeros((1, 1), int)),
+    "read huge": lambda: TEN.read([2**70]),
+    "window": lambda: TEN.window_shuffle("a", 1),  # type: ignore[arg-type]
+    "limit": lambda: STREAM.limit(2.0),  # type: ignore[arg-type]
+    "batch transform": lambda: windrow.transforms.Batch("a"),  # type: ignore[arg-type]
+    "threads": lambda: windrow.ReadOptions("a"),  # type: ignore[arg-type]
+    "block": lambda: windrow.ReadOptions(block_bytes=1e6),  # type: ignore[arg-type]
+    "workers": lambda: windrow.multiprocessing.MultiprocessingOptions("a"),  # type: ignore[arg-type]
+    "worker buffer": lambda: windrow.multiprocessing.MultiprocessingOptions(1, None),  # type: ignore[arg-type]
+    "concatenate none": lambda: M.concatenate(None),  # type: ignore[arg-type]
+    "concatenate one": lambda: M.concatenate(TEN.repeat()),  # type: ignore[arg-type]
+    "mix none": lambda: M.mix(None),  # type: ignore[arg-type]
+    "mix none stream": lambda: I.mix(None),  # type: ignore[arg-type]
+    "zip none": lambda: M.zip(None),  # type: ignore[call-overload]
+    "mix weight": lambda: M.mix([TEN], 3),  # type: ignore[arg-type]
+    "mix weight kind": lambda: M.mix([TEN], ["a"]),  # type: ignore[list-item]
+    "mix weight stream": lambda: I.mix([STREAM], [None]),  # type: ignore[list-item]
+    "selection": lambda: M.select_from_datasets([TEN], 3),  # type: ignore[arg-type]
+    "map": lambda: TEN.map(3),  # type: ignore[call-overload]
+    "filter": lambda: TEN.filter(None),  # type: ignore[arg-type]
+    "wrong kind": lambda: TEN.map(windrow.transforms.Batch(3)),  # type: ignore[call-overload]
+    "random_map": lambda: STREAM.random_map(3, seed=1),  # type: ignore[call-overload]
+    "map_with_index": lambda: STREAM.map_with_index(3),  # type: ignore[arg-type]
+    "apply": lambda: TEN.apply([_Flat()]),  # type: ignore[list-item]
+    "apply function": lambda: STREAM.apply(abs),  # type: ignore[arg-type]
+    "mix kinds": lambda: M.mix([TEN, STREAM]),  # type: ignore[list-item]
+    "zip kinds": lambda: I.zip([TEN]),  # type: ignore[list-item]
+    "concatenate": lambda: M.concatenate([3]),  # type: ignore[list-item]
+    "mix names": lambda: I.mix(DICTS[0], [1, 1]),
+    "mix named": lambda: I.mix([STREAM], {"a": 1}),
+    "options": lambda: TEN.to_iter_dataset({"num_threads": 3}),  # type: ignore[call-overload]
+    "source": lambda: M.source(3),  # type: ignore[call-overload]
 }
 
 
 @pytest.mark.parametrize("name", PLAN)
 def test_plans_that_cannot_be(name: str) -> None:
-    call, message = PLAN[name]
-    with pytest.raises(PlanError, match=message):
-        call()
+    with pytest.raises(PlanError):
+        PLAN[name]()
 
 
 @pytest.mark.parametrize("name", ARGUMENT)
 def test_arguments_of_the_wrong_type(name: str) -> None:
-    call, message = ARGUMENT[name]
-    with pytest.raises(ArgumentError, match=message):
-        call()
+    with pytest.raises(ArgumentError):
+        ARGUMENT[name]()
 
 
 @pytest.mark.parametrize(
@@ -291,11 +224,6 @@ def test_empty_datasets(name: str) -> None:
     stream = dataset.to_iter_dataset().map(abs).window_shuffle(3, 1).batch(2).repeat(3)
     assert list(stream) == []
     assert list(I.mix([stream, stream])) == list(I.zip([stream, stream])) == []
-
-
-def test_reading_nothing_gives_nothing() -> None:
-    assert TEN.read([]) == TEN.__getitems__([]) == []
-    assert M.source({"x": np.arange(3)}).batch(2).read(np.array([], np.int64)) == []
 
 
 CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, WindrowError)]
@@ -386,22 +314,6 @@ def test_sizes_beyond_64_bits_are_the_whole(size: int) -> None:
     assert list(STREAM.limit(size)) == list(STREAM.repeat(size).limit(10)) == whole
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda n: nodes.WindowShuffleNode((n,), 0, 1), "window_shuffle: window_size must be at"),
-        (lambda n: nodes.BatchNode((n,), 0), "batch: batch_size must be at least 1, got 0"),
-        (lambda n: nodes.RepeatNode((n,), 0), "repeat: num_epochs must be at least 1"),
-        (lambda n: nodes.StreamWindowShuffleNode((n,), -1, 1), "must be at least 1, got -1"),
-        (lambda n: nodes.StreamRepeatNode((n,), 0), "repeat: num_epochs must be at least 1"),
-        (lambda n: nodes.StreamMixNode((n,), (0.0,)), "mix: weight 0 is 0.0"),
-    ],
-)
-def test_nodes_check_themselves(make: Callable[[nodes.Node], nodes.Node], message: str) -> None:
-    with pytest.raises(PlanError, match=message):
-        make(nodes.RangeNode((), 0, 10, 1))
-
-
 def test_nodes_are_told_apart_in_print() -> None:
     chain = M.zip([TEN.seed(1).shuffle(), TEN[::-1].slice(range(10))]).map(abs).batch(4)  # type: ignore[arg-type]
     text = repr(chain.repeat().to_iter_dataset().limit(3))
@@ -411,11 +323,6 @@ def test_nodes_are_told_apart_in_print() -> None:
         "> zip(2) > map(abs) > batch(4) > repeat(for ever) > to_iter_dataset() > limit(3), stream)"
     )
     assert len(chain.repeat()) == nodes.ENDLESS == sys.maxsize
-
-
-def test_a_slice_of_step_0_is_refused() -> None:
-    with pytest.raises(PlanError, match="slice: step must not be 0"):
-        windrow.MapDataset.range(5)[::0]
 
 
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {

@@ -301,13 +301,6 @@ def test_apply_to_streams_equals_grain(filters: Any, kind: Any) -> None:
     assert make.differences(ours.apply(kind(4, drop_remainder=True)), list(expected)) == []
 
 
-def test_batch_transforms_carry_their_arguments() -> None:
-    dataset = windrow.MapDataset.range(10)
-    for kind in (grain.transforms.Batch, windrow.transforms.Batch):
-        assert list(dataset.apply(kind(4, batch_fn=make.total))) == [20, 60, 26]
-        assert len(dataset.apply(kind(4, drop_remainder=True))) == 2
-
-
 def test_grains_selection_maps_and_read_options_are_taken() -> None:
     parts = [(0, 6), (100, 106)]
     ours = windrow.MapDataset.select_from_datasets(
@@ -328,15 +321,6 @@ def test_grains_sources_are_taken() -> None:
     ours = windrow.MapDataset.source(grain.sources.RangeDataSource(3, 30, 3)).shuffle(seed=1)
     theirs = grain.MapDataset.source(grain.sources.RangeDataSource(3, 30, 3)).shuffle(seed=1)
     assert list(ours) == list(theirs)
-
-
-def test_pipe_calls_a_function_on_the_dataset() -> None:
-    def every(dataset: windrow.MapDataset[int], step: int, *, shift: int) -> Any:
-        return dataset[shift::step]
-
-    assert list(windrow.MapDataset.range(10).pipe(every, 4, shift=1)) == [1, 5, 9]
-    stream = windrow.MapDataset.range(10).to_iter_dataset()
-    assert list(stream.pipe(lambda s, n: s.limit(n), 2)) == [0, 1]
 
 
 # --- states of Grain -----------------------------------------------------------------------------
@@ -371,7 +355,7 @@ def _steps(iterator: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @given(drawn=plain_streams())
-@settings(max_examples=60)
+@settings(max_examples=examples(50))
 def test_states_of_grain_are_restored_at_every_step(drawn: Drawn) -> None:
     theirs: Any = iter(make.build(drawn.recipe, "grain"))
     steps = list(_steps(theirs))
@@ -389,20 +373,3 @@ def test_a_state_of_grain_is_refused_where_a_chain_has_more_to_remember() -> Non
     dataset: Any = windrow.MapDataset.range(9).to_iter_dataset().map_with_index(make.add_index)
     with pytest.raises(windrow.errors.StateError, match="only for a chain whose position is one"):
         iter(dataset).set_state({"next_index": 3})
-
-
-@pytest.mark.parametrize(
-    ("lengths", "weights", "message"),
-    [
-        ((3, 0), None, "dataset 1 has no elements"),
-        ((3, 3), (1, 0), "weight 1 is 0"),
-        ((3, 3), (1,), "1 weight for 2 datasets"),
-    ],
-)
-def test_mixtures_that_grain_refuses_are_refused(
-    lengths: tuple[int, ...], weights: Any, message: str
-) -> None:
-    with pytest.raises((ValueError, AssertionError)):
-        len(grain.MapDataset.mix([grain.MapDataset.range(n) for n in lengths], weights))
-    with pytest.raises(PlanError, match=message):
-        windrow.MapDataset.mix([windrow.MapDataset.range(n) for n in lengths], weights)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +57,6 @@ def test_a_step_holds_parameters_and_iterator(
             restored = manager.restore(step, args=ocp.args.Composite(**parts))
             assert np.array_equal(restored["params"]["w"], params["w"])
             assert rest(again) == whole[step + 1 :]
-
-
-def test_the_state_saved_is_the_iterators_own(tmp_path: Path) -> None:
-    iterator = iter(chain())
-    next(iterator)
-    with ocp.CheckpointManager(tmp_path) as manager:
-        manager.save(0, args=ocp.args.Composite(data=CheckpointSave(iterator)))
-    saved = json.loads((tmp_path / "0" / "data" / "process_0-of-1.json").read_text())
-    assert saved == iterator.get_state()
 
 
 def test_another_number_of_processes_restores_where_all_had_one_state(tmp_path: Path) -> None:
@@ -130,34 +119,6 @@ def test_shards_of_lanes_restore_under_any_number_of_processes(
         (tmp_path / f"process_0-of-{saved}.json").unlink()
         with pytest.raises(StateError, match="have no position of lanes"):
             on_all(1, restore)
-
-
-def test_a_checkpoint_of_another_chain_is_refused(tmp_path: Path) -> None:
-    with ocp.CheckpointManager(tmp_path) as manager:
-        manager.save(0, args=ocp.args.Composite(data=CheckpointSave(iter(chain(seed=1)))))
-        manager.wait_until_finished()
-        with pytest.raises(StateError, match=r"(?s)another chain.*seed=1.*seed=2"):
-            manager.restore(0, args=ocp.args.Composite(data=CheckpointRestore(iter(chain(seed=2)))))
-
-
-def test_an_item_without_states_is_refused(tmp_path: Path) -> None:
-    with ocp.CheckpointManager(tmp_path) as manager:
-        manager.save(0, args=ocp.args.Composite(data=CheckpointSave(iter(chain()))))
-        manager.wait_until_finished()
-        (tmp_path / "0" / "data" / "process_0-of-1.json").unlink()
-        with pytest.raises(NotFoundError, match="no state of an iterator"):
-            manager.restore(0, args=ocp.args.Composite(data=CheckpointRestore(iter(chain()))))
-
-
-def test_without_orbax_the_extra_is_named() -> None:
-    program = (
-        "import sys; sys.modules['orbax'] = None; sys.modules['orbax.checkpoint'] = None\n"
-        "import windrow\n"
-        "try:\n    windrow.checkpoint\n"
-        "except windrow.errors.MissingExtraError as error:\n    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "pip install '.[jax]'" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("kind", [CheckpointSave, CheckpointRestore])

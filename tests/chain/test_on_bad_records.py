@@ -7,15 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.chain.test_on_bad import BAD, COUNT, checked, numbers
 from windrow import MapDataset
-from windrow.errors import ReadError
-from windrow.transforms.nodes.on_bad import TRIES, ReplaceBadNode, on_bad_node
-from windrow.transforms.positions import positions
-from windrow.transforms.random import generator_at
 
 
 def replaced(**more: Any) -> MapDataset[int]:
@@ -64,13 +59,3 @@ def test_all_replacements_of_a_read_are_one_read() -> None:
     assert bad[-1] == 0
     # Each later read is one call, for all records that were still bad.
     assert [len(read) for read in source.reads[1:]] == bad[:-1]
-
-
-@pytest.mark.parametrize("length", [1, 41, 2**32 - 1, 2**32, 2**32 + 1, 2**45])
-def test_each_try_is_a_draw_of_one_generator(length: int) -> None:
-    node = on_bad_node(MapDataset.range(length)._node, "replace", ReadError, None, None, 3)
-    assert isinstance(node, ReplaceBadNode)
-    indices = np.array([0, length // 2, length - 1])
-    tries = [node.other(positions(indices, length), tried).offsets for tried in range(TRIES)]
-    wanted = [generator_at(3, int(n)).integers(length, size=TRIES) for n in indices]
-    assert np.array_equal(np.array(tries).T, wanted)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.chain.test_on_bad import DAMAGED, check_restored, number_of, run, until_error
-from windrow import IterDataset, MapDataset, ReadOptions, merge_states
-from windrow.errors import PlanError, ReadError
+from tests.chain.test_on_bad import DAMAGED, check_restored, number_of, run
+from windrow import IterDataset, MapDataset
+from windrow.errors import PlanError
 
 COUNT = 60
 
@@ -116,20 +112,6 @@ def test_workers_give_the_same_stream(name: str) -> None:
             assert iterator.get_state()["lanes"] == states[number + 1]["lanes"]
 
 
-def test_elements_are_dropped_where_they_raise() -> None:
-    good = [n for n in range(20) if n % 7 != 3]
-    stream = MapDataset.range(20).to_iter_dataset()
-    assert list(stream.map(checked).on_bad("skip")) == good
-    assert list(stream.filter(is_odd).on_bad("skip")) == [n for n in good if n % 2]
-    # An index counts the elements that come to a node.
-    indices = stream.map(checked).map_with_index(lambda k, n: k).on_bad("skip")
-    assert list(indices) == list(range(len(good)))
-    flat = stream.flat_map(lambda n: [checked(n)] * 2).on_bad("skip")
-    assert list(flat) == [n for n in good for _ in range(2)]
-    # A batch whose function raises is dropped as a whole.
-    assert list(stream.batch(4, batch_fn=summed).on_bad("skip")) == [6, 22, 54, 70]
-
-
 def test_reading_and_functions_before_the_stream_are_covered(tmp_path: Path) -> None:
     source, lost = DAMAGED["groups"](tmp_path)
     lost |= {n for n in range(120) if n % 29 == 11 or n % 7 == 3}
@@ -151,101 +133,9 @@ def test_a_node_covers_what_comes_after_the_one_before_it() -> None:
     assert list(stream.on_bad("raise").on_bad("skip")) == [n for n in range(20) if n % 7 != 3]
 
 
-def test_an_unanswered_read_is_raised() -> None:
-    def unanswered(number: int) -> int:
-        raise ReadError("no answer", is_unanswered=True)
-
-    with pytest.raises(ReadError, match="no answer"):
-        list(numbers().map(unanswered).on_bad("skip"))
-
-
 def test_a_stream_has_nothing_to_put_in_place_of_a_bad_element() -> None:
     with pytest.raises(PlanError, match=r"write on_bad\('replace'\) before to_iter_dataset"):
         numbers().on_bad("replace")
-
-
-def test_later_nodes_derive_the_seeds_that_they_had() -> None:
-    stream = numbers().seed(1).window_shuffle(4).map(lambda n: n)
-    plain = list(stream.window_shuffle(6))
-    assert list(stream.on_bad("skip").window_shuffle(6)) == plain
-
-
-def test_explain_takes_it_for_a_filter() -> None:
-    stream = numbers().map(checked).window_shuffle(4, seed=1).map(checked)
-    found = stream.on_bad("skip").explain()
-    assert found.length == stream.filter(bool).explain().length
-    assert "bad records are left out" in found.details()
-
-
-def test_the_node_is_part_of_the_fingerprint() -> None:
-    def named(stream: IterDataset[int]) -> Any:
-        return iter(stream).get_state()["fingerprint"]
-
-    stream = numbers().map(checked)
-    assert named(stream.on_bad("skip")) == named(stream.on_bad("skip", max_bad=3, log="x"))
-    assert (
-        len({named(s) for s in (stream, stream.on_bad("skip"), stream.on_bad("skip", KeyError))})
-        == 3
-    )
-    pickled = pickle.dumps(iter(stream.on_bad("skip")))
-    assert list(pickle.loads(pickled)) == list(stream.on_bad("skip"))
-
-
-def limited(most: int) -> dict[str, IterDataset[int]]:
-    shuffled = numbers().map(checked).window_shuffle(5, seed=1).random_map(noisy, seed=2)
-    return {
-        "map": numbers().map(checked).on_bad("skip", max_bad=most),
-        "window_shuffle": shuffled.on_bad("skip", max_bad=most),
-    }
-
-
-@pytest.mark.parametrize("name", ["map", "window_shuffle"])
-def test_too_many_bad_elements_raise(name: str) -> None:
-    whole, most = list(STREAMS[name]()), 4
-    with iter(limited(most)[name]) as iterator:
-        found, error = until_error(iterator, ReadError, f"more than max_bad={most} records")
-        assert found == whole[: len(found)]
-        assert str(error).count("\n  element ") == most + 1
-        until_error(iterator, ReadError, "more than max_bad")  # at the same place
-    if name == "map":
-        order = list(MapDataset.range(COUNT).shuffle(seed=1))
-        fifth = [k for k, n in enumerate(order) if n % 7 == 3][most]
-        assert len(found) == fifth - most
-
-
-def test_a_share_is_judged_in_each_thousand() -> None:
-    def bad(number: int) -> int:
-        if number % 200 == 7 or number > 4000:
-            raise ValueError("bad")
-        return number
-
-    stream = MapDataset.range(5000).to_iter_dataset().window_shuffle(1, seed=1).map(bad)
-    with iter(stream.on_bad("skip", max_bad=0.01)) as iterator:
-        found, _ = until_error(iterator, ReadError, "more than max_bad=0.01 of 1,000 elements")
-        assert found[-1] == 4000
-
-
-def test_states_of_shards_are_merged() -> None:
-    stream = MapDataset.range(50).shuffle(seed=1).repeat().to_iter_dataset(lanes=4)
-    stream = stream.flat_map(twice).random_map(noisy, seed=1).on_bad("skip")
-    check_shards(stream, 4, 2)
-
-
-def check_shards(stream: IterDataset[int], lanes: int, count: int) -> None:
-    """Shards of a stream give the rows of its batches, and their merged states are its state."""
-    whole = iter(stream.batch(lanes))
-    shards = [iter(stream.batch(lanes).shard(n, count)) for n in range(count)]
-    for _ in range(4):
-        parts = [next(shard) for shard in shards]
-        assert np.concatenate(parts).tolist() == next(whole).tolist()
-    merged = merge_states([shard.get_state() for shard in shards])
-    assert merged == whole.get_state()
-    again = iter(stream.batch(lanes))
-    again.set_state(json.loads(json.dumps(merged)))
-    assert next(again).tolist() == next(whole).tolist()
-    assert again.get_state() == whole.get_state()
-    for iterator in (whole, again, *shards):
-        iterator.close()
 
 
 def test_bad_elements_are_appended_to_a_file(tmp_path: Path) -> None:
@@ -261,80 +151,3 @@ def test_bad_elements_are_appended_to_a_file(tmp_path: Path) -> None:
         (9, [9], "number 10 is bad"),
     ]
     assert lines[1]["sources"][0]["source"] == "range(0, 10, 1)"
-
-
-# --- any chain ------------------------------------------------------------------------------------
-
-STEPS: dict[str, Callable[[IterDataset[int]], IterDataset[int]]] = {
-    "map": lambda s: s.map(checked),
-    "columns": lambda s: s.map(checked_columns, batched=True),
-    "filter": lambda s: s.filter(lambda n: checked(n + 2) % 4 > 0),
-    "random_map": lambda s: s.random_map(noisy, seed=4),
-    "map_with_index": lambda s: s.map_with_index(lambda k, n: checked(n) + k),
-    "flat_map": lambda s: s.flat_map(twice),
-    "window_shuffle": lambda s: s.window_shuffle(5, seed=3),
-    "limit": lambda s: s.limit(300),
-    "on_bad": lambda s: s.on_bad("skip"),
-}
-CHAINS = st.tuples(
-    st.sampled_from(["skip", "replace", None]),
-    st.lists(st.sampled_from([*STEPS]), max_size=4),
-    st.sampled_from([1, 12]),
-)
-
-
-def made(chain: Any, source: Any, *, endless: bool) -> IterDataset[int]:
-    """A stream of a chain that was drawn: what becomes of bad records, steps of the stream, lanes."""
-    action, steps, lanes = chain
-    dataset = MapDataset.source(source).shuffle(seed=5).map(number_of)
-    dataset = dataset.repeat() if endless else dataset
-    if action is not None:
-        dataset = dataset.on_bad(action)
-    stream = dataset.to_iter_dataset(ReadOptions(block_bytes=2000), lanes=lanes)
-    for step in steps:
-        if step != "limit" or lanes == 1:  # how many elements lanes have is not known
-            stream = STEPS[step](stream)
-    return stream.on_bad("skip")
-
-
-@pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    return [DAMAGED[kind](tmp_path_factory.mktemp(kind))[0] for kind in ("records", "chunks")]
-
-
-@given(CHAINS, st.integers(0, 1), st.integers(0, 40))
-@settings(max_examples=15, deadline=None)
-def test_any_chain_is_restored_anywhere(
-    damaged: list[Any], chain: Any, which: int, at: int
-) -> None:
-    stream: Any = made(chain, damaged[which], endless=False)
-    stream = stream if chain[2] == 1 else stream.batch(12)
-    elements, states = run(stream)
-    check_restored(stream, elements, states, min(at, len(elements)))
-
-
-@given(CHAINS, st.integers(0, 1), st.sampled_from([1, 2, 3, 4]))
-@settings(max_examples=6, deadline=None)
-def test_shards_of_any_chain_have_its_rows(
-    damaged: list[Any], chain: Any, which: int, shards: int
-) -> None:
-    action, steps, _ = chain
-    steps = [step for step in steps if step != "limit"]  # shards cannot know where that ends
-    check_shards(made((action, steps, 12), damaged[which], endless=True), 12, shards)
-
-
-@pytest.mark.jobs
-@given(CHAINS, st.integers(0, 1), st.integers(1, 3), st.integers(0, 20))
-@settings(max_examples=5, deadline=None)
-def test_workers_of_any_chain_give_the_same(
-    damaged: list[Any], chain: Any, which: int, workers: int, at: int
-) -> None:
-    stream: Any = made(chain, damaged[which], endless=False)
-    elements, states = run(stream if chain[2] == 1 else stream.batch(12))
-    at = min(at, len(elements))
-    stream = stream.mp_prefetch(workers)
-    with iter(stream if chain[2] == 1 else stream.batch(12)) as iterator:
-        iterator.set_state(states[at])
-        found = [np.asarray(element).tolist() for element in itertools.islice(iterator, 8)]
-        assert found == elements[at : at + 8]
-        assert iterator.get_state()["lanes"] == states[at + len(found)]["lanes"]

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import math
-import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,11 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from windrow.core import native
 from windrow.errors import ArgumentError, ElementError, PlanError, StateError
 from windrow.sources import RaggedDataSource
 from windrow.transforms.nodes import packing
-from windrow.transforms.positions import positions
 
 IntArray = npt.NDArray[np.int64]
 M = windrow.MapDataset
@@ -134,7 +133,7 @@ def test_of_documents_that_are_split_only_the_pieces_are_read(tmp_path: Path) ->
     window=st.integers(1, 50),
     too_long=st.sampled_from(["split", "truncate", "drop"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_every_token_is_in_one_row(
     lengths: list[int], row_length: int, window: int, too_long: str
 ) -> None:
@@ -147,16 +146,6 @@ def test_every_token_is_in_one_row(
     elif too_long == "drop":
         kept = [document for document in documents if len(document) <= row_length]
     assert tokens_in(rows) == [token for document in kept for token in document.tolist()]
-
-
-@pytest.mark.parametrize(
-    "lengths", [[], [0], [0, 0, 0], [1], [7], [8], [9], [3] * 17, [5] * 65, [100]]
-)
-def test_small_datasets(lengths: list[int]) -> None:
-    documents = documents_of(lengths)
-    for window in (1, 16, 1000):
-        dataset = M.source(documents).pack(8, window=window, lengths=np.array(lengths, np.int64))
-        assert tokens_in(list(dataset)) == list(range(1, sum(lengths) + 1))
 
 
 def test_windows_end_with_epochs() -> None:
@@ -219,22 +208,6 @@ def test_names_of_maxtext_and_targets() -> None:
     assert row["targets_position"].max() == 2
     renamed = M.source(documents_of([3])).pack(4, names={"tokens": "x"})
     assert set(next(iter(renamed))) == {"x", "tokens_segment_ids", "tokens_positions"}
-
-
-def test_the_spec_is_that_of_rows() -> None:
-    def declared(document: Any) -> Any:
-        return {"x": document, "n": 1.0}
-
-    declared.output_spec = lambda spec: {  # type: ignore[attr-defined]
-        "x": windrow.sources.ArraySpec((None,), np.int64),
-        "n": windrow.sources.ArraySpec((), np.float64),
-    }
-    source = M.source(np.arange(6).reshape(2, 3))
-    dataset = source.map(declared).pack(8, lengths=[3, 3], max_segments=2)
-    spec, row = dataset.element_spec, next(iter(dataset))
-    assert list(spec) == list(row)
-    for name, part in row.items():
-        assert (spec[name].shape, spec[name].dtype) == (part.shape, part.dtype)
 
 
 # --- the same rows by any way ----------------------------------------------------------------------
@@ -307,14 +280,6 @@ def test_a_restored_stream_yields_the_rest() -> None:
     cut_and_restored(chain.bucket([8, 16, 400], [8, 4, 2], window=64), 5)
 
 
-def test_an_iterator_is_pickled() -> None:
-    chain, _ = long_dataset()
-    iterator = iter(chain.pack(48, window=60))
-    next(iterator)
-    copy = pickle.loads(pickle.dumps(iterator))
-    assert same(list(copy), list(iterator))
-
-
 class Counting:
     """Documents that count how often they are read."""
 
@@ -349,21 +314,6 @@ def test_building_explaining_and_restoring_read_nothing() -> None:
     assert len(source.read) == row["tokens_segment_ids"].max()
 
 
-def test_what_explain_says_is_what_is_read() -> None:
-    chain, lengths = long_dataset()
-    dataset = chain.pack(32, window=40)
-    explanation = dataset.explain()
-    rows = list(dataset)
-    assert explanation.batches.low == explanation.batches.high == len(rows)
-    assert explanation.nodes[-1].length == len(rows)
-    assert f"{np.count_nonzero(lengths > 32)} split" in explanation.nodes[-2].runs
-    batches = dataset.batch(4).explain()
-    assert batches.batches.high == -(-len(rows) // 4)
-    endless = chain.repeat().pack(32, window=40).explain()
-    assert endless.is_endless
-    assert endless.batches.high == len(rows)
-
-
 def test_stats_count_what_was_planned() -> None:
     chain, lengths = long_dataset()
     iterator = iter(chain.pack(32, window=40))
@@ -378,28 +328,7 @@ def test_stats_count_what_was_planned() -> None:
     assert found.text() in str(iterator.stats())
 
 
-@pytest.mark.parametrize("too_long", ["truncate", "drop"])
-def test_stats_count_what_was_lost(too_long: str) -> None:
-    chain, lengths = long_dataset()
-    iterator = iter(chain.pack(32, window=40, too_long=too_long))
-    rows = list(iterator)
-    found, long = iterator.stats().packing, lengths[lengths > 32]
-    assert found is not None
-    if too_long == "truncate":
-        assert (found.truncated, found.truncated_tokens) == (len(long), (long - 32).sum())
-        assert (found.dropped, found.dropped_tokens) == (0, 0)
-    else:
-        assert (found.dropped, found.dropped_tokens) == (len(long), long.sum())
-        assert (found.truncated, found.truncated_tokens) == (0, 0)
-    real = sum(np.count_nonzero(row["tokens_segment_ids"]) for row in rows)
-    assert real == lengths.sum() - found.truncated_tokens - found.dropped_tokens
-
-
 # --- errors --------------------------------------------------------------------------------------
-
-
-def notes_of(error: pytest.ExceptionInfo[Any]) -> str:
-    return "\n".join([str(error.value), *getattr(error.value, "__notes__", [])])
 
 
 def test_a_document_that_is_too_long_is_named_before_it_is_read() -> None:
@@ -411,6 +340,13 @@ def test_a_document_that_is_too_long_is_named_before_it_is_read() -> None:
     with pytest.raises(PlanError, match=message):
         next(iterator)
     assert sorted(source.read) == list(range(3, 53))
+
+
+def test_a_document_of_several_sources_is_named_by_its_own() -> None:
+    parts = [M.source(documents_of(lengths)) for lengths in ([3], [3, 20])]
+    rows = M.concatenate(parts).pack(8, lengths=[[3], [3, 20]], too_long="error")
+    with pytest.raises(PlanError, match=r"element 2 \(record 1 of .*\) has 20 tokens"):
+        list(rows)
 
 
 def test_a_length_that_is_wrong_is_named() -> None:
@@ -433,18 +369,6 @@ def test_rows_before_an_error_come_first() -> None:
     assert same([next(iterator) for _ in range(3)], whole[:3])
     with pytest.raises(ElementError, match="element 7 "):
         next(iterator)
-
-
-def test_a_state_of_another_tokenizers_data_is_refused(tmp_path: Path) -> None:
-    def tokens(name: str, lengths: list[int]) -> Any:
-        group = zarr.create_group(tmp_path / name)
-        group.create_array("values", data=np.zeros(sum(lengths), np.uint16), chunks=(8,))
-        group.create_array("offsets", data=np.cumsum([0, *lengths]), chunks=(4,))
-        return M.source(RaggedDataSource(tmp_path / name)).pack(8)
-
-    state = iter(tokens("bpe", [3, 5, 2])).get_state()
-    with pytest.raises(StateError, match=r"state: .*uint16 \[10\].*\n.*this run: .*uint16 \[12\]"):
-        iter(tokens("words", [4, 5, 3])).set_state(state)
 
 
 def test_a_state_of_a_tokenizer_with_as_many_tokens_is_refused(tmp_path: Path) -> None:
@@ -476,40 +400,40 @@ def test_a_state_of_other_lengths_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "message"),
+    ("given", "kind"),
     [
-        ({"row_length": 0}, PlanError, "row_length must be at least 1, got 0"),
-        ({"row_length": 2**24 + 1}, PlanError, "row_length must be at most 16777216"),
-        ({"row_length": 2.5}, ArgumentError, "row_length must be an integer, got 2.5"),
-        ({"window": 0}, PlanError, "window must be at least 1, got 0"),
-        ({"method": "first_fit"}, ArgumentError, "must be 'best_fit_decreasing', got 'first_fit'"),
-        ({"too_long": "cut"}, ArgumentError, "one of 'split', 'truncate', 'drop', 'error', got"),
-        ({"max_segments": 0}, PlanError, "max_segments must be at least 1, got 0"),
-        ({"names": "hf"}, ArgumentError, "a dict of names, or 'maxtext', got 'hf'"),
-        ({"names": {"tokens": 3}}, ArgumentError, "names must be strings, or tuples of strings"),
-        ({"seed": -1}, PlanError, "seed=-1 is out of range"),
-        ({"lengths": [1, 2]}, PlanError, "2 lengths for 3 records"),
-        ({"lengths": [1, 2, -3]}, PlanError, "the length of record 2 is -3"),
-        ({"sequences": "tokens"}, ArgumentError, "sequences must be a list of names, got 'tokens'"),
+        ({"row_length": 0}, PlanError),
+        ({"row_length": 2**24 + 1}, PlanError),
+        ({"row_length": 2.5}, ArgumentError),
+        ({"window": 0}, PlanError),
+        ({"method": "first_fit"}, ArgumentError),
+        ({"too_long": "cut"}, ArgumentError),
+        ({"max_segments": 0}, PlanError),
+        ({"names": "hf"}, ArgumentError),
+        ({"names": {"tokens": 3}}, ArgumentError),
+        ({"seed": -1}, PlanError),
+        ({"lengths": [1, 2]}, PlanError),
+        ({"lengths": [1, 2, -3]}, PlanError),
+        ({"sequences": "tokens"}, ArgumentError),
     ],
 )
-def test_wrong_arguments(given: dict[str, Any], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
+def test_wrong_arguments(given: dict[str, Any], kind: type[Exception]) -> None:
+    with pytest.raises(kind):
         M.source(documents_of([1, 2, 3])).pack(**({"row_length": 8} | given))
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given",
     [
-        ({"boundaries": []}, "one batch size for each boundary, got 0 boundaries"),
-        ({"boundaries": [8, 4]}, r"boundaries must ascend, got \[8, 4\]"),
-        ({"boundaries": [0, 4]}, "first boundary must be at least 1, got 0"),
-        ({"batch_sizes": [2, 0]}, "a batch size must be at least 1, got 0"),
-        ({"too_long": "split"}, "must be 'truncate', 'drop' or 'error'"),
+        {"boundaries": []},
+        {"boundaries": [8, 4]},
+        {"boundaries": [0, 4]},
+        {"batch_sizes": [2, 0]},
+        {"too_long": "split"},
     ],
 )
-def test_wrong_buckets(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(PlanError, match=message):
+def test_wrong_buckets(given: dict[str, Any]) -> None:
+    with pytest.raises(PlanError):
         M.source(documents_of([1, 2])).bucket(
             **({"boundaries": [4, 8], "batch_sizes": [2, 2]} | given)
         )
@@ -530,16 +454,16 @@ def test_chains_that_cannot_be_planned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "message"),
+    "record",
     [
-        (None, "element 0 .* is absent"),
-        ([{"x": 1}, 2], "must be an array, or a dict of arrays"),
-        (7, "documents have .* and the sequences are "),
+        None,
+        [{"x": 1}, 2],
+        7,
     ],
 )
-def test_elements_that_are_no_documents(record: Any, message: str) -> None:
+def test_elements_that_are_no_documents(record: Any) -> None:
     dataset = M.source([np.arange(3)]).map(lambda _: record).pack(8, lengths=[3])
-    with pytest.raises((ElementError, PlanError), match=message):
+    with pytest.raises((ElementError, PlanError)):
         list(dataset)
 
 
@@ -552,20 +476,8 @@ def test_documents_of_several_dtypes_are_refused() -> None:
 # --- indices and buckets -------------------------------------------------------------------------
 
 
-def test_indices_without_a_row_have_no_element() -> None:
-    node: Any = M.source(documents_of([3, 4, 5])).pack(8)._node.parent
-    rows = node.indices_from(0, 100)
-    assert rows.tolist() == [0, 1]
-    elements, bounds = node.to_rows(positions(np.array([1, 2, 0, 7]), node.length))
-    assert bounds.tolist() == [0, *np.cumsum(np.diff(bounds)).tolist()]
-    assert np.diff(bounds)[[1, 3]].tolist() == [0, 0]
-    assert sorted(elements.offsets.tolist()) == [0, 1, 2]
-    assert node.indices_from(1, 1).tolist() == [1]
-    assert node.indices_from(2, 1).tolist() == []
-
-
 @given(lengths=st.lists(st.integers(0, 40), max_size=40), window=st.integers(1, 50))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_buckets_have_every_element_once(lengths: list[int], window: int) -> None:
     records = [{"x": x, "n": n} for n, x in enumerate(documents_of(lengths))]
     dataset = M.source(records).shuffle(seed=1)
@@ -584,3 +496,11 @@ def test_buckets_have_every_element_once(lengths: list[int], window: int) -> Non
             assert (row[length:] == -1).all()
             seen.append(int(number))
     assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_buckets_cut_off_what_is_too_long() -> None:
+    documents = M.source(documents_of([3, 9]))
+    (batch,) = documents.bucket([4], [2], lengths=[3, 9], too_long="truncate")
+    assert sorted(batch["tokens"].tolist()) == [[1, 2, 3, 0], [4, 5, 6, 7]]
+    (batch,) = documents.bucket([4], [2], lengths=[3, 9], too_long="drop")
+    assert batch["tokens"].tolist() == [[1, 2, 3, 0]]

@@ -18,7 +18,6 @@ import pytest
 import windrow
 from windrow.errors import ElementError
 from windrow.sources import ArraySpec
-from windrow.transforms import record_sizes
 
 MapDataset = windrow.MapDataset
 
@@ -49,11 +48,6 @@ class Build(windrow.transforms.Map):
 class Noisy(windrow.transforms.RandomMap):
     def random_map(self, element: Any, rng: np.random.Generator) -> Any:
         return element
-
-
-def shown(batch: Any) -> Any:
-    """A batch in plain containers."""
-    return jax.tree.map(np.asarray, batch)
 
 
 def check(batch: Any, numbers: list[int]) -> None:
@@ -233,34 +227,6 @@ def test_jax_is_not_imported() -> None:
 
 
 # --- sizes ---------------------------------------------------------------------------------------
-
-
-class Slotted:
-    __slots__ = ("inner", "text")
-
-    def __init__(self, inner: Any) -> None:
-        self.inner, self.text = inner, "a" * 1000
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        Known(np.zeros(1000)),
-        Plain(np.zeros(1000), [b"abc"]),
-        Slotted(Plain(np.zeros(1000))),
-        {"a": Plain([np.zeros(500), np.zeros(500)])},
-        {bytes(4000), bytes(4001)},
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_sizes_of_objects_are_those_of_what_they_hold(value: Any) -> None:
-    assert 8000 <= record_sizes.nbytes(value) < 12000
-
-
-def test_an_object_that_holds_itself_has_a_size() -> None:
-    value = Plain(np.zeros(1000))
-    value.mask = {"again": value, "many": [value] * 1000}
-    assert record_sizes.nbytes(value) >= 8000
 
 
 def test_large_objects_are_not_made_far_ahead() -> None:

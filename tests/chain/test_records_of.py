@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +16,6 @@ import windrow
 from tests import strategies as make
 from tests.chain.test_steering import Counted
 from windrow import IterDataset, MapDataset, ReadOptions, RecordOf
-from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes import StreamNode
-from windrow.transforms.row_blocks import Block, Blocks, Inputs
-from windrow.transforms.tables import Listed
 
 M = MapDataset
 SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
@@ -37,64 +31,6 @@ def leaves(element: Any) -> list[int]:
     return [int(n) for n in np.ravel(element)]
 
 
-@st.composite
-def named_chains(draw: st.DrawFn, *, filters: bool) -> IterDataset[Any]:
-    """Streams whose numbers name their records: source `k` has `1000 * k + record`."""
-    count = draw(st.integers(1, 3))
-    parts: list[IterDataset[Any]] = []
-    lanes = draw(st.integers(1, 3))
-    for number in range(count):
-        length = draw(st.integers(1, 12))
-        part: Any = M.source(np.arange(length) + 1000 * number)
-        if draw(st.booleans()):
-            part = part.shuffle(seed=draw(st.integers(0, 9)))
-        if draw(st.booleans()):
-            part = part[:: draw(st.sampled_from([-1, 2]))].repeat(2)
-        if draw(st.booleans()):
-            part = part.sample(draw(st.integers(1, 9)), seed=draw(st.integers(0, 9)))
-        parts.append(part.to_iter_dataset(lanes=lanes))
-    stream: Any = parts[0] if count == 1 else IterDataset.mix(parts, draw(weights(count)))
-    if draw(st.booleans()):
-        stream = IterDataset.interleave([stream, *parts], cycle_length=draw(st.integers(1, 3)))
-    for _ in range(draw(st.integers(0, 4))):
-        kind = draw(st.sampled_from(["map", "window", "repeat", "limit", "numbered", "columns"]))
-        match kind:
-            case "columns" if filters:
-                by = draw(st.integers(1, 3))
-                stream = stream.flat_map(lambda n, by=by: [n] * (n % by))
-            case "numbered" if filters and lanes == 1:  # the last batch joins the lanes
-                stream = stream.batch(draw(st.integers(1, 4))).map(lambda batch: batch)
-                stream = stream.rebatch(1).map(lambda batch: int(batch[0]))
-            case "map" if filters:
-                by = draw(st.integers(2, 4))
-                stream = stream.filter(lambda n, by=by: n % by != 0)
-            case "map":
-                stream = stream.batch(lanes * draw(st.integers(1, 4))).rebatch(1)
-                stream = stream.map(lambda batch: int(batch[0])).limit(10**6)  # not the last batch
-            case "window":
-                stream = stream.window_shuffle(
-                    draw(st.integers(1, 5)), seed=draw(st.integers(0, 9))
-                )
-            case "limit" if filters and lanes > 1:
-                pass  # which are the first elements is not known after a filter
-            case "repeat":
-                stream = stream.repeat(draw(st.integers(1, 3)))
-            case "limit":
-                stream = stream.limit(draw(st.integers(1, 20)))
-            case "numbered":
-                stream = stream.map_with_index(lambda _, n: n)
-            case _:
-                stream = stream.map(lambda column: column, batched=True)
-    for _ in range(draw(st.integers(0, 2))):
-        size, drop = lanes * draw(st.integers(1, 4)), draw(st.booleans())
-        stream = stream.batch(size, drop_remainder=drop, batch_fn=list)
-    return stream  # type: ignore[no-any-return]
-
-
-def weights(count: int) -> st.SearchStrategy[list[int]]:
-    return st.lists(st.integers(1, 3), min_size=count, max_size=count)
-
-
 def names(element: Any) -> list[RecordOf]:
     return [RecordOf(n // 1000, n % 1000) for n in leaves(element)]
 
@@ -102,28 +38,18 @@ def names(element: Any) -> list[RecordOf]:
 PACKERS = ["planned", "first_fit", "best_fit", "concat_then_split"]
 
 
-@given(stream=named_chains(filters=True), start=st.integers(0, 4))
-def test_the_last_records_are_those_of_the_element(stream: Any, start: int) -> None:
-    first, iterator = iter(stream), iter(stream)
-    for _ in range(start):
-        next(first, None)
-    iterator.set_state(first.get_state())
-    for element in iterator:
-        assert iterator.records_of_last() == names(element)
-
-
-@given(filters=st.booleans(), data=st.data())
-def test_the_records_after_any_state_are_those_of_the_next_element(
-    filters: bool, data: st.DataObject
-) -> None:
-    stream = data.draw(named_chains(filters=filters))
+@given(drawn=make.streams(ours=True))
+def test_the_records_after_any_state_are_those_of_the_next_element(drawn: make.Drawn) -> None:
+    stream = make.build(drawn.recipe)
     iterator = iter(stream)
-    state = iterator.get_state()
-    for element in iterator:
-        assert stream.records_of(state) == names(element)
+    for _ in range(12):
         state = iterator.get_state()
-    with pytest.raises(windrow.errors.RecordIndexError, match="the stream ends at this state"):
-        stream.records_of(state)
+        if next(iterator, iterator) is iterator:
+            message = "the stream ends at this state|is empty"
+            with pytest.raises(windrow.errors.RecordIndexError, match=message):
+                stream.records_of(state)
+            break
+        assert stream.records_of(state) == iterator.records_of_last() != []
 
 
 def test_no_record_is_read_to_name_those_after_a_state_of_another_batch_size() -> None:
@@ -164,23 +90,6 @@ def test_shards_name_the_records_after_their_states() -> None:
                 assert shard.records_of(state) == shard.records_of(whole) == names(element)
 
 
-@given(stream=named_chains(filters=False))
-def test_the_records_of_any_element_of_a_stream(stream: Any) -> None:
-    elements = list(stream)
-    for number, element in enumerate(elements):
-        assert stream.records_of(number) == names(element)
-    with pytest.raises(windrow.errors.RecordIndexError, match=f"element {len(elements)}|is empty"):
-        stream.records_of(len(elements))
-
-
-def test_the_records_of_batches_of_unlike_batches() -> None:
-    parts = [M.source(np.arange(n) + 1000 * k).to_iter_dataset() for k, n in enumerate([3, 1, 2])]
-    rows = IterDataset.interleave(parts, cycle_length=1).batch(1).rebatch(1)
-    stream = rows.map(np.ndarray.item).batch(4, batch_fn=list).batch(2, batch_fn=list)
-    assert list(stream) == [[[0, 1, 2, 1000], [2000, 2001]]]
-    assert stream.records_of(0) == names(next(iter(stream)))
-
-
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=25), kind=st.sampled_from(PACKERS))
 def test_packed_rows_name_the_records_of_their_tokens(lengths: list[int], kind: Any) -> None:
     # The tokens of record `n` are `n + 1`.
@@ -201,26 +110,6 @@ def test_packed_rows_name_the_records_of_their_tokens(lengths: list[int], kind: 
 
 
 # --- chains with random access -------------------------------------------------------------------
-
-
-@given(data=st.data())
-def test_the_records_of_elements_with_random_access(data: st.DataObject) -> None:
-    parts: list[Any] = []
-    for number in range(data.draw(st.integers(1, 3))):
-        numbers = np.arange(data.draw(st.integers(1, 9))) + 1000 * number
-        parts.append(M.source(numbers).shuffle(seed=number))
-    dataset = M.mix(parts) if data.draw(st.booleans()) else M.concatenate(parts)
-    dataset = dataset.map(lambda n: n).window_shuffle(3, seed=2)
-    if data.draw(st.booleans()):
-        dataset = M.zip([dataset, dataset[::-1]])
-    for size in data.draw(st.lists(st.integers(1, 3), max_size=2)):
-        dataset = dataset.batch(size, batch_fn=list)
-    index = data.draw(st.integers(-2 * len(dataset), 2 * len(dataset)))
-    element = dataset[index]
-    assert element is not None
-    assert sorted(dataset.records_of(index)) == sorted(names(element))
-    if "zip" not in repr(dataset):
-        assert dataset.records_of(index) == names(element)
 
 
 @given(
@@ -317,27 +206,6 @@ def test_far_elements_are_named_at_once() -> None:
     assert iterator.records_of_last() == rows.records_of(10**9)
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 4])
-@pytest.mark.parametrize("filtered", [False, True])
-def test_shards_name_the_records_of_their_rows(lanes: int, filtered: bool) -> None:
-    stream = M.source(np.arange(41)).shuffle(seed=1).to_iter_dataset(lanes=lanes)
-    stream = (
-        stream.filter(lambda n: n % 5 > 0).repeat() if filtered else stream.window_shuffle(3, 1)
-    )
-    for shard in range(2):
-        iterator = iter(stream.batch(8).shard(shard, 2))
-        for _ in range(6):
-            element = next(iterator)
-            assert iterator.records_of_last() == names(element)
-
-
-def test_rows_of_batches_that_a_function_made_have_all_records_of_the_batch() -> None:
-    halves = M.range(4).to_iter_dataset().batch(4, batch_fn=lambda rows: np.array(rows[:2]))
-    iterator = iter(halves.rebatch(1))
-    assert next(iterator).tolist() == [0]
-    assert iterator.records_of_last() == [RecordOf(0, n) for n in range(4)]
-
-
 def test_sources_are_numbered_parents_first_and_once() -> None:
     letters, numbers = M.source(["a", "b"]), M.range(5, 9)
     dataset = M.concatenate([numbers, letters, letters.shuffle(seed=1), numbers])
@@ -375,57 +243,6 @@ def test_workers_give_rows_that_name_their_records() -> None:
     with iter(chain) as iterator:
         for element in iterator:
             assert iterator.records_of_last() == names(element)
-
-
-# --- packed rows, and nodes of one's own ---------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PairsNode(StreamNode):
-    """Rows that are packed of elements 0 and 1, 2 and 3, ... of a chain with random access."""
-
-    says: bool
-
-    position_width: ClassVar[int] = 1
-    packs: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "pairs"
-
-    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        first = np.arange(position[-1], self.parent.parent.length // 2)
-        elements = np.arange(2 * position[-1], 2 * (self.parent.parent.length // 2))
-        bounds = np.arange(0, len(elements) + 1, 2, dtype=np.int64)
-        known = MadeOf.of_elements(inputs.chain_number(0), elements, bounds)
-        marks = np.column_stack([np.zeros(len(first), np.int64), first + 1])
-        yield Block(Listed(first.tolist()), marks, known if self.says else None)
-
-
-def pairs(*, says: bool) -> IterDataset[Any]:
-    letters = M.source(list("abcdefgh"))[::-1]
-    return IterDataset(PairsNode((letters.to_iter_dataset()._node,), says))
-
-
-def test_packed_rows_list_their_records_by_row() -> None:
-    with iter(pairs(says=True).batch(3)) as iterator:
-        next(iterator)
-        assert iterator.records_of_last() == [
-            [RecordOf(0, 7), RecordOf(0, 6)],
-            [RecordOf(0, 5), RecordOf(0, 4)],
-            [RecordOf(0, 3), RecordOf(0, 2)],
-        ]
-        next(iterator)
-        assert iterator.records_of_last() == [[RecordOf(0, 1), RecordOf(0, 0)]]
-
-
-def test_a_node_that_does_not_say_is_an_error() -> None:
-    iterator = iter(pairs(says=False).batch(3))
-    next(iterator)
-    with pytest.raises(windrow.errors.PlanError, match="does not say what its rows are made of"):
-        iterator.records_of_last()
-    with pytest.raises(windrow.errors.PlanError, match="records_of: pairs decides by values"):
-        pairs(says=True).records_of(0)
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -474,10 +291,3 @@ def test_wrong_indices_are_refused() -> None:
         M.range(10).records_of(2**63)
     with pytest.raises(windrow.errors.ArgumentError, match="records_of: index must be an integer"):
         M.range(10).records_of(1.0)  # type: ignore[arg-type]
-
-
-@given(drawn=make.streams(ours=True))
-def test_every_chain_says_what_its_elements_are_made_of(drawn: make.Drawn) -> None:
-    iterator = iter(make.build(drawn.recipe))
-    for _ in iterator:
-        assert iterator.records_of_last()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grain
@@ -19,9 +16,9 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from windrow import transforms
 from windrow.errors import ArgumentError, ElementError, PlanError, StateError
-from windrow.transforms.nodes import ToStreamNode
 
 M, Streams = windrow.MapDataset, windrow.IterDataset
 
@@ -29,10 +26,6 @@ M, Streams = windrow.MapDataset, windrow.IterDataset
 def several(number: int) -> list[int]:
     """0 to 3 items."""
     return [number * 10 + item for item in range(number % 4)]
-
-
-def lazily(number: int) -> Iterable[int]:
-    return iter(several(number))
 
 
 def is_odd(number: int) -> bool:
@@ -71,14 +64,6 @@ def check_states(dataset: Any, most: int = 60) -> list[Any]:
 
 
 # --- flat_map ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 17, 65])
-def test_flat_map_gives_the_items_of_each_element_in_order(count: int) -> None:
-    expected = [item for number in range(count) for item in several(number)]
-    assert list(stream(count).flat_map(several)) == expected
-    assert list(stream(count).flat_map(lazily)) == expected
-    assert check_states(stream(count).flat_map(several)) == expected[:60]
 
 
 def test_a_restore_calls_the_function_for_one_element_again() -> None:
@@ -137,17 +122,6 @@ def test_random_access_equals_grains(count: int, epochs: int, seed: int) -> None
     assert list(ours.repeat(epochs)) == list(theirs.repeat(epochs))
 
 
-def test_flat_maps_of_endless_datasets() -> None:
-    endless = M.range(5).repeat().flat_map(several, max_fan_out=3)
-    assert len(endless) == len(M.range(5).repeat())
-    expected = [item for number in range(5) for item in several(number)]
-    assert list(itertools.islice(endless, 12)) == (expected * 3)[:12]
-    assert endless[3 * 5 * 1000 + 3] == 10
-    streamed = M.range(5).repeat().to_iter_dataset().flat_map(several)
-    assert list(itertools.islice(streamed, 12)) == (expected * 3)[:12]
-    assert streamed.explain().is_endless
-
-
 def test_a_function_is_called_once_for_neighbouring_slots() -> None:
     called: list[int] = []
 
@@ -157,14 +131,6 @@ def test_a_function_is_called_once_for_neighbouring_slots() -> None:
 
     M.range(3).flat_map(noted, max_fan_out=4).__getitems__(range(12))
     assert called == [0, 1, 2]
-
-
-def test_absent_elements_give_no_items() -> None:
-    gaps = M.range(6).filter(is_odd)
-    expected = [item for number in (1, 3, 5) for item in several(number)]
-    assert list(gaps.to_iter_dataset(allow_nones=True).flat_map(several)) == expected
-    assert list(gaps.flat_map(several, 3)) == expected
-    assert gaps.flat_map(several, 3).__getitems__([0, 1, 2, 3]) == [None, None, None, 10]
 
 
 def test_what_a_flat_map_refuses() -> None:
@@ -204,46 +170,6 @@ def test_an_error_comes_after_the_items_before_it() -> None:
 # --- batches -------------------------------------------------------------------------------------
 
 
-def rows_of(batches: Iterable[Any]) -> list[list[int]]:
-    """The real rows of padded batches, after checking the padding."""
-    found = []
-    for batch, mask in batches:
-        assert mask.dtype == np.bool_
-        assert batch.shape == mask.shape == (4,)
-        assert not batch[~mask].any()
-        found.append(batch[mask].tolist())
-    return found
-
-
-@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8, 9])
-def test_remainders(count: int) -> None:
-    for base in (M.range(1, count + 1), M.range(1, count + 1).to_iter_dataset()):
-        keep = [batch.tolist() for batch in base.batch(4)]
-        assert [batch.tolist() for batch in base.batch(4, remainder="keep")] == keep
-        full = [batch for batch in keep if len(batch) == 4]
-        drop: Any = base.batch(4, remainder="drop")
-        assert [batch.tolist() for batch in drop] == full
-        assert repr(drop) == repr(base.batch(4, drop_remainder=True))
-        padded: Any = base.batch(4, remainder="pad")
-        assert rows_of(padded) == keep
-        assert rows_of(check_states(padded)) == keep
-
-
-def test_padded_batches_equal_grains_batch_and_pad() -> None:
-    def theirs(elements: Sequence[Any]) -> Any:
-        return grain_more.batch_and_pad(elements, batch_size=4)
-
-    source: dict[str, Any] = {"x": np.arange(1, 12, dtype=np.int16), "y": np.eye(11)}
-    records = [{key: column[n] for key, column in source.items()} for n in range(11)]
-    expected: list[Any] = list(grain.MapDataset.source(records).batch(4, batch_fn=theirs))
-    sources: list[Any] = [M.source(source), M.source(records)]
-    for dataset in sources:
-        padded = list(dataset.batch(4, remainder="pad"))
-        masks = [batch.pop("mask") for batch in padded]
-        assert make.differences(padded, expected) == []
-        assert [mask.tolist() for mask in masks] == [(b["x"] > 0).tolist() for b in expected]
-
-
 def test_the_spec_of_padded_batches() -> None:
     rows = M.source({"x": np.zeros((5, 3), np.float32)})
     padded = rows.batch(4, remainder="pad", mask="real")
@@ -253,11 +179,6 @@ def test_the_spec_of_padded_batches() -> None:
     assert padded.explain().batch_bytes is not None
     pair = M.range(5).batch(4, remainder="pad", pad_to=3)
     assert pair.read_spec() == pair.element_spec
-
-
-def test_strings_are_padded_with_empty_ones() -> None:
-    texts = M.source(["a", "b", "c"]).batch(2, remainder="pad")
-    assert [batch for batch, _ in texts] == [["a", "b"], ["c", ""]]
 
 
 RAGGED = [np.arange(n, dtype=np.int32) for n in (3, 0, 2, 4)]
@@ -313,50 +234,13 @@ def test_what_batch_refuses() -> None:
         list(M.source([{"a": 1}, {"b": 1}]).batch(2, remainder="pad"))
 
 
-# --- lanes ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lanes", [1, 2, 4])
-@pytest.mark.parametrize("count", [7, 8, 10, 17])
-@pytest.mark.parametrize("filtered", [False, True])
-def test_remainders_of_lanes(lanes: int, count: int, filtered: bool) -> None:
-    rows = M.range(1, count + 1).to_iter_dataset(lanes=lanes)
-    rows = rows.filter(is_odd) if filtered else rows
-    keep = [batch.tolist() for batch in rows.batch(4)]
-    padded: Any = rows.batch(4, remainder="pad")
-    assert rows_of(check_states(padded)) == keep
-    drop = [batch.tolist() for batch in rows.batch(4, remainder="drop")]
-    assert drop == list(itertools.takewhile(lambda batch: len(batch) == 4, keep))
-    # Each lane keeps its places.
-    for number, (batch, mask) in enumerate(padded):
-        for lane in range(lanes):
-            part = slice(lane * 4 // lanes, (lane + 1) * 4 // lanes)
-            values = batch[part][mask[part]]
-            assert ((values - 1) % lanes == lane).all(), number
-
-
-@pytest.mark.parametrize("lanes", [1, 2, 4])
-@pytest.mark.parametrize("shards", [2, 4])
-@pytest.mark.parametrize("count", [5, 8, 10, 13])
-def test_shards_of_padded_batches_are_their_rows(lanes: int, shards: int, count: int) -> None:
-    indexed: Any = M.range(1, count + 1).batch(4, remainder="pad")
-    laned: Any = M.range(1, count + 1).to_iter_dataset(lanes=lanes).batch(4, remainder="pad")
-    for dataset in (indexed, laned):
-        parts = [list(dataset.shard(number, shards)) for number in range(shards)]
-        joined = [
-            tuple(np.concatenate(leaves) for leaves in zip(*each, strict=True))
-            for each in zip(*parts, strict=True)
-        ]
-        assert make.differences(joined, list(dataset)) == []
-
-
 # --- rebatch and interleave ----------------------------------------------------------------------
 
 
 @given(
     count=st.integers(1, 40), first=st.integers(1, 9), size=st.integers(1, 12), drop=st.booleans()
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_rebatch_equals_grains(count: int, first: int, size: int, drop: bool) -> None:
     source = {"x": np.arange(count), "y": np.arange(2 * count).reshape(count, 2)}
     records = [{key: column[n] for key, column in source.items()} for n in range(count)]
@@ -389,28 +273,6 @@ def test_empty_batches_have_no_rows() -> None:
     assert [batch.tolist() for batch in batches.rebatch(2)] == [[1, 1], [1]]
 
 
-@given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=8), cycle=st.integers(1, 9))
-@settings(max_examples=60, deadline=None)
-def test_interleave_equals_grains(lengths: list[int], cycle: int) -> None:
-    starts = np.cumsum([0, *lengths]).tolist()
-    theirs = grain_more.InterleaveIterDataset(
-        [
-            grain.MapDataset.range(start, start + length).to_iter_dataset(grain.ReadOptions(0, 0))
-            for start, length in zip(starts, lengths, strict=False)
-        ],
-        cycle_length=cycle,
-    )
-    ours = Streams.interleave(
-        [
-            M.range(start, start + length).to_iter_dataset(make.SYNCHRONOUS)
-            for start, length in zip(starts, lengths, strict=False)
-        ],
-        cycle_length=cycle,
-    )
-    assert check_states(ours) == list(theirs)
-    assert ours.explain().length == sum(lengths)
-
-
 def test_interleaved_endless_streams_and_errors() -> None:
     both = Streams.interleave([stream(3).repeat(), stream(2)], 2)
     assert list(itertools.islice(both, 7)) == [0, 0, 1, 1, 2, 0, 1]
@@ -438,7 +300,7 @@ def test_interleaved_endless_streams_and_errors() -> None:
 
 
 @given(count=st.integers(1, 30), seed=make.SEEDS, epoch=st.integers(-2, 2))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_batched_random_maps_have_the_generators_of_single_ones(
     count: int, seed: int, epoch: int
 ) -> None:
@@ -458,109 +320,3 @@ def test_absent_rows_keep_their_generators() -> None:
     one = gaps.random_map(noise, seed=3).__getitems__(range(9))
     many = gaps.random_map(noises, seed=3, batched=True).__getitems__(range(9))
     assert [None if value is None else int(value) for value in many] == one
-
-
-# --- in any chain --------------------------------------------------------------------------------
-
-STEPS: dict[str, Callable[[Any], Any]] = {
-    "filter": lambda chain: chain.filter(lambda tree: make.leaf_sum(tree) % 5 > 0),
-    "flat_map": lambda chain: chain.flat_map(lambda tree: [tree] * (make.leaf_sum(tree) % 3)),
-    "window_shuffle": lambda chain: chain.window_shuffle(5, seed=1),
-    "repeat": lambda chain: chain.repeat(2),
-    "batch": lambda chain: chain.batch(3),
-    "padded": lambda chain: chain.batch(4, remainder="pad").map(lambda pair: pair[0]),
-    "interleave": lambda chain: Streams.interleave([chain, chain.limit(3), chain], 2),
-    "limit": lambda chain: chain.limit(17),
-    "noise": lambda chain: chain.map_with_index(make.add_index),
-}
-chains = st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=4)
-
-
-def built(names: Sequence[str], count: int, lanes: int = 1) -> Any:
-    chain: Any = M.range(count).to_iter_dataset(make.SYNCHRONOUS, lanes=lanes)
-    is_batch = False
-    for name in names:
-        if name in ("batch", "padded"):
-            # Batches of batches differ in shape; their rows do not.
-            chain = chain.rebatch(3) if is_batch else STEPS[name](chain)
-            is_batch = True
-        elif name != "flat_map" or not is_batch:
-            chain = STEPS[name](chain)
-    return chain
-
-
-@given(names=chains, count=st.integers(0, 23), lanes=st.sampled_from([1, 2]))
-@settings(max_examples=60, deadline=None)
-def test_every_state_resumes_with_the_rest(names: list[str], count: int, lanes: int) -> None:
-    lanes = 1 if {"batch", "padded"} & set(names) else lanes
-    check_states(built(names, count, lanes), most=25)
-
-
-@given(names=chains, count=st.integers(1, 40))
-@settings(max_examples=30, deadline=None)
-def test_read_options_change_nothing(names: list[str], count: int) -> None:
-    dataset = built(names, count)
-    expected = list(itertools.islice(dataset, 80))
-    for options in make.READ_OPTIONS[::5]:
-        node = read_otherwise(dataset._node, options)
-        with windrow.DatasetIterator[Any](node) as iterator:
-            assert make.differences(itertools.islice(iterator, 80), expected) == []
-
-
-def read_otherwise(node: Any, options: windrow.ReadOptions) -> Any:
-    """The same stream, read in another way."""
-    if isinstance(node, ToStreamNode):
-        return dataclasses.replace(node, read_options=options)
-    return node.over(tuple(read_otherwise(parent, options) for parent in node.parents))
-
-
-def in_workers(dataset: Any) -> Any:
-    return dataset.mp_prefetch(windrow.MultiprocessingOptions(num_workers=1))
-
-
-def test_workers_change_nothing() -> None:
-    def regrouped(chain: Any) -> Any:
-        noisy = chain.flat_map(several).random_map(noises, seed=1, batched=True)
-        return noisy.batch(4, remainder="pad")
-
-    plain = regrouped(stream(30))
-    whole = list(plain)
-    with iter(in_workers(regrouped(in_workers(stream(30))))) as iterator:
-        begun = [next(iterator) for _ in range(3)]
-        state = iterator.get_state()
-        assert make.differences([*begun, *iterator], whole) == []
-    assert make.differences(list(resumed(plain, state)), whole[3:]) == []
-
-
-def test_slots_are_made_in_workers() -> None:
-    slots = M.range(30).flat_map(several, 3)
-    assert list(in_workers(slots.to_iter_dataset())) == list(slots)
-
-
-def test_a_state_resumes_in_a_fresh_process() -> None:
-    code = (
-        "import json, sys; from tests.chain.test_regroup import everything, rests;"
-        " print(json.dumps(rests(json.loads(sys.argv[1]))))"
-    )
-    with iter(everything()) as iterator:
-        whole = [batch.tolist() for batch in everything()]
-        states = [iterator.get_state()]
-        for _ in whole:
-            next(iterator)
-            states.append(iterator.get_state())
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(states)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [whole[step:] for step in range(len(whole) + 1)]
-
-
-def rests(states: Sequence[Any]) -> list[Any]:
-    """What follows each of some states of `everything`."""
-    return [[batch.tolist() for batch in resumed(everything(), state)] for state in states]
-
-
-def everything() -> Any:
-    """A chain with all nodes that regroup a stream."""
-    parts = [stream(9).flat_map(several), stream(7).batch(3).rebatch(2).flat_map(list)]
-    return Streams.interleave(parts, 2).window_shuffle(4, seed=1).batch(5).rebatch(3)

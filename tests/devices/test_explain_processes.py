@@ -134,7 +134,7 @@ def test_each_process_reads_what_is_said(rows: Path, data: st.DataObject) -> Non
     assert [process.process for process in found.processes] == list(range(processes))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_buffers_of_a_machine_that_stops_lie_in_what_is_said(
     rows: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,15 +233,6 @@ def test_of_many_processes_some_are_run(rows: Path, processes: int) -> None:
     assert found.count == processes
     (records,) = (costs.records for costs in found.epoch)
     assert math.isclose(records.middle, 512, rel_tol=0.15)
-
-
-def test_one_process_has_no_others(rows: Path) -> None:
-    dataset = source(rows).batch(32)
-    alone = dataset.explain(sharding=NamedSharding(mesh(1, 4), P("data")))
-    assert alone.across is None
-    assert "across" not in alone.to_json()
-    shared = dataset.explain(sharding=NamedSharding(mesh(2, 2), P("data")))
-    assert [each["process"] for each in shared.to_json()["across"]["processes"]] == [0, 1]
 
 
 def test_sources_without_chunks() -> None:

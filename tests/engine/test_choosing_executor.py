@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from windrow.engine.choosing_executor import ChosenTeam, WorkClocks
-from windrow.engine.worker_choice import WorkerChoice
 from windrow.errors import WorkerError
 from windrow.stats.profiler import WORKERS, ActivityClock
 
@@ -103,16 +102,6 @@ def test_workers_get_work_once_all_are_ready() -> None:
     assert rig.team.calls == ["start 4"]
 
 
-def test_this_process_is_kept_where_workers_bring_little() -> None:
-    rig = Rig()
-    for _ in range(5):
-        rig.does(share=0.1)
-    reason = rig.told
-    assert reason.startswith("this process: functions take 10% of the time")
-    rig.decides()
-    assert (rig.chosen.workers, rig.team.calls, rig.told) == (0, ["end"], reason)
-
-
 def test_functions_that_need_a_worker_are_measured_in_one() -> None:
     rig = Rig(fewest=1)
     assert rig.team.calls == ["start 1"]
@@ -123,22 +112,6 @@ def test_functions_that_need_a_worker_are_measured_in_one() -> None:
     assert rig.team.calls == ["start 1", "start 3"]  # it reads and sends half of the time
     rig.team.ready_count = 3
     assert rig.does() == 3
-
-
-def test_another_run_begins_another_sample() -> None:
-    rig = Rig()
-    for _ in range(4):
-        rig.does()
-    rig.chosen.begin(rig.maker, None)
-    for _ in range(4):
-        rig.does()
-    assert rig.team.calls == []
-
-
-def test_with_one_core_nothing_is_measured() -> None:
-    rig = Rig(cores=1)
-    rig.decides()
-    assert (rig.team.calls, rig.told) == ([], "this process: only one core may be used")
 
 
 def test_without_workers_that_start_functions_stay_here(caplog: pytest.LogCaptureFixture) -> None:
@@ -169,14 +142,3 @@ def test_where_more_workers_cannot_be_started_the_first_stays() -> None:
     rig.team.ends = True
     with pytest.raises(WorkerError, match="3 workers in a row ended"):
         rig.does()
-
-
-def test_elements_that_cannot_be_sent_are_made_here() -> None:
-    rig = Rig()
-    rig.decides()
-    rig.team.ready_count = 4
-    assert rig.does() == 4
-    rig.chosen.decide(WorkerChoice(0, "elements cannot be sent"))
-    assert {rig.does() for _ in range(9)} == {0}
-    assert rig.told == "this process: elements cannot be sent"
-    assert rig.team.calls == ["start 4", "end"]

@@ -75,14 +75,6 @@ def test_far_records_are_a_sample(batch: int) -> None:
     assert (found - exact <= 20_000 + exact // 100).mean() > 0.98
 
 
-def test_an_order_with_a_period_is_sampled_from_all_of_its_parts() -> None:
-    parts = [windrow.MapDataset.source(Numbered(2**18)) for _ in range(4)]
-    chain = windrow.MapDataset.mix(parts)
-    for found in coming_records(chain._node):
-        _, distances = columns(found)
-        assert (distances > 2**19).sum() > 1000
-
-
 def test_sources_are_told_once_and_others_are_not() -> None:
     one, two = Numbered(5), Numbered(5)
     chain = windrow.MapDataset.mix(

@@ -51,17 +51,6 @@ def test_records_of_a_source_without_batches_are_read_side_by_side() -> None:
     assert dataset.read(range(READERS)).tolist() == [0, 10, 20, 30]
 
 
-def test_the_records_of_one_batch_are_read_side_by_side() -> None:
-    batch = windrow.MapDataset.source(Meeting()).batch(READERS)[0]
-    assert np.asarray(batch).tolist() == [0, 10, 20, 30]
-
-
-def test_an_iterator_reads_them_side_by_side_too() -> None:
-    options = windrow.ReadOptions(num_threads=READERS)
-    chain = windrow.MapDataset.source(Meeting()).batch(READERS)
-    assert [b.tolist() for b in chain.to_iter_dataset(options)] == [[0, 10, 20, 30]]
-
-
 def test_a_read_of_a_chain_is_one_read_of_its_source() -> None:
     source = Counting(1000)
     chain = windrow.MapDataset.source(source).shuffle(seed=3).map(lambda e: e["n"]).batch(50)

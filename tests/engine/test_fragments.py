@@ -82,15 +82,6 @@ def test_the_core_plans_runs_as_numpy_does(data: st.DataObject) -> None:
 
 
 @needs_core
-def test_chunks_far_apart_are_planned_too() -> None:
-    part = ArrayPart("", 2**60, (), np.dtype("f4"), 3, CountingRows(np.zeros(1)))
-    indices = np.array([2**59, 1, 2**59 + 1, 2, 2**60 - 1])
-    found = fragments_of(part, indices)
-    assert listed(found) == listed(in_numpy(part, indices))
-    assert found[1].numbers == [0, 2**59 // 3, 2**59 // 3 + 1, (2**60 - 1) // 3]
-
-
-@needs_core
 def test_records_in_very_many_chunks_are_left_to_numpy() -> None:
     core: Any = native.native()
     assert core.plan_rows(np.array([0]), 64, 1) is None
@@ -105,11 +96,3 @@ def test_rows_that_are_not_int64_are_refused() -> None:
     core: Any = native.native()
     with pytest.raises(ValueError, match="rows must be int64"):
         core.plan_rows(np.array([1], np.int32), None, 4)
-
-
-def test_the_table_of_runs_by_hand() -> None:
-    fragments, chunks = fragments_of(part_of(5, 0, 4), np.array([8, 3]))
-    assert chunks.numbers == [0, 1, 2]
-    assert chunks.rows == [2, 4, 2]
-    assert chunks.which.tolist() == [1, 2, 0, 1]
-    assert fragments.sources.tolist() == [3, 0, 3, 0]

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import windrow
 from tests.laid_out import CountingRows, PiecedSource, pieced
 from windrow import MapDataset, ReadOptions
 from windrow.engine import streams
@@ -105,34 +104,12 @@ def test_arrays_in_chunks_of_different_sizes_stay_together(resident: int) -> Non
     np.testing.assert_array_equal(np.concatenate([b["y"] for b in batches]), order % 7)
 
 
-@pytest.mark.parametrize("combine", [MapDataset.mix, MapDataset.concatenate, MapDataset.zip])
-def test_several_sources_in_one_chain(combine: Any) -> None:
-    first, second = pieced(100, 8), pieced(100, 32)
-    parts = [MapDataset.source(first).shuffle(seed=1), MapDataset.source(second).shuffle(seed=2)]
-    dataset = combine(parts)
-    wanted = dataset.read(np.arange(len(dataset)))
-    got = list(dataset.batch(16).to_iter_dataset(budget(64)))
-    columns = zip(*got, strict=True) if combine == MapDataset.zip else [got]
-    wanted = wanted if combine == MapDataset.zip else (wanted,)
-    for column, expected in zip(columns, wanted, strict=True):
-        np.testing.assert_array_equal(np.concatenate(list(column)), expected)
-
-
 def test_one_source_twice_in_a_chain_is_read_once() -> None:
     source = pieced(128, 16)
     halves = [MapDataset.source(source)[64:], MapDataset.source(source)[:64]]
     for batch in MapDataset.zip(halves).batch(8):
         np.testing.assert_array_equal(batch[0] - 64, batch[1])
     assert sorted(source.started) == list(range(0, 128, 16))
-
-
-def test_batches_are_the_users_own() -> None:
-    source = pieced(64, 16)
-    wanted = list(MapDataset.source(source).repeat(2).batch(8))
-    for got, expected in zip(MapDataset.source(source).repeat(2).batch(8), wanted, strict=True):
-        np.testing.assert_array_equal(got, expected)
-        got[:] = -1
-    assert source.readers[""].array.min() == 0
 
 
 # --- each chunk once -----------------------------------------------------------------------------
@@ -146,33 +123,10 @@ def test_in_order_each_chunk_is_read_once(records: int, batch: int) -> None:
     assert source.started == list(range(0, records, 16))
 
 
-def test_block_shuffled_each_chunk_is_read_once_an_epoch() -> None:
-    source = pieced(64 * 16 + 5, 16)
-    # Room for two windows of four chunks, and no more: no chunk waits for the next epoch.
-    dataset = MapDataset.source(source).block_shuffle(seed=2, window_blocks=4)
-    for batch in dataset.batch(16).to_iter_dataset(budget(4 * 8 * 16, 2 * 16)):
-        assert len(batch)
-    assert sorted(source.started) == list(range(0, 64 * 16 + 5, 16))
-
-
 def test_a_store_that_fits_is_read_once_for_all_epochs() -> None:
     source = pieced(1_000, 16)
     list(MapDataset.source(source).shuffle(seed=1).repeat(5).batch(32))
     assert sorted(source.started) == list(range(0, 1_000, 16))
-
-
-def test_a_store_that_hardly_fits_is_kept_once_a_chunk_comes_back() -> None:
-    source = pieced(1_600, 16)  # 100 chunks, and each batch is one of them
-    chain = MapDataset.source(source).repeat(5).batch(16)
-    for batch in chain.to_iter_dataset(budget(140 * 16, 4 * 16)):
-        assert len(batch)
-    assert len(source.started) <= 2.1 * 100
-
-
-def test_what_has_been_read_for_a_batch_is_not_read_for_the_next() -> None:
-    source = pieced(400, 100)
-    list(MapDataset.source(source).batch(10).to_iter_dataset(budget(1, 1)))
-    assert source.started == [0, 100, 200, 300]
 
 
 def test_restoring_reads_nothing_that_the_rest_does_not_need() -> None:
@@ -192,14 +146,6 @@ def test_restoring_reads_nothing_that_the_rest_does_not_need() -> None:
         np.testing.assert_array_equal(got, wanted)
     needed = {16 * (row // 16) for batch in whole[45:] for row in batch[:, 0].tolist()}
     assert sorted(source.started) == sorted(needed)
-
-
-def test_making_an_iterator_reads_nothing() -> None:
-    source = pieced(100, 10)
-    iterator = iter(MapDataset.source(source).shuffle(seed=1).batch(5))
-    iterator.set_state(iterator.get_state())
-    assert source.started == []
-    iterator.close()
 
 
 # --- copies --------------------------------------------------------------------------------------
@@ -230,14 +176,6 @@ def test_memory_for_chunks_keeps_to_its_budgets() -> None:
     dataset = MapDataset.source(source).shuffle(seed=1).batch(16)
     list(dataset.to_iter_dataset(budget(resident_rows=20 * 4 * 16, in_flight_rows=5 * 16)))
     assert slots_used(source) == 25
-
-
-def test_memory_in_use_is_used_again() -> None:
-    source = pieced(300 * 16, 16)
-    dataset = MapDataset.source(source).block_shuffle(seed=1, window_blocks=4).batch(16)
-    list(dataset.to_iter_dataset(budget(resident_rows=10_000, in_flight_rows=8 * 16)))
-    # Two windows, what is read ahead of them, and a round.
-    assert slots_used(source) <= 2 * 4 + 8 + 4
 
 
 @pytest.mark.parametrize("resident", [100, 100_000])
@@ -356,14 +294,6 @@ def test_a_global_shuffle_is_refilled_evenly_where_the_store_does_not_fit() -> N
     assert max(steady) <= np.ceil(np.mean(steady)) + 1
 
 
-def test_a_few_chunks_are_under_way_before_they_are_needed() -> None:
-    source = pieced(100 * 16, 16)
-    dataset = MapDataset.source(source).batch(16)
-    counts = starts_by_batch(dataset, source, budget(10_000, 8 * 16))
-    assert counts[0] > 1
-    assert sum(counts) == 100
-
-
 # --- errors --------------------------------------------------------------------------------------
 
 
@@ -375,15 +305,6 @@ def test_an_error_comes_at_the_batch_that_needs_the_chunk() -> None:
     for _ in range(2):  # the same step is tried again
         with pytest.raises(ReadError, match=r"record 105 is broken"):
             next(iterator)
-    iterator.close()
-
-
-def test_elements_before_a_broken_record_are_delivered_one_by_one() -> None:
-    source = pieced(200, 10, broken=105)
-    iterator = iter(MapDataset.source(source))
-    assert [int(next(iterator)[0]) for _ in range(105)] == list(range(105))
-    with pytest.raises(ReadError, match=r"record 105 is broken"):
-        next(iterator)
     iterator.close()
 
 
@@ -546,54 +467,7 @@ def test_windows_share_the_chunks_they_lie_in() -> None:
     assert source.started == list(range(0, 500, 20))
 
 
-def test_options_are_checked() -> None:
-    with pytest.raises(windrow.errors.PlanError, match="resident_bytes must be at least 1"):
-        ReadOptions(resident_bytes=0)
-    with pytest.raises(windrow.errors.PlanError, match="in_flight_bytes must be at least 1"):
-        ReadOptions(in_flight_bytes=0)
-
-
 # --- against the best there is -------------------------------------------------------------------
-
-
-def fewest_reads(needs: Sequence[Sequence[int]], horizon: int, slots: int) -> int:
-    """Reads of a clairvoyant reader, found by trying every choice of what to keep.
-
-    A chunk read for round `t` serves the rounds `[t, t + horizon)`. `slots` chunks may be kept
-    after each round, and a chunk that is kept serves what the horizon then reaches.
-    """
-    chunks = 1 + max(map(max, needs))
-    states = {(frozenset[int](), (-1,) * chunks): 0}
-    for now, wanted in enumerate(needs):
-        following: dict[tuple[frozenset[int], tuple[int, ...]], int] = {}
-        for (kept, served), reads in states.items():
-            due = [p for p in wanted if p not in kept and served[p] < now]
-            here = {*kept, *due}
-            reached = tuple(now + horizon - 1 if p in here else s for p, s in enumerate(served))
-            for after in itertools.combinations(sorted(here), min(slots, len(here))):
-                state = (frozenset(after), reached)
-                following[state] = min(following.get(state, 1 << 30), reads + len(due))
-        best = min(following.values())
-        # Reading everything once more leads to any state, so what lags behind by more cannot win.
-        states = {state: reads for state, reads in following.items() if reads <= best + chunks}
-    return min(states.values())
-
-
-@pytest.mark.jobs
-@pytest.mark.parametrize(("chunks", "kept", "batch"), [(5, 1, 8), (4, 1, 16), (6, 2, 16)])
-def test_chunks_are_read_as_seldom_as_a_clairvoyant_reader_would(
-    chunks: int, kept: int, batch: int
-) -> None:
-    source = pieced(chunks * 16, 16)
-    dataset = MapDataset.source(source).shuffle(seed=1).repeat(16)
-    rows = dataset.read(np.arange(len(dataset)))[:, 0]
-    needs = [np.unique(rows[i : i + batch] // 16).tolist() for i in range(0, len(rows), batch)]
-    # A quarter of the budget is for chunks, and the rest for the records of planned rounds.
-    best = fewest_reads(needs, horizon=3 * kept * 16 // batch, slots=kept)
-    source.started.clear()
-    resident = 4 * kept * 16 * ROW_BYTES
-    options = ReadOptions(resident_bytes=resident, in_flight_bytes=1, block_bytes=1)
-    assert sum(starts_by_batch(dataset.batch(batch), source, options)) <= 1.05 * best
 
 
 def test_a_global_shuffle_in_a_quarter_of_the_store_reads_as_seldom_as_it_can() -> None:

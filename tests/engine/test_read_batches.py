@@ -7,12 +7,10 @@ import json
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow import DatasetIterator, IterDataset, MapDataset, ReadOptions
-from windrow.engine.read_batches import as_array, compact
+from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.sources.base import IntArray
 from windrow.transforms.nodes import IndexNode, ToStreamNode
 from windrow.transforms.nodes.dealing import Numbers
@@ -89,34 +87,3 @@ def test_a_batched_function_gets_the_same_rows_from_any_position(
     again = iter(gapped(kept, SYNCHRONOUS, batched=True))
     again.set_state(iterator.get_state())
     assert [int(n) for n in again] == expected[at:]
-
-
-def test_gaps_with_worker_processes_and_batches() -> None:
-    kept = [n for n in range(1200) if n % 3 and n // 100 % 2]
-    expected = [10 * k + 1 for k in range(len(kept))]
-    stream = gapped(kept, ReadOptions()).mp_prefetch(2).batch(7)
-    assert [n for batch in stream for n in batch.tolist()] == expected
-
-
-def test_an_error_names_the_element_at_its_index() -> None:
-    chain = MapDataset.source(np.arange(4))
-    node = GappedNode((chain._node,), (5, 600, 601, 700))
-    failing = MapDataset[Any](node).map(lambda value: 1 // (2 - int(value)))
-    iterator: DatasetIterator[Any] = iter(
-        IterDataset(ToStreamNode((failing._node,), ReadOptions()))
-    )
-    assert [int(next(iterator)), int(next(iterator))] == [0, 1]
-    with pytest.raises(ZeroDivisionError) as caught:
-        next(iterator)
-    assert "element 601" in str(caught.value.__notes__)
-
-
-@pytest.mark.parametrize(
-    ("indices", "expected"),
-    [([3, 4, 5], range(3, 6)), ([7], range(7, 8)), ([3, 5], [3, 5]), ([], [])],
-)
-def test_consecutive_indices_are_kept_as_a_range(indices: list[int], expected: Any) -> None:
-    found = compact(np.array(indices, np.int64))
-    assert isinstance(found, range) == isinstance(expected, range)
-    assert list(found) == list(expected)
-    assert as_array(found).tolist() == indices

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import gc
-import itertools
 import threading
 import time
 import weakref
@@ -128,42 +127,12 @@ class TestNumberOfThreads:
         assert set(world.rows_on) == {1, 2, 4, 8, 16}
         assert world.threads == 16
 
-    @pytest.mark.parametrize("cores", [2, 3, 4, 6])
-    def test_threads_grow_while_they_bring_a_quarter(self, world: World, cores: int) -> None:
-        world.gain = lambda threads: min(threads, cores)
-        world.run_for(0.9)
-        assert world.threads == {2: 2, 3: 4, 4: 4, 6: 8}[cores]
-
-    def test_the_limit_need_not_be_a_power_of_two(self) -> None:
-        world = World(most_threads=6)
-        world.gain = float
-        world.run_for(0.9)
-        assert world.threads == 6
-        world.gain = lambda threads: 1
-        world.run_for(3)
-        assert world.threads == 1
-        world.map.close()
-
     def test_rows_that_cost_little_are_never_handed_over(self) -> None:
         world = World(most_threads=16, row_s=5e-6)
         world.gain = float
         world.run_for(5)
         assert set(world.rows_on) == {1}
         assert not map_threads()
-
-    def test_a_slow_first_row_says_nothing(self, world: World) -> None:
-        world.row_s = 3.0  # imports, compiles, opens a file
-        world.run(1)
-        world.map.run(world.key, lambda start, stop: world.work(start, stop), 2)
-        world.row_s = 5e-6
-        world.run_for(5)
-        assert world.threads == 1
-
-    def test_it_is_looked_at_again_after_twice_the_work_each_time(self, world: World) -> None:
-        world.run_for(20)
-        tries = [at for at, threads in world.changes if threads == 2]
-        between = [later - earlier for earlier, later in itertools.pairwise(tries)]
-        assert between == pytest.approx([1, 2, 4, 8], rel=0.3)
 
     def test_what_stops_to_gain_goes_back_to_one(self, world: World) -> None:
         world.gain = float
@@ -172,13 +141,6 @@ class TestNumberOfThreads:
         world.gain = lambda threads: 1
         world.run_for(3)
         assert world.threads == 1
-
-    def test_what_begins_to_gain_gets_threads(self, world: World) -> None:
-        world.run_for(0.5)
-        assert world.threads == 1
-        world.gain = float
-        world.run_for(2)
-        assert world.threads == 16
 
     def test_a_number_that_goes_on_to_pay_is_kept(self, world: World) -> None:
         world.gain = lambda threads: min(threads, 4)
@@ -193,29 +155,6 @@ class TestNumberOfThreads:
         world.run_for(0.9)
         assert set(world.rows_on) == {1, 2}
         assert world.threads == 1
-
-    def test_waiting_beside_a_busy_consumer_gains(self, world: World) -> None:
-        world.cpu = 0.01
-        world.gain = float
-        world.busy = lambda threads: 1 - 0.01 * threads
-        world.run_for(0.9)
-        assert world.threads == 16
-
-    def test_keys_are_told_apart_by_identity(self, world: World) -> None:
-        world.gain = float
-        world.run_for(0.5)
-        first: list[int] = []
-        second: list[int] = []  # equal, and with no hash
-        world.key = first
-        world.run_for(0.5)
-        assert world.threads == 16
-        assert world.map.threads(second) == 1
-
-    def test_short_calls_are_measured_together(self, world: World) -> None:
-        world.gain = float
-        for _ in range(500):
-            assert world.run(3) == [0, 1, 2]
-        assert world.threads > 1
 
 
 class TestRows:
@@ -234,27 +173,6 @@ class TestRows:
             assert world.run(count) == list(range(count))
         world.map.close()
 
-    def test_no_row_is_no_call(self, world: World) -> None:
-        assert world.run(0) == []
-        assert not world.rows_on
-
-    def test_one_row_is_one_call_of_the_callers(self, world: World) -> None:
-        assert world.map.run(world.key, lambda *part: (part, threading.get_ident()), 1) == [
-            ((0, 1), threading.get_ident())
-        ]
-
-    @pytest.mark.parametrize("most_threads", [0, 1])
-    def test_without_threads_it_is_one_call(self, most_threads: int) -> None:
-        found = ThreadMap(most_threads).run(
-            "key", lambda *part: (part, threading.get_ident()), 1000
-        )
-        assert found == [((0, 1000), threading.get_ident())]
-
-    def test_one_thread_that_pays_is_the_callers_and_one_call(self, world: World) -> None:
-        world.run_for(0.5)
-        found = world.map.run(world.key, lambda *part: (part, threading.get_ident()), 1000)
-        assert found == [((0, 1000), threading.get_ident())]
-
     def test_parts_run_at_the_same_time(self, on_4: World) -> None:
         together = threading.Barrier(4)
 
@@ -264,11 +182,6 @@ class TestRows:
 
         found = on_4.map.run(on_4.key, work, 160)
         assert found == [(start, start + 10) for start in range(0, 160, 10)]
-
-    def test_fewer_rows_than_threads(self, on_4: World) -> None:
-        together = threading.Barrier(3)
-        found = on_4.map.run(on_4.key, lambda *part: (part, together.wait(WAIT_S))[0], 3)
-        assert found == [(0, 1), (1, 2), (2, 3)]
 
 
 class Failing:
@@ -306,29 +219,11 @@ class TestErrors:
             on_4.map.run(on_4.key, work, 160)
         assert work.running == 0
 
-    def test_nothing_is_begun_after_an_error(self, on_4: World) -> None:
-        work = Failing({25: ValueError("row 25")})
-        with pytest.raises(ValueError, match=r"^row 25$"):
-            on_4.map.run(on_4.key, work, 16_000)
-        assert work.begun >= {0}
-        assert len(work.begun) <= 4
-
-    @pytest.mark.parametrize("error", [StopIteration("over"), SystemExit(3), MemoryError("none")])
-    def test_every_kind_of_error_comes_as_it_is(self, on_4: World, error: BaseException) -> None:
-        with pytest.raises(type(error)) as caught:
-            on_4.map.run(on_4.key, Failing({150: error}), 160)
-        assert caught.value is error
-
     def test_an_interrupt_comes_before_errors(self, on_4: World) -> None:
         work = Failing({1: ValueError("row 1"), 11: KeyboardInterrupt()})
         with pytest.raises(KeyboardInterrupt):
             on_4.map.run(on_4.key, work, 160)
         assert until(lambda: work.running == 0)  # it does not wait for other threads
-
-    def test_work_goes_on_after_an_error(self, on_4: World) -> None:
-        with pytest.raises(ValueError, match="row 3"):
-            on_4.map.run(on_4.key, Failing({3: ValueError("row 3")}), 160)
-        assert on_4.run() == list(range(1000))
 
     def test_an_error_is_freed_without_the_garbage_collector(self, on_4: World) -> None:
 
@@ -366,10 +261,6 @@ class TestThreads:
         with pytest.raises(ClosedError, match="make a new iterator"):
             world.run(5)
         assert not world.rows_on
-
-    def test_they_are_made_when_they_are_needed(self, world: World) -> None:
-        world.run(3)
-        assert not map_threads()
 
     def test_they_end_with_their_owner(self) -> None:
         world = settled_on_4()

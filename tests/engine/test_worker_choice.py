@@ -62,18 +62,10 @@ def test_slow_python_gets_all_cores() -> None:
     )
 
 
-def test_no_more_start_than_this_process_can_feed() -> None:
-    assert World(reads_s=5e-4, calls_s=1.2e-3).choice().workers == 3
-
-
 def test_reading_is_left_alone() -> None:
     chosen = World(reads_s=1e-3, calls_s=1e-5).choice()
     assert chosen.workers == 0
     assert chosen.reason.startswith("functions take 1% of the time, 10.0 us for an element;")
-
-
-def test_cheap_functions_are_left_alone() -> None:
-    assert World(calls_s=1e-6).choice().workers == 0
 
 
 def test_functions_on_threads_that_fill_the_cores_are_left_alone() -> None:
@@ -91,10 +83,6 @@ def test_functions_that_only_workers_may_call_are_measured_in_one(
     reads_s: float, workers: int
 ) -> None:
     assert World(reads_s=reads_s).choice(fewest=1).workers == workers
-
-
-def test_without_time_nothing_is_chosen() -> None:
-    assert choose_workers(WorkSample(), cores=CORES, room=CORES).workers == 0
 
 
 @given(

@@ -8,7 +8,6 @@ import json
 import logging
 import pickle
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -133,17 +132,6 @@ def test_streams_equal_grains(name: str) -> None:
     assert expected
 
 
-@pytest.mark.parametrize("name", [name for name in STREAMS if name != "repeat for ever"])
-def test_streams_resume_at_every_step(name: str) -> None:
-    through_json = STREAMS[name](windrow, ours)
-    iterator, rest = iter(through_json), plain(list(through_json))
-    for step in range(len(rest) + 1):
-        again = iter(through_json)
-        again.set_state(json.loads(json.dumps(iterator.get_state())))
-        assert plain(list(again)) == rest[step:]
-        next(iterator, None)
-
-
 def test_map_datasets_equal_grains() -> None:
     for length, size in [(12, 4), (7, 7), (1, 3)]:
         pairs = [
@@ -159,11 +147,6 @@ def test_map_datasets_equal_grains() -> None:
             assert len(one) == len(other)
             if length % size == 0:
                 assert [one[i] for i in range(len(one))] == [other[i] for i in range(len(other))]
-
-
-def test_a_window_that_does_not_divide_the_length_loses_nothing() -> None:
-    ten = windrow.MapDataset.range(10)
-    assert sorted(ours.WindowShuffleMapDataset(ten, window_size=4, seed=0)) == list(range(10))
 
 
 def test_what_is_not_a_dataset_is_refused() -> None:
@@ -190,12 +173,6 @@ def test_what_is_not_a_dataset_is_refused() -> None:
         ours.ThreadPrefetchIterDataset(ds.to_iter_dataset(), prefetch_buffer_size=-1)
     with pytest.raises(ArgumentError, match="a IterDataset has no __next__ and no get_state and"):
         ours.ThreadPrefetchDatasetIterator(ds.to_iter_dataset(), 2)  # type: ignore[arg-type]
-
-
-def test_a_thread_prefetch_iterator_continues_where_its_parent_is() -> None:
-    parent = iter(windrow.MapDataset.range(5))
-    next(parent)
-    assert list(ours.ThreadPrefetchDatasetIterator(parent, 2)) == [1, 2, 3, 4]
 
 
 class Counter:
@@ -430,21 +407,6 @@ def test_index_shuffle_equals_grains(
     assert ours.index_shuffle(index, most, seed, rounds) == expected
 
 
-def test_index_shuffle_refuses_what_is_out_of_range() -> None:
-    with pytest.raises(PlanError, match=r"index 5 is outside \[0, 4\]"):
-        ours.index_shuffle(5, 4, 1, 4)
-    for rounds in (2, 5, 1026):
-        with pytest.raises(PlanError, match=f"even integer between 4 and 1024, got {rounds}"):
-            ours.index_shuffle(1, 4, 1, rounds)
-
-
-@pytest.mark.parametrize("length", [1, 2, 65536, 65537, 262145])
-def test_index_shuffle_is_the_order_of_a_shuffle(length: int) -> None:
-    some = [0, 1, length // 2, length - 1] if length > 1 else [0]
-    order = windrow.MapDataset.range(length).shuffle(seed=9)
-    assert [ours.index_shuffle(k, length - 1, 9, 4) for k in some] == [order[k] for k in some]
-
-
 @given(seed=st.integers(0, 2**64 - 1), index=st.integers(0, 2**63), op=st.integers(0, 2**32))
 @settings(max_examples=examples(30))
 def test_generators_equal_grains(seed: int, index: int, op: int) -> None:
@@ -453,15 +415,6 @@ def test_generators_equal_grains(seed: int, index: int, op: int) -> None:
     expected = theirs.RngPool(seed).acquire_rng(index, op_seed=op)
     assert rng.integers(1 << 60, size=5).tolist() == expected.integers(1 << 60, size=5).tolist()
     pool.release_rng(rng)
-
-
-def test_element_specs_have_shape_and_dtype() -> None:
-    ds = windrow.MapDataset.source(np.zeros((10, 3), np.float32)).batch(5)
-    spec = ours.get_element_spec(ds)
-    assert isinstance(spec, ours.ShapeDtypeStructProtocol)
-    # 5 divides 10, so every batch has 5 rows; Grain says None.
-    assert (spec.shape, spec.dtype) == ((5, 3), np.float32)
-    assert ours.ShapeDtypeStruct((5, 3), np.float32).shape == spec.shape
 
 
 def test_next_index_equals_grains() -> None:
@@ -635,10 +588,3 @@ def test_options_are_in_no_state() -> None:
     with_options.set_state(plain_iterator.get_state())
     assert next(with_options).tolist() == [4, 5, 6, 7]
     assert with_options.skip(3) == 3
-
-
-def test_threads_end() -> None:
-    before = threading.active_count()
-    with iter(numbers(windrow)) as iterator:
-        next(iterator)
-    assert threading.active_count() <= before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import pickle
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -250,14 +249,6 @@ def test_mixtures_of_any_weights_are_grains(weights: list[float]) -> None:
     assert list(windrow.from_grain(theirs)) == list(theirs)
 
 
-def test_weights_whose_least_integer_is_99() -> None:
-    weights = next([w, 3 * w] for n in range(1, 1000) if int((w := n / 10) * (100 / w)) == 99)
-    parts = [grain.MapDataset.range(100), grain.MapDataset.range(1000, 1300)]
-    theirs = grain.MapDataset.mix(parts, weights)
-    assert theirs._selection_map._proportions[0] == 99
-    assert list(windrow.from_grain(theirs)) == list(theirs)
-
-
 # --- sources -------------------------------------------------------------------------------------
 
 
@@ -289,20 +280,6 @@ def test_array_records_are_read_by_windrow(tmp_path: Path) -> None:
 def test_sources_are_grains_in_two_epochs(source: Any) -> None:
     theirs = grain.MapDataset.source(source).repeat(2)
     assert plain(list(windrow.from_grain(theirs))) == plain(list(theirs))
-
-
-def test_a_batched_source_is_read_in_batches() -> None:
-    class Batched(make.Squares):
-        calls = 0
-
-        def __getitems__(self, indices: list[int]) -> list[int]:
-            Batched.calls += 1
-            return [int(i) ** 2 for i in indices]
-
-    theirs = grain.MapDataset.source(Batched(500)).shuffle(seed=1)
-    ours = list(windrow.from_grain(theirs))
-    assert 0 < Batched.calls < 20
-    assert ours == [theirs[i] for i in range(500)]
 
 
 def test_one_source_in_two_places_is_one_source(tmp_path: Path) -> None:
@@ -390,18 +367,6 @@ def test_places_of_processes_are_found(name: str) -> None:
     next(iterator)
     with windrow.from_grain(iterator) as ours:
         assert same_elements(ours, expected[1:])
-
-
-def begin_worker(index: int, count: int) -> None:
-    """What a user gives to `mp_prefetch`."""
-
-
-def test_function_that_begins_workers_is_kept() -> None:
-    theirs = numbers().batch(2).to_iter_dataset()
-    theirs = theirs.mp_prefetch(grain.MultiprocessingOptions(2, 3), begin_worker)
-    node = windrow.from_grain(theirs)._node
-    assert node.init is begin_worker
-    assert node.options.per_worker_buffer_size == 3
 
 
 def test_parts_of_the_data_in_one_piece_are_refused() -> None:
@@ -522,17 +487,6 @@ def test_places_that_have_no_counterpart_are_refused() -> None:
         next(iterator)
     with pytest.raises(StateError, match="cache of this iterator is filled"):
         windrow.from_grain(iterator)
-
-
-def test_converted_chain_pickles() -> None:
-    theirs = with_workers(
-        numbers().to_iter_dataset().random_map(make.add_noise, seed=2).batch(2), 2
-    )
-    ours = windrow.from_grain(theirs)
-    again = pickle.loads(pickle.dumps(windrow.IterDataset(ours._node.parent)))
-    assert same_elements(
-        again, in_turn(numbers().to_iter_dataset().random_map(make.add_noise, seed=2).batch(2), 2)
-    )
 
 
 def test_without_grain_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

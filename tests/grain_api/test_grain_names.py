@@ -167,29 +167,6 @@ def test_methods_are_grains(kind: str) -> None:
     assert other == []
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda first, second=2, *, third=None: None,
-        lambda first, second=1.0, *, third=None: None,
-        lambda first, second=1, *, third=(): None,
-        lambda first, second=1, third=None: None,
-        lambda first, second, *, third=None: None,
-        lambda second=1, *, third=None: None,
-    ],
-)
-def test_another_default_is_another_signature(other: Any) -> None:
-    def of_grain(first: int, second: int = 1, *, third: Any = None) -> None:
-        """Takes one to three arguments."""
-
-    def more_general(first: int = 0, second: int = 1, *, third: Any = None, more: int = 1) -> None:
-        """Takes all of them, and one more."""
-
-    assert same_signature(of_grain, of_grain)
-    assert same_signature(more_general, of_grain)
-    assert not same_signature(other, of_grain)
-
-
 def test_modules_are_found_without_being_imported() -> None:
     assert windrow.python.experimental is windrow.experimental
     found = getattr(windrow.python, "PyGrainCheckpointSave")  # noqa: B009

@@ -6,15 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 import windrow
 from tests.traces import in_rows
 from windrow import MapDataset
 from windrow.engine.record_trace import Trace, leaves_of, trace
-
-Array = npt.NDArray[Any]
 
 N = 37
 STREAMS: dict[str, Callable[[], Any]] = {

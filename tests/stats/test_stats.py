@@ -20,7 +20,6 @@ from windrow import ReadOptions
 from windrow.stats.costs import Amount
 from windrow.stats.profiler import OTHER, READING, ROOM, WORKERS, Profiler, calling, doing
 from windrow.stats.stats import NOTHING_YET, BlockTimes, Stats
-from windrow.transforms.nodes import STREAM
 
 M = windrow.MapDataset
 IN_TURN = ReadOptions(num_threads=0)
@@ -86,22 +85,6 @@ def test_the_time_is_parted_into_what_the_loop_waited_for_and_its_own() -> None:
     assert stats.sentence == f"the loop waits for data 25% of the time; 67% of that is map({first})"
 
 
-def test_a_look_in_the_middle_sees_the_time_up_to_then() -> None:
-    seen: list[Stats] = []
-
-    def look(value: int) -> int:
-        clock.pass_by(3)
-        seen.append(iterator.stats())
-        return value
-
-    iterator, clock = timed(in_turn(M.range(2).map(look)))
-    next(iterator)
-    clock.pass_by(4)
-    assert (seen[0].passed_s, seen[0].waited_s) == (3, 3)
-    assert list(seen[0].waited_for.values()) == [3]
-    assert (iterator.stats().passed_s, iterator.stats().loop_s) == (7, 4)
-
-
 def test_every_block_is_in_the_timeline() -> None:
     def two_seconds(value: int) -> int:
         clock.pass_by(2)
@@ -113,21 +96,6 @@ def test_every_block_is_in_the_timeline() -> None:
     assert iterator.stats().timeline == tuple(
         BlockTimes(1, at, 0.0, 2.0, at + 2, 2.0) for at in (0.0, 7.0, 14.0)
     )
-
-
-def test_blocks_that_come_at_once_are_one_in_the_timeline() -> None:
-    iterator, clock = timed(in_turn(M.range(10)))
-    for value in iterator:
-        if value == 6:
-            clock.pass_by(1)
-    assert [times.elements for times in iterator.stats().timeline] == [1, 7, 2]
-
-
-def test_the_first_block_of_a_thread_ahead_is_begun_with_the_thread() -> None:
-    iterator, clock = timed(M.source(np.arange(20)).batch(10))
-    for _ in iterator:
-        clock.pass_by(1)
-    assert iterator.stats().timeline[0].started_s == 0
 
 
 def test_what_a_thread_ahead_does_is_waited_for_only_while_the_loop_waits() -> None:
@@ -161,19 +129,6 @@ def test_what_a_thread_ahead_does_is_waited_for_only_while_the_loop_waits() -> N
     assert [(t.reading_s, t.mapping_s) for t in stats.timeline] == [(6, 2), (0, 10)]
 
 
-def test_a_wait_under_way_is_told_as_it_is() -> None:
-    clock = Clock()
-    meter = Profiler(M.range(3)._node, clock)
-    maker = meter.renew(in_turn=False)
-    with maker.working(), doing(READING):
-        meter.asked(is_ready=False)
-        clock.pass_by(7)
-        assert meter.stats(0).waited_for == {READING: 7}
-        assert meter.stats(0).sentence == (
-            "the loop waits for data 100% of the time; 100% of that is reading"
-        )
-
-
 def test_waits_for_workers_are_parted_into_what_these_did() -> None:
     clock = Clock()
     meter = Profiler(M.range(3)._node, clock)
@@ -191,23 +146,6 @@ def test_waits_for_workers_are_parted_into_what_these_did() -> None:
     stats = meter.stats(0)
     assert stats.waited_for == {"map(f)": 7.5, READING: 2.25, WORKERS: 0.25}
     assert (stats.reading_s, stats.mapping_s) == (9, {"map(f)": 30})
-
-
-def test_a_function_that_iterates_by_itself_is_one_time() -> None:
-    def inner(value: int) -> int:
-        clock.pass_by(1)
-        return value
-
-    def outer(value: int) -> int:
-        clock.pass_by(1)
-        mine = M.range(2).map(inner)
-        return sum([value, *mine.read(np.array([1])), *in_turn(mine)])
-
-    iterator, clock = timed(in_turn(M.range(2).map(outer)))
-    assert list(iterator) == [2, 3]
-    ((name, spent_s),) = iterator.stats().mapping_s.items()
-    assert name.endswith("outer)")
-    assert spent_s == 8
 
 
 def test_the_sentence() -> None:
@@ -325,16 +263,6 @@ def test_any_thread_may_look_at_any_time(threads: int) -> None:
         assert stats.passed_s == pytest.approx(stats.waited_s + stats.loop_s)
 
 
-def test_what_is_waited_for_adds_up() -> None:
-    iterator = iter(M.source(pieced(500, 8)).map(np.sum).batch(4))
-    for _ in iterator:
-        pass
-    stats = iterator.stats()
-    assert sum(stats.waited_for.values()) == pytest.approx(stats.waited_s, rel=0.01)
-    spent = list(stats.waited_for.values())
-    assert spent == sorted(spent, reverse=True)
-
-
 # --- as text and JSON ----------------------------------------------------------------------------
 
 
@@ -364,9 +292,3 @@ def test_stats_are_json_and_pickle() -> None:
     assert values["sources"][0]["reads"] == {"low": 3, "high": 3}
     assert values["sentence"] == stats.sentence
     assert pickle.loads(pickle.dumps(stats)) == stats
-
-
-def test_streams_are_counted_by_elements() -> None:
-    iterator = iter(M.range(9).to_iter_dataset().filter(bool))
-    assert iterator._node.length == STREAM
-    assert (sum(1 for _ in iterator), iterator.stats().elements) == (8, 8)

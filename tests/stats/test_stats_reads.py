@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -104,16 +103,6 @@ def test_without_threads_each_call_decodes_its_chunks() -> None:
     assert counted(iterator).chunks == Amount.exactly(4)
 
 
-def test_records_that_are_read_alone() -> None:
-    part = pieced(64, 16).parts[0]
-    counters = PartCounters(dataclasses.replace(part, alone=True), 64)
-    counters.was_read(np.array([3, 4, 40]))
-    costs = counters.costs()
-    assert (costs.chunks, costs.reads, costs.decoded_bytes) == exactly(2, 3, 96)
-    # Three chunks of 512 take 3 x 100 stored bytes: the share of 96 decoded bytes.
-    assert costs.stored_bytes == Amount.exactly(round(300 * 96 / (3 * 512)))
-
-
 def test_many_notes_are_counted_as_few() -> None:
     counters = PartCounters(pieced(64_000, 4).parts[0], 64_000)
     for first in range(0, 16_000, 10):
@@ -202,14 +191,6 @@ def test_a_loop_that_is_slower_finds_the_queue_full() -> None:
     assert closed.peak_by["queue"] == 4 * 8 * 32
 
 
-def test_bytes_are_those_of_the_elements_given() -> None:
-    iterator = iter(M.source(np.arange(100)).to_iter_dataset(IN_TURN))
-    for number in range(1, 100):
-        next(iterator)
-        stats = iterator.stats()
-        assert (stats.elements, stats.delivered_bytes) == (number, 8 * number)
-
-
 # --- workers -------------------------------------------------------------------------------------
 
 
@@ -228,13 +209,6 @@ def test_sources_that_workers_read_are_counted_there() -> None:
     costs = counted(iterator)
     assert (costs.records, costs.reads, costs.delivered_bytes) == exactly(20, 20, 640)
     assert iterator.stats().reading_s > 0
-
-
-def test_stages_of_streams_in_workers_are_counted() -> None:
-    stream = M.range(40).to_iter_dataset().filter(bool).batch(3).map(np.sum)
-    iterator = spread(stream, workers=2)
-    assert len(list(iterator)) == 13
-    assert {"filter(bool)", "map(sum)"} <= set(iterator.stats().mapping_s)
 
 
 def test_a_worker_process_tells_its_time() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import collections
-import itertools
-import json
-import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +17,10 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from tests.strategies import Chunks
 from windrow.errors import ArgumentError, PlanError, StateError
-from windrow.transforms import blocks, nodes, orders
+from windrow.transforms import blocks, nodes
 from windrow.transforms.nodes import BlockShuffleNode
 from windrow.transforms.positions import Positions
 
@@ -88,7 +86,7 @@ def model(bounds: IntArray, window_blocks: int, seed: int, epoch: int) -> list[i
     seed=make.SEEDS,
     epoch=st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(100))
 def test_every_epoch_is_the_permutation_of_the_model(
     sizes: list[int], window: int, seed: int, epoch: int
 ) -> None:
@@ -123,14 +121,6 @@ def test_permutations_of_any_size(size: int) -> None:
     assert np.array_equal(np.sort(got), np.arange(size))
 
 
-def test_permutations_are_even() -> None:
-    # 6 orders of 3 items; the expected number of each is 1000, with a deviation of 29.
-    keys = blocks.folded(np.arange(6000, dtype=np.uint64), np.zeros(6000, np.uint64))
-    found = collections.Counter(tuple(blocks.permutation(3, key).tolist()) for key in keys.tolist())
-    assert len(found) == 6
-    assert max(abs(count - 1000) for count in found.values()) < 120
-
-
 def test_block_shuffle_orders_are_frozen() -> None:
     # People restore year-old checkpoints. A new order needs a new version.
     assert blocks.permutation(10, 1).tolist() == [8, 4, 3, 7, 0, 1, 5, 9, 6, 2]
@@ -145,32 +135,6 @@ def test_block_shuffle_orders_are_frozen() -> None:
     assert list(M.range(12).seed(42).block_shuffle(block=5)) == [
         9, 5, 2, 10, 7, 4, 0, 3, 1, 11, 8, 6,
     ]  # fmt: skip
-
-
-def test_seeds_and_epochs_give_different_orders() -> None:
-    # Unlike in shuffle, epoch 1 of seed 1 is not epoch 0 of seed 2.
-    found = set()
-    for seed, epoch in itertools.product([0, 1, 2, 3, 2**32 - 1], range(-2, 4)):
-        order = blocks.BlockOrder(bounds_of([3] * 8), 3, seed)
-        found.add(tuple(epoch_of(order, epoch)))
-    assert len(found) == 30
-
-
-@given(
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=30),
-    window=st.integers(1, 6),
-    data=st.data(),
-)
-@settings(max_examples=60)
-def test_any_positions_in_any_order(sizes: list[int], window: int, data: st.DataObject) -> None:
-    bounds = bounds_of(sizes)
-    order = blocks.BlockOrder(bounds, window, 3)
-    place = st.tuples(st.integers(-2, 2), st.integers(0, sum(sizes) - 1))
-    places = data.draw(st.lists(place, max_size=40))
-    expected = {epoch: model(bounds, window, 3, epoch) for epoch in range(-2, 3)}
-    got = order.at(ints([e for e, _ in places]), ints([i for _, i in places]))
-    assert got.dtype == np.int64
-    assert got.tolist() == [expected[e][i] for e, i in places]
 
 
 def test_epochs_beyond_64_bits_count_modulo_2_to_the_32() -> None:
@@ -192,10 +156,10 @@ def test_the_answer_is_the_callers_own() -> None:
 def test_records_beyond_32_bits() -> None:
     # The window's table is wider there.
     length = 2**33 + 7
-    dataset = M.range(length).block_shuffle(4, block=2**22, window_blocks=1)
-    got = dataset.read(np.arange(2**22))
-    assert np.array_equal(np.sort(got) - got.min(), np.arange(2**22))
-    assert got.min() % 2**22 == 0
+    dataset = M.range(length).block_shuffle(4, block=2**19, window_blocks=1)
+    got = dataset.read(np.arange(2**19))
+    assert np.array_equal(np.sort(got) - got.min(), np.arange(2**19))
+    assert got.min() % 2**19 == 0
     assert dataset.read([2**33, length - 1]).max() > 2**32
 
 
@@ -208,7 +172,7 @@ def test_records_beyond_32_bits() -> None:
     deviations=st.sampled_from([0, 6]),
     data=st.data(),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_picked_items_are_those_of_the_permutation(
     size: int, key: int, deviations: int, data: st.DataObject
 ) -> None:
@@ -222,105 +186,7 @@ def test_picked_items_are_those_of_the_permutation(
     assert np.array_equal(got, blocks.permutation(size, key)[places])
 
 
-@given(
-    sizes=st.lists(st.sampled_from([1, 7, 300, 4_097]), min_size=1, max_size=40),
-    window=st.integers(1, 8),
-    seed=make.SEEDS,
-    data=st.data(),
-)
-@settings(max_examples=60, deadline=None)
-def test_a_few_elements_come_as_in_the_whole_order(
-    sizes: list[int], window: int, seed: int, data: st.DataObject
-) -> None:
-    length = sum(sizes)
-    order = blocks.BlockOrder(bounds_of(sizes), window, seed)
-    few = st.tuples(st.integers(0, length - 1), st.sampled_from([1, 16, 200]), st.integers(0, 2))
-    asked = [
-        (epoch, np.arange(first, min(first + count, length)))
-        for first, count, epoch in data.draw(st.lists(few, max_size=6))
-    ]
-    picked = [order.at(np.full(len(some), epoch), some) for epoch, some in asked]
-    whole = [ints(epoch_of(order, epoch)) for epoch in range(3)]
-    for (epoch, some), got in zip(asked, picked, strict=True):
-        assert np.array_equal(got, whole[epoch][some])
-    again = [order.at(np.full(len(some), epoch), some) for epoch, some in asked]
-    assert all(map(np.array_equal, picked, again))
-    assert np.array_equal(np.sort(whole[0]), np.arange(length))
-
-
-def test_picked_elements_of_records_that_are_not_consecutive() -> None:
-    length = 64 * 1024
-    turned = blocks.BlockOrder(bounds_of([512] * 128), 16, 905, _Turned(length))
-    plain = blocks.BlockOrder(bounds_of([512] * 128), 16, 905)
-    for first in (5, 20_000, 40_000, length - 16):
-        some = np.arange(first, first + 16)
-        got = turned.at(np.zeros(16, np.int64), some)
-        assert np.array_equal(got, length - 1 - plain.at(np.zeros(16, np.int64), some))
-    assert np.array_equal(ints(epoch_of(turned, 0)), length - 1 - ints(epoch_of(plain, 0)))
-
-
-class _Turned:
-    """Records that are stored from the last to the first."""
-
-    token = "turned"
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-
-    def at(self, places: IntArray) -> IntArray:
-        return self._length - 1 - places
-
-
-def test_a_window_is_sorted_for_those_alone_who_come_back() -> None:
-    sorted_windows: list[int] = []
-    permutation = blocks.permutation
-
-    def counted(size: int, key: int) -> IntArray:
-        sorted_windows.append(size)
-        return permutation(size, key)
-
-    def at(order: blocks.BlockOrder, first: int, count: int = 16) -> None:
-        order.at(np.zeros(count, np.int64), np.arange(first, first + count))
-
-    with pytest.MonkeyPatch.context() as patch:
-        one_of_many = blocks.BlockOrder(bounds_of([1_000] * 640), 16, 901)
-        at(one_of_many, 0)  # makes the order of blocks
-        patch.setattr(blocks, "permutation", counted)
-        for step in range(1, 10):  # of 65,536 rows: each in another window
-            at(one_of_many, 65_536 * step)
-        assert sorted_windows == []
-        at(one_of_many, 65_536 * 3)  # the second time
-        at(one_of_many, 65_536 * 3 + 16)
-        assert sorted_windows == [16_000]
-        alone = blocks.BlockOrder(bounds_of([1_000] * 640), 16, 902)
-        at(alone, 0)
-        sorted_windows.clear()
-        for first in range(16, 64_000 - 16, 16):
-            at(alone, first)
-        assert sorted_windows == [16_000] * 4  # each window once, as soon as the stream is there
-        many = blocks.BlockOrder(bounds_of([1_000] * 640), 16, 903)
-        at(many, 0)
-        sorted_windows.clear()
-        at(many, 32_000, 2_000)
-        assert sorted_windows == [16_000]
-
-
 # --- locality ------------------------------------------------------------------------------------
-
-
-@given(sizes=SIZES, window=st.integers(1, 8), epoch=st.integers(-2, 2))
-@settings(max_examples=60)
-def test_no_more_blocks_are_begun_than_a_window_has(
-    sizes: list[int], window: int, epoch: int
-) -> None:
-    bounds = bounds_of(sizes)
-    left = list(sizes)
-    begun: set[int] = set()
-    for offset in epoch_of(blocks.BlockOrder(bounds, window, 11), epoch):
-        chunk = int(bounds.searchsorted(offset, side="right")) - 1
-        left[chunk] -= 1
-        (begun.add if left[chunk] else begun.discard)(chunk)
-        assert len(begun) <= window
 
 
 def test_a_batch_needs_the_chunks_of_its_windows_only() -> None:
@@ -345,59 +211,6 @@ def test_equal_chunks_and_block_of_their_size_are_one_order() -> None:
 # --- the layout of a chain -----------------------------------------------------------------------
 
 
-def first(elements: Sequence[Any]) -> Any:
-    return elements[0]
-
-
-@st.composite
-def laid_out(draw: st.DrawFn, base: int = 0, most: int = 4) -> Any:
-    """A chain over chunks, whose elements are numbers of records (the first ones, of batches)."""
-    dataset: Any = M.source(Chunks(draw(SIZES), base))
-    kinds = ["seed", "value", "slice", "batch"] + ["concatenate"] * (base == 0)
-    for number in range(draw(st.integers(0, most))):
-        match draw(st.sampled_from(kinds)):
-            case "seed":
-                dataset = dataset.seed(3)
-            case "value":
-                dataset = dataset.map(int).random_map(lambda n, rng: n, seed=1)
-                dataset = dataset.map_with_index(lambda i, n: n)
-            case "slice":
-                bound = st.none() | st.integers(-30, 30)
-                step = draw(st.sampled_from([None, 1, 2, 3, 7, -1, -2, -5]))
-                dataset = dataset[slice(draw(bound), draw(bound), step)]
-            case "batch":
-                size = draw(st.integers(1, 5) | st.just(10**30))
-                dataset = dataset.batch(size, drop_remainder=draw(st.booleans()), batch_fn=first)
-            case _:
-                other = draw(laid_out(1000 * (number + 1), most=1))
-                dataset = M.concatenate([dataset, other])
-    return dataset
-
-
-def chunks_below(node: nodes.Node) -> list[Chunks]:
-    if isinstance(node, nodes.SourceNode):
-        return [node.source]
-    return [chunk for parent in node.parents for chunk in chunks_below(parent)]
-
-
-@given(dataset=laid_out())
-@settings(max_examples=150)
-def test_blocks_are_what_the_chain_leaves_of_the_chunks(dataset: Any) -> None:
-    elements = [int(element) for element in dataset.__getitems__(range(len(dataset)))]
-    homes = [
-        (number, int(source.blocks().searchsorted(element - source.base, side="right")))
-        for element in elements
-        for number, source in enumerate(chunks_below(dataset._node))
-        if source.base <= element < source.base + len(source)
-    ]
-    assert len(homes) == len(elements)
-    starts = [i for i in range(len(homes)) if i == 0 or homes[i] != homes[i - 1]]
-    assert dataset._node.layout().bounds.tolist() == sorted({0, *starts, len(elements)})
-    shuffled = dataset.block_shuffle(1, window_blocks=2)
-    assert len(shuffled) == len(dataset)
-    assert sorted(map(int, shuffled.repeat(2)[len(dataset) :])) == sorted(elements)
-
-
 def test_repeat_has_the_blocks_of_each_epoch() -> None:
     twice = M.source(Chunks([3, 2])).repeat(2)
     assert twice._node.layout().bounds.tolist() == [0, 3, 5, 8, 10]
@@ -407,22 +220,19 @@ def test_repeat_has_the_blocks_of_each_epoch() -> None:
     assert once._node.layout().bounds.tolist() == [0, 3, 5]
 
 
+def test_a_slice_has_what_is_left_of_the_blocks() -> None:
+    chunks = M.source(Chunks([3, 2, 4]))
+    for part, bounds in ((chunks[::-2], [0, 2, 3, 5]), (chunks[1::3], [0, 1, 2, 3])):
+        assert part._node.layout().bounds.tolist() == bounds
+        assert sorted(part.block_shuffle(1)) == sorted(part)
+
+
 def test_chunks_of_no_records_are_left_out() -> None:
     source = Chunks([0, 3, 0, 0, 2, 0])
     assert M.source(source)._node.layout().bounds.tolist() == [0, 3, 5]
     assert list(M.source(source).block_shuffle(1)) == list(
         M.source(Chunks([3, 2])).block_shuffle(1)
     )
-
-
-@pytest.mark.parametrize("sizes", [[], [1], [5], [1, 1]], ids=str)
-@pytest.mark.parametrize("block", [None, 1, 3, 10**30])
-@pytest.mark.parametrize("window", [1, 2, 10**30])
-def test_short_datasets(sizes: list[int], block: int | None, window: int) -> None:
-    dataset = M.source(Chunks(sizes)).block_shuffle(1, block=block, window_blocks=window)
-    assert len(dataset) == sum(sizes)
-    assert sorted(dataset) == list(range(sum(sizes)))
-    assert len(list(dataset.repeat(3))) == 3 * sum(sizes)
 
 
 # --- real stores ---------------------------------------------------------------------------------
@@ -462,23 +272,6 @@ def test_array_record_files_are_shuffled_by_their_groups(tmp_path: Path) -> None
 def chain(seed: int = 5) -> windrow.MapDataset[Any]:
     parts = [M.source(Chunks([4, 1, 7])), M.source(Chunks([2, 5], 100))[::2]]
     return M.concatenate(parts).block_shuffle(seed, window_blocks=2)
-
-
-def test_reads_and_elements_agree() -> None:
-    dataset = chain().map(int)
-    indices = [*range(-20, 40), 3, 3, 2**63 - 1, -(2**63)]
-    assert dataset.read(indices).tolist() == [dataset[i] for i in indices]
-
-
-def test_restored_at_every_step_through_json() -> None:
-    dataset = chain().repeat(3)[5:].batch(4)
-    whole = [batch.tolist() for batch in dataset]
-    iterator = iter(dataset)
-    for at in range(len(whole) + 1):
-        fresh = iter(dataset)
-        fresh.set_state(json.loads(json.dumps(iterator.get_state())))
-        assert [batch.tolist() for batch in fresh] == whole[at:]
-        next(iterator, None)
 
 
 def test_a_state_of_another_order_is_refused() -> None:
@@ -526,20 +319,6 @@ def test_absent_elements_stay_absent() -> None:
         dataset.batch(2)
 
 
-def test_a_pickled_chain_is_the_same() -> None:
-    dataset = M.source(Chunks([4, 1, 7])).block_shuffle(5, window_blocks=2)
-    assert list(pickle.loads(pickle.dumps(dataset))) == list(dataset)
-
-
-def test_building_and_printing_read_nothing() -> None:
-    source = Chunks([4, 4])
-    dataset = M.source(source).block_shuffle(1).repeat(2)
-    repr(dataset), len(dataset), iter(dataset).get_state()
-    assert source.reads == 0
-    list(dataset)
-    assert source.reads > 0
-
-
 # --- refusals ------------------------------------------------------------------------------------
 
 
@@ -555,93 +334,35 @@ class Wrong(Chunks):
 
 
 CHUNKS = M.source(Chunks([4, 4, 4]))
-REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "seed": (lambda: CHUNKS.block_shuffle(), "block_shuffle: has no seed; pass seed="),
-    "seed range": (
-        lambda: CHUNKS.block_shuffle(2**32),
-        r"block_shuffle: seed=4294967296 .* 2\*\*32",
-    ),
-    "block": (lambda: CHUNKS.block_shuffle(1, block=0), "block_shuffle: block must be at least 1"),
-    "window": (
-        lambda: CHUNKS.block_shuffle(1, window_blocks=0),
-        "block_shuffle: window_blocks must be at least 1, got 0",
-    ),
-    "endless": (
-        lambda: CHUNKS.repeat().block_shuffle(1),
-        "the dataset is endless, .* block-shuffle before repeat",
-    ),
-    "endless, block": (
-        lambda: CHUNKS.repeat().block_shuffle(1, block=4),
-        "the dataset is endless, .* block-shuffle before repeat",
-    ),
-    "part of endless": (
-        lambda: CHUNKS.repeat()[:100].block_shuffle(1),
-        r"repeat\(for ever\) has endlessly many blocks; block-shuffle before repeat",
-    ),
-    "range": (
-        lambda: M.range(9).block_shuffle(1),
-        r"range\(0, 9, 1\) does not declare which records lie together; give block=, the number",
-    ),
-    "memory": (
-        lambda: M.source(np.arange(9)).block_shuffle(1),
-        r"source\(.*\) does not declare which records lie together; give block=, the number",
-    ),
-    "source of no blocks": (
-        lambda: M.source(Wrong(None)).block_shuffle(1),
-        r"source\(.*\) does not declare which records lie together; give block=, the number",
-    ),
-    "foreign": (
-        lambda: M.source(make.Squares(9)).map(int).block_shuffle(1),
-        r"source\(.*Squares.*\) does not declare which records lie together; give block=",
-    ),
-    "shuffle": (
-        lambda: CHUNKS.shuffle(3).block_shuffle(1),
-        r"shuffle\(seed=3\) hides .* block-shuffle before it, or give block=",
-    ),
-    "window shuffle": (
-        lambda: CHUNKS.window_shuffle(4, 1).map(int).block_shuffle(1),
-        r"window_shuffle\(.*\) hides .* block-shuffle before it, or give block=",
-    ),
-    "block shuffle": (
-        lambda: CHUNKS.block_shuffle(2).block_shuffle(1),
-        r"block_shuffle\(.*\) hides .* block-shuffle before it, or give block=",
-    ),
-    "mix": (
-        lambda: M.mix([CHUNKS, CHUNKS]).block_shuffle(1),
-        r"mix\(1, 1\) has no single layout; block-shuffle each of its datasets before it, or give",
-    ),
-    "zip": (
-        lambda: M.zip([CHUNKS]).block_shuffle(1),
-        r"zip\(1\) has no single layout; block-shuffle each of its datasets before it, or give",
-    ),
-    "select": (
-        lambda: M.select_from_datasets([CHUNKS], make.Zigzag(1, 4)).block_shuffle(1),
-        r"select_from_datasets\(.*\) has no single layout; block-shuffle each",
-    ),
-    "one of several": (
-        lambda: M.concatenate([CHUNKS, M.range(3)]).block_shuffle(1),
-        r"range\(0, 3, 1\) does not declare which records lie together",
-    ),
-    "blocks": (
-        lambda: M.range(2**40).block_shuffle(1, block=2),
-        "549755813888 blocks are too many, .* for at most 268435456",
-    ),
-    "blocks of repeat": (
-        lambda: CHUNKS.repeat(2**30).block_shuffle(1),
-        "3221225472 blocks are too many, .* for at most 268435456",
-    ),
-    "window elements": (
-        lambda: M.range(2**40).block_shuffle(1, block=2**30),
-        "a window of 16 blocks can have 17179869184 elements, .* for at most 268435456",
-    ),
+REFUSED: dict[str, Callable[[], Any]] = {
+    "seed": lambda: CHUNKS.block_shuffle(),
+    "seed range": lambda: CHUNKS.block_shuffle(2**32),
+    "block": lambda: CHUNKS.block_shuffle(1, block=0),
+    "window": lambda: CHUNKS.block_shuffle(1, window_blocks=0),
+    "endless": lambda: CHUNKS.repeat().block_shuffle(1),
+    "endless, block": lambda: CHUNKS.repeat().block_shuffle(1, block=4),
+    "part of endless": lambda: CHUNKS.repeat()[:100].block_shuffle(1),
+    "range": lambda: M.range(9).block_shuffle(1),
+    "memory": lambda: M.source(np.arange(9)).block_shuffle(1),
+    "source of no blocks": lambda: M.source(Wrong(None)).block_shuffle(1),
+    "foreign": lambda: M.source(make.Squares(9)).map(int).block_shuffle(1),
+    "shuffle": lambda: CHUNKS.shuffle(3).block_shuffle(1),
+    "window shuffle": lambda: CHUNKS.window_shuffle(4, 1).map(int).block_shuffle(1),
+    "block shuffle": lambda: CHUNKS.block_shuffle(2).block_shuffle(1),
+    "mix": lambda: M.mix([CHUNKS, CHUNKS]).block_shuffle(1),
+    "zip": lambda: M.zip([CHUNKS]).block_shuffle(1),
+    "select": lambda: M.select_from_datasets([CHUNKS], make.Zigzag(1, 4)).block_shuffle(1),
+    "one of several": lambda: M.concatenate([CHUNKS, M.range(3)]).block_shuffle(1),
+    "blocks": lambda: M.range(2**40).block_shuffle(1, block=2),
+    "blocks of repeat": lambda: CHUNKS.repeat(2**30).block_shuffle(1),
+    "window elements": lambda: M.range(2**40).block_shuffle(1, block=2**30),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_has_no_order_is_refused_when_it_is_built(case: str) -> None:
-    make_it, message = REFUSED[case]
-    with pytest.raises(PlanError, match=message):
-        make_it()
+    with pytest.raises(PlanError):
+        REFUSED[case]()
 
 
 @pytest.mark.parametrize(
@@ -657,27 +378,3 @@ def test_blocks_that_are_none_are_refused(declared: Any) -> None:
 def test_arguments_of_another_kind(arguments: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=rf"block_shuffle: {next(iter(arguments))} must be an"):
         CHUNKS.block_shuffle(**{"seed": 1, "block": 3} | arguments)
-
-
-@pytest.mark.parametrize(
-    "hidden",
-    [
-        CHUNKS.shuffle(1),
-        M.mix([CHUNKS, M.range(100, 112)]),
-        M.zip([CHUNKS, M.range(12)]),
-        M.range(7).repeat()[:12],
-    ],
-    ids=repr,
-)
-def test_with_block_given_the_layout_does_not_matter(hidden: windrow.MapDataset[Any]) -> None:
-    shuffled = hidden.block_shuffle(1, block=5)
-    expected = [repr(element) for element in hidden]
-    assert [repr(element) for element in shuffled] != expected
-    assert sorted(repr(element) for element in shuffled) == sorted(expected)
-
-
-def test_tables_used_last_are_kept_though_they_are_large() -> None:
-    store = orders.OrderTables(100, least=2)
-    for name in range(4):
-        store.keep(name, table=np.zeros(1000))
-    assert [store.find(name) is not None for name in range(4)] == [False, False, True, True]

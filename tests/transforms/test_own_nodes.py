@@ -6,12 +6,10 @@ Nothing in the package knows the nodes of this file. They follow the contract in
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,13 +28,11 @@ from windrow.transforms.nodes import (
     EachNode,
     IndexNode,
     Indices,
-    JoinNode,
     LeafNode,
     Node,
     RegroupNode,
     RoutingNode,
     Step,
-    StreamLimitNode,
     StreamNode,
     ValueNode,
 )
@@ -106,24 +102,6 @@ class TurnsNode(RoutingNode):
 
     def route(self, at: Positions) -> tuple[IntArray, Positions]:
         return at.offsets % 2, Positions(at.epochs, at.offsets // 2)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SumsNode(JoinNode):
-    """The sum of the elements that the parents have at one index."""
-
-    def count(self) -> int:
-        return min(parent.length for parent in self.parents)
-
-    @property
-    def label(self) -> str:
-        return "sums"
-
-    def spec(self, parents: Sequence[Any]) -> Any:
-        return parents[0]
-
-    def join(self, parts: Sequence[Table]) -> Table:
-        return Listed([sum(values) for values in zip(*map(tables.elements, parts), strict=True)])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -263,42 +241,6 @@ class CopiesNode(StreamNode):
                 before, given = after, 0
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PacksNode(StreamNode):
-    """Consecutive elements in lists whose sums are at most `room`, as long as they can be.
-
-    It has no integers of its own: a list ends where an element of the parent ends.
-    """
-
-    room: int
-
-    @property
-    def label(self) -> str:
-        return f"packs({self.room})"
-
-    def spec(self, parents: Sequence[Any]) -> Any:
-        return list
-
-    def elements(self, *, once: bool = True) -> Amount:
-        most = self.parent.elements(once=once)
-        return Amount(min(1, most.low), most.high)
-
-    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        held: list[int] = []
-        before: IntArray = np.array(position, np.int64)
-        for block in inputs.blocks(0, position):
-            for value, after in zip(tables.elements(block.table), block.marks, strict=True):
-                if held and sum(held) + value > self.room:
-                    with inputs.calling():
-                        pack = list(held)
-                    yield Block(Listed([pack]), before[None])
-                    held = []
-                held.append(value)
-                before = after
-        if held:
-            yield Block(Listed([held]), before[None])
-
-
 # --- chains of them, and what they give ----------------------------------------------------------
 
 
@@ -324,16 +266,6 @@ def copies_of(values: Sequence[int]) -> list[int]:
     return [value for value in values for _ in range(value % 4)]
 
 
-def packs_of(values: Sequence[int], room: int) -> list[list[int]]:
-    out: list[list[int]] = []
-    for value in values:
-        if out and sum(out[-1]) + value <= room:
-            out[-1].append(value)
-        else:
-            out.append([value])
-    return out
-
-
 @dataclasses.dataclass(frozen=True)
 class Case:
     make: Callable[[], Any]
@@ -356,11 +288,6 @@ CASES = {
         [value for n in range(23) for value in (n, n**2)],
         "turns",
     ),
-    "join": Case(
-        lambda: MapDataset(SumsNode((chain()._node, squares()._node))),
-        [n + n**2 for n in range(23)],
-        "sums",
-    ),
     "value": Case(
         lambda: on(on(chain(), RotatedNode, 5), ScaledNode, 3), [3 * n for n in ORDER], "scaled(3)"
     ),
@@ -374,11 +301,6 @@ CASES = {
     ),
     "regrouping": Case(
         lambda: on(on(chain(), RotatedNode, 5), PairsNode), list(itertools.pairwise(ORDER)), "pairs"
-    ),
-    "value of a stream": Case(
-        lambda: on(chain().to_iter_dataset(), ScaledNode, 3),
-        [3 * n for n in range(23)],
-        "scaled(3)",
     ),
     "value of a stream with its number": Case(
         lambda: on(chain().filter(_is_odd).to_iter_dataset(), NumberedNode),
@@ -398,23 +320,13 @@ CASES = {
         "copies(4)",
         is_known=False,
     ),
-    "regrouping of a stream, less": Case(
-        lambda: on(chain().shuffle(seed=2).to_iter_dataset(), PacksNode, 40),
-        packs_of(list(chain().shuffle(seed=2)), 40),
-        "packs(40)",
-        is_known=False,
-    ),
     "all together": Case(
         lambda: on(
-            on(
-                on(on(on(chain(), RotatedNode, 5), ScaledNode, 3).to_iter_dataset(), CopiesNode, 4),
-                TwiceNode,
-                plus_one,
-            ).repeat(2),
-            PacksNode,
-            99,
-        ),
-        packs_of([n + 2 for n in copies_of([3 * n for n in ORDER])] * 2, 99),
+            on(on(on(chain(), RotatedNode, 5), ScaledNode, 3).to_iter_dataset(), CopiesNode, 4),
+            TwiceNode,
+            plus_one,
+        ).repeat(2),
+        [n + 2 for n in copies_of([3 * n for n in ORDER])] * 2,
         "copies(4)",
         is_known=False,
     ),
@@ -480,26 +392,8 @@ def test_other_fields_are_another_chain() -> None:
         iter(on(chain(), RotatedNode, 6)).set_state(state)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].is_random])
-@pytest.mark.parametrize("buffer", [0, 16])
-def test_threads_and_blocks_change_nothing(name: str, buffer: int) -> None:
-    options = windrow.ReadOptions(num_threads=4, prefetch_buffer_size=buffer)
-    assert rest_of(CASES[name].make().to_iter_dataset(options)) == CASES[name].wanted
-
-
 def test_workers_give_the_same(case: Case) -> None:
     assert rest_of(spread(case.make(), 2)) == case.wanted
-
-
-@pytest.mark.parametrize("name", ["regrouping", "all together"])
-def test_a_state_does_not_depend_on_worker_processes(name: str) -> None:
-    case = CASES[name]
-    with iter(case.make().mp_prefetch(1)) as iterator:
-        taken = [plain(next(iterator)) for _ in range(3)]
-        state = iterator.get_state()
-    again = iter(case.make())
-    again.set_state(state)
-    assert taken + rest_of(again) == case.wanted
 
 
 def test_batches_filters_and_windows_after_it(case: Case) -> None:
@@ -512,12 +406,12 @@ def test_batches_filters_and_windows_after_it(case: Case) -> None:
     assert rest_of(stream.limit(5).repeat(2)) == case.wanted[:5] * 2
 
 
-def test_the_spec_is_that_of_an_element(case: Case) -> None:
-    dataset = case.make()
-    if case is CASES["function of each"]:
-        return  # it declares nothing: see the next test
-    declared = dataset.element_spec
-    assert declared == (list if isinstance(case.wanted[0], list) else dataset.read_spec())
+@pytest.mark.parametrize(
+    "name", [n for n in CASES if n not in ("function of each", "all together")]
+)
+def test_the_spec_is_that_of_an_element(name: str) -> None:
+    dataset = CASES[name].make()
+    assert dataset.element_spec == dataset.read_spec()
 
 
 def test_a_node_that_declares_nothing_has_no_spec() -> None:
@@ -540,17 +434,6 @@ def test_explain_predicts_what_stats_counts(case: Case) -> None:
         assert counted.records.low in predicted.records
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [("leaf", 8), ("index", 8), ("join", 8), ("regrouping", 16), ("function of each", None)],
-)
-def test_bytes_of_an_element_follow_from_its_spec_or_its_parents(
-    name: str, size: int | None
-) -> None:
-    found = CASES[name].make().explain().batch_bytes
-    assert found == (None if size is None else Amount.exactly(size))
-
-
 def test_what_a_node_says_of_reading_is_believed() -> None:
     # Too long for a dry run to its end: whether all records are read is known of the node alone.
     records = 10**7
@@ -560,64 +443,6 @@ def test_what_a_node_says_of_reading_is_believed() -> None:
     (seen,) = on(long, PairsNode).explain().epoch
     assert 2 * (records - 1) in seen.records
     assert not seen.records.is_exact
-
-
-@pytest.mark.parametrize(
-    ("name", "work"),
-    [
-        ("function of each", "twice(plus_one)"),
-        ("value", "scaled(ScaledNode.apply)"),
-        ("regrouping", "pairs"),
-        ("regrouping of a stream, less", "packs"),
-    ],
-)
-def test_stats_name_the_work(name: str, work: str) -> None:
-    with iter(CASES[name].make()) as iterator:
-        list(iterator)
-        assert work in iterator.stats().mapping_s
-
-
-def test_a_report_shows_it(case: Case, tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
-    path = windrow.report(case.make(), tmp_path / "report.html")
-    assert case.label in path.read_text(encoding="utf-8")
-
-
-class Sized:
-    """Rows without values, as a dry run has them."""
-
-    def blocks(self, number: int, position: Sequence[int], unit: int | None = None) -> Blocks:
-        for rows in (3, 0, 4):
-            yield Block(Listed([None] * rows), np.zeros((rows, len(position)), np.int64))
-
-    def in_lanes(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Inputs]:
-        raise NotImplementedError
-
-    def joint(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> None:
-        raise NotImplementedError
-
-    def number(self, count: int) -> int:
-        return count
-
-    def share(self, count: int) -> int:
-        return count
-
-    def row_count(self) -> Any:
-        raise NotImplementedError
-
-    def now_s(self) -> float:
-        return 0.0
-
-    def calling(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-
-@pytest.mark.parametrize(("make", "rows"), [(CopiesNode, 7), (PacksNode, 7), (StreamLimitNode, 5)])
-def test_a_dry_run_looks_at_no_values(make: Any, rows: int) -> None:
-    node = make((chain().to_iter_dataset()._node,), 5)
-    blocks = list(node.blocks_without_values([0] * node.width, Sized(), None))
-    assert sum(map(len, blocks)) == rows
-    assert {block.marks.shape[1] for block in blocks} == {node.width}
 
 
 # --- faults --------------------------------------------------------------------------------------
@@ -662,16 +487,6 @@ class ShortNode(ScaledNode):
 def test_a_table_of_other_rows_is_refused() -> None:
     with pytest.raises(windrow.errors.ElementError, match=r"scaled\(1\).* 3 rows of 4"):
         on(chain(), ShortNode, 1).__getitems__([0, 1, 2, 3])
-
-
-def test_a_node_checks_its_fields() -> None:
-    with pytest.raises(PlanError, match="rotated: by must be at least 0, got -1"):
-        on(chain(), RotatedNode, -1)
-
-
-def test_a_block_shuffle_says_that_the_layout_is_hidden() -> None:
-    with pytest.raises(PlanError, match=r"rotated\(5\) hides"):
-        on(chain(), RotatedNode, 5).block_shuffle(seed=1)
 
 
 def test_a_node_without_random_access_is_named() -> None:

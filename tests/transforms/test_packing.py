@@ -12,18 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from windrow.core import native
 from windrow.errors import PlanError
 from windrow.transforms import packing
 from windrow.transforms.amounts import PackCounts
-from windrow.transforms.packing import RowPlan, TooLong, plan_buckets, plan_rows
+from windrow.transforms.packing import RowPlan, TooLong, plan_rows
 
 IntArray = npt.NDArray[np.int64]
-CUT = [TooLong.SPLIT, TooLong.TRUNCATE, TooLong.DROP]
-
-lengths_of_documents = st.lists(st.integers(0, 60), max_size=80).map(
-    lambda values: np.array(values, np.int64)
-)
 
 
 def planned(lengths: IntArray, row_length: int, **given: Any) -> RowPlan:
@@ -39,56 +35,7 @@ def rows_of(plan: RowPlan) -> list[list[tuple[int, int, int, int]]]:
     return [pieces[a:b] for a, b in itertools.pairwise(plan.bounds.tolist())]
 
 
-def kept(lengths: IntArray, row_length: int, too_long: TooLong) -> list[int]:
-    """The tokens of each document that are in rows."""
-    values: list[int] = lengths.tolist()
-    if too_long is TooLong.TRUNCATE:
-        return [min(n, row_length) for n in values]
-    return [0 if too_long is TooLong.DROP and n > row_length else n for n in values]
-
-
 # --- the rows ------------------------------------------------------------------------------------
-
-
-@given(
-    lengths=lengths_of_documents,
-    row_length=st.integers(1, 40),
-    too_long=st.sampled_from(CUT),
-    most_pieces=st.none() | st.integers(1, 5),
-    window=st.integers(1, 90),
-)
-@settings(max_examples=200)
-def test_every_token_is_in_one_row(
-    lengths: IntArray,
-    row_length: int,
-    too_long: TooLong,
-    most_pieces: int | None,
-    window: int,
-) -> None:
-    given_settings = {"too_long": too_long, "most_pieces": most_pieces, "window": window}
-    plan = planned(lengths, row_length, **given_settings)
-    wanted = kept(lengths, row_length, too_long)
-    found: list[list[int]] = [[] for _ in wanted]
-    for row in rows_of(plan):
-        assert 0 < len(row) <= (most_pieces or len(row))
-        assert [piece[:2] for piece in row] == sorted(piece[:2] for piece in row)
-        end = 0
-        for document, start, length, place in row:
-            assert place == end
-            assert length > 0
-            end += length
-            found[document] += range(start, start + length)
-        assert end <= row_length
-    assert [sorted(tokens) for tokens in found] == [list(range(n)) for n in wanted]
-    assert plan.counts.rows == plan.rows
-    assert plan.counts.fill == (sum(wanted) / plan.counts.cells if plan.rows else 1.0)
-
-
-@given(lengths=lengths_of_documents, row_length=st.integers(1, 40))
-def test_only_long_documents_are_cut(lengths: IntArray, row_length: int) -> None:
-    plan = planned(lengths, row_length)
-    pieces = np.bincount(plan.documents, minlength=len(lengths))
-    assert pieces.tolist() == (-(-lengths // row_length)).tolist()
 
 
 def brute_force(pieces: list[int], row_length: int, most: int) -> list[int]:
@@ -118,7 +65,7 @@ def brute_force(pieces: list[int], row_length: int, most: int) -> list[int]:
     row_length=st.integers(20, 50),
     most=st.integers(1, 4) | st.just(2**32 - 1),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 def test_rows_are_those_of_a_brute_force_packer(
     pieces: list[int], row_length: int, most: int
 ) -> None:
@@ -158,17 +105,6 @@ def test_the_plan_is_frozen() -> None:
     # States of packed streams are in checkpoints: another order needs another name of the method.
     plan = planned(np.array([5, 3, 9, 1, 4, 22]), 10)
     assert rows_of(plan) == FROZEN
-
-
-def test_each_window_and_seed_has_another_order() -> None:
-    lengths = np.full(64, 7)
-    orders = [
-        planned(lengths, 10, seed=seed, number=number).documents.tolist()
-        for seed in (0, 1)
-        for number in ((0, 0), (0, 1), (1, 0))
-    ]
-    assert all(sorted(order) == list(range(64)) for order in orders)
-    assert len({tuple(order) for order in orders}) == 6
 
 
 def test_a_window_without_tokens_has_no_rows() -> None:
@@ -247,32 +183,3 @@ def test_the_core_refuses_what_would_leave_memory() -> None:
     ids = np.zeros(4, np.int32)
     with pytest.raises(ValueError, match="does not lie inside"):
         core.number_runs(one * 3, one * 2, one, ids, ids.copy())
-
-
-# --- buckets -------------------------------------------------------------------------------------
-
-
-@given(
-    lengths=lengths_of_documents,
-    too_long=st.sampled_from([TooLong.TRUNCATE, TooLong.DROP]),
-    sizes=st.tuples(*[st.integers(1, 7)] * 3),
-)
-def test_batches_have_elements_of_one_bucket(
-    lengths: IntArray, too_long: TooLong, sizes: tuple[int, ...]
-) -> None:
-    boundaries = (5, 20, 45)
-    plan = plan_buckets(lengths, boundaries, sizes, too_long=too_long, seed=1, number=(0, 0))
-    least = [0, 6, 21]
-    short = [0, 0, 0]
-    for bucket, (start, stop) in zip(
-        plan.buckets.tolist(), itertools.pairwise(plan.bounds.tolist()), strict=True
-    ):
-        own = lengths[plan.documents[start:stop]]
-        assert 0 < len(own) <= sizes[bucket]
-        short[bucket] += len(own) < sizes[bucket]
-        assert own.min() >= least[bucket]
-        assert bucket == 2 or own.max() <= boundaries[bucket]
-    assert max(short) <= 1
-    wanted = [k for k, n in enumerate(lengths.tolist()) if n <= 45 or too_long is TooLong.TRUNCATE]
-    assert sorted(plan.documents.tolist()) == wanted
-    assert plan.counts.dropped + plan.counts.truncated == np.count_nonzero(lengths > 45)

@@ -302,32 +302,6 @@ def test_fields_are_read_by_the_chunks_that_latitudes_touch(
         assert costs.chunks.high == 3 * 2 * 2 * len(touched)
 
 
-@proc_io
-@pytest.mark.parametrize("on_bounds", [True, False])
-def test_patches_of_a_volume_split_over_two_axes(tmp_path: Path, on_bounds: bool) -> None:
-    stored(tmp_path, (64, 64, 64), (8, 8, 8), ("z", "y", "x"))
-    random = np.random.default_rng(2)
-    centers = random.integers(16, 48, size=(60, 3))
-    if on_bounds:
-        centers = centers // 8 * 8
-    sizes = {"z": 32, "y": 32, "x": 32}
-    dataset = MapDataset.source(WindowDataSource(tmp_path, sizes, centers=centers))
-    halves = [Cells(0, 16, 32), Cells(16, 32, 32)]
-
-    def read_all(part: Any) -> int:
-        return bytes_of(lambda: [part[n] for n in range(len(part))])
-
-    one = read_all(dataset)
-    parts = [
-        MapDataset[Any](narrowed(dataset._node, {(): (z, y, whole(32))}))
-        for z, y in itertools.product(halves, halves)
-    ]
-    read = [read_all(part) / one for part in parts]
-    in_all, most = (1.0, 0.25) if on_bounds else (1.45, 0.37)
-    assert sum(read) <= in_all * 1.002
-    assert max(read) <= most * 1.002
-
-
 def test_a_chunk_outside_the_box_is_never_read(tmp_path: Path) -> None:
     array = stored(tmp_path, (2, 8, 8), (1, 4, 4), ("time", "lat", "lon"))
     expected = np.asarray(array[:, :4])

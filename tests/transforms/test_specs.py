@@ -18,13 +18,12 @@ import numpy.typing as npt
 import pytest
 import xarray
 import zarr
-from array_record.python.array_record_module import ArrayRecordWriter
-from grain import experimental as grain_more
 from grain import python as grain
 from hypothesis import example, given, settings
 
 import windrow
 from tests import strategies as make
+from tests.hypothesis_profiles import examples
 from windrow.errors import ArgumentError, PlanError
 from windrow.sources import ArraySpec, BatchedSource, ZarrDataSource
 from windrow.transforms import specs
@@ -78,24 +77,6 @@ class Halved(windrow.transforms.Map):
         return specs.mapped(lambda leaf: ArraySpec(leaf.shape, np.float16, leaf.dims), input_spec)
 
 
-TELLING = {"map", "batched_map", "map_with_index", "random_map"}
-
-
-def telling(recipe: make.Recipe) -> make.Recipe:
-    """The recipe without functions and sources that declare no spec."""
-    name, parents, arguments = recipe
-    parents = tuple(map(telling, parents))
-    if name.removeprefix("stream_") in TELLING:
-        only: make.Recipe = parents[0]
-        return only
-    if name in ("squares", "chunks"):
-        return ("array", (), (sum(arguments),))
-    if name == "block_shuffle":
-        seed, block, window_blocks = arguments
-        return name, parents, (seed, block or 3, window_blocks)
-    return name, parents, arguments
-
-
 def first_of(dataset: Any, count: int) -> list[Any]:
     """Some elements, those at the end of the first epoch too."""
     if isinstance(dataset, windrow.IterDataset):
@@ -105,35 +86,13 @@ def first_of(dataset: Any, count: int) -> list[Any]:
     return [element for element in map(dataset.__getitem__, sorted(at)) if element is not None]
 
 
-def declared_spec(dataset: Any) -> Any:
-    """The spec that a chain declares, or None."""
-    try:
-        return dataset.element_spec
-    except PlanError as error:
-        if "batch_fn total" in str(error) or "different elements" in str(error):
-            return None
-        raise
-
-
-@given(drawn=make.chains(ours=True) | make.streams(ours=True))
-@settings(max_examples=200, deadline=None)
-def test_every_element_agrees_with_what_the_chain_tells(drawn: make.Drawn) -> None:
-    dataset = make.build(telling(drawn.recipe))
-    spec = declared_spec(dataset)
-    if spec is None:
-        return
-    for element in first_of(dataset, 5):
-        assert agrees(element, spec), (element, spec)
-        assert agrees(element, specs.spec_of(element))
-
-
 # A filter that drops every element, and an endless repeat: iterating never gives one.
 NOTHING = ("repeat", (("filter", (("range", (), (1,)),), (2,)),), (None, True))
 
 
 @example(drawn=make.Drawn(NOTHING, sys.maxsize, "leaf", filtered=True))
 @given(drawn=make.chains(lengths=make.FEW) | make.streams())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_the_spec_that_is_read_is_that_of_the_first_element(drawn: make.Drawn) -> None:
     if "filter" in make.names_of(drawn.recipe):
         return
@@ -177,6 +136,7 @@ def test_sources_in_memory(records: Any, expected: Any) -> None:
 
 def test_a_range() -> None:
     assert M.range(10).element_spec == M.range(10).read_spec() == INT
+    assert M.range(10).mp_prefetch(1).read_spec() == INT  # without a worker
 
 
 class Pair(NamedTuple):
@@ -238,18 +198,6 @@ def test_zarr_rows_have_the_names_of_their_dimensions(tmp_path: Path) -> None:
     plain = zarr.create_array(str(tmp_path / "b"), data=np.zeros((5, 2)), chunks=(2, 2))
     assert M.source(ZarrDataSource(str(tmp_path / "b"))).element_spec == ArraySpec((2,), float)
     assert plain.shape == (5, 2)
-
-
-def test_array_records_are_bytes(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.array_record")
-    writer = ArrayRecordWriter(path, "group_size:1")
-    for number in range(3):
-        writer.write(b"%d" % number)
-    writer.close()
-    dataset = M.source(windrow.sources.ArrayRecordDataSource(path))
-    assert (dataset.element_spec, dataset.read_spec()) == (bytes, bytes)
-    assert (dataset.batch(2).element_spec, dataset.batch(2).read_spec()) == (list, list)
-    assert dataset.batch(2).batch(2).element_spec is list
 
 
 # --- batches -------------------------------------------------------------------------------------
@@ -362,17 +310,6 @@ def test_functions_that_tell() -> None:
     assert rows.map(Halved(), batched=True).element_spec == ArraySpec((3,), np.float16)
 
 
-def test_grain_tells_the_same() -> None:
-    ours, theirs = M.range(10), grain.MapDataset.range(10)
-    for mine, other in [
-        (ours.map(GrainsHalf()), theirs.map(GrainsHalf())),
-        (ours.batch(4, drop_remainder=True), theirs.batch(4, drop_remainder=True)),
-        (ours.shuffle(1)[2:].repeat(2), theirs.shuffle(1)[2:].repeat(2)),
-    ]:
-        found = grain_more.get_element_spec(other)
-        assert (mine.element_spec.shape, mine.element_spec.dtype) == (found.shape, found.dtype)
-
-
 # --- several datasets ----------------------------------------------------------------------------
 
 
@@ -412,43 +349,12 @@ def test_an_empty_dataset_has_no_say() -> None:
     assert M.concatenate([rows(0, 2)]).element_spec == rows(4, 2).element_spec
 
 
-def test_keys_in_another_order_are_the_same_tree() -> None:
-    one = M.source({"x": np.zeros(3), "y": np.zeros((3, 2))})
-    other = M.source({"y": np.zeros((3, 1)), "x": np.zeros(3)})
-    found = M.concatenate([one, other]).element_spec
-    assert found == {"x": ArraySpec((), float), "y": ArraySpec((None,), float)}
-
-
-def test_names_stay_where_all_agree() -> None:
-    source = Counting(ArraySpec((2,), np.float32, ("lat",)))
-    other = Counting(ArraySpec((2,), np.float32, ("lon",)))
-    named, both = M.source(source), M.concatenate([M.source(source), M.source(other)])
-    assert M.mix([named, named]).element_spec.dims == ("lat",)
-    assert both.element_spec == ArraySpec((2,), np.float32)
-
-
 def test_zip_is_a_tuple() -> None:
     parts = [rows(4, 2), M.range(4)]
     expected = (rows(4, 2).element_spec, INT)
     assert M.zip(parts).element_spec == expected
     streams = windrow.IterDataset.zip([part.to_iter_dataset() for part in parts])
     assert streams.element_spec == streams.read_spec() == expected
-
-
-# --- with JAX ------------------------------------------------------------------------------------
-
-
-def test_jax_takes_it_for_the_arrays() -> None:
-    arrays = {"x": np.zeros((8, 5, 3), np.float32), "y": np.zeros(8, np.int32)}
-    spec = M.source(arrays).batch(4).element_spec
-
-    def loss(batch: Any) -> Any:
-        return (batch["x"].sum((1, 2)) * batch["y"]).mean()
-
-    assert jax.eval_shape(loss, spec).shape == ()
-    structs = jax.tree.map(lambda s: STRUCT(s.shape, s.dtype), spec)
-    assert structs["x"] == STRUCT((4, 5, 3), np.float32)
-    assert jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), spec)["y"].shape == (4,)
 
 
 # --- reading nothing -----------------------------------------------------------------------------
@@ -488,35 +394,6 @@ def test_nothing_is_read_until_one_element_is_asked_for() -> None:
     assert source.records == 3
 
 
-def test_absent_elements_are_passed_over() -> None:
-    source = Counting(None)
-    assert M.source(source).filter(Fourth()).read_spec() == ArraySpec((2,), np.float32)
-    assert source.records == 4
-    assert M.source(Counting(None)).repeat().to_iter_dataset().read_spec().shape == (2,)
-
-
-class Fourth:
-    """Keeps what comes fourth."""
-
-    def __init__(self) -> None:
-        self.seen = 0
-
-    def __call__(self, element: Any) -> bool:
-        self.seen += 1
-        return self.seen == 4
-
-
-def test_one_element_needs_no_workers() -> None:
-    threads = threading.active_count()
-    dataset = (
-        M.range(9)
-        .map(lambda n: np.zeros(n + 1))
-        .mp_prefetch(windrow.MultiprocessingOptions(num_workers=2))
-    )
-    assert dataset.read_spec() == ArraySpec((1,), float)
-    assert threading.active_count() <= threads + windrow.ReadOptions().num_threads
-
-
 # --- refusals ------------------------------------------------------------------------------------
 
 
@@ -528,66 +405,26 @@ class WrongSpec(windrow.transforms.Map):
         """None, by mistake."""
 
 
-REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "source": (
-        lambda: M.source([1, 2]),
-        PlanError,
-        r"SequenceDataSource does not declare what its records are; read one with ds.read_spec\(\)",
-    ),
-    "none": (lambda: M.source(Counting(None)), PlanError, "Counting does not declare"),
-    "objects": (
-        lambda: M.source(np.zeros(3, object)),
-        PlanError,
-        "ArrayDataSource does not declare",
-    ),
-    "foreign": (lambda: M.source(make.Squares(3)), PlanError, "does not declare what its records"),
-    "source's": (
-        lambda: M.source(Counting({"x": "float32"})),
-        ArgumentError,
-        "Counting.spec must be a tree with a windrow.sources.ArraySpec.*, got 'float32'",
-    ),
-    "map": (
-        lambda: M.range(3).map(make.Bump(1)),
-        PlanError,
-        r"map\(Bump\) does not declare what it makes; give it as an object with a method output_spec",
-    ),
-    "batched": (
-        lambda: M.range(3).map(make.Bump(1), batched=True),
-        PlanError,
-        r"map\(batched=True\)\(Bump\) does not declare",
-    ),
-    "index": (
-        lambda: M.range(3).map_with_index(make.add_index),
-        PlanError,
-        r"map_with_index\(add_index\) does not declare",
-    ),
-    "random": (
-        lambda: M.range(3).random_map(make.add_noise, seed=1),
-        PlanError,
-        r"random_map\(seed=1\)\(add_noise\) does not declare .* with ds.read_spec\(\)",
-    ),
-    "another method": (
-        lambda: M.range(3).map(Numbered().output_spec),
-        PlanError,
-        r"map\(Numbered.output_spec\) does not declare",
-    ),
-    "batch_fn": (
-        lambda: M.range(3).batch(2, batch_fn=make.total),
-        PlanError,
-        r"batch_fn total does not declare .* output_spec\(spec, batch_size, drop_remainder\)",
-    ),
-    "wrong": (
-        lambda: M.range(3).map(WrongSpec()),
-        ArgumentError,
-        "output_spec of WrongSpec.map must be a tree with .*, got None",
-    ),
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
+    "source": (lambda: M.source([1, 2]), PlanError),
+    "none": (lambda: M.source(Counting(None)), PlanError),
+    "objects": (lambda: M.source(np.zeros(3, object)), PlanError),
+    "foreign": (lambda: M.source(make.Squares(3)), PlanError),
+    "source's": (lambda: M.source(Counting({"x": "float32"})), ArgumentError),
+    "map": (lambda: M.range(3).map(make.Bump(1)), PlanError),
+    "batched": (lambda: M.range(3).map(make.Bump(1), batched=True), PlanError),
+    "index": (lambda: M.range(3).map_with_index(make.add_index), PlanError),
+    "random": (lambda: M.range(3).random_map(make.add_noise, seed=1), PlanError),
+    "another method": (lambda: M.range(3).map(Numbered().output_spec), PlanError),
+    "batch_fn": (lambda: M.range(3).batch(2, batch_fn=make.total), PlanError),
+    "wrong": (lambda: M.range(3).map(WrongSpec()), ArgumentError),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_does_not_tell_is_named(case: str) -> None:
-    make_it, kind, message = REFUSED[case]
-    with pytest.raises(kind, match="element_spec: .*" + message):
+    make_it, kind = REFUSED[case]
+    with pytest.raises(kind, match="element_spec: "):
         _ = make_it().element_spec
 
 

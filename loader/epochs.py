@@ -11,6 +11,7 @@ import warnings
 from typing import Final
 
 from windrow.transforms.nodes import Node
+from windrow.transforms.nodes.epochs import passes
 
 # Labels begin with the names of methods, and never change.
 _ORDERS: Final = {"shuffle", "block_shuffle", "window_shuffle", "sample"}
@@ -35,10 +36,10 @@ def _has_one_epoch(node: Node) -> bool:
     cut = {
         id(each.parent)
         for each in found
-        if each.chooses and len(each.parents) == 1 and each.parent.passes != 1
+        if each.chooses and len(each.parents) == 1 and passes(each.parent) != 1
         if 0 <= each.length <= each.parent.parent.length
     }
-    return all(each.passes == 1 or id(each) in cut for each in found)
+    return all(passes(each) == 1 or id(each) in cut for each in found)
 
 
 def _depth() -> int:

@@ -19,11 +19,11 @@ from windrow.engine.budgets import MOST_KEPT
 from windrow.errors import PlanError
 from windrow.explain.explanation import Advice, in_bytes, in_numbers
 from windrow.explain.memory import rooms_of
+from windrow.explain.paths import Path, is_global, passes_of, paths
 from windrow.quality.shuffle_quality import ShuffleQuality
 from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.chunks import ArrayPart, LaidOutSource, Part
 from windrow.sources.foreign import ForeignDataSource
-from windrow.sources.part_sizes import bytes_per_record
 from windrow.sources.tfds.source import TFDSDataSource
 from windrow.sources.windows.source import WindowDataSource
 from windrow.stats.costs import Amount, SourceCosts, known
@@ -31,10 +31,12 @@ from windrow.transforms.nodes import (
     STREAM,
     BlockShuffleNode,
     Node,
-    ShuffleNode,
+    ReindexNode,
+    SliceNode,
     ToStreamNode,
     chains_of,
 )
+from windrow.transforms.nodes.sample import SampleNode
 
 # Thresholds for advice: reads of a chunk in an epoch, bytes decoded per byte delivered, and the
 # variance ratio of batch means.
@@ -42,8 +44,6 @@ _OFTEN: Final = 1.5
 _SURE: Final = 1.1
 _MUCH: Final = 2.0
 _UNLIKE: Final = 2.0
-# Records by which a run of them is judged.
-_JUDGED: Final = 1 << 18
 # The share of the machine's memory that advice may use.
 _MEMORY: Final = 0.25
 # How dear each kind is, in bytes decoded per byte delivered, where these do not show it.
@@ -51,7 +51,6 @@ _CALLS, _NO_THREADS, _ORDER = 100.0, 10.0, 1.0
 
 _ON_EACH: Final = " on each of the datasets below"
 
-_Path: TypeAlias = tuple[Node, ...]
 _Dear: TypeAlias = tuple[float, Advice]
 
 
@@ -68,14 +67,16 @@ class _SourceRead:
     """
 
     source: Any
-    paths: Sequence[_Path]
+    paths: Sequence[Path]
     costs: SourceCosts
     room: int | None
 
     @property
     def reads(self) -> float:
         """How often a chunk is read in a pass."""
-        streams = max(_passes(path, stream=True) for path in self.paths)
+        streams = max(
+            passes_of([node for node in path if node.length == STREAM]) for path in self.paths
+        )
         return self.costs.reads.middle / max(1, streams * self.costs.chunks.middle)
 
     @property
@@ -104,11 +105,11 @@ def advice_on(
         epoch: The costs of reading each source.
         quality: The quality of its order.
     """
-    paths: dict[int, list[_Path]] = {}
-    for source, path in _paths(node, ()):
-        paths.setdefault(id(source), []).append(path)
+    ways = list(paths(node))
     reads = [
-        _SourceRead(source, paths[id(source)], costs, _room(node, source))
+        _SourceRead(
+            source, [path for own, path in ways if own is source], costs, _room(node, source)
+        )
         for source, costs in zip(node.sources(), epoch, strict=True)
     ]
     found: list[_Dear] = []
@@ -122,21 +123,6 @@ def advice_on(
         found += _on_threads(stream, numbers)
     found += _on_batches(node, quality, numbers)
     return [advice for _, advice in sorted(found, key=lambda pair: -pair[0])]
-
-
-def _paths(node: Node, above: _Path) -> Iterator[tuple[Any, _Path]]:
-    """Sources, with the nodes from the top down to them."""
-    path = (*above, node)
-    if node.data_source is not None:
-        yield node.data_source, path
-    for parent in node.parents:
-        yield from _paths(parent, path)
-
-
-def _passes(path: _Path, *, stream: bool) -> int:
-    """How often the streams of a path, or its chain with random access, go through the source."""
-    nodes = (node for node in path if (node.length == STREAM) == stream)
-    return math.prod(node.passes or 1 for node in nodes)
 
 
 # --- what is read again --------------------------------------------------------------------------
@@ -186,11 +172,6 @@ def _alone(source: Any) -> str | None:
     if isinstance(source, WindowDataSource):
         return None
     return "convert with one record per inner chunk"
-
-
-def is_global(node: Node) -> bool:
-    """Whether neighbours after a shuffle lie anywhere before it."""
-    return isinstance(node, ShuffleNode)
 
 
 def in_place_of(shuffle: Node) -> str:
@@ -277,15 +258,10 @@ def _on_room(
 
 
 def _on_strides(read: _SourceRead, numbers: Mapping[int, int]) -> Iterator[_Dear]:
-    path = next((path for path in read.paths if any(node.skips for node in path)), None)
-    if path is None or read.ratio < _MUCH or read.reads > _OFTEN:
+    path = next((path for path in read.paths if any(map(_skips, path))), None)
+    if path is None or read.ratio < _MUCH or read.reads > _OFTEN or read.costs.chunks.high <= 2:
         return
-    at = max(number for number, node in enumerate(path) if node.skips)
-    strided, costs = path[at], read.costs
-    passes = max(_passes(each, stream=s) for each in read.paths for s in (True, False))
-    run = _of_a_run(read.source, min(len(read.source), round(costs.records.middle / passes)))
-    if read.ratio < _MUCH * run:
-        return
+    at = max(number for number, node in enumerate(path) if _skips(node))
     order = next((node for node in path[at:] if node.shuffles), None)
     below = "" if order is None else f"below {order.written} "
     alone = _alone(read.source)
@@ -293,27 +269,23 @@ def _on_strides(read: _SourceRead, numbers: Mapping[int, int]) -> Iterator[_Dear
         read.ratio,
         Advice(
             "strides",
-            numbers[id(strided)],
-            f"{strided.written} takes some records of each chunk, and"
-            f" {in_numbers(known(costs.decoded_per_delivered))} bytes are decoded for each one delivered",
+            numbers[id(path[at])],
+            f"{path[at].written} takes some records of each chunk, and"
+            f" {in_numbers(known(read.costs.decoded_per_delivered))} bytes are decoded for each one delivered",
             f"{below}take consecutive records, as [a:b], where a part is all that is wanted, or each"
             " host its own run of them" + (f"; or {alone}" if alone else ""),
-            f"of consecutive records {Amount.exactly(run)} bytes are decoded for each one delivered",
+            "consecutive records share their chunks",
         ),
     )
 
 
-def _of_a_run(source: LaidOutSource, records: int) -> float:
-    """Bytes decoded per byte of the first `records` records of a source."""
-    judged = max(1, min(records, _JUDGED))
-    indices = np.arange(judged)
-    decoded = delivered = 0
-    for part in source.parts:
-        own = judged * bytes_per_record(part, len(source))
-        delivered += own
-        chunks = np.unique(part.needs(indices).chunks)
-        decoded += own if part.alone else int(part.memory_bytes(chunks).sum())
-    return decoded / max(1, delivered)
+def _skips(node: Node) -> bool:
+    """Whether a node leaves out many elements that lie between those that it takes."""
+    if isinstance(node, ReindexNode):
+        return bool(node.length) and int(np.ptp(node.indices)) + 1 >= 2 * node.length
+    if isinstance(node, SampleNode):
+        return node.parent.length >= 2 * node.length
+    return isinstance(node, SliceNode) and abs(node.step) > 1 and node.length > 1
 
 
 # --- what is waited for --------------------------------------------------------------------------

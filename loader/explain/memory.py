@@ -16,7 +16,8 @@ from windrow.core.machine import shared_bytes_of
 from windrow.engine.budgets import CacheRoom, budget_of, rooms
 from windrow.engine.chunk_prefetch import EARLY_BYTES, TICKET_BYTES
 from windrow.engine.prefetch import FREE_BYTES
-from windrow.explain.dry_run import DryRun, PlannedPart, may_end_early
+from windrow.explain.dry_run import DryRun, PlannedPart
+from windrow.explain.paths import may_end_early
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
 from windrow.transforms.nodes import Node, ToStreamNode, chains_of
@@ -43,7 +44,7 @@ class Bound(NamedTuple):
 def bound_of(node: Node, run: DryRun, ran: Node) -> Bound:
     """The bound of a whole stream, from a dry run of its first epoch, which is the stream `ran`."""
     # Then a run of another speed reads and plans no more than this one did.
-    is_whole = run.is_whole and not node.is_endless() and not may_end_early(node)
+    is_whole = run.is_whole and not node.is_endless() and not _ends_early(node, run)
     found = dict.fromkeys(("chunks", "planned", "rounds", "queue"), 0)
     held: dict[int, int] = {}
     largest = 0
@@ -65,6 +66,11 @@ def bound_of(node: Node, run: DryRun, ran: Node) -> Bound:
     found["queue"] = _queue_bytes(node, run)
     workers = _worker_bytes(node, largest)
     return Bound(found | ({"workers": workers} if workers else {}), held)
+
+
+def _ends_early(node: Node, run: DryRun) -> bool:
+    """Whether a run may end before all that is planned is used."""
+    return may_end_early(node) or any(run.open.values())
 
 
 def _seen_of(room: CacheRoom, seen: Sequence[PlannedPart]) -> list[PlannedPart]:
@@ -104,10 +110,10 @@ def _planned_bytes(
 def _read_batch_bytes(node: Node, stream: ToStreamNode, run: DryRun) -> int:
     """The most bytes of a read batch of a stream."""
     goal_bytes = run.options_of(stream).block_bytes
-    seen = run.largest.get(id(stream), goal_bytes)
+    seen = run.largest.get(id(stream), max(goal_bytes, math.ceil(run.bytes_of(stream))))
     if stream.lanes > 1:  # a read batch has rows of all lanes, also where few of them come
         seen = max(seen, stream.lanes * math.ceil(run.bytes_of(stream)))
-    if not run.is_whole or may_end_early(node):
+    if not run.is_whole or _ends_early(node, run):
         return max(seen, goal_bytes)  # read batches may not have been as long as they get
     sizes = [each.element_bytes() for each in node.walk()]
     if all(size is not None and size.is_exact for size in sizes):

@@ -24,7 +24,7 @@ from windrow.sources.base import IntArray
 from windrow.sources.chunks import LaidOutSource
 from windrow.transforms import layouts
 from windrow.transforms.nodes import LaidOut, Node
-from windrow.transforms.order_costs import AT_ONCE, OrderCost
+from windrow.transforms.nodes.order_costs import AT_ONCE, OrderCost, most_records, order_cost
 
 FloatArray = npt.NDArray[np.float64]
 # The number of blocks of a leaf, and a function from its records to their blocks.
@@ -102,7 +102,7 @@ def sample(node: Node) -> BatchSample:
     Raises:
         PlanError: If a batch has more records than are traced, or batches have none.
     """
-    most = node.most_records()
+    most = most_records(node)
     if most > MOST_IN_BATCH:
         raise PlanError(
             f"shuffle_quality: a batch has {most} records, and tracing it takes memory for all of"
@@ -110,7 +110,7 @@ def sample(node: Node) -> BatchSample:
         )
     size = max(1, int(trace(node, np.zeros(1, np.int64)).counts[0]))
     varies = any(each.shuffles for each in node.walk())
-    cost = node.order_cost()
+    cost = order_cost(node)
     elements, epochs = node.whole_epochs()
     positions = cost.begin + float(elements) * size * cost.each
     times = int(min(MOST_POSITIONS / positions, MOST_ROWS / (float(elements) * size)))

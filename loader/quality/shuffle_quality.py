@@ -26,6 +26,7 @@ from windrow.quality.batch_sample import BatchSample, Leaves, sample
 from windrow.sources.base import IntArray
 from windrow.transforms.arguments import integer
 from windrow.transforms.nodes import BatchNode, Node, topmost_batch
+from windrow.transforms.nodes.epochs import reseeded
 
 ASSUMED_BATCH: Final = 64
 """Batch size for chains without a batch node."""
@@ -180,7 +181,7 @@ def quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) ->
         notes: Remarks to print with the numbers.
     """
     leaves = Leaves(node, block)
-    found = sample(node.reseeded())  # with another order in each epoch
+    found = sample(reseeded(node))  # with another order in each epoch
     counts = found.batches.counts
     ratio = _variance_ratio(found, leaves)
     if leaves.count > 1:

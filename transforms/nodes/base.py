@@ -36,9 +36,7 @@ Contract of a node:
    `position_after` moves a position without running `blocks`, to what `blocks` would give. A block's
    `made_of` has the elements that each row is made of. None in place of either means unknown.
 9. When something raises, `blocks` has yielded every whole row before it.
-10. `spec`, `layout`, `elements`, `is_endless`, `element_bytes` and `runs_as` answer from metadata and
-    lengths alone. So do `passes`, `takes_all`, `skips`, `may_end_early`, `first_epochs`, `most_records`
-    and `order_cost`, by which `explain()` and `shuffle_quality` judge what reading a chain takes.
+10. `spec`, `layout`, `elements`, `is_endless` and `element_bytes` answer from metadata and lengths alone.
     `chooses` and `made_from` say which one element each is made of, where it is one.
     The defaults are safe: they say that nothing is known. What a node says of itself is believed.
 11. `lengths_of(at, known)` says how long elements at positions are, or raises a PlanError. It reads
@@ -67,14 +65,12 @@ from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.transforms import specs
 from windrow.transforms.amounts import Amount
-from windrow.transforms.functions import Where as Where
 from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.dealing import TakesBad
 from windrow.transforms.nodes.following import FollowsBatch, check_shards, parents_of
-from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step
@@ -327,11 +323,6 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         is_same = self.follows_batch and not self.functions and bool(self.parents)
         return self.parent.rows_at(indices) if is_same else None
 
-    @property
-    def index_count(self) -> int:
-        """The number of indices that have elements."""
-        return self.length
-
     # --- in lanes --------------------------------------------------------------------------------
 
     def in_lane(self, lane: int, lanes: int) -> Node:
@@ -357,54 +348,6 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
     def never_ends(self) -> bool:
         """Whether a stream has no last element."""
         return bool(self.parents) and all(parent.never_ends() for parent in self.parents)
-
-    # --- what reading it takes -------------------------------------------------------------------
-
-    @property
-    def passes(self) -> int | None:
-        """How often an epoch goes through the parent; None for ever."""
-        return 1
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether a pass asks for every element of every parent."""
-        return False
-
-    @property
-    def skips(self) -> bool:
-        """Whether it leaves out many elements that lie between those that it takes."""
-        return False
-
-    @property
-    def may_end_early(self) -> bool:
-        """Whether a stream may end before each of its parents has ended."""
-        return len(self.parents) > 1
-
-    def reseeded(self) -> Node:
-        """The chain with another order in each epoch, however it repeats."""
-        return self.over(tuple(parent.reseeded() for parent in self.parents))
-
-    def first_epochs(self, count: int) -> Node:
-        """The stream that ends after `count` epochs of what it repeats for ever."""
-        return self.over(tuple(parent.first_epochs(count) for parent in self.parents))
-
-    def of_epochs(self, count: int) -> Node:
-        """A node with random access, with `count` epochs of what it repeats for ever."""
-        if not self.is_endless():
-            return self
-        return dataclasses.replace(self, parents=tuple(p.of_epochs(count) for p in self.parents))
-
-    def most_records(self) -> int:
-        """The most records that an element is made of, of all sources together."""
-        most = max(1, sum(parent.most_records() for parent in self.parents))
-        size = self.group_size
-        if size is None or self.length == STREAM:
-            return most * (size or 1)
-        return most * max(1, min(size, self.parent.length))
-
-    def order_cost(self) -> OrderCost:
-        """What it takes to find the records of elements."""
-        return added(parent.order_cost() for parent in self.parents)
 
     # --- how it runs -----------------------------------------------------------------------------
 
@@ -459,10 +402,6 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         None if only running `blocks` shows it. `unit` is as in `blocks`.
         """
         return None
-
-    def runs_as(self, where: Where) -> str:
-        """Describe how the node runs, for `explain()`."""
-        return "position only"
 
     @property
     def width(self) -> int:

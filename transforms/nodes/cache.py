@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import Where
 from windrow.transforms.nodes.streams import StreamNode, origin
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
 
@@ -54,6 +53,3 @@ class CacheNode(StreamNode):
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
         return moves.after(0, position, count, unit)
-
-    def runs_as(self, where: Where) -> str:
-        return "kept in memory"

@@ -29,7 +29,7 @@ from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, Node, Where
+from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, Node
 from windrow.transforms.nodes.following import as_last
 from windrow.transforms.nodes.idle import watch_of
 from windrow.transforms.nodes.index import IndexNode
@@ -192,9 +192,6 @@ class FlattenNode(SpreadNode):
                 items = list(itertools.chain.from_iterable(lists[start:stop]))
                 yield Listed(items), counts[start:stop]
 
-    def runs_as(self, where: Where) -> str:
-        return "items of lists, one by one"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UnbatchNode(SpreadNode):
@@ -295,9 +292,6 @@ class UnbatchNode(SpreadNode):
             return None
         return Moved([*moves.after(0, before, whole).position, rest], count)
 
-    def runs_as(self, where: Where) -> str:
-        return "rows of batches, not taken apart"
-
 
 def _rows_of(leaf: Any) -> Any:
     return leaf.rows if isinstance(leaf, Unstacked) else leaf
@@ -338,18 +332,11 @@ class SlotsNode(IndexNode):
             return Positions(at.epochs, at.offsets // self.slots)
         return positions(at.flat(self.length) // self.slots, self.parent.length)
 
-    @property
-    def takes_all(self) -> bool:
-        return True
-
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return self.slots * parents[0]
 
     def epoch_length(self) -> int:
         return self.slots * self.parent.epoch_length() if self.is_endless() else self.length
-
-    def runs_as(self, where: Where) -> str:
-        return "indices only"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

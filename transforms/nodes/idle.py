@@ -14,7 +14,7 @@ import numpy as np
 from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.transforms.nodes.base import STREAM, VAST, Node
-from windrow.transforms.nodes.streams import as_chain, no_row
+from windrow.transforms.nodes.streams import StreamRepeatNode, as_chain, no_row
 from windrow.transforms.nodes.whole_chain import EPOCHS
 from windrow.transforms.row_blocks import Inputs
 
@@ -83,7 +83,7 @@ def epochs_in(stream: Node) -> tuple[int, int] | None:
         chain = as_chain(stream)
         if chain is not None:
             return 0, chain.parent.epoch_length()
-        if stream.passes is None:
+        if isinstance(stream, StreamRepeatNode) and stream.times is None:
             return stream.width - 1, 1
         stream = stream.parent
     return None

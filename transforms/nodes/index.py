@@ -20,11 +20,10 @@ from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import ENDLESS, Node, Where
+from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt, runs_of
 from windrow.transforms.nodes.same import SameIndices, SameLength
 from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source
-from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Step
 from windrow.transforms.specs import Spec
@@ -56,9 +55,6 @@ class IndexNode(Node):
             " block-shuffle before it, or give block=, the number of consecutive elements that are"
             " read together"
         )
-
-    def runs_as(self, where: Where) -> str:
-        return "indices only"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,13 +93,6 @@ class SeedNode(GivesSeed, SameIndices, IndexNode):
     def layout(self) -> Layout:
         return self.parent.layout()
 
-    @property
-    def takes_all(self) -> bool:
-        return True
-
-    def runs_as(self, where: Where) -> str:
-        return "seeds only"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShuffleNode(SameLength, IndexNode):
@@ -120,17 +109,6 @@ class ShuffleNode(SameLength, IndexNode):
     def to_parent(self, at: Positions) -> Positions:
         offsets = orders.epoch_shuffled(at.seed_epochs(), at.offsets, self.length, self.seed)
         return Positions(at.epochs, offsets)
-
-    @property
-    def takes_all(self) -> bool:
-        return True
-
-    def order_cost(self) -> OrderCost:
-        cost = super().order_cost()
-        scattered = cost.scattered(self.length)
-        if self.length <= orders.TABLE_LENGTH:
-            return cost._replace(begin=self.length, each=1 + scattered, span=1)
-        return cost._replace(begin=0, each=2 + scattered, span=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -155,15 +133,6 @@ class WindowShuffleNode(IndexNode):
             at.seed_epochs(), at.offsets, self.length, self.window_size, self.seed
         )
         return Positions(at.epochs, offsets)
-
-    @property
-    def takes_all(self) -> bool:
-        return True
-
-    def order_cost(self) -> OrderCost:
-        cost = super().order_cost()
-        own = ORDER / max(1, min(self.window_size, self.length))
-        return cost._replace(begin=cost.begin + ORDER, each=1 + cost.each + own)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -204,21 +173,6 @@ class SliceNode(TakesFirst, IndexNode):
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return -(-parents[0] // abs(self.step))
 
-    @property
-    def takes_all(self) -> bool:
-        if self.start == 0 and self.step == 1 and self.parent.is_endless():
-            return self.length >= self.parent.pass_length()
-        return self.length == self.parent.length
-
-    @property
-    def skips(self) -> bool:
-        return abs(self._used_step) > 1
-
-    def order_cost(self) -> OrderCost:
-        cost, step = super().order_cost(), abs(self._used_step)
-        each = min(step * cost.each, cost.begin + cost.each)
-        return cost._replace(each=each, span=max(1.0, cost.span / step)) if step > 1 else cost
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReindexNode(IndexNode):
@@ -239,14 +193,6 @@ class ReindexNode(IndexNode):
 
     def layout(self) -> Layout:
         return layouts.listed(self.parent.layout(), self.indices)
-
-    @property
-    def skips(self) -> bool:
-        return bool(self.length) and int(np.ptp(self.indices)) + 1 >= 2 * self.length
-
-    def order_cost(self) -> OrderCost:
-        cost = super().order_cost()
-        return cost._replace(begin=0, each=cost.scattered(self.length), span=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -285,9 +231,6 @@ class RepeatNode(DealtToLanes, IndexNode):
         if not self.reseed:
             indices = indices % self.parent.length
         return positions(indices, self.parent.length)
-
-    def reseeded(self) -> Node:
-        return dataclasses.replace(self, parents=(self.parent.reseeded(),), reseed=True)
 
     def dealt(self, lanes: int) -> Node:
         return self.over((dealt(self.parent, lanes),))
@@ -355,17 +298,6 @@ class RepeatNode(DealtToLanes, IndexNode):
 
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return self.parent.length
-
-    def of_epochs(self, count: int) -> Node:
-        return self if self.times else RepeatNode(self.parents, count, self.reseed)
-
-    @property
-    def passes(self) -> int | None:
-        return self.times
-
-    @property
-    def takes_all(self) -> bool:
-        return True
 
 
 def first_elements(node: Node, count: int) -> Node:

@@ -17,7 +17,7 @@ from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import STREAM, Node, Where
+from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.routing import ConcatenateNode, MixNode, spec_of_any
 from windrow.transforms.nodes.streams import StreamNode, lanes_of
 from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, joined, made_of_all
@@ -71,14 +71,6 @@ class StreamInterleaveNode(StreamNode):
 
     def never_ends(self) -> bool:
         return any(parent.never_ends() for parent in self.parents)
-
-    @property
-    def may_end_early(self) -> bool:
-        return False
-
-    @property
-    def takes_all(self) -> bool:
-        return True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         # For streams of one length this is the order; for others it is a similar one.
@@ -163,9 +155,6 @@ class StreamInterleaveNode(StreamNode):
             cycle.gave(stream)
             own[:, row] = cycle.integers
         return Block(table, np.concatenate([marks, own], axis=2).reshape(turns * count, -1), known)
-
-    def runs_as(self, where: Where) -> str:
-        return f"blocks of {self.places} streams at a time, put together in turn"
 
 
 class _PartMoves:

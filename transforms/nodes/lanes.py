@@ -221,11 +221,6 @@ class LaneBatchNode(ShardBatchNode):
         return Amount(self._batches(fewest * self.lanes), self._batches(most * self.lanes))
 
     @property
-    def may_end_early(self) -> bool:
-        """Whether the shortest lane ends the stream before others end."""
-        return self.drop_remainder and self.counts is not None and len({*self.counts}) > 1
-
-    @property
     def run_lanes(self) -> tuple[Sequence[int], int]:
         return self.own_lanes(), self.lanes
 

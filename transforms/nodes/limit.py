@@ -66,10 +66,6 @@ class StreamLimitNode(StreamNode):
         """The most elements that come of a lane."""
         return self.size if self.of_lanes is None or lane is None else self.of_lanes[lane]
 
-    @property
-    def may_end_early(self) -> bool:
-        return True
-
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         # The first element of a lane has the number of the lane.
         given, size = position[-1], self._size(inputs.number(0))

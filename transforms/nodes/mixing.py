@@ -21,7 +21,7 @@ from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.made_of import MadeOf, merged
 from windrow.transforms.mixtures import Mixture
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import VAST, Node, Where
+from windrow.transforms.nodes.base import VAST, Node
 from windrow.transforms.nodes.routing import (
     MixNode,
     Weights,
@@ -125,10 +125,6 @@ class StreamMixNode(MixingNode):
         ends = any if self.drops_out else all
         return ends(parent.never_ends() for parent in self.parents)
 
-    @property
-    def may_end_early(self) -> bool:
-        return len(self.parents) > 1 and not self.drops_out
-
     # --- how it runs -----------------------------------------------------------------------------
 
     def in_lane(self, lane: int, lanes: int) -> Node:
@@ -203,9 +199,6 @@ class StreamMixNode(MixingNode):
                 mixture = mixture.without(lacking, end)
             else:
                 stop = end
-
-    def runs_as(self, where: Where) -> str:
-        return "blocks of each stream put together"
 
 
 def _mixing_in_lane(node: StreamMixNode, over: Node, lane: int, lanes: int) -> Node:
@@ -360,10 +353,6 @@ class TokenMixNode(MixingNode):
         ends = any if self.drops_out else all
         return ends(parent.never_ends() for parent in self.parents)
 
-    @property
-    def may_end_early(self) -> bool:
-        return len(self.parents) > 1 and not self.drops_out
-
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         *of_parents, (given, *amounts) = self.split_position(position)
         parts = [np.array([part], np.int64) for part in of_parents]
@@ -392,9 +381,6 @@ class TokenMixNode(MixingNode):
                 segment.shares[number] for number in left
             ):
                 return
-
-    def runs_as(self, where: Where) -> str:
-        return "elements of each stream in turn, by their tokens"
 
 
 class _CountedRows:

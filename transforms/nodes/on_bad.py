@@ -27,7 +27,7 @@ from windrow.sources.base import IntArray
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import one_of
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import STREAM, Indices, Node, Where
+from windrow.transforms.nodes.base import STREAM, Indices, Node
 from windrow.transforms.nodes.caught import NEVER, Catch, is_bad
 from windrow.transforms.nodes.following import check_shards, joined
 from windrow.transforms.nodes.streams import as_chain
@@ -120,9 +120,6 @@ class SkipBadNode(OnBadNode):
         found = super().elements(once=once)
         return Amount(0, found.high) if self.length == STREAM else found
 
-    def runs_as(self, where: Where) -> str:
-        return "bad records are left out"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReplaceBadNode(OnBadNode):
@@ -158,9 +155,6 @@ class ReplaceBadNode(OnBadNode):
             for index in at.flat(self.length).tolist()
         ]
         return Positions(at.epochs, np.array(offsets, np.int64))
-
-    def runs_as(self, where: Where) -> str:
-        return "bad records are replaced"
 
 
 # --- on a stream ---------------------------------------------------------------------------------

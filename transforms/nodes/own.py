@@ -21,7 +21,7 @@ from windrow.errors import ElementError, PlanError, StateError
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import integer
 from windrow.transforms.columns import PythonInts
-from windrow.transforms.nodes.base import STREAM, VAST, Indices, Node, Where
+from windrow.transforms.nodes.base import STREAM, VAST, Indices, Node
 from windrow.transforms.nodes.leaves import LeafNode
 from windrow.transforms.nodes.streams import StreamNode, lanes_of, origin
 from windrow.transforms.nodes.values import EachNode
@@ -83,9 +83,6 @@ class OwnMapNode(EachNode):
     def made_from(self, at: Positions) -> Any:
         return None
 
-    def runs_as(self, where: Where) -> str:
-        return f"its own __getitem__, {super().runs_as(where)}"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OwnStreamNode(StreamNode):
@@ -123,10 +120,6 @@ class OwnStreamNode(StreamNode):
 
     def never_ends(self) -> bool:
         return False
-
-    @property
-    def may_end_early(self) -> bool:
-        return True
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         states, size, count = inputs.own_states(), inputs.row_count(), 0
@@ -206,9 +199,6 @@ class OwnStreamNode(StreamNode):
             f"{self.name}: get_state of {type(iterator).__name__} must return JSON: dicts whose keys"
             f" are str, lists, str, int, float, bool and None; got {str(state)[:200]} ({why})"
         )
-
-    def runs_as(self, where: Where) -> str:
-        return "its own iterator; the rows of its parents are an estimate"
 
 
 def _has_other_keys(state: Any) -> bool:

@@ -19,7 +19,6 @@ from windrow.sources.base import ArraySpec, IntArray
 from windrow.sources.ragged_column import PiecePlaces, PlacedColumn
 from windrow.transforms import packed_values
 from windrow.transforms.arguments import at_least
-from windrow.transforms.nodes.base import Where
 from windrow.transforms.nodes.planned import Grouped, Pieces, PlannedNode, lengths_label
 from windrow.transforms.packed_values import Array, RowMemory, Runs
 from windrow.transforms.packing import MOST_ROW_LENGTH, TooLong, plan_rows
@@ -99,13 +98,6 @@ class PackNode(PlannedNode):
             f"{self.row_length}, window={self.window}, method={BEST_FIT},"
             f" too_long={self.too_long.value}{segments}{some}, seed={self.seed}"
         )
-
-    def runs_as(self, where: Where) -> str:
-        return f"rows planned by lengths, {self.window:,} documents at a time: {self._counted()}"
-
-    def _counted(self) -> str:
-        counts, is_whole = self.pack_counts()
-        return counts.text() if is_whole else f"of the first documents, {counts.text()}"
 
     # --- what comes out --------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.columns import rebuilt
 from windrow.transforms.locality import are_whole, array_leaves, children, some_of, whole_box
-from windrow.transforms.nodes.base import Indices, Node, Where
+from windrow.transforms.nodes.base import Indices, Node
 from windrow.transforms.nodes.dealing import ReadsBoxes, boxes_of_parents, grid_spec
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.record_sizes import spec_bytes
@@ -173,10 +173,3 @@ class CutNode(ValueNode):
             f"{self.parent.written} made the leaves {keys}{where} of a part of an element, and they"
             f" were expected as in {self.grid}; {_PROMISE}"
         )
-
-    def runs_as(self, where: Where) -> str:
-        if any(not cells.is_whole for box in self.have.values() for cells in box):
-            return "checks the part, and cuts off the cells around it that the map needed"
-        size = spec_bytes(self.parent.known_spec())
-        shown = "whole elements" if size is None else f"whole elements of {size:,.0f} bytes"
-        return f"{shown} are made, then cut: {self.parent.written} does not make parts"

@@ -21,7 +21,7 @@ from windrow.transforms import columns, specs, tables
 from windrow.transforms.arguments import at_least
 from windrow.transforms.columns import Column
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import VAST, Node, Where
+from windrow.transforms.nodes.base import VAST, Node
 from windrow.transforms.nodes.regroup import PieceNode
 from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec
@@ -204,13 +204,6 @@ class ChunksNode(PieceNode):
     # --- how it runs -----------------------------------------------------------------------------
 
     keeps_values: ClassVar[bool] = False
-
-    @property
-    def takes_all(self) -> bool:
-        return True
-
-    def runs_as(self, where: Where) -> str:
-        return "pieces, cut where lengths say"
 
 
 class _Cuts(NamedTuple):

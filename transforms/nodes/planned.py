@@ -36,7 +36,6 @@ from windrow.transforms.nodes.dealing import NumbersWithGaps
 from windrow.transforms.nodes.index import SliceNode
 from windrow.transforms.nodes.regroup import RegroupNode
 from windrow.transforms.nodes.whole_chain import EPOCHS, may_be_absent
-from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.tables import Table
 
@@ -411,15 +410,6 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
         likely = counts.rows * windows / self._counted_windows
         return Amount(math.floor(0.9 * likely), math.ceil(1.1 * likely))
 
-    def order_cost(self) -> OrderCost:
-        # A plan, however short its window, takes as long as the order of a window.
-        cost = super().order_cost()
-        return cost._replace(each=cost.each + ORDER / min(self.unit, self._epoch))
-
-    @property
-    def index_count(self) -> int:
-        return round(self.elements().high)
-
     def elements(self, *, once: bool = True) -> Amount:
         if self.is_endless():
             return self.indices_in(self._windows) if once else Amount.exactly(math.inf)
@@ -434,25 +424,11 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
     def epoch_length(self) -> int:
         return self._windows << GROUP_BITS if self.length else 0
 
-    def first_epochs(self, count: int) -> Node:
-        if not self.parent.is_endless():
-            return self
-        some = SliceNode((self.parent,), 0, 1, count * self.parent.pass_length())
-        return dataclasses.replace(self, parents=(some,), measured=None, plans=_Plans())
 
-    def most_records(self) -> int:
-        if not self.length:
-            return 1
-        bounds = self.plan_of(0).bounds
-        return self.parent.most_records() * max(1, int(np.diff(bounds).max(initial=1)))
-
-    @property
-    def skips(self) -> bool:
-        return False
-
-    @property
-    def takes_all(self) -> bool:
-        return True
+def over_first(node: PlannedNode, count: int) -> PlannedNode:
+    """The groups of the first `count` elements of the parent, planned anew."""
+    some = SliceNode((node.parent,), 0, 1, count)
+    return dataclasses.replace(node, parents=(some,), measured=None, plans=_Plans())
 
 
 def lengths_label(lengths: Any) -> str:

@@ -23,7 +23,7 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.made_of import side_by_side
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import ENDLESS, STREAM, VAST, Node, Where, fewest
+from windrow.transforms.nodes.base import ENDLESS, STREAM, VAST, Node, fewest
 from windrow.transforms.nodes.dealing import MakesBoxes
 from windrow.transforms.nodes.following import MakesBatches
 from windrow.transforms.nodes.index import first_elements
@@ -66,9 +66,6 @@ class JoinNode(Node):
     def is_endless(self) -> bool:
         return bool(self.length) and all(parent.is_endless() for parent in self.parents)
 
-    def runs_as(self, where: Where) -> str:
-        return "columns side by side"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ZipNode(MakesBoxes, JoinNode):
@@ -107,10 +104,6 @@ class ZipNode(MakesBoxes, JoinNode):
 
     @property
     def follows_shard(self) -> bool:
-        return True
-
-    @property
-    def takes_all(self) -> bool:
         return True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
@@ -202,9 +195,6 @@ class RegroupNode(Node):
     def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:
         """`gather` for the positions that `to_rows` got, for a node that needs to know them."""
         return self.gather(table, bounds)
-
-    def runs_as(self, where: Where) -> str:
-        return "rows gathered as batches"
 
 
 class PieceNode(Node):
@@ -343,10 +333,6 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
         row = self.parent.element_bytes() if size is None else Amount.exactly(size)
         return None if row is None else row.times(rows)
 
-    @property
-    def takes_all(self) -> bool:
-        return not self.drop_remainder or self.parent.length % self.size == 0
-
     def layout(self) -> Layout:
         return layouts.batched(self.parent.layout(), self.size, self.length)
 
@@ -457,15 +443,6 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
             raise
         rows_of = None if block.made_of is None else block.made_of.grouped(bounds)
         return Block(table, block.marks[np.array(bounds[1:]) - 1], rows_of)
-
-    def runs_as(self, where: Where) -> str:
-        if self.batch_fn is not None:
-            return f"{name_of(self.batch_fn)} of a list of elements, {where.of_many}"
-        if self.padding is not None:
-            return "rows copied to padded arrays"
-        if self.length == STREAM:
-            return "rows of blocks, stacked"
-        return "rows gathered as batches"
 
 
 def _of_bytes(batch: Any, size_bytes: float) -> Any:

@@ -59,7 +59,3 @@ class UnseenNode(SameIndices):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
-
-    @property
-    def takes_all(self) -> bool:
-        return True

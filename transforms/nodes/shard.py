@@ -16,14 +16,12 @@ from windrow.sources.base import IntArray
 from windrow.transforms import columns, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes.base import STREAM, Node, RowShare, Where
+from windrow.transforms.nodes.base import STREAM, Node, RowShare
 from windrow.transforms.nodes.following import as_last, check_agreement, joined, shard_of
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import (
     as_batch,
     as_chain,
-    chain_of_rows,
-    lanes_of,
     topmost_batch,
 )
 from windrow.transforms.positions import Positions, positions, run_numbers
@@ -212,24 +210,6 @@ class ShardBatchNode(BatchNode):
         if self.padding is not None and self.is_padded:
             return self.padding.without_rows(batch, self.group_size)
         return without_rows(batch)
-
-    def runs_as(self, where: Where) -> str:
-        if self.shards == 1:
-            return super().runs_as(where)
-        slots = " and ".join(f"{start} to {stop - 1}" for start, stop in self.slots())
-        rows = f"rows {slots} of each batch of {self.size}"
-        if self.length != STREAM or self.of_own_rows() is not None:
-            return f"{rows}, nothing is read for others"
-        lanes = lanes_of(self.parents, "batch")
-        mine = self.lanes_taken(lanes)
-        shown = f"lanes {mine[0]} to {mine[-1]}" if len(mine) > 1 else f"lane {mine[0]}"
-        if len(mine) <= mine[-1] - mine[0]:
-            shown = f"lanes {', '.join(map(str, mine))}"
-        if lanes > 1 and chain_of_rows(self.parent) is not None:
-            return f"{rows}, of {shown} of {lanes}; nothing is read for others"
-        if lanes % self.shards:
-            return f"{rows}, of {shown} of {lanes}; shards that share a lane each run it"
-        return f"{rows}, of {shown} of {lanes}; no other lane is run"
 
 
 def without_rows(batch: Any) -> Any:

@@ -30,16 +30,14 @@ from windrow.transforms.nodes.base import (
     STREAM,
     Node,
     RowShare,
-    Where,
     WorkerSettings,
 )
 from windrow.transforms.nodes.dealing import MakesBoxes, dealing_of, numbers_of
-from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode
+from windrow.transforms.nodes.index import RepeatNode, WindowShuffleNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
 from windrow.transforms.nodes.whole_chain import may_be_absent
 from windrow.transforms.options import DatasetOptions, ReadOptions
-from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import (
     Block,
@@ -139,15 +137,6 @@ class ToStreamNode(MakesBoxes, Node):
     def never_ends(self) -> bool:
         return self.parent.length >= ENDLESS
 
-    def first_epochs(self, count: int) -> Node:
-        if not self.parent.is_endless():
-            return self
-        if self.parent.has_gaps:  # an index is not a number of elements
-            return self.over((self.parent.first_epochs(count),))
-        if self.lanes > 1:  # which may take runs of each epoch
-            return self.over((self.parent.of_epochs(count),))
-        return self.over((SliceNode((self.parent,), 0, 1, count * self.parent.pass_length()),))
-
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved | None:
@@ -168,9 +157,6 @@ class ToStreamNode(MakesBoxes, Node):
             if len(found) < wanted:
                 break
         return Moved([index], passed)
-
-    def runs_as(self, where: Where) -> str:
-        return where.streaming()
 
 
 class StreamNode(Node):
@@ -259,13 +245,6 @@ class StreamWindowShuffleNode(StreamNode):
         )
         return Moved([*found.position, window + found.groups, found.given], found.passed)
 
-    def order_cost(self) -> OrderCost:
-        cost = super().order_cost()
-        return cost._replace(each=cost.each + ORDER / self.window_size)
-
-    def runs_as(self, where: Where) -> str:
-        return "a window is gathered, then given out"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _TurnedWindowsNode(WindowShuffleNode):
@@ -315,15 +294,6 @@ class StreamRepeatNode(StreamNode):
 
     def never_ends(self) -> bool:
         return self.times is None or super().never_ends()
-
-    @property
-    def passes(self) -> int | None:
-        return self.times
-
-    def first_epochs(self, count: int) -> Node:
-        parents = (self.parent.first_epochs(count),)
-        ends = self.times is not None and not self.parent.is_endless()
-        return self.over(parents) if ends else StreamRepeatNode(parents, 1)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         begin, epoch = list(position[:-1]), position[-1]
@@ -395,9 +365,6 @@ class ProcessNode(UnseenNode):
     ) -> Moved:
         return moves.after(0, position, count, unit)
 
-    def runs_as(self, where: Where) -> str:
-        return where.working(self)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OptionsNode(UnseenNode):
@@ -419,9 +386,6 @@ class OptionsNode(UnseenNode):
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
         return moves.after(0, position, count, unit)
-
-    def runs_as(self, where: Where) -> str:
-        return "options only"
 
 
 def options_of(node: Node) -> DatasetOptions:

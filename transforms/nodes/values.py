@@ -17,7 +17,7 @@ from windrow.transforms.functions import kind_of, name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
-from windrow.transforms.nodes.base import STREAM, Indices, Node, Where
+from windrow.transforms.nodes.base import STREAM, Indices, Node
 from windrow.transforms.nodes.dealing import KnowsGrid, MakesBoxes, grid_spec
 from windrow.transforms.nodes.same import SameIndices
 from windrow.transforms.nodes.whole_chain import follows_batch
@@ -71,10 +71,6 @@ class ValueNode(SameIndices):
     def made_from(self, at: Positions) -> tuple[Node, Positions]:
         return self.parent, at
 
-    @property
-    def takes_all(self) -> bool:
-        return True
-
     def is_endless(self) -> bool:
         return bool(self.length) and self.parent.is_endless()
 
@@ -93,9 +89,6 @@ class ValueNode(SameIndices):
             found = after_groups(position[:-1], position[-1], count, rows, move)
             return Moved([*found.position, found.given], found.passed)
         return moves.after(0, position, count, unit)
-
-    def runs_as(self, where: Where) -> str:
-        return f"columns at once, {where.of_many}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,9 +131,6 @@ class EachNode(ValueNode):
     @property
     def written(self) -> str:
         return _with_function(self.label, self.function)
-
-    def runs_as(self, where: Where) -> str:
-        return f"one by one, {where.of_each}"
 
 
 def _with_function(label: str, function: Callable[..., Any]) -> str:

@@ -1,0 +1,71 @@
+"""Paths of a chain from its end to its sources: how often they pass over a source, and what they take of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+from windrow.transforms.nodes import STREAM, Node, ReindexNode, SelectNode, ShuffleNode, SliceNode
+from windrow.transforms.nodes.epochs import passes
+from windrow.transforms.nodes.limit import StreamLimitNode
+from windrow.transforms.nodes.planned import PlannedNode
+from windrow.transforms.nodes.sample import SampleNode
+
+Path: TypeAlias = tuple[Node, ...]
+"""The nodes from the last one to a source; a source that occurs twice has two paths."""
+
+
+def paths(node: Node, above: Path = ()) -> Iterator[tuple[Any, Path]]:
+    """Yield the sources of a chain, each with a path to it."""
+    path = (*above, node)
+    if node.data_source is not None:
+        yield node.data_source, path
+    for parent in node.parents:
+        yield from paths(parent, path)
+
+
+def passes_of(nodes: Sequence[Node]) -> int:
+    """How often the nodes of a path go through the source, in one epoch."""
+    return math.prod(passes(node) or 1 for node in nodes)
+
+
+def is_global(node: Node) -> bool:
+    """Whether neighbours after a shuffle lie anywhere before it."""
+    return isinstance(node, ShuffleNode)
+
+
+def takes_all(node: Node) -> bool:
+    """Whether every pass of a chain takes each record of its only source once."""
+    return all(_takes_each(each) for each in node.walk())
+
+
+def takes_some(node: Node) -> bool:
+    """Whether a chain takes no record of a source twice in a pass."""
+    again = (SampleNode, ReindexNode, SelectNode)
+    return not any(isinstance(each, again) for each in node.walk())
+
+
+def _takes_each(node: Node) -> bool:
+    if isinstance(node, SliceNode):  # of what repeats for ever
+        whole = node.parent.pass_length() if node.parent.is_endless() else node.parent.length
+        return (node.start, node.step) == (0, 1) and node.length >= whole
+    if len(node.parents) > 1 or node.hides_parents or isinstance(node, StreamLimitNode):
+        return False
+    if node.run_lanes is not None and len(node.run_lanes[0]) < node.run_lanes[1]:
+        return False
+    if node.length == STREAM or node.shuffles or node.keeps_epochs or node.data_source is not None:
+        return True
+    if isinstance(node, PlannedNode):
+        return True
+    size = node.group_size
+    return size is not None and -(-node.parent.length // size) == node.length
+
+
+def may_end_early(node: Node) -> bool:
+    """Whether a stream may end before one that it is made of."""
+    return any(
+        each.length == STREAM
+        and (len(each.parents) > 1 or each.hides_parents or isinstance(each, StreamLimitNode))
+        for each in node.walk()
+    )

@@ -19,6 +19,7 @@ from windrow.explain.running import running
 from windrow.quality.shuffle_quality import quality_of
 from windrow.stats.costs import Amount, SourceCosts, combined
 from windrow.transforms.nodes import STREAM, VAST, Node, ToStreamNode
+from windrow.transforms.nodes.epochs import first_epoch
 from windrow.transforms.nodes.tail import tail_of
 from windrow.transforms.record_sizes import record_bytes
 
@@ -53,7 +54,7 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
     if shared is not None:
         every = across(shared)
         advice += advice_on_lanes(shared, every, numbers)
-    batches, endless = node.elements(), node.is_endless()
+    batches, endless = first_epoch(node).elements(), node.is_endless()
     epoch = found.costs
     others_end = tail.agree is not None and not endless
     if others_end:
@@ -115,7 +116,7 @@ def _unknown(node: Node, order: list[Node], found: Figures) -> Iterator[str]:
 
 def _has_any_number(node: Node) -> bool:
     """Whether a stream has a number of elements that only its functions decide, without a bound."""
-    return node.length == STREAM and VAST <= node.elements(once=False).high < math.inf
+    return node.length == STREAM and VAST <= node.elements().high < math.inf
 
 
 def _line(
@@ -137,6 +138,6 @@ def _line(
 
 def _length(node: Node) -> int | None:
     if node.length == STREAM or node.has_gaps:
-        count = node.elements(once=False)
+        count = node.elements()
         return None if not count.is_exact or math.isinf(count.high) else round(count.high)
     return None if node.is_endless() else node.length

@@ -128,7 +128,7 @@ def _queue_bytes(node: Node, run: DryRun) -> int:
     options, each = run.options, node.element_bytes()
     if each is None:
         return max(options.prefetch_bytes, run.largest_block)
-    count = min(options.prefetch_buffer_size, node.elements(once=False).high)
+    count = min(options.prefetch_buffer_size, node.elements().high)
     return math.ceil(max(min(options.prefetch_bytes, count * each.high), run.largest_block))
 
 

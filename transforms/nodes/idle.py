@@ -14,6 +14,7 @@ import numpy as np
 from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.transforms.nodes.base import STREAM, VAST, Node
+from windrow.transforms.nodes.epochs import first_epoch
 from windrow.transforms.nodes.streams import StreamRepeatNode, as_chain, no_row
 from windrow.transforms.nodes.whole_chain import EPOCHS
 from windrow.transforms.row_blocks import Inputs
@@ -69,7 +70,7 @@ def most_without_row(taken: Node) -> float:
     if not taken.is_endless():
         return math.inf
     counted = taken.length != STREAM and not taken.has_gaps
-    epoch = taken.epoch_length() if counted else taken.elements(once=True).high
+    epoch = taken.epoch_length() if counted else first_epoch(taken).elements().high
     is_mixed = any(len(each.parents) > 1 for each in taken.walk())
     return EPOCHS * epoch * (_RARELY if is_mixed else 1)
 

@@ -65,8 +65,8 @@ class StreamInterleaveNode(StreamNode):
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return spec_of_any(self, parents)
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = (parent.elements(once=once) for parent in self.parents)
+    def elements(self) -> Amount:
+        found = (parent.elements() for parent in self.parents)
         return sum(found, start=Amount.exactly(0))
 
     def never_ends(self) -> bool:

@@ -213,9 +213,9 @@ class LaneBatchNode(ShardBatchNode):
         """Rows of each lane in a batch."""
         return self.size // self.lanes
 
-    def elements(self, *, once: bool = True) -> Amount:
+    def elements(self) -> Amount:
         every = range(self.lanes)
-        lanes = [self.parent.in_lane(lane, self.lanes).elements(once=once) for lane in every]
+        lanes = [self.parent.in_lane(lane, self.lanes).elements() for lane in every]
         pick = min if self.drop_remainder else max
         fewest, most = pick(each.low for each in lanes), pick(each.high for each in lanes)
         return Amount(self._batches(fewest * self.lanes), self._batches(most * self.lanes))
@@ -416,7 +416,7 @@ class LaneBatchNode(ShardBatchNode):
             return
         wanted = self.turn_rows if self.drop_remainder else 1
         for lane, count in zip(self.own_lanes(), ready, strict=True):
-            has = self.parent.in_lane(lane, self.lanes).elements(once=False).high
+            has = self.parent.in_lane(lane, self.lanes).elements().high
             if count < wanted <= has - before:
                 raise ElementError(
                     f"shard: lane {lane} of {self.lanes} ended after {before + count} of {has:,.0f} elements, since a"

@@ -50,8 +50,8 @@ class StreamLimitNode(StreamNode):
     def label(self) -> str:
         return f"limit({self.size})"
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = self.parent.elements(once=False)
+    def elements(self) -> Amount:
+        found = self.parent.elements()
         return Amount(min(self.size, found.low), min(self.size, found.high))
 
     def in_lane(self, lane: int, lanes: int) -> Node:
@@ -95,7 +95,7 @@ def _of_lanes(node: Node, count: int, lanes: int) -> tuple[int, ...]:
     shares = tuple(lane_share(count, lane, lanes) for lane in range(lanes))
     if node.never_ends():
         return shares
-    have = [node.in_lane(lane, lanes).elements(once=False) for lane in range(lanes)]
+    have = [node.in_lane(lane, lanes).elements() for lane in range(lanes)]
     if all(found.low >= share for found, share in zip(have, shares, strict=True)):
         return shares
     if sum(found.high for found in have) <= count:  # all of them

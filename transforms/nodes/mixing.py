@@ -106,11 +106,9 @@ class StreamMixNode(MixingNode):
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return spec_of_any(self, parents)
 
-    def elements(self, *, once: bool = True) -> Amount:
-        lengths = [parent.elements(once=False) for parent in self.parents]
-        if once and all(math.isinf(length.high) for length in lengths):
-            lengths = [parent.elements(once=True) for parent in self.parents]
-        elif not once and all(math.isinf(length.low) for length in lengths):
+    def elements(self) -> Amount:
+        lengths = [parent.elements() for parent in self.parents]
+        if all(math.isinf(length.low) for length in lengths):
             return Amount.exactly(math.inf)
         bounds = [part.low for part in lengths], [part.high for part in lengths]
         low, high = (
@@ -118,7 +116,7 @@ class StreamMixNode(MixingNode):
             for side in bounds
         )
         endings = any if self.drops_out else all
-        is_endless = not once and endings(map(math.isinf, bounds[1]))
+        is_endless = endings(map(math.isinf, bounds[1]))
         return Amount(low, math.inf if is_endless else high)
 
     def never_ends(self) -> bool:
@@ -344,8 +342,8 @@ class TokenMixNode(MixingNode):
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return spec_of_any(self, parents)
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = [parent.elements(once=once) for parent in self.parents]
+    def elements(self) -> Amount:
+        found = [parent.elements() for parent in self.parents]
         low, high = sum(part.low for part in found), sum(part.high for part in found)
         return Amount(low if self.drops_out else 0, high)
 

@@ -116,8 +116,8 @@ class SkipBadNode(OnBadNode):
     def stream_step(self) -> Step:
         return Step.NOTHING
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = super().elements(once=once)
+    def elements(self) -> Amount:
+        found = super().elements()
         return Amount(0, found.high) if self.length == STREAM else found
 
 

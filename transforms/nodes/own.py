@@ -115,7 +115,7 @@ class OwnStreamNode(StreamNode):
     def split_position(self, position: Sequence[int]) -> list[Sequence[int]]:
         return [*map(origin, self.parents), position]
 
-    def elements(self, *, once: bool = True) -> Amount:
+    def elements(self) -> Amount:
         return Amount(0, VAST)
 
     def never_ends(self) -> bool:

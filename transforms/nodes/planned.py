@@ -410,9 +410,9 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
         likely = counts.rows * windows / self._counted_windows
         return Amount(math.floor(0.9 * likely), math.ceil(1.1 * likely))
 
-    def elements(self, *, once: bool = True) -> Amount:
+    def elements(self) -> Amount:
         if self.is_endless():
-            return self.indices_in(self._windows) if once else Amount.exactly(math.inf)
+            return Amount.exactly(math.inf)
         return self.indices_in(self.length >> GROUP_BITS)
 
     def is_endless(self) -> bool:

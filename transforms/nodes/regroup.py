@@ -23,7 +23,7 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.made_of import side_by_side
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import ENDLESS, STREAM, VAST, Node, fewest
+from windrow.transforms.nodes.base import ENDLESS, STREAM, VAST, Node
 from windrow.transforms.nodes.dealing import MakesBoxes
 from windrow.transforms.nodes.following import MakesBatches
 from windrow.transforms.nodes.index import first_elements
@@ -116,13 +116,6 @@ class ZipNode(MakesBoxes, JoinNode):
         if len(trees) == len(singles):
             return Columnar(tuple(trees), singles[0].rows)
         return Listed(list(zip(*(tables.elements(part) for part in singles), strict=True)))
-
-    def elements(self, *, once: bool = True) -> Amount:
-        if self.length != STREAM:
-            return super().elements(once=once)
-        # As long as the shortest parent; endless only if all parents are endless.
-        ends = any(not math.isinf(p.elements(once=False).high) for p in self.parents)
-        return fewest([parent.elements(once=once and not ends) for parent in self.parents])
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
@@ -361,10 +354,10 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return BatchNode(parents, self.size, self.drop_remainder)
 
-    def elements(self, *, once: bool = True) -> Amount:
+    def elements(self) -> Amount:
         if self.length != STREAM:
-            return super().elements(once=once)
-        rows = self.parent.elements(once=once)
+            return super().elements()
+        rows = self.parent.elements()
         return Amount(self._batches(rows.low), self._batches(rows.high))
 
     def _batches(self, rows: float) -> float:

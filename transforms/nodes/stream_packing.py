@@ -135,8 +135,8 @@ class FitPackNode(_StreamPackNode):
         found.update(dict.fromkeys(self.collected, list))
         return found
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = self.parent.elements(once=once)
+    def elements(self) -> Amount:
+        found = self.parent.elements()
         return Amount(min(1, found.low), found.high)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
@@ -220,8 +220,8 @@ class SplitPackNode(_StreamPackNode):
     def _own(self) -> int:
         return sum(not feature.is_meta for feature in self.features) + 1
 
-    def elements(self, *, once: bool = True) -> Amount:
-        most = self.parent.elements(once=once).high
+    def elements(self) -> Amount:
+        most = self.parent.elements().high
         # CutSequence may be of any length; `VAST` stands for any finite number.
         return Amount(0, min(most * VAST, VAST) if math.isfinite(most) else most)
 

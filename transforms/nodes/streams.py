@@ -108,8 +108,8 @@ class ToStreamNode(MakesBoxes, Node):
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = self.parent.elements(once=once)
+    def elements(self) -> Amount:
+        found = self.parent.elements()
         if self.parent.has_gaps:
             return found
         most = found.high
@@ -285,11 +285,9 @@ class StreamRepeatNode(StreamNode):
     def label(self) -> str:
         return f"repeat({'for ever' if self.times is None else self.times})"
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = self.parent.elements(once=once)
-        times = (1 if once else math.inf) if self.times is None else self.times
-        if once and math.isinf(self.parent.elements(once=False).high):
-            times = 1  # the first time never ends
+    def elements(self) -> Amount:
+        found = self.parent.elements()
+        times = math.inf if self.times is None else self.times
         return Amount(found.low and found.low * times, found.high and found.high * times)
 
     def never_ends(self) -> bool:

@@ -98,7 +98,7 @@ class Tail:
     def lane_rows(self) -> list[int] | None:
         """The number of rows of each lane; None where metadata do not have it, or a lane is endless."""
         rows = self.row_node
-        lanes = [rows.in_lane(n, self.lanes).elements(once=False) for n in range(self.lanes)]
+        lanes = [rows.in_lane(n, self.lanes).elements() for n in range(self.lanes)]
         if not all(found.is_exact and not math.isinf(found.high) for found in lanes):
             return None
         return [round(found.high) for found in lanes]

@@ -388,6 +388,6 @@ class FilterNode(EachNode):
             " after what needs lengths, or choose by index: ds.slice([...])"
         )
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = super().elements(once=once)
+    def elements(self) -> Amount:
+        found = super().elements()
         return Amount(0, found.high) if self.length == STREAM else found

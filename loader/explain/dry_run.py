@@ -38,6 +38,7 @@ from windrow.sources.ragged_column import PiecePlaces
 from windrow.stats.profiler import Profiler
 from windrow.transforms.columns import SizedColumn
 from windrow.transforms.nodes import (
+    ENDLESS,
     Node,
     ToStreamNode,
     as_chain,
@@ -295,7 +296,8 @@ def _totals(
     """The number of elements of each stream of a chain, in all passes over it."""
     chain, lanes = as_chain(node), node.run_lanes or lanes
     if chain is not None:
-        before, count = found.get(id(chain), (chain, 0))[1], round(chain.parent.elements().high)
+        before = found.get(id(chain), (chain, 0))[1]
+        count = int(min(ENDLESS, chain.parent.elements().high))
         if lanes is not None:
             count = sum(dealing_of(chain.parent).lane_elements(lane, lanes[1]) for lane in lanes[0])
         found[id(chain)] = chain, before + times * count

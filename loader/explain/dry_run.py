@@ -113,13 +113,11 @@ class DryRun(RunContext):
     def __init__(self, node: Node, most_s: float) -> None:
         """Begin a run: see `dry_run`."""
         self._most_s, self._spent_s = most_s, 0.0
-        chains = sum(order_cost(each).each for each in chains_of(node))
         # An order of an epoch, however short the epoch is.
         epochs = sum(
             ORDER / each.length for each in node.walk() if each.shuffles and each.length > 0
         )
-        self._record_s = _RECORD_S + (chains + epochs) * POSITION_S
-        self._row_s = (order_cost(node).each - chains) * POSITION_S
+        self._record_s = _RECORD_S + (order_cost(node).each + epochs) * POSITION_S
         self.streams: dict[int, tuple[ToStreamNode, int]] = {}
         _totals(node, 1, self.streams)
         self.made: dict[int, int] = {}
@@ -199,7 +197,6 @@ class DryRun(RunContext):
         for finish in reader.finishes:
             finish()
         node = stage.chain
-        self.spend(self._row_s * rows)
         if not node.sources():  # otherwise it was counted when it was planned
             self.spend(self._record_s * rows * most_records(node.parent))
         self.made[id(node)] = self.made.get(id(node), 0) + rows

@@ -44,7 +44,7 @@ class Bound(NamedTuple):
 def bound_of(node: Node, run: DryRun, ran: Node) -> Bound:
     """The bound of a whole stream, from a dry run of its first epoch, which is the stream `ran`."""
     # Then a run of another speed reads and plans no more than this one did.
-    is_whole = run.is_whole and not node.is_endless() and not _ends_early(node, run)
+    is_whole = run.is_whole and not node.is_endless() and not may_end_early(node)
     found = dict.fromkeys(("chunks", "planned", "rounds", "queue"), 0)
     held: dict[int, int] = {}
     largest = 0
@@ -66,11 +66,6 @@ def bound_of(node: Node, run: DryRun, ran: Node) -> Bound:
     found["queue"] = _queue_bytes(node, run)
     workers = _worker_bytes(node, largest)
     return Bound(found | ({"workers": workers} if workers else {}), held)
-
-
-def _ends_early(node: Node, run: DryRun) -> bool:
-    """Whether a run may end before all that is planned is used."""
-    return may_end_early(node) or any(run.open.values())
 
 
 def _seen_of(room: CacheRoom, seen: Sequence[PlannedPart]) -> list[PlannedPart]:
@@ -113,7 +108,7 @@ def _read_batch_bytes(node: Node, stream: ToStreamNode, run: DryRun) -> int:
     seen = run.largest.get(id(stream), max(goal_bytes, math.ceil(run.bytes_of(stream))))
     if stream.lanes > 1:  # a read batch has rows of all lanes, also where few of them come
         seen = max(seen, stream.lanes * math.ceil(run.bytes_of(stream)))
-    if not run.is_whole or _ends_early(node, run):
+    if not run.is_whole or may_end_early(node):
         return max(seen, goal_bytes)  # read batches may not have been as long as they get
     sizes = [each.element_bytes() for each in node.walk()]
     if all(size is not None and size.is_exact for size in sizes):

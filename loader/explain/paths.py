@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 from windrow.transforms.nodes import STREAM, Node, ReindexNode, SelectNode, ShuffleNode, SliceNode
 from windrow.transforms.nodes.epochs import passes
+from windrow.transforms.nodes.interleave import StreamInterleaveNode
+from windrow.transforms.nodes.lanes import LaneBatchNode
 from windrow.transforms.nodes.limit import StreamLimitNode
 from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.sample import SampleNode
@@ -64,8 +66,13 @@ def _takes_each(node: Node) -> bool:
 
 def may_end_early(node: Node) -> bool:
     """Whether a stream may end before one that it is made of."""
-    return any(
-        each.length == STREAM
-        and (len(each.parents) > 1 or each.hides_parents or isinstance(each, StreamLimitNode))
-        for each in node.walk()
-    )
+    return any(each.length == STREAM and _ends_parents(each) for each in node.walk())
+
+
+def _ends_parents(node: Node) -> bool:
+    if isinstance(node, LaneBatchNode):  # with the shortest lane
+        return node.drop_remainder and node.counts is not None and len({*node.counts}) > 1
+    if node.hides_parents or isinstance(node, StreamLimitNode):
+        return True
+    several = len(node.parents) > 1 and not isinstance(node, StreamInterleaveNode)
+    return several and not getattr(node, "drops_out", False)

@@ -132,7 +132,7 @@ def _costs(run: DryRun, node: Node, counters: SourceCounters) -> SourceCosts:
     if not run.is_whole:
         return _without_unknown(_scaled(run, node, counters, streams), source)
     costs = _of_whole(run, counters, streams)
-    if any(run.open[id(stream)] for stream, _ in streams):  # it ends before they do
+    if may_end_early(node) and any(run.open[id(stream)] for stream, _ in streams):
         # How much is read ahead of the end depends on time, and all lanes are read ahead.
         few = estimated(costs)
         many = few.times(max(stream.lanes for stream, _ in streams))

@@ -34,6 +34,9 @@ from windrow.transforms.nodes import (
     ShuffleNode,
     ToStreamNode,
     chains_of,
+    source_of,
+    sources_of,
+    walk,
 )
 
 # Thresholds for advice: reads of a chunk in an epoch, bytes decoded per byte delivered, and the
@@ -109,7 +112,7 @@ def advice_on(
         paths.setdefault(id(source), []).append(path)
     reads = [
         _SourceRead(source, paths[id(source)], costs, _room(node, source))
-        for source, costs in zip(node.sources(), epoch, strict=True)
+        for source, costs in zip(sources_of(node), epoch, strict=True)
     ]
     found: list[_Dear] = []
     for read in reads:
@@ -127,8 +130,8 @@ def advice_on(
 def _paths(node: Node, above: _Path) -> Iterator[tuple[Any, _Path]]:
     """Sources, with the nodes from the top down to them."""
     path = (*above, node)
-    if node.data_source is not None:
-        yield node.data_source, path
+    if source_of(node) is not None:
+        yield source_of(node), path
     for parent in node.parents:
         yield from _paths(parent, path)
 
@@ -257,7 +260,7 @@ def _on_room(
     again = [
         (each, each.room)
         for each in reads
-        if each.reads > _OFTEN and each.source in stream.sources() and each.room
+        if each.reads > _OFTEN and each.source in sources_of(stream) and each.room
     ]
     if again:
         times = max(each.reads for each, _ in again)
@@ -337,7 +340,7 @@ def _on_calls(read: _SourceRead, numbers: Mapping[int, int]) -> Iterator[_Dear]:
 
 def _on_threads(stream: ToStreamNode, numbers: Mapping[int, int]) -> Iterator[_Dear]:
     options = stream.read_options
-    if options.ahead or not any(map(_planned, stream.sources())):
+    if options.ahead or not any(map(_planned, sources_of(stream))):
         return
     names = [name for name in ("num_threads", "prefetch_buffer_size") if not getattr(options, name)]
     yield (
@@ -363,9 +366,9 @@ def _on_batches(
     ratio = None if quality is None else quality.variance_ratio
     if ratio is None or ratio < _UNLIKE:
         return
-    for shuffle in node.walk():
-        batch = next((each for each in shuffle.walk() if (each.group_size or 1) > 1), None)
-        if shuffle.shuffles and batch is not None and not any(n.shuffles for n in batch.walk()):
+    for shuffle in walk(node):
+        batch = next((each for each in walk(shuffle) if (each.group_size or 1) > 1), None)
+        if shuffle.shuffles and batch is not None and not any(n.shuffles for n in walk(batch)):
             yield (
                 _ORDER,
                 Advice(

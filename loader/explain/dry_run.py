@@ -45,8 +45,11 @@ from windrow.transforms.nodes import (
     as_chain,
     chains_of,
     origin,
+    sources_of,
+    walk,
 )
-from windrow.transforms.nodes.dealing import dealing_of
+from windrow.transforms.nodes.dealing import dealing_of, index_count
+from windrow.transforms.nodes.following import over
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.order_costs import ORDER, POSITION_S
@@ -116,7 +119,7 @@ class DryRun(RunContext):
         chains = sum(each.order_cost().each for each in chains_of(node))
         # An order of an epoch, however short the epoch is.
         epochs = sum(
-            ORDER / each.length for each in node.walk() if each.shuffles and each.length > 0
+            ORDER / each.length for each in walk(node) if each.shuffles and each.length > 0
         )
         self._record_s = _RECORD_S + (chains + epochs) * POSITION_S
         self._row_s = (node.order_cost().each - chains) * POSITION_S
@@ -200,7 +203,7 @@ class DryRun(RunContext):
             finish()
         node = stage.chain
         self.spend(self._row_s * rows)
-        if not node.sources():  # otherwise it was counted when it was planned
+        if not sources_of(node):  # otherwise it was counted when it was planned
             self.spend(self._record_s * rows * min(node.parent.most_records(), _MOST_RECORDS))
         self.made[id(node)] = self.made.get(id(node), 0) + rows
         self._shortest = self._shortest or rows
@@ -239,7 +242,7 @@ class DryRun(RunContext):
         if found is None:
             size = node.element_bytes()
             found = self._bytes[id(node)] = (
-                MADE * node.most_records() * max(map(mean_bytes, node.sources()), default=8.0)
+                MADE * node.most_records() * max(map(mean_bytes, sources_of(node)), default=8.0)
                 if size is None
                 else size.high
             )
@@ -251,7 +254,7 @@ class DryRun(RunContext):
         """Run the stream to its end, or up to the limit of planning."""
         blocks = stream.blocks(node, origin(node), self, None)
         # Rows that are kept and given again, or taken out of batches one by one, take no planning.
-        is_unplanned = any(hasattr(each, "takes_no_planning") for each in node.walk())
+        is_unplanned = any(hasattr(each, "takes_no_planning") for each in walk(node))
         try:
             for block in blocks:
                 self.delivered += len(block)
@@ -293,7 +296,7 @@ def _totals(
     """The number of elements of each stream of a chain, in all passes over it."""
     chain, lanes = as_chain(node), node.run_lanes or lanes
     if chain is not None:
-        before, count = found.get(id(chain), (chain, 0))[1], chain.parent.index_count
+        before, count = found.get(id(chain), (chain, 0))[1], index_count(chain.parent)
         if lanes is not None:
             count = sum(dealing_of(chain.parent).lane_elements(lane, lanes[1]) for lane in lanes[0])
         found[id(chain)] = chain, before + times * count
@@ -304,7 +307,7 @@ def _totals(
 
 def may_end_early(node: Node) -> bool:
     """Whether a stream may end before one that it is made of."""
-    return any(each.length == STREAM and each.may_end_early for each in node.walk())
+    return any(each.length == STREAM and each.may_end_early for each in walk(node))
 
 
 def in_small_batches(node: Node) -> tuple[Node, bool]:
@@ -317,10 +320,10 @@ def in_small_batches(node: Node) -> tuple[Node, bool]:
 
 
 def _parted(node: Node) -> Node:
-    over = node.over(tuple(map(_parted, node.parents)))
-    if node.length == STREAM or (over.group_size or 0) <= _MOST_RECORDS:
-        return over
-    return BatchNode(over.parents, _MOST_RECORDS, False, None)
+    moved = over(node, tuple(map(_parted, node.parents)))
+    if node.length == STREAM or (moved.group_size or 0) <= _MOST_RECORDS:
+        return moved
+    return BatchNode(moved.parents, _MOST_RECORDS, False, None)
 
 
 # --- readers that read nothing -------------------------------------------------------------------

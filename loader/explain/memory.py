@@ -19,12 +19,12 @@ from windrow.engine.prefetch import FREE_BYTES
 from windrow.explain.dry_run import DryRun, PlannedPart, may_end_early
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
-from windrow.transforms.nodes import Node, ToStreamNode, chains_of
+from windrow.transforms.nodes import Node, ToStreamNode, chains_of, sources_of, walk
 
 
 def rooms_of(node: Node, stream: ToStreamNode) -> tuple[list[CacheRoom], int]:
     """The budgets of one of the streams of a chain, and the bytes for records that it plans."""
-    sources = list({id(s): s for s in stream.sources() if isinstance(s, LaidOutSource)}.values())
+    sources = list({id(s): s for s in sources_of(stream) if isinstance(s, LaidOutSource)}.values())
     if not sources or not stream.read_options.ahead:
         return [], 0
     remote = any(map(is_remote_source, sources))
@@ -109,7 +109,7 @@ def _read_batch_bytes(node: Node, stream: ToStreamNode, run: DryRun) -> int:
         seen = max(seen, stream.lanes * math.ceil(run.bytes_of(stream)))
     if not run.is_whole or may_end_early(node):
         return max(seen, goal_bytes)  # read batches may not have been as long as they get
-    sizes = [each.element_bytes() for each in node.walk()]
+    sizes = [each.element_bytes() for each in walk(node)]
     if all(size is not None and size.is_exact for size in sizes):
         return seen
     # One of large elements may follow one of small ones, and have as many.
@@ -129,7 +129,7 @@ def _queue_bytes(node: Node, run: DryRun) -> int:
 def _worker_bytes(node: Node, largest: int) -> int:
     """Bytes of the arrays that are under way to workers: a request and a reply for each work item."""
     found = 0
-    for each in node.walk():
+    for each in walk(node):
         if each.workers is not None:
             options = each.workers.options
             jobs = options.most_workers * (1 + options.per_worker_buffer_size)

@@ -32,7 +32,7 @@ from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.costs import Amount, SourceCosts, combined
 from windrow.stats.read_counters import PartCounters, SourceCounters
-from windrow.transforms.nodes import STREAM, Node, ToStreamNode
+from windrow.transforms.nodes import STREAM, Node, ToStreamNode, source_of, sources_of, walk
 from windrow.transforms.record_sizes import record_bytes, spec_bytes
 
 # An estimate is at most this many times too small or too large.
@@ -88,19 +88,19 @@ def figures_of(node: Node, most_s: float = MOST_S) -> Figures:
     costs = [
         dataclasses.replace(own, held_bytes=Amount.exactly(bound.held.get(id(source), 0)))
         for own, source in zip(
-            costs_of(run, parted, is_parted=is_parted), node.sources(), strict=True
+            costs_of(run, parted, is_parted=is_parted), sources_of(node), strict=True
         )
     ]
     by = {kind: Amount.exactly(size) for kind, size in bound.by.items()}
     cut = ((each, run.made.get(id(each), 0)) for each, _ in run.streams.values())
-    begins_anew = any(each.length == STREAM and each.passes is None for each in node.walk())
+    begins_anew = any(each.length == STREAM and each.passes is None for each in walk(node))
     return Figures(
         costs=tuple(costs),
         buffers=Amount.exactly(sum(bound.by.values())),
         buffers_by=by,
         later=tuple(
             own if begins_anew else _later(run, source, own)
-            for source, own in zip(node.sources(), costs, strict=True)
+            for source, own in zip(sources_of(node), costs, strict=True)
         ),
         cut=() if run.is_whole else tuple(cut),
     )
@@ -140,7 +140,7 @@ def costs_of(run: DryRun, node: Node, *, is_parted: bool) -> Iterator[SourceCost
     every = run.meter.read_counters.all
     for counters in every:
         source = counters.source
-        streams = [own for own in run.streams.values() if source in own[0].sources()]
+        streams = [own for own in run.streams.values() if source in sources_of(own[0])]
         if not run.is_whole:
             known = None if ends_early else _records_of_all(run, node, every, counters, streams)
             costs = _scaled(run, node, counters, streams, known)
@@ -190,7 +190,7 @@ def _of_whole(run: DryRun, counters: SourceCounters, streams: Sequence[_Stream])
 
 def _is_steady(run: DryRun, streams: Sequence[_Stream]) -> bool:
     """Whether read batches that are not planned have the same rows in every run."""
-    calls = any(node.functions for each, _ in streams for node in each.walk())
+    calls = any(node.functions for each, _ in streams for node in walk(each))
     lanes = any(each.lanes > 1 for each, _ in streams)
     return not run.varies and not lanes and not (calls and not run.options.num_threads)
 
@@ -233,7 +233,7 @@ def _records_of_all(
     if runs_some_lanes(node) or not all(id(source) in read_whole(s.parent) for s, _ in streams):
         return None
     # All sources of a chain are passed over equally often, also those that the start did not meet.
-    inside = {id(own) for each, _ in streams for own in each.sources()}
+    inside = {id(own) for each, _ in streams for own in sources_of(each)}
     others = [own for own in every if id(own.source) in inside]
     if not all(id(own.source) in read_whole(s.parent) for own in others for s, _ in streams):
         return None
@@ -306,12 +306,12 @@ def _missing(run: DryRun, node: Node, streams: Sequence[_Stream]) -> float:
 
 def _is_local(streams: Sequence[_Stream]) -> bool:
     """Whether the rest of a stream lies in other chunks than its start."""
-    nodes = (node for each, _ in streams for node in each.walk())
+    nodes = (node for each, _ in streams for node in walk(each))
     return _is_one_path(streams) and not any(map(is_global, nodes))
 
 
 def _is_one_path(streams: Sequence[_Stream]) -> bool:
-    nodes = (node for each, _ in streams for node in each.walk())
+    nodes = (node for each, _ in streams for node in walk(each))
     return len(streams) == 1 and all(len(node.parents) < 2 for node in nodes)
 
 
@@ -370,7 +370,7 @@ def _estimated_part(
 
 def runs_some_lanes(node: Node) -> bool:
     """Whether a shard of a stream runs some of its lanes, and others run in other processes."""
-    found = (each.run_lanes for each in node.walk())
+    found = (each.run_lanes for each in walk(node))
     return any(lanes is not None and len(lanes[0]) < lanes[1] for lanes in found)
 
 
@@ -378,7 +378,7 @@ def read_whole(node: Node) -> set[int]:
     """The `id` of each source whose every record a pass over a chain asks for."""
     if not node.takes_all:
         return set()
-    own = set() if node.data_source is None else {id(node.data_source)}
+    own = set() if source_of(node) is None else {id(source_of(node))}
     return own.union(*map(read_whole, node.parents))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.memory import ArrayDataSource, RangeDataSource, SequenceDataSource
-from windrow.transforms.nodes import Node, ToStreamNode, as_chain, chains_of
+from windrow.transforms.nodes import Node, ToStreamNode, as_chain, chains_of, source_of, walk
 
 
 def running(node: Node) -> dict[int, str]:
@@ -23,7 +23,7 @@ def running(node: Node) -> dict[int, str]:
     options = [each.read_options for each in chains_of(node)]
     first = next((own for own in options if own.ahead), options[0])
     place = _NodePlace(
-        is_ahead=first.ahead or any(each.workers is not None for each in node.walk()),
+        is_ahead=first.ahead or any(each.workers is not None for each in walk(node)),
         threads=max(own.num_threads for own in options) if first.ahead else 1,
         queue=first.prefetch_buffer_size,
     )
@@ -122,7 +122,7 @@ def _has_work(node: Node) -> bool:
     """Whether workers after a node have anything to do: functions, or reading in Python."""
     if node.workers is not None:
         return False  # which has workers of its own
-    own = bool(node.functions) or _is_read_one_by_one(node.data_source)
+    own = bool(node.functions) or _is_read_one_by_one(source_of(node))
     return own or any(map(_has_work, node.parents))
 
 

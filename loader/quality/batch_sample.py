@@ -23,7 +23,8 @@ from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import LaidOutSource
 from windrow.transforms import layouts
-from windrow.transforms.nodes import LaidOut, Node
+from windrow.transforms.nodes import LaidOut, Node, walk
+from windrow.transforms.nodes.epochs import whole_epochs
 from windrow.transforms.order_costs import AT_ONCE, OrderCost
 
 FloatArray = npt.NDArray[np.float64]
@@ -109,9 +110,9 @@ def sample(node: Node) -> BatchSample:
             f" them; give a batch_size of at most {MOST_IN_BATCH}"
         )
     size = max(1, int(trace(node, np.zeros(1, np.int64)).counts[0]))
-    varies = any(each.shuffles for each in node.walk())
+    varies = any(each.shuffles for each in walk(node))
     cost = node.order_cost()
-    elements, epochs = node.whole_epochs()
+    elements, epochs = whole_epochs(node)
     positions = cost.begin + float(elements) * size * cost.each
     times = int(min(MOST_POSITIONS / positions, MOST_ROWS / (float(elements) * size)))
     if not times:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import windrow
 from windrow import MapDataset as M
 from windrow.errors import PlanError
-from windrow.transforms.nodes import Node, over_records, topmost_batch
+from windrow.transforms.nodes import Node, over_records, topmost_batch, walk
+from windrow.transforms.nodes.epochs import reseeded
 from windrow.transforms.positions import positions
 
 Link = Callable[[windrow.MapDataset[Any]], windrow.MapDataset[Any]]
@@ -72,13 +73,13 @@ def test_what_is_made_of_several_elements_has_no_way() -> None:
 def test_reseeded_repeats_have_an_order_for_each_epoch() -> None:
     fixed = M.concatenate([M.range(20), M.range(20, 40)]).shuffle(1)
     dataset = fixed.repeat(2, reseed_each_epoch=False).map(str).batch(4)
-    node = dataset._node.reseeded()
-    reseeded = fixed.repeat(2).map(str).batch(4)
+    node = reseeded(dataset._node)
+    wanted = fixed.repeat(2).map(str).batch(4)
     assert node.label == dataset._node.label
-    assert node.parent.parent.label == reseeded._node.parent.parent.label
-    assert dataset._node.parent.parent.label != reseeded._node.parent.parent.label
+    assert node.parent.parent.label == wanted._node.parent.parent.label
+    assert dataset._node.parent.parent.label != wanted._node.parent.parent.label
     # A chain that does not repeat is the same chain.
-    assert fixed._node.reseeded() is fixed._node
+    assert reseeded(fixed._node) is fixed._node
 
 
 def test_the_topmost_batch_is_found_whatever_follows_it() -> None:
@@ -94,8 +95,8 @@ def test_the_topmost_batch_is_found_whatever_follows_it() -> None:
 def test_functions_over_records_are_those_of_the_chain() -> None:
     dataset = M.source([b"a", b"bb"]).map(len).shuffle(1).map(str, batched=True).repeat(2)
     (chain,) = over_records(dataset._node)
-    assert [each.label for each in chain.walk()][:-1] == ["map(batched=True)", "map"]
-    assert [each.functions for each in chain.walk()] == [(str,), (len,), ()]
+    assert [each.label for each in walk(chain)][:-1] == ["map(batched=True)", "map"]
+    assert [each.functions for each in walk(chain)] == [(str,), (len,), ()]
     indexed = M.source([b"a"]).map_with_index(lambda i, x: x)
     for other in (indexed, dataset.filter(bool), dataset.batch(2)):
         with pytest.raises(PlanError, match="does not make one element of each record"):

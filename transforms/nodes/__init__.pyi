@@ -123,6 +123,10 @@ from windrow.transforms.nodes.whole_chain import follows_batch as follows_batch
 from windrow.transforms.nodes.whole_chain import function_names as function_names
 from windrow.transforms.nodes.whole_chain import makers as makers
 from windrow.transforms.nodes.whole_chain import may_be_absent as may_be_absent
+from windrow.transforms.nodes.whole_chain import parents_first as parents_first
 from windrow.transforms.nodes.whole_chain import seed_for as seed_for
+from windrow.transforms.nodes.whole_chain import source_of as source_of
+from windrow.transforms.nodes.whole_chain import sources_of as sources_of
+from windrow.transforms.nodes.whole_chain import walk as walk
 from windrow.transforms.nodes.whole_chain import written_parents as written_parents
 from windrow.transforms.row_blocks import Step as Step

@@ -53,11 +53,10 @@ Contract of a node:
 from __future__ import annotations
 
 import abc
-import copy
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -65,15 +64,14 @@ import numpy.typing as npt
 
 from windrow.errors import PlanError
 from windrow.sources.base import IntArray
-from windrow.transforms import specs
 from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import Where as Where
-from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.dealing import TakesBad
-from windrow.transforms.nodes.following import FollowsBatch, check_shards, parents_of
+from windrow.transforms.nodes.following import FollowsBatch, check_shards, over, parents_of
+from windrow.transforms.nodes.metadata import known_spec, pass_length
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -184,19 +182,8 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         return ()
 
     @property
-    def work_label(self) -> str:
-        """Names the node's own work in `stats()`: the word of the chain, and the function."""
-        name = self.label.partition("(")[0]
-        return f"{name}({name_of(self.functions[0])})" if self.functions else name
-
-    @property
     def group_size(self) -> int | None:
         """Elements of the parent that a batch has; None for a node that makes no batches."""
-        return None
-
-    @property
-    def data_source(self) -> Any | None:
-        """The source that the node itself reads; None for a node that reads none."""
         return None
 
     # --- what comes out --------------------------------------------------------------------------
@@ -209,29 +196,13 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         """
         raise PlanError(f"element_spec: {self.label} has none")
 
-    def element_spec(self) -> Spec:
-        """The spec of an element. See `windrow.transforms.specs`.
-
-        Raises:
-            PlanError: If a source or a function does not declare it, or parents differ.
-            ArgumentError: If what one of them returns is not a spec.
-        """
-        return self.spec(specs.Lazy([parent.element_spec for parent in self.parents]))
-
-    def known_spec(self) -> Spec | None:
-        """The spec of an element; None if it is not known."""
-        try:
-            return self.element_spec()
-        except Exception:  # of a method `output_spec`, too: a chain runs without
-            return None
-
     def element_bytes(self) -> Amount | None:
         """Bytes of an element, on average; None if they are not known.
 
         By default they follow from the spec, or from the parents if the node keeps their values.
         """
         if self.functions or not self.parents or not self.keeps_values:
-            size = spec_bytes(self.known_spec())
+            size = spec_bytes(known_spec(self))
             return None if size is None else Amount.exactly(size)
         sizes = [parent.element_bytes() for parent in self.parents]
         known = [size for size in sizes if size is not None]
@@ -279,12 +250,6 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
             return math.isinf(self.elements(once=False).high)
         return self.length >= VAST and any(parent.is_endless() for parent in self.parents)
 
-    def pass_length(self) -> int:
-        """Elements of a node with random access in one pass over what it repeats for ever."""
-        if not self.is_endless():
-            return self.length
-        return self.length_of_pass([parent.pass_length() for parent in self.parents])
-
     def length_of_pass(self, parents: Sequence[int]) -> int:
         """Elements in one pass over parents of these lengths; at least one parent is endless."""
         return min(parents)
@@ -296,24 +261,6 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         """
         over_parent = self.keeps_epochs or (self.parents and self.is_endless())
         return self.parent.epoch_length() if over_parent else self.length
-
-    def whole_epochs(self) -> tuple[int, int]:
-        """The fewest epochs that end where an element does: their elements, and their number.
-
-        Batches of 7 over epochs of 100 end with an epoch only after 7 epochs. A chain that ends
-        earlier has all of its elements and epochs.
-        """
-        return self.parent.whole_epochs() if self.keeps_epochs else (self.epoch_length(), 1)
-
-    def with_random_access(self) -> Node:
-        """A node with random access and the same order, as if filters of a stream dropped nothing.
-
-        Raises:
-            PlanError: If a mixture has an empty stream.
-        """
-        if self.length != STREAM:
-            return self
-        return self.over_random_access(tuple(p.with_random_access() for p in self.parents))
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         """The order of this stream over parents with random access; by default the parent's order."""
@@ -327,18 +274,13 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         is_same = self.follows_batch and not self.functions and bool(self.parents)
         return self.parent.rows_at(indices) if is_same else None
 
-    @property
-    def index_count(self) -> int:
-        """The number of indices that have elements."""
-        return self.length
-
     # --- in lanes --------------------------------------------------------------------------------
 
     def in_lane(self, lane: int, lanes: int) -> Node:
         """The stream of one lane, for questions about it; not to be run."""
         if self.length != STREAM:
             return self
-        return self.over(tuple(parent.in_lane(lane, lanes) for parent in self.parents))
+        return over(self, tuple(parent.in_lane(lane, lanes) for parent in self.parents))
 
     # --- how many --------------------------------------------------------------------------------
 
@@ -352,7 +294,7 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
             return fewest([parent.elements(once=once) for parent in self.parents])
         if not once and self.is_endless():
             return Amount.exactly(math.inf)
-        return Amount.exactly(self.pass_length())
+        return Amount.exactly(pass_length(self))
 
     def never_ends(self) -> bool:
         """Whether a stream has no last element."""
@@ -380,19 +322,9 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         """Whether a stream may end before each of its parents has ended."""
         return len(self.parents) > 1
 
-    def reseeded(self) -> Node:
-        """The chain with another order in each epoch, however it repeats."""
-        return self.over(tuple(parent.reseeded() for parent in self.parents))
-
     def first_epochs(self, count: int) -> Node:
         """The stream that ends after `count` epochs of what it repeats for ever."""
-        return self.over(tuple(parent.first_epochs(count) for parent in self.parents))
-
-    def of_epochs(self, count: int) -> Node:
-        """A node with random access, with `count` epochs of what it repeats for ever."""
-        if not self.is_endless():
-            return self
-        return dataclasses.replace(self, parents=tuple(p.of_epochs(count) for p in self.parents))
+        return over(self, tuple(parent.first_epochs(count) for parent in self.parents))
 
     def most_records(self) -> int:
         """The most records that an element is made of, of all sources together."""
@@ -412,11 +344,6 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
     def stream_step(self) -> Step:
         """How it runs on a stream."""
         return Step.OWN
-
-    @property
-    def decides_by_values(self) -> bool:
-        """Whether the elements of its parents, and not their numbers alone, decide which it has."""
-        return self.drops or (self.looks_at_values and not self.makes_values)
 
     @property
     def workers(self) -> WorkerSettings | None:
@@ -445,7 +372,7 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         if not self.looks_at_values:
             yield from self.blocks(position, inputs, unit)
             return
-        *parts, _ = self.split_position(position)
+        *parts, _ = split_position(self, position)
         for number, part in enumerate(parts):
             for block in inputs.blocks(number, part):
                 marks = np.zeros((len(block), self.width), np.int64)
@@ -469,57 +396,22 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         """Integers in the position of a stream: its own, after the integers of its parents."""
         if self.length != STREAM:
             return 0
-        return self.position_width + sum(parent.width for parent in self.parents)
+        parents = () if self.hides_parents else self.parents
+        return self.position_width + sum(parent.width for parent in parents)
 
-    def split_position(self, position: Sequence[int]) -> list[Sequence[int]]:
-        """The parents' parts of a position, then the node's own integers."""
-        parts, start = [], 0
-        for parent in self.parents:
-            parts.append(position[start : start + parent.width])
-            start += parent.width
-        return [*parts, position[start:]]
 
-    # --- the chain that ends with it -------------------------------------------------------------
+def split_position(node: Node, position: Sequence[int]) -> list[Sequence[int]]:
+    """The parents' parts of a position, then the node's own integers.
 
-    def over(self, parents: tuple[Node, ...]) -> Node:
-        """The node over other parents of the same lengths, without checking it again."""
-        if all(new is old for new, old in zip(parents, self.parents, strict=True)):
-            return self
-        moved = copy.copy(self)
-        object.__setattr__(moved, "parents", parents)
-        return moved
-
-    def walk(self) -> Iterator[Node]:
-        """The node and all before it, from the end of the chain, depth first.
-
-        A node comes as often as there are ways to it.
-        """
-        waiting: list[Node] = [self]
-        while waiting:
-            node = waiting.pop()
-            yield node
-            waiting.extend(reversed(node.parents))
-
-    def parents_first(self) -> list[Node]:
-        """The node and all before it, each once, parents before what is made of them."""
-        found: dict[int, Node] = {}
-        # Twice on the stack: to see its parents, and to be noted after them.
-        waiting: list[tuple[Node, bool]] = [(self, False)]
-        while waiting:
-            node, is_open = waiting.pop()
-            if id(node) in found:
-                continue
-            if is_open:
-                found[id(node)] = node
-                continue
-            waiting.append((node, True))
-            waiting.extend((parent, False) for parent in reversed(node.parents))
-        return list(found.values())
-
-    def sources(self) -> list[Any]:
-        """The sources of the chain, each once, in the order of `walk`."""
-        read = (node.data_source for node in self.walk())
-        return list({id(source): source for source in read if source is not None}.values())
+    The parents of a node that hides them are at their start.
+    """
+    if node.hides_parents:
+        return [*([0] * parent.width for parent in node.parents), position]
+    parts, start = [], 0
+    for parent in node.parents:
+        parts.append(position[start : start + parent.width])
+        start += parent.width
+    return [*parts, position[start:]]
 
 
 def fewest(amounts: Sequence[Amount]) -> Amount:

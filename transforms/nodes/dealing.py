@@ -22,6 +22,7 @@ import numpy as np
 from windrow.sources.base import IntArray
 from windrow.transforms import specs
 from windrow.transforms.amounts import PackCounts
+from windrow.transforms.nodes.following import over
 from windrow.transforms.specs import Spec
 
 if TYPE_CHECKING:
@@ -160,6 +161,11 @@ def numbers_of(node: Any) -> Numbers:
     return node if isinstance(node, Numbers) else AllNumbers(node.length)
 
 
+def index_count(node: Any) -> int:
+    """The number of indices of a node with random access that have elements."""
+    return round(node.elements().high) if node.has_gaps else int(node.length)
+
+
 # --- boxes of elements -------------------------------------------------------------------------------
 
 
@@ -227,4 +233,4 @@ class TakesBad:
 
     def sent_over(self: Any, parents: tuple[Any, ...]) -> Any:
         """As `over`, in the half of a chain that is sent to worker processes."""
-        return self.over(parents)
+        return over(self, parents)

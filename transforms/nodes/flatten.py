@@ -34,7 +34,7 @@ from windrow.transforms.nodes.following import as_last
 from windrow.transforms.nodes.idle import watch_of
 from windrow.transforms.nodes.index import IndexNode
 from windrow.transforms.nodes.regroup import BatchNode
-from windrow.transforms.nodes.streams import StreamNode, as_batch, as_chain
+from windrow.transforms.nodes.streams import CountsRows, StreamNode, as_batch, as_chain
 from windrow.transforms.nodes.values import EachNode, declared_spec
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.pytrees import Unstacked
@@ -197,7 +197,7 @@ class FlattenNode(SpreadNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class UnbatchNode(SpreadNode):
+class UnbatchNode(CountsRows, SpreadNode):
     """The rows of batches. Batches of arrays are not taken apart: their rows are views."""
 
     is_half: ClassVar[bool] = True
@@ -263,8 +263,8 @@ class UnbatchNode(SpreadNode):
         return rows.ungrouped(counts)
 
     @property
-    def decides_by_values(self) -> bool:
-        return self._known_batch is None
+    def has_known_rows(self) -> bool:
+        return self._known_batch is not None
 
     @functools.cached_property
     def _known_batch(self) -> Node | None:

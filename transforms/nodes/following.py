@@ -10,6 +10,7 @@ Invariant: what a node gives of a shard are the rows of the shard of what it giv
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -179,12 +180,22 @@ def _last_changed(node: Any, change: Callable[[Any], Any]) -> Any:
     return replaced(node, last, change(last))
 
 
+def over(node: N, parents: tuple[Any, ...]) -> N:
+    """The node over other parents of the same lengths, without checking it again."""
+    given: Any = node
+    if all(new is old for new, old in zip(parents, given.parents, strict=True)):
+        return node
+    moved = copy.copy(node)
+    object.__setattr__(moved, "parents", parents)
+    return moved
+
+
 def replaced(node: N, old: Any, new: Any) -> N:
     """The chain with another node in place of one that its first parents lead to."""
     if node is old or old is new:
         return new if node is old else node
     before: Any = node
-    moved = before.over(tuple(replaced(parent, old, new) for parent in before.parents))
+    moved: Any = over(before, tuple(replaced(parent, old, new) for parent in before.parents))
     if moved.length not in (-1, new.length):
         object.__setattr__(moved, "length", new.length)
     found: N = moved

@@ -15,7 +15,7 @@ from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.transforms.nodes.base import STREAM, VAST, Node
 from windrow.transforms.nodes.streams import as_chain, no_row
-from windrow.transforms.nodes.whole_chain import EPOCHS
+from windrow.transforms.nodes.whole_chain import EPOCHS, walk
 from windrow.transforms.row_blocks import Inputs
 
 # How much longer it takes where a part of a mixture comes rarely.
@@ -70,7 +70,7 @@ def most_without_row(taken: Node) -> float:
         return math.inf
     counted = taken.length != STREAM and not taken.has_gaps
     epoch = taken.epoch_length() if counted else taken.elements(once=True).high
-    is_mixed = any(len(each.parents) > 1 for each in taken.walk())
+    is_mixed = any(len(each.parents) > 1 for each in walk(taken))
     return EPOCHS * epoch * (_RARELY if is_mixed else 1)
 
 

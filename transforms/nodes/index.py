@@ -22,8 +22,10 @@ from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import ENDLESS, Node, Where
 from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt, runs_of
+from windrow.transforms.nodes.following import over
+from windrow.transforms.nodes.metadata import pass_length
 from windrow.transforms.nodes.same import SameIndices, SameLength
-from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source
+from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source, walk
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Step
@@ -207,7 +209,7 @@ class SliceNode(TakesFirst, IndexNode):
     @property
     def takes_all(self) -> bool:
         if self.start == 0 and self.step == 1 and self.parent.is_endless():
-            return self.length >= self.parent.pass_length()
+            return self.length >= pass_length(self.parent)
         return self.length == self.parent.length
 
     @property
@@ -267,7 +269,7 @@ class RepeatNode(DealtToLanes, IndexNode):
             return min(self.times * parent, ENDLESS)
         if parent:
             return ENDLESS
-        for each in self.parent.walk():
+        for each in walk(self.parent):
             if each.group_size is not None and each.parent.length:
                 raise PlanError(
                     f"repeat: nothing to repeat, since {each.written} makes no batch of"
@@ -286,11 +288,8 @@ class RepeatNode(DealtToLanes, IndexNode):
             indices = indices % self.parent.length
         return positions(indices, self.parent.length)
 
-    def reseeded(self) -> Node:
-        return dataclasses.replace(self, parents=(self.parent.reseeded(),), reseed=True)
-
     def dealt(self, lanes: int) -> Node:
-        return self.over((dealt(self.parent, lanes),))
+        return over(self, (dealt(self.parent, lanes),))
 
     def _dealt_epoch(self, epoch: int) -> IntArray | None:
         """The index at which each lane begins in an epoch, where lanes take runs of elements."""
@@ -355,9 +354,6 @@ class RepeatNode(DealtToLanes, IndexNode):
 
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return self.parent.length
-
-    def of_epochs(self, count: int) -> Node:
-        return self if self.times else RepeatNode(self.parents, count, self.reseed)
 
     @property
     def passes(self) -> int | None:

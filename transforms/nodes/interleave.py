@@ -17,7 +17,7 @@ from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import STREAM, Node, Where
+from windrow.transforms.nodes.base import STREAM, Node, Where, split_position
 from windrow.transforms.nodes.routing import ConcatenateNode, MixNode, spec_of_any
 from windrow.transforms.nodes.streams import StreamNode, lanes_of
 from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, joined, made_of_all
@@ -85,7 +85,7 @@ class StreamInterleaveNode(StreamNode):
         return MixNode(parents, None) if self.places > 1 else ConcatenateNode(parents)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        *parts, own = self.split_position(position)
+        *parts, own = split_position(self, position)
         feeds = [Feed(inputs.blocks(number, part)) for number, part in enumerate(parts)]
         cycle = _Cycle(self, list(own))
         at = np.array(position[: len(position) - len(own)], np.int64)
@@ -109,7 +109,7 @@ class StreamInterleaveNode(StreamNode):
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
-        *parts, own = self.split_position(position)
+        *parts, own = split_position(self, position)
         cycle, taken = (
             _Cycle(self, list(own)),
             [_PartMoves(moves, n, at) for n, at in enumerate(parts)],

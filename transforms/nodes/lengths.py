@@ -9,6 +9,7 @@ from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import Node
+from windrow.transforms.nodes.whole_chain import source_of, sources_of
 from windrow.transforms.positions import Positions
 
 
@@ -32,7 +33,7 @@ def lengths_of(node: Node, at: Positions, given: Sequence[IntArray] | None = Non
         ArgumentError: If the lengths that are given are not arrays of integers.
         SourceError: If a source gives wrong lengths.
     """
-    return node.lengths_of(at, RecordLengths(node.sources(), given))
+    return node.lengths_of(at, RecordLengths(sources_of(node), given))
 
 
 def over_records(node: Node) -> list[Node]:
@@ -49,12 +50,12 @@ def over_records(node: Node) -> list[Node]:
     waiting: list[tuple[Node, list[Node]]] = [(node, [])]
     while waiting:
         at, functions = waiting.pop()
-        if at.data_source is not None:
-            key = id(at.data_source)
+        if source_of(at) is not None:
+            key = id(source_of(at))
             way: list[object] = [(type(each), *map(id, each.functions)) for each in functions]
             if ways.setdefault(key, way) != way:
                 raise PlanError(
-                    f"lengths: two ways lead to {at.data_source!r}, with different functions; count"
+                    f"lengths: two ways lead to {source_of(at)!r}, with different functions; count"
                     " the lengths of each by itself"
                 )
             chain = at

@@ -21,7 +21,8 @@ from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.made_of import MadeOf, merged
 from windrow.transforms.mixtures import Mixture
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import VAST, Node, Where
+from windrow.transforms.nodes.base import VAST, Node, Where, split_position
+from windrow.transforms.nodes.metadata import known_spec
 from windrow.transforms.nodes.routing import (
     MixNode,
     Weights,
@@ -147,7 +148,7 @@ class StreamMixNode(MixingNode):
         return mixture
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        *of_parents, (given, *ends) = self.split_position(position)
+        *of_parents, (given, *ends) = split_position(self, position)
         parts = [np.array([part], np.int64) for part in of_parents]
         feeds = [Feed(inputs.blocks(number, part)) for number, part in enumerate(of_parents)]
         size, mixture = inputs.row_count(), self._mixture_after(ends, inputs.share)
@@ -176,7 +177,7 @@ class StreamMixNode(MixingNode):
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
-        *parts, (given, *ends) = self.split_position(position)
+        *parts, (given, *ends) = split_position(self, position)
         mixture = self._mixture_after(ends, moves.share)
         before = mixture.counts(given)
         have = [math.inf] * len(parts)  # elements of each parent that has ended
@@ -365,7 +366,7 @@ class TokenMixNode(MixingNode):
         return len(self.parents) > 1 and not self.drops_out
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        *of_parents, (given, *amounts) = self.split_position(position)
+        *of_parents, (given, *amounts) = split_position(self, position)
         parts = [np.array([part], np.int64) for part in of_parents]
         rows = [_CountedRows(self, inputs, number, part) for number, part in enumerate(of_parents)]
         size, left = inputs.row_count(), set(range(len(rows)))
@@ -535,7 +536,7 @@ def _first_leaf(tree: Any) -> Any:
 
 def token_sizes(parents: Sequence[Node]) -> tuple[int, ...] | None:
     """The tokens of every element of each parent; None where they are not known to be equal."""
-    leaves = [_first_leaf(parent.known_spec()) for parent in parents]
+    leaves = [_first_leaf(known_spec(parent)) for parent in parents]
     sizes = [leaf.shape[0] for leaf in leaves if isinstance(leaf, ArraySpec) and leaf.shape]
     if len(sizes) < len(leaves) or not all(sizes):
         return None

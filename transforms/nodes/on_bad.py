@@ -29,9 +29,10 @@ from windrow.transforms.arguments import one_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import STREAM, Indices, Node, Where
 from windrow.transforms.nodes.caught import NEVER, Catch, is_bad
-from windrow.transforms.nodes.following import check_shards, joined
+from windrow.transforms.nodes.following import check_shards, joined, over
 from windrow.transforms.nodes.streams import as_chain
 from windrow.transforms.nodes.values import ValueNode
+from windrow.transforms.nodes.whole_chain import walk
 from windrow.transforms.options import ON_BAD, OnBad, checked_max_bad
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
@@ -173,8 +174,8 @@ def _catching(node: Node, settings: tuple[Any, ...], token: int) -> Node:
     if as_chain(node) is not None:
         if node.parent.has_gaps:  # rows that are planned from lengths need every element
             return node
-        return node.over((SkipBadNode(node.parents, *settings, token=token),))
-    node = node.over(tuple(_catching(parent, settings, token) for parent in node.parents))
+        return over(node, (SkipBadNode(node.parents, *settings, token=token),))
+    node = over(node, tuple(_catching(parent, settings, token) for parent in node.parents))
     if getattr(node, "of_lanes", None) is not None:  # a limit checks again what each lane has
         node = dataclasses.replace(node)
     if not node.functions or node.stream_step is Step.OWN:
@@ -226,7 +227,7 @@ def on_bad_node(
 
 def _check_batch_functions(node: Node) -> None:
     """Refuse functions of batches of lanes, which are not left out alone."""
-    for each in node.walk():
+    for each in walk(node):
         if each.run_lanes is not None and each.functions:
             raise PlanError(
                 f"on_bad: {each.written} makes batches of the rows of {each.run_lanes[1]} lanes by a"

@@ -25,6 +25,8 @@ from windrow.transforms.columns import rebuilt
 from windrow.transforms.locality import are_whole, array_leaves, children, some_of, whole_box
 from windrow.transforms.nodes.base import Indices, Node, Where
 from windrow.transforms.nodes.dealing import ReadsBoxes, boxes_of_parents, grid_spec
+from windrow.transforms.nodes.following import over
+from windrow.transforms.nodes.metadata import known_spec
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.specs import Spec
@@ -64,7 +66,7 @@ class _BoxesOfParents:
             return _cut(node, node, boxes)
         asked, made = found
         parents = zip(node.parents, asked, strict=True)
-        moved = node.over(tuple(self.of(parent, some_of(each)) for parent, each in parents))
+        moved = over(node, tuple(self.of(parent, some_of(each)) for parent, each in parents))
         if made == boxes and not node.functions:
             return moved
         return _cut(node, moved, boxes, made)
@@ -125,7 +127,7 @@ class CutNode(ValueNode):
         return rebuilt(spec, found) if found else spec
 
     def element_bytes(self) -> Amount | None:
-        size = spec_bytes(self.known_spec())
+        size = spec_bytes(known_spec(self))
         return self.parent.element_bytes() if size is None else Amount.exactly(size)
 
     def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
@@ -177,6 +179,6 @@ class CutNode(ValueNode):
     def runs_as(self, where: Where) -> str:
         if any(not cells.is_whole for box in self.have.values() for cells in box):
             return "checks the part, and cuts off the cells around it that the map needed"
-        size = spec_bytes(self.parent.known_spec())
+        size = spec_bytes(known_spec(self.parent))
         shown = "whole elements" if size is None else f"whole elements of {size:,.0f} bytes"
         return f"{shown} are made, then cut: {self.parent.written} does not make parts"

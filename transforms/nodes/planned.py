@@ -34,8 +34,9 @@ from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import NumbersWithGaps
 from windrow.transforms.nodes.index import SliceNode
+from windrow.transforms.nodes.metadata import pass_length
 from windrow.transforms.nodes.regroup import RegroupNode
-from windrow.transforms.nodes.whole_chain import EPOCHS, may_be_absent
+from windrow.transforms.nodes.whole_chain import EPOCHS, may_be_absent, source_of, sources_of
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.tables import Table
@@ -234,7 +235,7 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
     def _known_lengths(self) -> RecordLengths:
         # Not pickled: they know sources by their identity.
         if self.plans.lengths is None:
-            self.plans.lengths = RecordLengths(self.measured_chain.sources(), self.lengths)
+            self.plans.lengths = RecordLengths(sources_of(self.measured_chain), self.lengths)
         return self.plans.lengths
 
     def plan_of(self, window: int) -> Any:
@@ -416,10 +417,6 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
         cost = super().order_cost()
         return cost._replace(each=cost.each + ORDER / min(self.unit, self._epoch))
 
-    @property
-    def index_count(self) -> int:
-        return round(self.elements().high)
-
     def elements(self, *, once: bool = True) -> Amount:
         if self.is_endless():
             return self.indices_in(self._windows) if once else Amount.exactly(math.inf)
@@ -437,7 +434,7 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
     def first_epochs(self, count: int) -> Node:
         if not self.parent.is_endless():
             return self
-        some = SliceNode((self.parent,), 0, 1, count * self.parent.pass_length())
+        some = SliceNode((self.parent,), 0, 1, count * pass_length(self.parent))
         return dataclasses.replace(self, parents=(some,), measured=None, plans=_Plans())
 
     def most_records(self) -> int:
@@ -473,5 +470,5 @@ def _record_behind(node: Node, element: int) -> str:
         if before is None:
             return ""
         node, at = before
-    source = node.data_source
+    source = source_of(node)
     return "" if source is None else f" (record {at.offsets[0]} of {source!r})"

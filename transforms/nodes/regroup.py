@@ -23,10 +23,11 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.made_of import side_by_side
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import ENDLESS, STREAM, VAST, Node, Where, fewest
+from windrow.transforms.nodes.base import ENDLESS, STREAM, VAST, Node, Where, fewest, split_position
 from windrow.transforms.nodes.dealing import MakesBoxes
 from windrow.transforms.nodes.following import MakesBatches
 from windrow.transforms.nodes.index import first_elements
+from windrow.transforms.nodes.metadata import known_spec
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import (
@@ -134,7 +135,7 @@ class ZipNode(MakesBoxes, JoinNode):
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
-        *parts, _ = self.split_position(position)
+        *parts, _ = split_position(self, position)
         found = [moves.after(number, part, count, unit) for number, part in enumerate(parts)]
         fewest = min(moved.passed for moved in found)
         if any(moved.passed > fewest for moved in found):
@@ -142,7 +143,7 @@ class ZipNode(MakesBoxes, JoinNode):
         return Moved([n for moved in found for n in moved.position], fewest)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        *parts, _ = self.split_position(position)
+        *parts, _ = split_position(self, position)
         feeds = [Feed(inputs.blocks(number, part, unit)) for number, part in enumerate(parts)]
         while True:
             ready: list[int] = []
@@ -255,11 +256,6 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
         return () if self.batch_fn is None else (self.batch_fn,)
 
     @property
-    def work_label(self) -> str:
-        own = "" if self.batch_fn is None else f", {name_of(self.batch_fn)}"
-        return f"batch({self.size}{own})"
-
-    @property
     def group_size(self) -> int:
         return self.size
 
@@ -333,7 +329,7 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
         if self.batch_fn is not None:
             return super().element_bytes()
         rows = self.size if self.length == STREAM else min(self.size, self.parent.length)
-        given = self.parent.known_spec()
+        given = known_spec(self.parent)
         if self.padding is not None and given is not None:
             padded = spec_bytes(self.padding.spec(self.size if self.is_padded else rows, given))
             if padded is not None:
@@ -362,15 +358,6 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
         if not self.spans_epochs:
             return self.length
         return max(1, self.parent.epoch_length() // self.size)
-
-    def whole_epochs(self) -> tuple[int, int]:
-        if not self.spans_epochs:
-            return self.epoch_length(), 1
-        rows, epochs = self.parent.whole_epochs()
-        shared = math.gcd(rows, self.size)
-        if rows // shared > self.length:
-            return self.length, max(1, self.parent.length * epochs // rows)
-        return rows // shared, epochs * self.size // shared
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return BatchNode(parents, self.size, self.drop_remainder)

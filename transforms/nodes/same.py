@@ -8,6 +8,7 @@ from typing import ClassVar
 from windrow.sources.base import IntArray
 from windrow.transforms.nodes.base import Node
 from windrow.transforms.nodes.dealing import DealtToLanes, Numbers, dealing_of, dealt, numbers_of
+from windrow.transforms.nodes.following import over
 from windrow.transforms.specs import Spec
 
 
@@ -28,7 +29,7 @@ class SameIndices(DealtToLanes, Numbers, SameLength):
         return numbers_of(self.parent).index_after(start, count)
 
     def dealt(self, lanes: int) -> Node:
-        return self.over((dealt(self.parent, lanes),))
+        return over(self, (dealt(self.parent, lanes),))
 
     def lane_starts(self, epoch: int) -> IntArray | None:
         return dealing_of(self.parent).lane_starts(epoch)

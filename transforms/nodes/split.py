@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from windrow.transforms.nodes import Node
+from windrow.transforms.nodes.whole_chain import source_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,7 +41,7 @@ class Halves:
     @property
     def travels(self) -> bool:
         """Whether the upper half has anything to do."""
-        return bool(self.upper.parents) or self.upper.data_source is not None
+        return bool(self.upper.parents) or source_of(self.upper) is not None
 
 
 def halved(node: Node, travels: Callable[[Any], bool]) -> Halves:
@@ -65,6 +66,6 @@ def _upper(node: Node, travels: Callable[[Any], bool], lower: list[Node]) -> Nod
 
 
 def _must_travel(node: Node, travels: Callable[[Any], bool]) -> bool:
-    if node.data_source is not None:
-        return travels(node.data_source)
+    if source_of(node) is not None:
+        return travels(source_of(node))
     return bool(node.functions) or any(_must_travel(parent, travels) for parent in node.parents)

@@ -34,10 +34,12 @@ from windrow.transforms.nodes.base import (
     WorkerSettings,
 )
 from windrow.transforms.nodes.dealing import MakesBoxes, dealing_of, numbers_of
+from windrow.transforms.nodes.following import over
 from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode
+from windrow.transforms.nodes.metadata import pass_length
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
-from windrow.transforms.nodes.whole_chain import may_be_absent
+from windrow.transforms.nodes.whole_chain import may_be_absent, parents_first, walk
 from windrow.transforms.options import DatasetOptions, ReadOptions
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
@@ -79,14 +81,6 @@ class ToStreamNode(MakesBoxes, Node):
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
     keeps_elements: ClassVar[bool] = True
-
-    def with_random_access(self) -> Node:
-        if self.parent.has_gaps:
-            raise PlanError(
-                f"shuffle_quality: {self.parent.label} mixes elements of a window by their lengths;"
-                " ask for the quality of the dataset before it"
-            )
-        return self.parent
 
     def count(self) -> int:
         at_least(1, self.lanes, "to_iter_dataset: lanes")
@@ -143,10 +137,10 @@ class ToStreamNode(MakesBoxes, Node):
         if not self.parent.is_endless():
             return self
         if self.parent.has_gaps:  # an index is not a number of elements
-            return self.over((self.parent.first_epochs(count),))
+            return over(self, (self.parent.first_epochs(count),))
         if self.lanes > 1:  # which may take runs of each epoch
-            return self.over((self.parent.of_epochs(count),))
-        return self.over((SliceNode((self.parent,), 0, 1, count * self.parent.pass_length()),))
+            return over(self, (of_epochs(self.parent, count),))
+        return over(self, (SliceNode((self.parent,), 0, 1, count * pass_length(self.parent)),))
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
@@ -181,6 +175,15 @@ class StreamNode(Node):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
+
+
+class CountsRows(abc.ABC):
+    """A node of a stream that gives the rows of its parent's elements."""
+
+    @property
+    @abc.abstractmethod
+    def has_known_rows(self) -> bool:
+        """Whether their number is known without the elements."""
 
 
 class MixingNode(StreamNode):
@@ -323,7 +326,7 @@ class StreamRepeatNode(StreamNode):
     def first_epochs(self, count: int) -> Node:
         parents = (self.parent.first_epochs(count),)
         ends = self.times is not None and not self.parent.is_endless()
-        return self.over(parents) if ends else StreamRepeatNode(parents, 1)
+        return over(self, parents) if ends else StreamRepeatNode(parents, 1)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         begin, epoch = list(position[:-1]), position[-1]
@@ -427,7 +430,7 @@ class OptionsNode(UnseenNode):
 def options_of(node: Node) -> DatasetOptions:
     """The options of a stream; of those given in several places the later ones count."""
     found = DatasetOptions()
-    for each in node.walk():
+    for each in walk(node):
         if isinstance(each, OptionsNode):
             found = found.merge(each.options)
     return found
@@ -497,8 +500,23 @@ def chain_of_rows(node: Node) -> ToStreamNode | None:
 
 def chains_of(node: Node) -> list[ToStreamNode]:
     """The chains with random access that a stream is made of, one for each way to them."""
-    found = map(as_chain, node.walk())
+    found = map(as_chain, walk(node))
     return [chain for chain in found if chain is not None]
+
+
+def as_repeat(node: Node) -> RepeatNode | None:
+    """The node, if it repeats epochs with random access."""
+    return node if isinstance(node, RepeatNode) else None
+
+
+def of_epochs(node: Node, count: int) -> Node:
+    """A node with random access, with `count` epochs of what it repeats for ever."""
+    if not node.is_endless():
+        return node
+    repeat = as_repeat(node)
+    if repeat is not None:
+        return RepeatNode(repeat.parents, count, repeat.reseed)
+    return dataclasses.replace(node, parents=tuple(of_epochs(p, count) for p in node.parents))
 
 
 def as_batch(node: Node) -> BatchNode | None:
@@ -517,23 +535,30 @@ def random_access_parts(node: Node) -> list[Node]:
     """The chains with random access that a stream begins with, each once, parents first."""
     if node.length != STREAM:
         return [node]
-    streams = (each for each in node.parents_first() if each.length == STREAM)
+    streams = (each for each in parents_first(node) if each.length == STREAM)
     found = (parent for each in streams for parent in each.parents if parent.length != STREAM)
     return list({id(part): part for part in found}.values())
 
 
 def undecided(node: Node) -> Node | None:
     """The first node of a stream that decides by values which elements come; None without one."""
-    for each in node.parents_first():
+    for each in parents_first(node):
         if each.length != STREAM:
             continue
         chain = as_chain(each)
         if chain is not None:
             if may_be_absent(chain.parent) and not chain.allow_nones:
-                return next(part for part in chain.parent.parents_first() if part.drops)
-        elif each.decides_by_values:
+                return next(part for part in parents_first(chain.parent) if part.drops)
+        elif _decides_by_values(each):
             return each
     return None
+
+
+def _decides_by_values(node: Node) -> bool:
+    """Whether the elements of its parents, and not their numbers alone, decide which it has."""
+    if isinstance(node, CountsRows):
+        return not node.has_known_rows
+    return node.drops or (node.looks_at_values and not node.makes_values)
 
 
 def named_mixture(node: Node) -> MixingNode | None:
@@ -547,4 +572,4 @@ def named_mixture(node: Node) -> MixingNode | None:
 
 def has_own(node: Node) -> bool:
     """Whether a stream has a user's own nodes whose states are JSON."""
-    return any(each.hides_parents and each.length == STREAM for each in node.walk())
+    return any(each.hides_parents and each.length == STREAM for each in walk(node))

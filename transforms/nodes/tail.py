@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from windrow.errors import PlanError
 from windrow.transforms.nodes.base import STREAM, Node
-from windrow.transforms.nodes.following import joins_lanes, replaced
+from windrow.transforms.nodes.following import joins_lanes, over, replaced
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
@@ -125,7 +125,7 @@ class Tail:
                 return RowsNode((self.node,))
             return LaneRowsNode((self.node,), self.lanes)
         if self.lanes == 1 and self.shards == 1:
-            return replaced(self.node, batch, batch.over((RowsNode(batch.parents),)))
+            return replaced(self.node, batch, over(batch, (RowsNode(batch.parents),)))
         own = batch.of_own_rows() if self.lanes == 1 else None
         if own is not None:
             return replaced(self.node, batch, _of_own_rows(batch, own, counts=True))

@@ -17,6 +17,7 @@ from windrow.iterator import DatasetIterator, records_of
 from windrow.transforms import functions, nodes
 from windrow.transforms.arguments import AT_END, AtEnd, checked_seed, integer, one_of, weights_given
 from windrow.transforms.mixtures import Schedule, named_weights, scheduled
+from windrow.transforms.nodes.metadata import never_ends
 from windrow.transforms.options import as_multiprocessing_options
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class IterDataset(Dataset[T_co]):
         parents = nodes_of(datasets, IterDataset, "mix")
         if one_of(at_end, AT_END, "mix: at_end") == "repeat":
             parents = tuple(
-                each if each.never_ends() else nodes.StreamRepeatNode((each,), None)
+                each if never_ends(each) else nodes.StreamRepeatNode((each,), None)
                 for each in parents
             )
         given, drops_out = scheduled(weights, weights_given), at_end == "drop"
@@ -152,8 +153,8 @@ class IterDataset(Dataset[T_co]):
             raise ArgumentError(f"mix: tokens must be a function or a key, got {tokens!r}")
         sizes = None if tokens is not None else nodes.token_sizes(parents)
         if sizes is not None:
-            return IterDataset(nodes.StreamMixNode(parents, given, drops_out, sizes, names))
-        return IterDataset(nodes.TokenMixNode(parents, given, tokens, drops_out, names))
+            return IterDataset(nodes.StreamMixNode(parents, given, drops_out, sizes, names=names))
+        return IterDataset(nodes.TokenMixNode(parents, given, drops_out, tokens, names=names))
 
     @classmethod
     def interleave(cls, datasets: Sequence[IterDataset[S]], cycle_length: int) -> IterDataset[S]:

@@ -16,7 +16,7 @@ from windrow.quality.shuffle_quality import ShuffleQuality, batched, notes_on, q
 from windrow.sources.base import IntArray
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes import Node, RangeNode, ReindexNode
-from windrow.transforms.nodes.epochs import with_random_access
+from windrow.transforms.nodes.random_access import with_random_access
 
 
 def shuffle_quality(

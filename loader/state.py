@@ -35,6 +35,7 @@ from windrow.transforms.nodes import (
     tail_of,
 )
 from windrow.transforms.nodes.base import split_position
+from windrow.transforms.nodes.following import JoinsLanes
 
 if TYPE_CHECKING:
     from windrow.mixture_state import NamedParts
@@ -385,7 +386,7 @@ def _check_inside(node: Node, position: Sequence[int]) -> None:
     if chain is not None:
         _check_length(position[0], chain.parent.length)
         return
-    if node.run_lanes is not None:
+    if isinstance(node, JoinsLanes):
         width = node.parent.width
         for start in range(0, len(position) - 1, width):
             _check_inside(node.parent, position[start : start + width])

@@ -118,7 +118,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.core": 1966,
     "windrow.sources": 3472,
     "windrow.transforms": 6608,
-    "windrow.transforms.nodes": 9348,
+    "windrow.transforms.nodes": 9332,
     "windrow.sources.remote": 3857,
     "windrow.sources.zarr.local": 996,
     "windrow.sources.zarr": 10545,
@@ -133,22 +133,22 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.texts": 1981,
     "windrow.converters.tfds": 1335,
     "windrow.stats": 1098,
-    "windrow.engine": 7701,
+    "windrow.engine": 7707,
     "windrow.devices": 1404,
-    "windrow.quality": 520,
-    "windrow.explain": 2309,
-    "windrow": 6210,
+    "windrow.quality": 523,
+    "windrow.explain": 2320,
+    "windrow": 6212,
     "windrow.grain_api": 3219,
     "windrow.inspection": 1791,
     "windrow.verification": 1140,
     "windrow.formats": 612,
-    "windrow.reporting": 888,
+    "windrow.reporting": 889,
     "windrow.cli": 1546,
     "windrow.converters": 317,
 }
 # What each node must answer; it only falls too.
 OTHER_BUDGETS: Final[dict[str, int]] = {
-    "methods of Node": 37,
+    "methods of Node": 22,
 }
 # Packages and modules that only pass names on: they may import whatever lies inside them.
 FACADES: Final = frozenset(

@@ -46,6 +46,7 @@ from windrow.transforms.nodes import (
     sources_of,
     walk,
 )
+from windrow.transforms.nodes.following import group_size
 from windrow.transforms.nodes.split import GivenNode, Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.positions import Positions, positions
@@ -595,7 +596,7 @@ def read_now(node: Node, indices: npt.NDArray[Any]) -> Table:
 
 def _reads_records_alone(node: Node, elements: int) -> bool:
     """Whether making `elements` elements reads several records one by one, so that threads help."""
-    several = elements > 1 or any(each.group_size is not None for each in walk(node))
+    several = elements > 1 or any(group_size(each) is not None for each in walk(node))
     return several and any(
         isinstance(source, ForeignDataSource) and not source.batched for source in sources_of(node)
     )

@@ -38,6 +38,8 @@ from windrow.transforms.nodes import (
     sources_of,
     walk,
 )
+from windrow.transforms.nodes.following import group_size
+from windrow.transforms.nodes.metadata import layout_of
 
 # Thresholds for advice: reads of a chunk in an epoch, bytes decoded per byte delivered, and the
 # variance ratio of batch means.
@@ -210,7 +212,7 @@ def _block_shuffle(shuffle: Node) -> str:
 def _has_blocks(shuffle: Node) -> bool:
     """Whether the input of a shuffle has blocks of its own."""
     try:
-        shuffle.parent.layout()
+        layout_of(shuffle.parent)
     except PlanError:
         return False
     return True
@@ -367,7 +369,7 @@ def _on_batches(
     if ratio is None or ratio < _UNLIKE:
         return
     for shuffle in walk(node):
-        batch = next((each for each in walk(shuffle) if (each.group_size or 1) > 1), None)
+        batch = next((each for each in walk(shuffle) if (group_size(each) or 1) > 1), None)
         if shuffle.shuffles and batch is not None and not any(n.shuffles for n in walk(batch)):
             yield (
                 _ORDER,

@@ -49,7 +49,8 @@ from windrow.transforms.nodes import (
     walk,
 )
 from windrow.transforms.nodes.dealing import dealing_of, index_count
-from windrow.transforms.nodes.following import over
+from windrow.transforms.nodes.following import JoinsLanes, group_size, over
+from windrow.transforms.nodes.metadata import element_bytes
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.order_costs import ORDER, POSITION_S
@@ -217,7 +218,7 @@ class DryRun(RunContext):
         task = work.task
         marks = task.block.marks[task.skip :]
         for number, step in enumerate(work.stage.steps):
-            size = step.group_size
+            size = group_size(step)
             if size is not None:
                 ends = np.arange(size, len(marks) + size, size)
                 marks = marks[np.minimum(ends, len(marks)) - 1]
@@ -240,7 +241,7 @@ class DryRun(RunContext):
         """The most bytes of an element of a node."""
         found = self._bytes.get(id(node))
         if found is None:
-            size = node.element_bytes()
+            size = element_bytes(node)
             found = self._bytes[id(node)] = (
                 MADE * node.most_records() * max(map(mean_bytes, sources_of(node)), default=8.0)
                 if size is None
@@ -294,7 +295,8 @@ def _totals(
     lanes: tuple[Sequence[int], int] | None = None,
 ) -> None:
     """The number of elements of each stream of a chain, in all passes over it."""
-    chain, lanes = as_chain(node), node.run_lanes or lanes
+    chain = as_chain(node)
+    lanes = node.run_lanes if isinstance(node, JoinsLanes) else lanes
     if chain is not None:
         before, count = found.get(id(chain), (chain, 0))[1], index_count(chain.parent)
         if lanes is not None:
@@ -321,7 +323,7 @@ def in_small_batches(node: Node) -> tuple[Node, bool]:
 
 def _parted(node: Node) -> Node:
     moved = over(node, tuple(map(_parted, node.parents)))
-    if node.length == STREAM or (moved.group_size or 0) <= _MOST_RECORDS:
+    if node.length == STREAM or (group_size(moved) or 0) <= _MOST_RECORDS:
         return moved
     return BatchNode(moved.parents, _MOST_RECORDS, False, None)
 

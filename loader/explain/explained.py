@@ -27,7 +27,7 @@ from windrow.transforms.nodes import (
     source_of,
     sources_of,
 )
-from windrow.transforms.nodes.metadata import known_spec
+from windrow.transforms.nodes.metadata import element_bytes, known_spec
 from windrow.transforms.nodes.tail import tail_of
 from windrow.transforms.record_sizes import record_bytes
 
@@ -138,7 +138,7 @@ def _line(
         spec=known_spec(node),
         length=_length(node),
         is_endless=node.is_endless(),
-        element_bytes=node.element_bytes(),
+        element_bytes=element_bytes(node),
         parents=tuple(numbers[id(parent)] for parent in node.parents),
         source=None if source is None else sources[id(source)],
     )

@@ -33,6 +33,7 @@ from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.costs import Amount, SourceCosts, combined
 from windrow.stats.read_counters import PartCounters, SourceCounters
 from windrow.transforms.nodes import STREAM, Node, ToStreamNode, source_of, sources_of, walk
+from windrow.transforms.nodes.following import JoinsLanes
 from windrow.transforms.record_sizes import record_bytes, spec_bytes
 
 # An estimate is at most this many times too small or too large.
@@ -370,8 +371,8 @@ def _estimated_part(
 
 def runs_some_lanes(node: Node) -> bool:
     """Whether a shard of a stream runs some of its lanes, and others run in other processes."""
-    found = (each.run_lanes for each in walk(node))
-    return any(lanes is not None and len(lanes[0]) < lanes[1] for lanes in found)
+    found = (each.run_lanes for each in walk(node) if isinstance(each, JoinsLanes))
+    return any(len(own) < lanes for own, lanes in found)
 
 
 def read_whole(node: Node) -> set[int]:

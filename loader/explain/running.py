@@ -16,6 +16,7 @@ from windrow.sources.chunks import LaidOutSource
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.memory import ArrayDataSource, RangeDataSource, SequenceDataSource
 from windrow.transforms.nodes import Node, ToStreamNode, as_chain, chains_of, source_of, walk
+from windrow.transforms.nodes.streams import workers_of
 
 
 def running(node: Node) -> dict[int, str]:
@@ -23,7 +24,7 @@ def running(node: Node) -> dict[int, str]:
     options = [each.read_options for each in chains_of(node)]
     first = next((own for own in options if own.ahead), options[0])
     place = _NodePlace(
-        is_ahead=first.ahead or any(each.workers is not None for each in walk(node)),
+        is_ahead=first.ahead or any(workers_of(each) is not None for each in walk(node)),
         threads=max(own.num_threads for own in options) if first.ahead else 1,
         queue=first.prefetch_buffer_size,
     )
@@ -36,7 +37,7 @@ def _look(node: Node, place: _NodePlace, found: dict[int, list[str]]) -> None:
     place = dataclasses.replace(
         place,
         stream=as_chain(node) or place.stream,
-        workers=place.workers if node.workers is None else node,
+        workers=place.workers if workers_of(node) is None else node,
     )
     found.setdefault(id(node), []).append(node.runs_as(place))
     for parent in node.parents:
@@ -84,7 +85,7 @@ class _NodePlace:
 
     def working(self, node: Node) -> str:
         """What workers do for the chain before a node."""
-        if node.workers is None:
+        if workers_of(node) is None:
             return "nothing: no workers"
         if not _has_work(node.parent):
             return "nothing: no functions below"
@@ -111,16 +112,17 @@ class _NodePlace:
 
 
 def _processes(node: Node) -> str:
-    number = 0 if node.workers is None else node.workers.options.num_workers
+    workers = workers_of(node)
+    number = 0 if workers is None else workers.options.num_workers
     if number == "auto":
-        most = node.workers.options.most_workers if node.workers is not None else 0
+        most = 0 if workers is None else workers.options.most_workers
         return f"this process or up to {most} worker processes, as the first elements show"
     return f"{number} worker {'process' if number == 1 else 'processes'}"
 
 
 def _has_work(node: Node) -> bool:
     """Whether workers after a node have anything to do: functions, or reading in Python."""
-    if node.workers is not None:
+    if workers_of(node) is not None:
         return False  # which has workers of its own
     own = bool(node.functions) or _is_read_one_by_one(source_of(node))
     return own or any(map(_has_work, node.parents))

@@ -24,7 +24,9 @@ from windrow.sources.base import IntArray
 from windrow.sources.chunks import LaidOutSource
 from windrow.transforms import layouts
 from windrow.transforms.nodes import LaidOut, Node, walk
-from windrow.transforms.nodes.epochs import whole_epochs
+from windrow.transforms.nodes.following import group_size
+from windrow.transforms.nodes.metadata import epoch_length
+from windrow.transforms.nodes.random_access import whole_epochs
 from windrow.transforms.order_costs import AT_ONCE, OrderCost
 
 FloatArray = npt.NDArray[np.float64]
@@ -116,7 +118,7 @@ def sample(node: Node) -> BatchSample:
     positions = cost.begin + float(elements) * size * cost.each
     times = int(min(MOST_POSITIONS / positions, MOST_ROWS / (float(elements) * size)))
     if not times:
-        elements = node.epoch_length()
+        elements = epoch_length(node)
         indices, parts = _places(cost, elements, size, epochs=_EPOCHS_OF_LONG if varies else 1)
         found = _traced(node, indices, size)
         return BatchSample(found, found.redrawn(), _records(node), parts, is_exact=False)
@@ -177,9 +179,9 @@ def _places(cost: OrderCost, elements: int, size: int, *, epochs: int) -> tuple[
 
 def _records(node: Node) -> int:
     """Return the rows of an epoch; only its last element may have fewer rows than the first."""
-    while node.group_size is not None and node.parent.epoch_length() != node.parent.length:
+    while group_size(node) is not None and epoch_length(node.parent) != node.parent.length:
         node = node.parent  # an element may have rows of two epochs
-    elements = node.epoch_length()
+    elements = epoch_length(node)
     first, last = trace(node, np.array([0, elements - 1])).counts
     return (elements - 1) * int(first) + int(last)
 

@@ -19,7 +19,7 @@ from windrow.core.text import counted, in_units, shortened
 from windrow.inspection.content import content_of, example_of, picture_of
 from windrow.inspection.pictures import drawable, grid
 from windrow.transforms.nodes import STREAM, Node, ToStreamNode, as_chain, walk
-from windrow.transforms.nodes.following import over
+from windrow.transforms.nodes.following import group_size, over
 from windrow.transforms.options import ReadOptions
 
 _MOST_GRIDS: Final = 4
@@ -83,7 +83,7 @@ def sample_of(node: Node, count: int) -> ElementSample:
     found: list[Leaves] = []
     size_bytes = None
     # Rows of the first batches show as much as batches.
-    batched = any(each.group_size is not None for each in _chain(node))
+    batched = any(group_size(each) is not None for each in _chain(node))
     many = any(each.needs_many for each in walk(node))
     options = _IN_READ_BATCHES if many else _ONE_BY_ONE
     stream = _here(node if node.length == STREAM else ToStreamNode((node,), options), options)

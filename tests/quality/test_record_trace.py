@@ -13,7 +13,7 @@ import windrow
 from tests.traces import in_rows
 from windrow import MapDataset
 from windrow.engine.record_trace import Trace, leaves_of, trace
-from windrow.transforms.nodes.epochs import with_random_access
+from windrow.transforms.nodes.random_access import with_random_access
 
 Array = npt.NDArray[Any]
 

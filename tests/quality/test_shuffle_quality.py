@@ -24,7 +24,7 @@ from windrow.quality import batch_sample
 from windrow.quality.shuffle_quality import quality_of
 from windrow.sources.chunks import Blocks
 from windrow.transforms.nodes import STREAM
-from windrow.transforms.nodes.epochs import with_random_access
+from windrow.transforms.nodes.random_access import with_random_access
 
 Array = npt.NDArray[Any]
 

@@ -17,6 +17,7 @@ from windrow.sources.base import BatchedSource
 from windrow.sources.foreign import ForeignDataSource
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes import lengths_of, sources_of
+from windrow.transforms.nodes.metadata import known_lengths
 from windrow.transforms.positions import Positions, positions
 
 IntArray = npt.NDArray[np.int64]
@@ -126,7 +127,7 @@ def test_a_source_is_asked_once() -> None:
     dataset = MapDataset.source(Sequences([3, 1])).shuffle(seed=0)
     known = RecordLengths(sources_of(dataset._node))
     for _ in range(3):
-        dataset._node.lengths_of(all_of(dataset), known)
+        known_lengths(dataset._node, all_of(dataset), known)
     assert source_of(dataset).asked == 1
 
 

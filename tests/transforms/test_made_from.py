@@ -14,7 +14,8 @@ import windrow
 from windrow import MapDataset as M
 from windrow.errors import PlanError
 from windrow.transforms.nodes import Node, over_records, topmost_batch, walk
-from windrow.transforms.nodes.epochs import reseeded
+from windrow.transforms.nodes.planned import made_from
+from windrow.transforms.nodes.random_access import reseeded
 from windrow.transforms.positions import positions
 
 Link = Callable[[windrow.MapDataset[Any]], windrow.MapDataset[Any]]
@@ -40,7 +41,7 @@ def followed(node: Node, index: int) -> int:
     """The record at the end of the way that `made_from` shows."""
     at = positions(np.array([index]), node.length)
     while node.parents:
-        before = node.made_from(at)
+        before = made_from(node, at)
         assert before is not None
         node, at = before
     (record,) = np.asarray(node.table(at).tree).tolist()  # type: ignore[attr-defined]
@@ -67,7 +68,7 @@ def test_the_way_ends_at_the_record_that_is_read(
 def test_what_is_made_of_several_elements_has_no_way() -> None:
     first = positions(np.array([0]), 3)
     for dataset in (M.range(6).batch(2), M.zip([M.range(3), M.range(3)]), M.range(3)):
-        assert dataset._node.made_from(first) is None
+        assert made_from(dataset._node, first) is None
 
 
 def test_reseeded_repeats_have_an_order_for_each_epoch() -> None:

@@ -8,7 +8,6 @@ from windrow.transforms.nodes.base import Indices as Indices
 from windrow.transforms.nodes.base import Node as Node
 from windrow.transforms.nodes.base import RowShare as RowShare
 from windrow.transforms.nodes.base import Where as Where
-from windrow.transforms.nodes.base import WorkerSettings as WorkerSettings
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode as BlockShuffleNode
 from windrow.transforms.nodes.buckets import BucketNode as BucketNode
 from windrow.transforms.nodes.cache import CacheNode as CacheNode
@@ -87,6 +86,7 @@ from windrow.transforms.nodes.streams import StreamNode as StreamNode
 from windrow.transforms.nodes.streams import StreamRepeatNode as StreamRepeatNode
 from windrow.transforms.nodes.streams import StreamWindowShuffleNode as StreamWindowShuffleNode
 from windrow.transforms.nodes.streams import ToStreamNode as ToStreamNode
+from windrow.transforms.nodes.streams import WorkerSettings as WorkerSettings
 from windrow.transforms.nodes.streams import as_batch as as_batch
 from windrow.transforms.nodes.streams import as_chain as as_chain
 from windrow.transforms.nodes.streams import chain_of_rows as chain_of_rows

@@ -57,26 +57,29 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import PlanError
-from windrow.sources.base import IntArray
 from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import Where as Where
-from windrow.transforms.layouts import Layout
-from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.dealing import TakesBad
-from windrow.transforms.nodes.following import FollowsBatch, check_shards, over, parents_of
-from windrow.transforms.nodes.metadata import known_spec, pass_length
+from windrow.transforms.nodes.following import (
+    MakesBatches,
+    check_shards,
+    group_size,
+    over,
+    parents_of,
+)
+from windrow.transforms.nodes.metadata import pass_length
 from windrow.transforms.order_costs import OrderCost, added
-from windrow.transforms.positions import Positions
-from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step
 from windrow.transforms.specs import Spec
+
+if TYPE_CHECKING:
+    from windrow.transforms.nodes.caught import Catch
 
 Indices = npt.NDArray[Any]
 """Indices of elements: int64 `(n,)`, Python ints where those do not fit, or positions `(n, width)`."""
@@ -85,19 +88,6 @@ STREAM: Final = -1
 ENDLESS: Final = sys.maxsize
 # No chain is as long, unless it repeats for ever.
 VAST: Final = 2**48
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class WorkerSettings:
-    """Worker processes for a part of a chain.
-
-    Args:
-        options: A `windrow.MultiprocessingOptions` with at least one worker.
-        init: Called in each worker with its index and the number of workers.
-    """
-
-    options: Any
-    init: Callable[[int, int], None] | None
 
 
 class RowShare(NamedTuple):
@@ -109,11 +99,13 @@ class RowShare(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node(FollowsBatch, TakesBad, abc.ABC):
+class Node(abc.ABC):
     """A node of a chain. Immutable; `length` is the elements in one epoch, or `STREAM`."""
 
     parents: tuple[Node, ...]
     length: int = dataclasses.field(init=False)
+    caught: Catch | None = dataclasses.field(default=None, kw_only=True, repr=False)
+    """On a stream, which errors of its function drop an element; None where they are raised."""
 
     position_width: ClassVar[int] = 0
     """Integers that the node adds to the positions of its parents, on a stream."""
@@ -139,6 +131,8 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
     """Whether indices without elements lie between others: see `windrow.transforms.nodes.dealing`."""
     counts_rows: ClassVar[bool] = False
     """Whether its own integer only counts rows, which are its parent's."""
+    takes_bad: ClassVar[bool] = False
+    """Whether rows before it that raise are isolated, and left out or replaced."""
     is_unseen: ClassVar[bool] = False
     """Whether it changes only how elements are made, and not which elements come."""
     is_half: ClassVar[bool] = False
@@ -182,9 +176,17 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         return ()
 
     @property
-    def group_size(self) -> int | None:
-        """Elements of the parent that a batch has; None for a node that makes no batches."""
-        return None
+    def follows_batch(self) -> bool:
+        """Whether an element is made of one element alone, without its index, or is that element.
+
+        The last batch of a chain may have such nodes after it: see `windrow.transforms.nodes.tail`.
+        """
+        return False
+
+    @property
+    def follows_shard(self) -> bool:
+        """Whether numbers alone decide which elements come, and a row is made of one row alone."""
+        return self.keeps_elements
 
     # --- what comes out --------------------------------------------------------------------------
 
@@ -196,91 +198,11 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         """
         raise PlanError(f"element_spec: {self.label} has none")
 
-    def element_bytes(self) -> Amount | None:
-        """Bytes of an element, on average; None if they are not known.
-
-        By default they follow from the spec, or from the parents if the node keeps their values.
-        """
-        if self.functions or not self.parents or not self.keeps_values:
-            size = spec_bytes(known_spec(self))
-            return None if size is None else Amount.exactly(size)
-        sizes = [parent.element_bytes() for parent in self.parents]
-        known = [size for size in sizes if size is not None]
-        if len(known) < len(sizes):
-            return None
-        return Amount(min(size.low for size in known), max(size.high for size in known))
-
-    def layout(self) -> Layout:
-        """The blocks of elements that are stored together, from the sources on.
-
-        Raises:
-            PlanError: If the node hides them, or a source does not declare them.
-        """
-        own = "give block=, the number of consecutive elements that are read together"
-        if not self.parents:
-            raise PlanError(
-                f"block_shuffle: {self.label} does not declare which records lie together; {own}"
-            )
-        raise PlanError(
-            f"block_shuffle: {self.label} has no single layout; block-shuffle each of its"
-            f" datasets before it, or {own}"
-        )
-
-    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
-        """Lengths of the elements at some positions, int64 `(len(at),)`: see the contract, 11.
-
-        Raises:
-            PlanError: If they are not known; the message says what to do.
-            SourceError: If a source gives wrong ones.
-        """
-        raise PlanError(
-            f"lengths: {self.label} makes elements of unknown length; plan from lengths before it"
-        )
-
-    def made_from(self, at: Positions) -> tuple[Node, Positions] | None:
-        """The element that the element at one position is, or is made of: its node and position.
-
-        None if it is made of several elements, or of none.
-        """
-        return None
-
     def is_endless(self) -> bool:
         """Whether it repeats for ever, or is part of what does."""
         if self.length == STREAM:
             return math.isinf(self.elements(once=False).high)
         return self.length >= VAST and any(parent.is_endless() for parent in self.parents)
-
-    def length_of_pass(self, parents: Sequence[int]) -> int:
-        """Elements in one pass over parents of these lengths; at least one parent is endless."""
-        return min(parents)
-
-    def epoch_length(self) -> int:
-        """Elements in one epoch of a node with random access, before what repeats it.
-
-        An endless mixture has as many as one epoch of each of its datasets together.
-        """
-        over_parent = self.keeps_epochs or (self.parents and self.is_endless())
-        return self.parent.epoch_length() if over_parent else self.length
-
-    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
-        """The order of this stream over parents with random access; by default the parent's order."""
-        return parents[0]
-
-    def rows_at(self, indices: IntArray) -> IntArray | None:
-        """The number of rows of elements of a node with random access, where these are batches.
-
-        None if they are not, or a function of the user makes them.
-        """
-        is_same = self.follows_batch and not self.functions and bool(self.parents)
-        return self.parent.rows_at(indices) if is_same else None
-
-    # --- in lanes --------------------------------------------------------------------------------
-
-    def in_lane(self, lane: int, lanes: int) -> Node:
-        """The stream of one lane, for questions about it; not to be run."""
-        if self.length != STREAM:
-            return self
-        return over(self, tuple(parent.in_lane(lane, lanes) for parent in self.parents))
 
     # --- how many --------------------------------------------------------------------------------
 
@@ -295,10 +217,6 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         if not once and self.is_endless():
             return Amount.exactly(math.inf)
         return Amount.exactly(pass_length(self))
-
-    def never_ends(self) -> bool:
-        """Whether a stream has no last element."""
-        return bool(self.parents) and all(parent.never_ends() for parent in self.parents)
 
     # --- what reading it takes -------------------------------------------------------------------
 
@@ -329,7 +247,7 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
     def most_records(self) -> int:
         """The most records that an element is made of, of all sources together."""
         most = max(1, sum(parent.most_records() for parent in self.parents))
-        size = self.group_size
+        size = group_size(self)
         if size is None or self.length == STREAM:
             return most * (size or 1)
         return most * max(1, min(size, self.parent.length))
@@ -345,11 +263,6 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         """How it runs on a stream."""
         return Step.OWN
 
-    @property
-    def workers(self) -> WorkerSettings | None:
-        """The processes that run functions of the chain up to here; None for none."""
-        return None
-
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         """The rows of a stream from a position on: see the contract, 7 to 9.
 
@@ -360,23 +273,6 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
                 rows. A node that yields its parents' rows passes it on.
         """
         raise TypeError(f"{type(self).__name__} is not a node of a stream")
-
-    def blocks_without_values(
-        self, position: Sequence[int], inputs: Inputs, unit: int | None
-    ) -> Blocks:
-        """Rows of a dry run, whose elements have sizes and no values.
-
-        If `looks_at_values`, the node gives a row for each row of its parents, and marks that are not
-        positions.
-        """
-        if not self.looks_at_values:
-            yield from self.blocks(position, inputs, unit)
-            return
-        *parts, _ = split_position(self, position)
-        for number, part in enumerate(parts):
-            for block in inputs.blocks(number, part):
-                marks = np.zeros((len(block), self.width), np.int64)
-                yield Block(block.table, marks)
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
@@ -412,6 +308,26 @@ def split_position(node: Node, position: Sequence[int]) -> list[Sequence[int]]:
         parts.append(position[start : start + parent.width])
         start += parent.width
     return [*parts, position[start:]]
+
+
+def blocks_without_values(
+    node: Node, position: Sequence[int], inputs: Inputs, unit: int | None
+) -> Blocks:
+    """Rows of a dry run, whose elements have sizes and no values: see `Node.blocks`.
+
+    A node that `looks_at_values` gives a row for each row of its parents, and marks that are not
+    positions.
+    """
+    if isinstance(node, MakesBatches):
+        yield from node.blocks_without_values(position, inputs, unit)
+        return
+    if not node.looks_at_values:
+        yield from node.blocks(position, inputs, unit)
+        return
+    *parts, _ = split_position(node, position)
+    for number, part in enumerate(parts):
+        for block in inputs.blocks(number, part):
+            yield Block(block.table, np.zeros((len(block), node.width), np.int64))
 
 
 def fewest(amounts: Sequence[Amount]) -> Amount:

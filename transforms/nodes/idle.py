@@ -14,6 +14,7 @@ import numpy as np
 from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.transforms.nodes.base import STREAM, VAST, Node
+from windrow.transforms.nodes.metadata import epoch_length
 from windrow.transforms.nodes.streams import as_chain, no_row
 from windrow.transforms.nodes.whole_chain import EPOCHS, walk
 from windrow.transforms.row_blocks import Inputs
@@ -69,7 +70,7 @@ def most_without_row(taken: Node) -> float:
     if not taken.is_endless():
         return math.inf
     counted = taken.length != STREAM and not taken.has_gaps
-    epoch = taken.epoch_length() if counted else taken.elements(once=True).high
+    epoch = epoch_length(taken) if counted else taken.elements(once=True).high
     is_mixed = any(len(each.parents) > 1 for each in walk(taken))
     return EPOCHS * epoch * (_RARELY if is_mixed else 1)
 
@@ -82,7 +83,7 @@ def epochs_in(stream: Node) -> tuple[int, int] | None:
     while len(stream.parents) == 1:
         chain = as_chain(stream)
         if chain is not None:
-            return 0, chain.parent.epoch_length()
+            return 0, epoch_length(chain.parent)
         if stream.passes is None:
             return stream.width - 1, 1
         stream = stream.parent

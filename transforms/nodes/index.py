@@ -22,8 +22,8 @@ from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import ENDLESS, Node, Where
 from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt, runs_of
-from windrow.transforms.nodes.following import over
-from windrow.transforms.nodes.metadata import pass_length
+from windrow.transforms.nodes.following import group_size, over
+from windrow.transforms.nodes.metadata import epoch_length, known_lengths, layout_of, pass_length
 from windrow.transforms.nodes.same import SameIndices, SameLength
 from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source, walk
 from windrow.transforms.order_costs import ORDER, OrderCost
@@ -47,7 +47,7 @@ class IndexNode(Node):
         return parents[0]
 
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
-        return self.parent.lengths_of(self.to_parent(at), known)
+        return known_lengths(self.parent, self.to_parent(at), known)
 
     def made_from(self, at: Positions) -> tuple[Node, Positions]:
         return self.parent, self.to_parent(at)
@@ -69,6 +69,8 @@ class SeedNode(GivesSeed, SameIndices, IndexNode):
 
     keeps_epochs: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
+    follows_batch: ClassVar[bool] = True
+    stream_step: ClassVar[Step] = Step.NOTHING
 
     seed: int
 
@@ -77,16 +79,8 @@ class SeedNode(GivesSeed, SameIndices, IndexNode):
         return f"seed({self.seed})"
 
     @property
-    def follows_batch(self) -> bool:
-        return True
-
-    @property
     def given_seed(self) -> int:
         return self.seed
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NOTHING
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
@@ -97,7 +91,7 @@ class SeedNode(GivesSeed, SameIndices, IndexNode):
         return at
 
     def layout(self) -> Layout:
-        return self.parent.layout()
+        return layout_of(self.parent)
 
     @property
     def takes_all(self) -> bool:
@@ -197,7 +191,7 @@ class SliceNode(TakesFirst, IndexNode):
         return self.step if self.length > 1 else 1
 
     def layout(self) -> Layout:
-        return layouts.sliced(self.parent.layout(), self.start, self._used_step, self.length)
+        return layouts.sliced(layout_of(self.parent), self.start, self._used_step, self.length)
 
     def is_endless(self) -> bool:
         is_most = 2 * self.length * abs(self.step) >= self.parent.length
@@ -205,6 +199,9 @@ class SliceNode(TakesFirst, IndexNode):
 
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return -(-parents[0] // abs(self.step))
+
+    def epoch_length(self) -> int:
+        return epoch_length(self.parent) if self.is_endless() else self.length
 
     @property
     def takes_all(self) -> bool:
@@ -240,7 +237,7 @@ class ReindexNode(IndexNode):
         return Positions(at.epochs, self.indices[at.offsets])
 
     def layout(self) -> Layout:
-        return layouts.listed(self.parent.layout(), self.indices)
+        return layouts.listed(layout_of(self.parent), self.indices)
 
     @property
     def skips(self) -> bool:
@@ -270,7 +267,7 @@ class RepeatNode(DealtToLanes, IndexNode):
         if parent:
             return ENDLESS
         for each in walk(self.parent):
-            if each.group_size is not None and each.parent.length:
+            if group_size(each) is not None and each.parent.length:
                 raise PlanError(
                     f"repeat: nothing to repeat, since {each.written} makes no batch of"
                     f" {each.parent.length} elements; choose a smaller batch, or keep the remainder"
@@ -347,13 +344,10 @@ class RepeatNode(DealtToLanes, IndexNode):
                 f"block_shuffle: {self.label} has endlessly many blocks; block-shuffle before"
                 " repeat"
             )
-        return layouts.repeated(self.parent.layout(), self.times)
+        return layouts.repeated(layout_of(self.parent), self.times)
 
     def is_endless(self) -> bool:
         return self.times is None and self.length > 0
-
-    def length_of_pass(self, parents: Sequence[int]) -> int:
-        return self.parent.length
 
     @property
     def passes(self) -> int | None:

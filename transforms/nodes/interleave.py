@@ -18,6 +18,7 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import STREAM, Node, Where, split_position
+from windrow.transforms.nodes.metadata import never_ends
 from windrow.transforms.nodes.routing import ConcatenateNode, MixNode, spec_of_any
 from windrow.transforms.nodes.streams import StreamNode, lanes_of
 from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, joined, made_of_all
@@ -70,7 +71,7 @@ class StreamInterleaveNode(StreamNode):
         return sum(found, start=Amount.exactly(0))
 
     def never_ends(self) -> bool:
-        return any(parent.never_ends() for parent in self.parents)
+        return any(never_ends(parent) for parent in self.parents)
 
     @property
     def may_end_early(self) -> bool:

@@ -26,6 +26,9 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import Node
+from windrow.transforms.nodes.dealing import in_lane
+from windrow.transforms.nodes.following import JoinsLanes
+from windrow.transforms.nodes.metadata import never_ends
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
 from windrow.transforms.nodes.streams import StreamNode, lane_share, no_row, origin
@@ -56,10 +59,7 @@ class RowsNode(StreamNode):
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
     keeps_elements: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "rows"
+    label: ClassVar[str] = "rows"
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         seen = position[-1]
@@ -75,7 +75,7 @@ class RowsNode(StreamNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LaneRowsNode(StreamNode):
+class LaneRowsNode(JoinsLanes, StreamNode):
     """The rows of all lanes in turn. Its own integer is the number of the next row."""
 
     lanes: int = 1
@@ -83,10 +83,7 @@ class LaneRowsNode(StreamNode):
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
     keeps_elements: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "lanes"
+    label: ClassVar[str] = "lanes"
 
     @property
     def width(self) -> int:
@@ -171,7 +168,7 @@ class LaneRowsNode(StreamNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LaneBatchNode(ShardBatchNode):
+class LaneBatchNode(JoinsLanes, ShardBatchNode):
     """Batches of the next rows of each lane. Its own integer is the number of the next row.
 
     Args:
@@ -184,6 +181,7 @@ class LaneBatchNode(ShardBatchNode):
     counts: tuple[int, int] | None = None
 
     looks_at_values: ClassVar[bool] = False
+    stream_step: ClassVar[Step] = Step.OWN
 
     @property
     def label(self) -> str:
@@ -205,17 +203,13 @@ class LaneBatchNode(ShardBatchNode):
         return self.lanes * self.parent.width + 1
 
     @property
-    def stream_step(self) -> Step:
-        return Step.OWN
-
-    @property
     def turn_rows(self) -> int:
         """Rows of each lane in a batch."""
         return self.size // self.lanes
 
     def elements(self, *, once: bool = True) -> Amount:
         every = range(self.lanes)
-        lanes = [self.parent.in_lane(lane, self.lanes).elements(once=once) for lane in every]
+        lanes = [in_lane(self.parent, lane, self.lanes).elements(once=once) for lane in every]
         pick = min if self.drop_remainder else max
         fewest, most = pick(each.low for each in lanes), pick(each.high for each in lanes)
         return Amount(self._batches(fewest * self.lanes), self._batches(most * self.lanes))
@@ -281,7 +275,7 @@ class LaneBatchNode(ShardBatchNode):
                 for lane, feed, count in zip(lanes, feeds, ready, strict=True):
                     if count < rows and feed.error is not None:
                         raise feed.error
-                    if count < rows and self.parent.never_ends():
+                    if count < rows and never_ends(self.parent):
                         why = "it has no element to repeat"
                         raise no_row(lane, self.lanes, why, "keep some in filter")
                 self._check_counts(ready, before)
@@ -421,7 +415,7 @@ class LaneBatchNode(ShardBatchNode):
             return
         wanted = self.turn_rows if self.drop_remainder else 1
         for lane, count in zip(self.own_lanes(), ready, strict=True):
-            has = self.parent.in_lane(lane, self.lanes).elements(once=False).high
+            has = in_lane(self.parent, lane, self.lanes).elements(once=False).high
             if count < wanted <= has - before:
                 raise ElementError(
                     f"shard: lane {lane} of {self.lanes} ended after {before + count} of {has:,.0f} elements, since a"

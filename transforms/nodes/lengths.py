@@ -9,6 +9,7 @@ from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import Node
+from windrow.transforms.nodes.metadata import known_lengths
 from windrow.transforms.nodes.whole_chain import source_of, sources_of
 from windrow.transforms.positions import Positions
 
@@ -33,7 +34,7 @@ def lengths_of(node: Node, at: Positions, given: Sequence[IntArray] | None = Non
         ArgumentError: If the lengths that are given are not arrays of integers.
         SourceError: If a source gives wrong lengths.
     """
-    return node.lengths_of(at, RecordLengths(sources_of(node), given))
+    return known_lengths(node, at, RecordLengths(sources_of(node), given))
 
 
 def over_records(node: Node) -> list[Node]:

@@ -18,7 +18,9 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import STREAM, Node
+from windrow.transforms.nodes.dealing import in_lane, over_lane
 from windrow.transforms.nodes.index import first_elements
+from windrow.transforms.nodes.metadata import never_ends
 from windrow.transforms.nodes.streams import StreamNode, lane_share, lanes_of, undecided
 from windrow.transforms.row_blocks import Blocks, Inputs
 
@@ -55,7 +57,7 @@ class StreamLimitNode(StreamNode):
         return Amount(min(self.size, found.low), min(self.size, found.high))
 
     def in_lane(self, lane: int, lanes: int) -> Node:
-        moved = copy.copy(super().in_lane(lane, lanes))
+        moved = copy.copy(over_lane(self, lane, lanes))
         object.__setattr__(moved, "size", self._size(lane))
         return moved
 
@@ -97,9 +99,9 @@ def _of_lanes(node: Node, count: int, lanes: int) -> tuple[int, ...]:
         PlanError: If that is not known before they are read.
     """
     shares = tuple(lane_share(count, lane, lanes) for lane in range(lanes))
-    if node.never_ends():
+    if never_ends(node):
         return shares
-    have = [node.in_lane(lane, lanes).elements(once=False) for lane in range(lanes)]
+    have = [in_lane(node, lane, lanes).elements(once=False) for lane in range(lanes)]
     if all(found.low >= share for found, share in zip(have, shares, strict=True)):
         return shares
     if sum(found.high for found in have) <= count:  # all of them

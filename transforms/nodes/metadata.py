@@ -1,16 +1,25 @@
-"""What is known of the elements of a node before one is made: their spec, and how many are in a pass.
+"""What is known of the elements of a node before one is made: specs, bytes, lengths, layout, epochs.
 
-Each is a function of any node.
+Each is asked by a function, of any node. A node that knows better than its parents and its spec follows a
+protocol; the functions say that nothing is known, where that is safe.
 
-Invariant: nothing here reads a record.
+Invariant: nothing here reads a record or calls a function of the user on one.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
+from windrow.errors import PlanError
+from windrow.sources.base import IntArray
 from windrow.transforms import specs
+from windrow.transforms.amounts import Amount
+from windrow.transforms.layouts import Layout
+from windrow.transforms.lengths import RecordLengths
+from windrow.transforms.positions import Positions
+from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.specs import Spec
 
 
@@ -34,8 +43,140 @@ def known_spec(node: Any) -> Spec | None:
         return None
 
 
+# --- their sizes ---------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class KnowsBytes(Protocol):
+    """A node that knows the bytes of its elements."""
+
+    def element_bytes(self) -> Amount | None:
+        """Bytes of an element: see `element_bytes`."""
+        ...
+
+
+def element_bytes(node: Any) -> Amount | None:
+    """Bytes of an element, on average; None if they are not known."""
+    return node.element_bytes() if isinstance(node, KnowsBytes) else bytes_by_spec(node)
+
+
+def bytes_by_spec(node: Any) -> Amount | None:
+    """Bytes of an element by its spec, or by the parents if the node keeps their values."""
+    if node.functions or not node.parents or not node.keeps_values:
+        size = spec_bytes(known_spec(node))
+        return None if size is None else Amount.exactly(size)
+    sizes = [element_bytes(parent) for parent in node.parents]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return None
+    return Amount(min(size.low for size in known), max(size.high for size in known))
+
+
+@runtime_checkable
+class KnowsLengths(Protocol):
+    """A node that knows how long its elements are, if they are sequences."""
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        """Lengths of the elements at some positions: see `known_lengths`."""
+        ...
+
+
+def known_lengths(node: Any, at: Positions, known: RecordLengths) -> IntArray:
+    """Lengths of the elements at some positions, int64 `(len(at),)`; with no positions, it is checked.
+
+    Raises:
+        PlanError: If they are not known; the message says what to do.
+        SourceError: If a source gives wrong ones.
+    """
+    if isinstance(node, KnowsLengths):
+        return node.lengths_of(at, known)
+    raise PlanError(
+        f"lengths: {node.label} makes elements of unknown length; plan from lengths before it"
+    )
+
+
+# --- where they are stored -----------------------------------------------------------------------
+
+
+@runtime_checkable
+class KnowsLayout(Protocol):
+    """A node that knows which elements are stored together."""
+
+    def layout(self) -> Layout:
+        """The blocks of its elements: see `layout_of`."""
+        ...
+
+
+def layout_of(node: Any) -> Layout:
+    """The blocks of elements that are stored together, from the sources on.
+
+    Raises:
+        PlanError: If the node hides them, or a source does not declare them.
+    """
+    if isinstance(node, KnowsLayout):
+        return node.layout()
+    raise no_layout(node)
+
+
+def no_layout(node: Any) -> PlanError:
+    """The error of a node with no blocks."""
+    own = "give block=, the number of consecutive elements that are read together"
+    if not node.parents:
+        return PlanError(
+            f"block_shuffle: {node.label} does not declare which records lie together; {own}"
+        )
+    return PlanError(
+        f"block_shuffle: {node.label} has no single layout; block-shuffle each of its"
+        f" datasets before it, or {own}"
+    )
+
+
+# --- epochs --------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class KnowsEpochs(Protocol):
+    """A node with random access that has other numbers of elements than its parents."""
+
+    def length_of_pass(self, parents: Sequence[int]) -> int:
+        """Elements in one pass over parents of these lengths; at least one parent is endless."""
+        ...
+
+    def epoch_length(self) -> int:
+        """Elements in one epoch: see `epoch_length`."""
+        ...
+
+
 def pass_length(node: Any) -> int:
     """Elements of a node with random access in one pass over what it repeats for ever."""
     if not node.is_endless():
         return int(node.length)
-    return int(node.length_of_pass([pass_length(parent) for parent in node.parents]))
+    lengths = [pass_length(parent) for parent in node.parents]
+    return node.length_of_pass(lengths) if isinstance(node, KnowsEpochs) else min(lengths)
+
+
+def epoch_length(node: Any) -> int:
+    """Elements in one epoch of a node with random access, before what repeats it.
+
+    An endless mixture has as many as one epoch of each of its datasets together.
+    """
+    if isinstance(node, KnowsEpochs):
+        return node.epoch_length()
+    over_parent = node.keeps_epochs or (node.parents and node.is_endless())
+    return epoch_length(node.parent) if over_parent else int(node.length)
+
+
+@runtime_checkable
+class KnowsEnd(Protocol):
+    """A node of a stream that knows better than its parents whether it ends."""
+
+    def never_ends(self) -> bool:
+        """Whether it has no last element."""
+        ...
+
+
+def never_ends(node: Any) -> bool:
+    """Whether a stream has no last element."""
+    if isinstance(node, KnowsEnd):
+        return node.never_ends()
+    return bool(node.parents) and all(map(never_ends, node.parents))

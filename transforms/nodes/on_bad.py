@@ -29,7 +29,7 @@ from windrow.transforms.arguments import one_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import STREAM, Indices, Node, Where
 from windrow.transforms.nodes.caught import NEVER, Catch, is_bad
-from windrow.transforms.nodes.following import check_shards, joined, over
+from windrow.transforms.nodes.following import JoinsLanes, check_shards, joined, over
 from windrow.transforms.nodes.streams import as_chain
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.nodes.whole_chain import walk
@@ -71,6 +71,7 @@ class OnBadNode(ValueNode):
     looks_at_values: ClassVar[bool] = False
     # The seeds that later nodes derive do not change when it is added to a chain.
     seed_depth: ClassVar[int] = 0
+    functions: ClassVar[tuple[Callable[..., Any], ...]] = ()
 
     @property
     @abc.abstractmethod
@@ -81,10 +82,6 @@ class OnBadNode(ValueNode):
     def label(self) -> str:
         names = ", ".join(sorted(error.__name__ for error in self.errors))
         return f"on_bad({self.action}, errors=[{names}])"
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        return ()
 
     def takes(self, error: BaseException) -> bool:
         """Whether a row that raised this error is a bad one."""
@@ -108,14 +105,11 @@ class SkipBadNode(OnBadNode):
     """Makes bad elements absent; the length stays. On a stream nodes before it drop them."""
 
     drops: ClassVar[bool] = True
+    stream_step: ClassVar[Step] = Step.NOTHING
 
     @property
     def action(self) -> OnBad:
         return "skip"
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NOTHING
 
     def elements(self, *, once: bool = True) -> Amount:
         found = super().elements(once=once)
@@ -147,9 +141,6 @@ class ReplaceBadNode(OnBadNode):
 
     def sent_over(self, parents: tuple[Node, ...]) -> Node:
         return dataclasses.replace(self, parents=parents, spare=self.spare or self.parent)
-
-    def made_from(self, at: Positions) -> Any:
-        return None
 
     def other(self, at: Positions, tried: int) -> Positions:
         """The positions to try in place of some, after `tried` others."""
@@ -228,7 +219,7 @@ def on_bad_node(
 def _check_batch_functions(node: Node) -> None:
     """Refuse functions of batches of lanes, which are not left out alone."""
     for each in walk(node):
-        if each.run_lanes is not None and each.functions:
+        if isinstance(each, JoinsLanes) and each.functions:
             raise PlanError(
                 f"on_bad: {each.written} makes batches of the rows of {each.run_lanes[1]} lanes by a"
                 " function, and one for which it raises cannot be left out; write it as map after batch"

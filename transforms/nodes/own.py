@@ -40,16 +40,13 @@ class OwnIndicesNode(LeafNode):
     is_half: ClassVar[bool] = True
     seed_depth: ClassVar[int] = 0
     hides_parents: ClassVar[bool] = True
+    label: ClassVar[str] = "indices"
 
     def count(self) -> int:
         found = integer(self.size, "__len__")
         if found < 0:
             raise PlanError(f"__len__ must not be negative, got {found}")
         return found
-
-    @property
-    def label(self) -> str:
-        return "indices"
 
     def is_endless(self) -> bool:
         return False
@@ -79,9 +76,6 @@ class OwnMapNode(EachNode):
 
     def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
         return map(self.function, indices.tolist())
-
-    def made_from(self, at: Positions) -> Any:
-        return None
 
     def runs_as(self, where: Where) -> str:
         return f"its own __getitem__, {super().runs_as(where)}"

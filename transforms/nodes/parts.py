@@ -26,7 +26,7 @@ from windrow.transforms.locality import are_whole, array_leaves, children, some_
 from windrow.transforms.nodes.base import Indices, Node, Where
 from windrow.transforms.nodes.dealing import ReadsBoxes, boxes_of_parents, grid_spec
 from windrow.transforms.nodes.following import over
-from windrow.transforms.nodes.metadata import known_spec
+from windrow.transforms.nodes.metadata import element_bytes, known_spec
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.specs import Spec
@@ -97,22 +97,10 @@ class CutNode(ValueNode):
 
     is_unseen: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "part"
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        return ()
-
-    @property
-    def follows_batch(self) -> bool:
-        return True
-
-    @property
-    def follows_shard(self) -> bool:
-        return True
+    label: ClassVar[str] = "part"
+    functions: ClassVar[tuple[Callable[..., Any], ...]] = ()
+    follows_batch: ClassVar[bool] = True
+    follows_shard: ClassVar[bool] = True
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return self._narrow_spec(parents[0], ())
@@ -128,7 +116,7 @@ class CutNode(ValueNode):
 
     def element_bytes(self) -> Amount | None:
         size = spec_bytes(known_spec(self))
-        return self.parent.element_bytes() if size is None else Amount.exactly(size)
+        return element_bytes(self.parent) if size is None else Amount.exactly(size)
 
     def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
         table = tables.single(table)

@@ -22,7 +22,7 @@ from windrow.transforms.arguments import at_least
 from windrow.transforms.columns import Column
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import VAST, Node, Where
-from windrow.transforms.nodes.metadata import known_spec
+from windrow.transforms.nodes.metadata import known_lengths, known_spec
 from windrow.transforms.nodes.regroup import PieceNode
 from windrow.transforms.nodes.whole_chain import sources_of
 from windrow.transforms.positions import Positions
@@ -94,7 +94,7 @@ class ChunksNode(PieceNode):
                 self._found["known"] = known
             rows = np.arange(self.measured.length)
             at = Positions(np.full(len(rows), epoch, np.array(epoch).dtype), rows)
-            lengths = self.measured.lengths_of(at, known) if len(rows) else rows
+            lengths = known_lengths(self.measured, at, known) if len(rows) else rows
             found = _EpochPieces(lengths, np.cumsum(-(-lengths // self.size)))
             for old in [key for key in self._found if key != "known"][: 1 - _EPOCHS]:
                 self._found.pop(old, None)

@@ -27,7 +27,14 @@ from windrow.transforms.nodes.base import ENDLESS, STREAM, VAST, Node, Where, fe
 from windrow.transforms.nodes.dealing import MakesBoxes
 from windrow.transforms.nodes.following import MakesBatches
 from windrow.transforms.nodes.index import first_elements
-from windrow.transforms.nodes.metadata import known_spec
+from windrow.transforms.nodes.metadata import (
+    bytes_by_spec,
+    element_bytes,
+    epoch_length,
+    known_spec,
+    layout_of,
+    never_ends,
+)
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import (
@@ -79,6 +86,7 @@ class ZipNode(MakesBoxes, JoinNode):
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    follows_shard: ClassVar[bool] = True
 
     def count(self) -> int:
         if not self.parents:
@@ -102,13 +110,9 @@ class ZipNode(MakesBoxes, JoinNode):
         return [{p[1:]: box for p, box in boxes.items() if p[0] == n} for n in numbers], boxes
 
     def element_bytes(self) -> Amount | None:
-        sizes = [parent.element_bytes() for parent in self.parents]
+        sizes = [element_bytes(parent) for parent in self.parents]
         known = [size for size in sizes if size is not None]
         return sum(known, start=Amount.exactly(0)) if len(known) == len(sizes) else None
-
-    @property
-    def follows_shard(self) -> bool:
-        return True
 
     @property
     def takes_all(self) -> bool:
@@ -320,14 +324,14 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
         if self.drop_remainder or self.size == 1 or self.is_padded:
             return self.size
         if length == STREAM:
-            return self.size if self.parent.never_ends() else None
+            return self.size if never_ends(self.parent) else None
         if length >= ENDLESS or length % self.size == 0:
             return self.size
         return length if length < self.size else None
 
     def element_bytes(self) -> Amount | None:
         if self.batch_fn is not None:
-            return super().element_bytes()
+            return bytes_by_spec(self)
         rows = self.size if self.length == STREAM else min(self.size, self.parent.length)
         given = known_spec(self.parent)
         if self.padding is not None and given is not None:
@@ -336,7 +340,7 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
                 return Amount.exactly(padded)
         # A number takes less in an array than as an object.
         size = spec_bytes(given)
-        row = self.parent.element_bytes() if size is None else Amount.exactly(size)
+        row = element_bytes(self.parent) if size is None else Amount.exactly(size)
         return None if row is None else row.times(rows)
 
     @property
@@ -344,7 +348,7 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
         return not self.drop_remainder or self.parent.length % self.size == 0
 
     def layout(self) -> Layout:
-        return layouts.batched(self.parent.layout(), self.size, self.length)
+        return layouts.batched(layout_of(self.parent), self.size, self.length)
 
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return -(-parents[0] // self.size)
@@ -352,12 +356,12 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
     @property
     def spans_epochs(self) -> bool:
         """Whether a batch may have records of two epochs."""
-        return self.parent.epoch_length() != self.parent.length
+        return epoch_length(self.parent) != self.parent.length
 
     def epoch_length(self) -> int:
         if not self.spans_epochs:
             return self.length
-        return max(1, self.parent.epoch_length() // self.size)
+        return max(1, epoch_length(self.parent) // self.size)
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return BatchNode(parents, self.size, self.drop_remainder)
@@ -408,7 +412,7 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
     def blocks_without_values(
         self, position: Sequence[int], inputs: Inputs, unit: int | None
     ) -> Blocks:
-        size = None if self.padding is None else self.element_bytes()
+        size = None if self.padding is None else element_bytes(self)
         for block in self.blocks(position, inputs, unit):
             if size is None:
                 yield block

@@ -22,6 +22,7 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.mixtures import Mixture, Schedule
 from windrow.transforms.nodes.base import ENDLESS, Node, Where
+from windrow.transforms.nodes.metadata import epoch_length, known_lengths, layout_of
 from windrow.transforms.order_costs import OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.specs import Spec
@@ -53,7 +54,7 @@ class RoutingNode(Node):
         # All parents, so that one without lengths is found before its turn comes.
         for number, parent in enumerate(self.parents):
             rows = np.flatnonzero(which == number)
-            found[rows] = parent.lengths_of(before.taken(rows), known)
+            found[rows] = known_lengths(parent, before.taken(rows), known)
         return found
 
     def made_from(self, at: Positions) -> tuple[Node, Positions]:
@@ -120,7 +121,7 @@ class ConcatenateNode(RoutingNode):
         return which, Positions(at.epochs, at.offsets - starts[which])
 
     def layout(self) -> Layout:
-        return layouts.joined([parent.layout() for parent in self.parents])
+        return layouts.joined([layout_of(parent) for parent in self.parents])
 
     @property
     def takes_all(self) -> bool:
@@ -174,7 +175,7 @@ class MixNode(RoutingNode):
     def epoch_length(self) -> int:
         if not self.is_endless():
             return self.length
-        return sum(parent.epoch_length() for parent in self.parents)
+        return sum(epoch_length(parent) for parent in self.parents)
 
 
 def _int64(indices: npt.NDArray[Any]) -> IntArray:

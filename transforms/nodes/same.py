@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from windrow.sources.base import IntArray
+from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import Node
 from windrow.transforms.nodes.dealing import DealtToLanes, Numbers, dealing_of, dealt, numbers_of
 from windrow.transforms.nodes.following import over
@@ -53,13 +54,15 @@ class UnseenNode(SameIndices):
     keeps_epochs: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
     keeps_elements: ClassVar[bool] = True
-
-    @property
-    def follows_batch(self) -> bool:
-        return True
+    follows_batch: ClassVar[bool] = True
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        return moves.after(0, position, count, unit)
 
     @property
     def takes_all(self) -> bool:

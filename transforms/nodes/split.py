@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from windrow.transforms.nodes import Node
+from windrow.transforms.nodes.following import over
 from windrow.transforms.nodes.whole_chain import source_of
 
 
@@ -29,6 +30,15 @@ class GivenNode(Node):
     @property
     def label(self) -> str:
         return f"given({self.number})"
+
+
+@runtime_checkable
+class SentOver(Protocol):
+    """A node that is another one in the half of a chain that is sent to worker processes."""
+
+    def sent_over(self, parents: tuple[Node, ...]) -> Node:
+        """The node over other parents of the same lengths."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -61,8 +71,8 @@ def _upper(node: Node, travels: Callable[[Any], bool], lower: list[Node]) -> Nod
     if not _must_travel(node, travels):
         lower.append(node)
         return GivenNode((), len(lower) - 1, node.length)
-    upper: Node = node.sent_over(tuple(_upper(parent, travels, lower) for parent in node.parents))
-    return upper
+    parents = tuple(_upper(parent, travels, lower) for parent in node.parents)
+    return node.sent_over(parents) if isinstance(node, SentOver) else over(node, parents)
 
 
 def _must_travel(node: Node, travels: Callable[[Any], bool]) -> bool:

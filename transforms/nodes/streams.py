@@ -31,12 +31,11 @@ from windrow.transforms.nodes.base import (
     Node,
     RowShare,
     Where,
-    WorkerSettings,
 )
 from windrow.transforms.nodes.dealing import MakesBoxes, dealing_of, numbers_of
-from windrow.transforms.nodes.following import over
+from windrow.transforms.nodes.following import JoinsLanes, over
 from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode
-from windrow.transforms.nodes.metadata import pass_length
+from windrow.transforms.nodes.metadata import never_ends, pass_length
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
 from windrow.transforms.nodes.whole_chain import may_be_absent, parents_first, walk
@@ -167,6 +166,19 @@ class ToStreamNode(MakesBoxes, Node):
         return where.streaming()
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class WorkerSettings:
+    """Worker processes for a part of a chain.
+
+    Args:
+        options: A `windrow.MultiprocessingOptions` with at least one worker.
+        init: Called in each worker with its index and the number of workers.
+    """
+
+    options: Any
+    init: Callable[[int, int], None] | None
+
+
 class StreamNode(Node):
     """A node whose parents are streams, and which makes its rows itself, in `blocks`."""
 
@@ -186,17 +198,27 @@ class CountsRows(abc.ABC):
         """Whether their number is known without the elements."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class MixingNode(StreamNode):
     """A mixture of streams, which may have names.
 
     Its own integers are the elements that were given, and then as many for each parent as
     `integers_of_part` says.
+
+    Args:
+        weights: The weights; see `MixNode`.
+        drops_out: Whether the mixture continues without a stream that has ended.
+        names: Names of the parents, by which a state finds them again; None if they have none.
     """
 
-    @property
-    @abc.abstractmethod
-    def part_names(self) -> tuple[str, ...] | None:
-        """The names of the parents; None if they have none."""
+    weights: Any
+    drops_out: bool = False
+    names: tuple[str, ...] | None = dataclasses.field(default=None, kw_only=True)
+
+    position_width: ClassVar[int] = 1
+    keeps_values: ClassVar[bool] = True
+    keeps_integers: ClassVar[bool] = True
+    """Whether the integers of a parent mean the same among other parents."""
 
     @property
     @abc.abstractmethod
@@ -209,9 +231,12 @@ class MixingNode(StreamNode):
         """How many of its own integers belong to each parent: 0 or 1."""
 
     @property
-    def keeps_integers(self) -> bool:
-        """Whether the integers of a parent mean the same among other parents."""
-        return True
+    def width(self) -> int:
+        return super().width + self.integers_of_part * len(self.parents)
+
+    def never_ends(self) -> bool:
+        ends = any if self.drops_out else all
+        return ends(map(never_ends, self.parents))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -317,7 +342,7 @@ class StreamRepeatNode(StreamNode):
         return Amount(found.low and found.low * times, found.high and found.high * times)
 
     def never_ends(self) -> bool:
-        return self.times is None or super().never_ends()
+        return self.times is None or never_ends(self.parent)
 
     @property
     def passes(self) -> int | None:
@@ -377,10 +402,7 @@ class ProcessNode(UnseenNode):
     init: Callable[[int, int], None] | None = None
 
     looks_at_values: ClassVar[bool] = False
-
-    @property
-    def label(self) -> str:
-        return "mp_prefetch"
+    label: ClassVar[str] = "mp_prefetch"
 
     @property
     def written(self) -> str:
@@ -393,11 +415,6 @@ class ProcessNode(UnseenNode):
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         return inputs.blocks(0, position, unit)
 
-    def position_after(
-        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
-    ) -> Moved:
-        return moves.after(0, position, count, unit)
-
     def runs_as(self, where: Where) -> str:
         return where.working(self)
 
@@ -409,19 +426,8 @@ class OptionsNode(UnseenNode):
     options: DatasetOptions
 
     looks_at_values: ClassVar[bool] = False
-
-    @property
-    def label(self) -> str:
-        return "with_options"
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NOTHING
-
-    def position_after(
-        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
-    ) -> Moved:
-        return moves.after(0, position, count, unit)
+    label: ClassVar[str] = "with_options"
+    stream_step: ClassVar[Step] = Step.NOTHING
 
     def runs_as(self, where: Where) -> str:
         return "options only"
@@ -463,7 +469,7 @@ def lanes_of(nodes: Sequence[Node], who: str) -> int:
     while waiting:
         node = waiting.pop()
         chain = as_chain(node)
-        if chain is not None or node.run_lanes is not None:
+        if chain is not None or isinstance(node, JoinsLanes):
             found.add(1 if chain is None else chain.lanes)
         else:
             waiting += node.parents
@@ -473,6 +479,11 @@ def lanes_of(nodes: Sequence[Node], who: str) -> int:
             " together; give each to_iter_dataset the same lanes= (after a batch a stream has one)"
         )
     return found.pop() if found else 1
+
+
+def workers_of(node: Node) -> WorkerSettings | None:
+    """The processes that run functions of the chain up to a node; None for none."""
+    return node.workers if isinstance(node, ProcessNode) else None
 
 
 def origin(node: Node) -> list[int]:
@@ -564,10 +575,10 @@ def _decides_by_values(node: Node) -> bool:
 def named_mixture(node: Node) -> MixingNode | None:
     """The mixture with named parents that a stream is made of, with no other mixture around it."""
     while node.length == STREAM and len(node.parents) == 1 and not isinstance(node, MixingNode):
-        if node.hides_parents or node.run_lanes is not None:
+        if node.hides_parents or isinstance(node, JoinsLanes):
             return None
         node = node.parent
-    return node if isinstance(node, MixingNode) and node.part_names is not None else None
+    return node if isinstance(node, MixingNode) and node.names is not None else None
 
 
 def has_own(node: Node) -> bool:

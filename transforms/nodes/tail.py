@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 from windrow.errors import PlanError
 from windrow.transforms.nodes.base import STREAM, Node
-from windrow.transforms.nodes.following import joins_lanes, over, replaced
+from windrow.transforms.nodes.dealing import in_lane
+from windrow.transforms.nodes.following import JoinsLanes, joins_lanes, over, replaced
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
+from windrow.transforms.nodes.metadata import never_ends
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
 from windrow.transforms.nodes.streams import as_batch, lanes_of
@@ -98,7 +100,7 @@ class Tail:
     def lane_rows(self) -> list[int] | None:
         """The number of rows of each lane; None where metadata do not have it, or a lane is endless."""
         rows = self.row_node
-        lanes = [rows.in_lane(n, self.lanes).elements(once=False) for n in range(self.lanes)]
+        lanes = [in_lane(rows, n, self.lanes).elements(once=False) for n in range(self.lanes)]
         if not all(found.is_exact and not math.isinf(found.high) for found in lanes):
             return None
         return [round(found.high) for found in lanes]
@@ -147,7 +149,7 @@ class Tail:
             return self.node
         if self.lanes == self.shards == 1:
             return self.node
-        counts = None if self.shards == 1 or batch.parent.never_ends() else self.lane_rows
+        counts = None if self.shards == 1 or never_ends(batch.parent) else self.lane_rows
         ends = None if counts is None else (min(counts), max(counts))
         return replaced(self.node, batch, self.joining(batch, ends))
 
@@ -166,7 +168,7 @@ class Tail:
         """The fewest and the most rows of a lane, where shards need them to end together."""
         rows = batch.parent
         ends_by_agreement = self.agree is not None and batch.drop_remainder
-        if self.shards == 1 or rows.never_ends() or ends_by_agreement:
+        if self.shards == 1 or never_ends(rows) or ends_by_agreement:
             return None
         counts = self.lane_rows
         if counts is None:
@@ -258,7 +260,7 @@ def _joined_lanes(node: Node, start: int) -> Iterator[JoinedLane]:
     """The lanes that are joined in a stream whose position begins at the place `start`."""
     if node.hides_parents:
         return
-    if node.run_lanes is not None:
+    if isinstance(node, JoinsLanes):
         own, lanes = node.run_lanes
         width = node.parent.width
         for lane in range(lanes):

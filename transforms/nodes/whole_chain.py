@@ -14,7 +14,7 @@ from windrow.transforms import random
 from windrow.transforms.arguments import checked_seed
 from windrow.transforms.functions import name_of
 from windrow.transforms.nodes.base import STREAM, Node
-from windrow.transforms.nodes.following import as_written
+from windrow.transforms.nodes.following import as_written, group_size
 from windrow.transforms.nodes.leaves import SourceNode
 
 # Lanes have other elements in each epoch of a shuffle. If one element of an epoch gives a row, a lane
@@ -141,7 +141,7 @@ def follows_batch(node: Node) -> bool:
     """Whether the elements of a node are made of the elements of a last batch."""
     while node.follows_batch:
         node = node.parent
-    return node.group_size is not None
+    return group_size(node) is not None
 
 
 def function_names(node: Node) -> list[str]:

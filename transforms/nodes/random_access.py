@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Protocol, runtime_checkable
 
 from windrow.errors import PlanError
 from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.following import over
+from windrow.transforms.nodes.metadata import epoch_length
 from windrow.transforms.nodes.streams import as_batch, as_chain, as_repeat
+
+
+@runtime_checkable
+class OrdersRows(Protocol):
+    """A node of a stream that has another order than its first parent."""
+
+    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
+        """The order of the stream over parents with random access."""
+        ...
 
 
 def whole_epochs(node: Node) -> tuple[int, int]:
@@ -24,7 +35,7 @@ def whole_epochs(node: Node) -> tuple[int, int]:
     if batch is None and node.keeps_epochs:
         return whole_epochs(node.parent)
     if batch is None or not batch.spans_epochs:
-        return node.epoch_length(), 1
+        return epoch_length(node), 1
     rows, epochs = whole_epochs(node.parent)
     shared = math.gcd(rows, batch.size)
     if rows // shared > node.length:
@@ -48,7 +59,8 @@ def with_random_access(node: Node) -> Node:
     if node.length != STREAM:
         return node
     if as_chain(node) is None:
-        return node.over_random_access(tuple(map(with_random_access, node.parents)))
+        parents = tuple(map(with_random_access, node.parents))
+        return node.over_random_access(parents) if isinstance(node, OrdersRows) else parents[0]
     if node.parent.has_gaps:
         raise PlanError(
             f"shuffle_quality: {node.parent.label} mixes elements of a window by their lengths;"

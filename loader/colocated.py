@@ -30,7 +30,7 @@ from windrow.errors import ArgumentError, ClosedError
 from windrow.jax_dataset import JaxDataset
 from windrow.state import merge_states
 from windrow.transforms.nodes import Node
-from windrow.transforms.nodes.metadata import known_spec, never_ends
+from windrow.transforms.nodes.metadata import known_spec
 
 JAX: Final[Any] = jax  # some of its functions have no types
 P: Final[Any] = jax.sharding.PartitionSpec
@@ -60,7 +60,7 @@ class ColocatedDataset(Iterable[Any]):
                 f"{host!r}; select the other leaves in a map before the batch"
             )
         check_colocated(node)
-        self._placement, self._never_ends = Placement(sharding), never_ends(node)
+        self._placement, self._never_ends = Placement(sharding), node.never_ends()
         given = sharding
         if self._placement.needs_leaves:
             given = known_spec(node) or first_spec(node)

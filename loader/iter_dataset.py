@@ -17,7 +17,6 @@ from windrow.iterator import DatasetIterator, records_of
 from windrow.transforms import functions, nodes
 from windrow.transforms.arguments import AT_END, AtEnd, checked_seed, integer, one_of, weights_given
 from windrow.transforms.mixtures import Schedule, named_weights, scheduled
-from windrow.transforms.nodes.metadata import never_ends
 from windrow.transforms.options import as_multiprocessing_options
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ class IterDataset(Dataset[T_co]):
         parents = nodes_of(datasets, IterDataset, "mix")
         if one_of(at_end, AT_END, "mix: at_end") == "repeat":
             parents = tuple(
-                each if never_ends(each) else nodes.StreamRepeatNode((each,), None)
+                each if each.never_ends() else nodes.StreamRepeatNode((each,), None)
                 for each in parents
             )
         given, drops_out = scheduled(weights, weights_given), at_end == "drop"

@@ -34,7 +34,7 @@ from windrow.devices.placement import (
 from windrow.errors import PlanError
 from windrow.sources.base import ArraySpec
 from windrow.transforms.nodes import BatchNode, BatchParts, Node, Tail, narrowed, shared, tail_of
-from windrow.transforms.nodes.metadata import known_spec, never_ends
+from windrow.transforms.nodes.metadata import known_spec
 from windrow.transforms.specs import Spec
 
 
@@ -166,7 +166,7 @@ def _unknown_end(batch: BatchNode, rows: int) -> str:
 
 
 def _ends_unknown(tail: Tail, batch: BatchNode) -> bool:
-    if tail.is_indexed or not batch.drop_remainder or never_ends(tail.row_node):
+    if tail.is_indexed or not batch.drop_remainder or tail.row_node.never_ends():
         return False
     return tail.lane_rows is None
 

@@ -25,7 +25,6 @@ from windrow.explain.explanation import (
 )
 from windrow.explain.read_costs import figures_of
 from windrow.transforms.nodes import Node, tail_of, walk
-from windrow.transforms.nodes.metadata import layout_of
 
 # The most processes that are run, and the seconds of planning that all runs of a chain may take.
 _MOST_RUN: Final = 8
@@ -106,7 +105,7 @@ def advice_on_lanes(
 def _blocks_of(shuffle: Node) -> int:
     """The blocks that a block shuffle in place of a shuffle has; 0 if it has none."""
     try:
-        return len(layout_of(shuffle.parent).bounds) - 1
+        return len(shuffle.parent.layout().bounds) - 1
     except PlanError:
         return 0
 

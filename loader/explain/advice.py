@@ -39,7 +39,6 @@ from windrow.transforms.nodes import (
     walk,
 )
 from windrow.transforms.nodes.following import group_size
-from windrow.transforms.nodes.metadata import layout_of
 
 # Thresholds for advice: reads of a chunk in an epoch, bytes decoded per byte delivered, and the
 # variance ratio of batch means.
@@ -212,7 +211,7 @@ def _block_shuffle(shuffle: Node) -> str:
 def _has_blocks(shuffle: Node) -> bool:
     """Whether the input of a shuffle has blocks of its own."""
     try:
-        layout_of(shuffle.parent)
+        shuffle.parent.layout()
     except PlanError:
         return False
     return True

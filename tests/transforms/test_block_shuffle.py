@@ -24,7 +24,6 @@ from tests.strategies import Chunks
 from windrow.errors import ArgumentError, PlanError, StateError
 from windrow.transforms import blocks, nodes, orders
 from windrow.transforms.nodes import BlockShuffleNode
-from windrow.transforms.nodes.metadata import layout_of
 from windrow.transforms.positions import Positions
 
 IntArray = npt.NDArray[np.int64]
@@ -393,7 +392,7 @@ def test_blocks_are_what_the_chain_leaves_of_the_chunks(dataset: Any) -> None:
     ]
     assert len(homes) == len(elements)
     starts = [i for i in range(len(homes)) if i == 0 or homes[i] != homes[i - 1]]
-    assert layout_of(dataset._node).bounds.tolist() == sorted({0, *starts, len(elements)})
+    assert dataset._node.layout().bounds.tolist() == sorted({0, *starts, len(elements)})
     shuffled = dataset.block_shuffle(1, window_blocks=2)
     assert len(shuffled) == len(dataset)
     assert sorted(map(int, shuffled.repeat(2)[len(dataset) :])) == sorted(elements)
@@ -401,16 +400,16 @@ def test_blocks_are_what_the_chain_leaves_of_the_chunks(dataset: Any) -> None:
 
 def test_repeat_has_the_blocks_of_each_epoch() -> None:
     twice = M.source(Chunks([3, 2])).repeat(2)
-    assert layout_of(twice._node).bounds.tolist() == [0, 3, 5, 8, 10]
+    assert twice._node.layout().bounds.tolist() == [0, 3, 5, 8, 10]
     assert collections.Counter(twice.block_shuffle(1)) == dict.fromkeys(range(5), 2)
-    assert layout_of(M.source(Chunks([])).repeat(3)._node).bounds.tolist() == [0]
+    assert M.source(Chunks([])).repeat(3)._node.layout().bounds.tolist() == [0]
     once = M.source(Chunks([3, 2])).repeat(1, reseed_each_epoch=False)
-    assert layout_of(once._node).bounds.tolist() == [0, 3, 5]
+    assert once._node.layout().bounds.tolist() == [0, 3, 5]
 
 
 def test_chunks_of_no_records_are_left_out() -> None:
     source = Chunks([0, 3, 0, 0, 2, 0])
-    assert layout_of(M.source(source)._node).bounds.tolist() == [0, 3, 5]
+    assert M.source(source)._node.layout().bounds.tolist() == [0, 3, 5]
     assert list(M.source(source).block_shuffle(1)) == list(
         M.source(Chunks([3, 2])).block_shuffle(1)
     )
@@ -433,7 +432,7 @@ def test_a_zarr_array_is_shuffled_by_its_chunks(tmp_path: Path) -> None:
     rows = np.arange(22 * 3, dtype=np.int32).reshape(22, 3)
     zarr.create_array(str(tmp_path / "a"), data=rows, chunks=(4, 2))
     dataset = M.source(windrow.sources.ZarrDataSource(tmp_path / "a"))
-    assert layout_of(dataset._node).bounds.tolist() == [0, 4, 8, 12, 16, 20, 22]
+    assert dataset._node.layout().bounds.tolist() == [0, 4, 8, 12, 16, 20, 22]
     shuffled = dataset[1:].block_shuffle(9, window_blocks=2).repeat(2)
     order = list(
         M.source(Chunks([3, 4, 4, 4, 4, 2], 1)).block_shuffle(9, window_blocks=2).repeat(2)
@@ -451,7 +450,7 @@ def test_array_record_files_are_shuffled_by_their_groups(tmp_path: Path) -> None
             writer.write(f"{name}{number}".encode())
         writer.close()
     dataset = M.source(windrow.sources.ArrayRecordDataSource(paths))
-    assert layout_of(dataset._node).bounds.tolist() == [0, 3, 6, 7, 9, 11]
+    assert dataset._node.layout().bounds.tolist() == [0, 3, 6, 7, 9, 11]
     records = list(dataset)
     order = list(M.source(Chunks([3, 3, 1, 2, 2])).block_shuffle(9, window_blocks=2))
     assert list(dataset.block_shuffle(9, window_blocks=2)) == [records[i] for i in order]

@@ -20,7 +20,6 @@ from tests import strategies as make
 from windrow.errors import PlanError, StateError
 from windrow.sources import BatchedSource, Blocks
 from windrow.transforms import layouts
-from windrow.transforms.nodes.metadata import layout_of
 
 IntArray = npt.NDArray[np.int64]
 M = windrow.MapDataset
@@ -164,7 +163,7 @@ def chains(draw: st.DrawFn, number: int = 0, most: int = 4) -> Chain:
 @settings(max_examples=200, deadline=None)
 def test_blocks_are_what_the_chain_leaves_of_those_below(chain: Chain) -> None:
     assert list(chain.dataset) == chain.elements
-    found = layout_of(chain.dataset._node)
+    found = chain.dataset._node.layout()
     offsets = found.at(np.arange(found.length)).tolist()
     assert sorted(offsets) == list(range(len(chain.elements)))
     homes = [chain.homes[i] for i in offsets]
@@ -271,7 +270,7 @@ def test_part_of_what_is_too_large_for_a_table_is_refused() -> None:
 @pytest.mark.parametrize("stretch", [2**20 - 1, 2**20, 2**20 + 1])
 def test_slices_longer_than_a_stretch(stretch: int) -> None:
     homes = np.arange(stretch) % 3
-    found = layout_of(M.source(Homes(homes.tolist()))[1::2]._node)
+    found = M.source(Homes(homes.tolist()))[1::2]._node.layout()
     model = np.argsort(homes[1::2], kind="stable")
     assert np.array_equal(found.at(np.arange(found.length)), model)
     assert found.bounds.tolist() == np.cumsum([0, *np.bincount(homes[1::2])]).tolist()

@@ -14,7 +14,7 @@ import windrow
 from windrow import MapDataset as M
 from windrow.errors import PlanError
 from windrow.transforms.nodes import Node, over_records, topmost_batch, walk
-from windrow.transforms.nodes.planned import made_from
+from windrow.transforms.nodes.planned import MadeFromOne
 from windrow.transforms.nodes.random_access import reseeded
 from windrow.transforms.positions import positions
 
@@ -41,9 +41,8 @@ def followed(node: Node, index: int) -> int:
     """The record at the end of the way that `made_from` shows."""
     at = positions(np.array([index]), node.length)
     while node.parents:
-        before = made_from(node, at)
-        assert before is not None
-        node, at = before
+        assert isinstance(node, MadeFromOne)
+        node, at = node.made_from(at)
     (record,) = np.asarray(node.table(at).tree).tolist()  # type: ignore[attr-defined]
     return int(record)
 
@@ -66,9 +65,8 @@ def test_the_way_ends_at_the_record_that_is_read(
 
 
 def test_what_is_made_of_several_elements_has_no_way() -> None:
-    first = positions(np.array([0]), 3)
     for dataset in (M.range(6).batch(2), M.zip([M.range(3), M.range(3)]), M.range(3)):
-        assert made_from(dataset._node, first) is None
+        assert not isinstance(dataset._node, MadeFromOne)
 
 
 def test_reseeded_repeats_have_an_order_for_each_epoch() -> None:

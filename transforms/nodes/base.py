@@ -39,14 +39,15 @@ Contract of a node:
 10. `spec`, `layout`, `elements`, `is_endless`, `element_bytes` and `runs_as` answer from metadata and
     lengths alone. So do `passes`, `takes_all`, `skips`, `may_end_early`, `first_epochs`, `most_records`
     and `order_cost`, by which `explain()` and `shuffle_quality` judge what reading a chain takes.
-    `chooses` and `made_from` say which one element each is made of, where it is one.
+    `chooses` and `made_from` (`windrow.transforms.nodes.planned`) say which one element each is made of.
     The defaults are safe: they say that nothing is known. What a node says of itself is believed.
-11. `lengths_of(at, known)` says how long elements at positions are, or raises a PlanError. It reads
-    nothing and calls no function. It checks that lengths are known for no positions, too.
+11. `lengths_of(at, known)`, of a node that knows, says how long elements at positions are, or raises a
+    PlanError. It reads nothing and calls no function. It checks that lengths are known for no positions, too.
 12. Boxes of elements: a node that `keeps_elements` passes them on; another one is a `MakesBoxes`, or takes
     whole elements (`windrow.transforms.nodes.dealing`). Boxes never change which elements come.
-13. What only some nodes know is not here: they also derive from `DealtToLanes`, `Numbers`, `MakesBoxes`,
-    `MakesBatches`, `GivesSeed` or `TakesFirst`, and a function asks by `isinstance`.
+13. What only some nodes know is not here. They derive from `DealtToLanes`, `Numbers`, `MakesBoxes`,
+    `MakesBatches`, `JoinsLanes`, `GivesSeed` or `TakesFirst`, or have the methods of a protocol, such as those
+    of `windrow.transforms.nodes.metadata`. A function, such as `element_bytes`, asks any node by `isinstance`.
 14. `functions`: the user's functions that it calls. A node with some runs in workers, so it must pickle.
 """
 
@@ -65,6 +66,7 @@ import numpy.typing as npt
 from windrow.errors import PlanError
 from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import Where as Where
+from windrow.transforms.layouts import Layout
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.following import (
     MakesBatches,
@@ -125,6 +127,8 @@ class Node(abc.ABC):
     """Whether an element is made from the element of the parent at the same index."""
     chooses: ClassVar[bool] = False
     """Whether each element is some element of a parent, chosen by positions alone."""
+    has_same_indices: ClassVar[bool] = False
+    """Whether it has one parent, and each of its elements belongs to the parent's at the same index."""
     shuffles: ClassVar[bool] = False
     """Whether it changes the order of what the parent gives, and nothing else."""
     has_gaps: ClassVar[bool] = False
@@ -196,7 +200,25 @@ class Node(abc.ABC):
         Raises:
             PlanError: If that is not known before an element is made.
         """
+        if self.keeps_elements:
+            return parents[0]
         raise PlanError(f"element_spec: {self.label} has none")
+
+    def layout(self) -> Layout:
+        """The blocks of elements that are stored together, from the sources on.
+
+        Raises:
+            PlanError: If the node hides them, or a source does not declare them.
+        """
+        own = "give block=, the number of consecutive elements that are read together"
+        if not self.parents:
+            raise PlanError(
+                f"block_shuffle: {self.label} does not declare which records lie together; {own}"
+            )
+        raise PlanError(
+            f"block_shuffle: {self.label} has no single layout; block-shuffle each of its"
+            f" datasets before it, or {own}"
+        )
 
     def is_endless(self) -> bool:
         """Whether it repeats for ever, or is part of what does."""
@@ -217,6 +239,10 @@ class Node(abc.ABC):
         if not once and self.is_endless():
             return Amount.exactly(math.inf)
         return Amount.exactly(pass_length(self))
+
+    def never_ends(self) -> bool:
+        """Whether a stream has no last element."""
+        return bool(self.parents) and all(parent.never_ends() for parent in self.parents)
 
     # --- what reading it takes -------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from windrow.transforms.blocks import MOST_IN_WINDOW, BlockOrder, most_in_window
 from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import DealtToLanes
 from windrow.transforms.nodes.index import IndexNode
-from windrow.transforms.nodes.metadata import layout_of
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
 
@@ -54,7 +53,7 @@ class BlockShuffleNode(DealtToLanes, IndexNode):
                 " block-shuffle before repeat"
             )
         if self.block is None:
-            found = layout_of(self.parent)
+            found = self.parent.layout()
         else:
             at_least(1, self.block, "block_shuffle: block")
             found = layouts.even(self.parent.length, self.block)

@@ -94,11 +94,15 @@ class InTurn(DealtToLanes):
 
 def dealing_of(node: Any) -> DealtToLanes:
     """How the elements of any node with random access are dealt to lanes."""
+    while node.has_same_indices:
+        node = node.parent
     return node if isinstance(node, DealtToLanes) else InTurn(node.length)
 
 
 def dealt(node: Any, lanes: int) -> Any:
     """The chain whose elements lanes take: see `DealtToLanes.dealt`."""
+    if node.has_same_indices:
+        return over(node, (dealt(node.parent, lanes),))
     return node.dealt(lanes) if isinstance(node, DealtToLanes) else node
 
 
@@ -183,6 +187,8 @@ class AllNumbers(Numbers):
 
 def numbers_of(node: Any) -> Numbers:
     """The indices of any node with random access that have elements."""
+    while node.has_same_indices:
+        node = node.parent
     return node if isinstance(node, Numbers) else AllNumbers(node.length)
 
 

@@ -23,13 +23,12 @@ from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import ENDLESS, Node, Where
 from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt, runs_of
 from windrow.transforms.nodes.following import group_size, over
-from windrow.transforms.nodes.metadata import epoch_length, known_lengths, layout_of, pass_length
+from windrow.transforms.nodes.metadata import epoch_length, known_lengths, pass_length
 from windrow.transforms.nodes.same import SameIndices, SameLength
 from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source, walk
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Step
-from windrow.transforms.specs import Spec
 
 
 class IndexNode(Node):
@@ -42,9 +41,6 @@ class IndexNode(Node):
     @abc.abstractmethod
     def to_parent(self, at: Positions) -> Positions:
         """Positions in the parent, for positions in this node."""
-
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return parents[0]
 
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
         return known_lengths(self.parent, self.to_parent(at), known)
@@ -78,10 +74,6 @@ class SeedNode(GivesSeed, SameIndices, IndexNode):
     def label(self) -> str:
         return f"seed({self.seed})"
 
-    @property
-    def given_seed(self) -> int:
-        return self.seed
-
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
@@ -91,7 +83,7 @@ class SeedNode(GivesSeed, SameIndices, IndexNode):
         return at
 
     def layout(self) -> Layout:
-        return layout_of(self.parent)
+        return self.parent.layout()
 
     @property
     def takes_all(self) -> bool:
@@ -191,7 +183,7 @@ class SliceNode(TakesFirst, IndexNode):
         return self.step if self.length > 1 else 1
 
     def layout(self) -> Layout:
-        return layouts.sliced(layout_of(self.parent), self.start, self._used_step, self.length)
+        return layouts.sliced(self.parent.layout(), self.start, self._used_step, self.length)
 
     def is_endless(self) -> bool:
         is_most = 2 * self.length * abs(self.step) >= self.parent.length
@@ -237,7 +229,7 @@ class ReindexNode(IndexNode):
         return Positions(at.epochs, self.indices[at.offsets])
 
     def layout(self) -> Layout:
-        return layouts.listed(layout_of(self.parent), self.indices)
+        return layouts.listed(self.parent.layout(), self.indices)
 
     @property
     def skips(self) -> bool:
@@ -344,7 +336,7 @@ class RepeatNode(DealtToLanes, IndexNode):
                 f"block_shuffle: {self.label} has endlessly many blocks; block-shuffle before"
                 " repeat"
             )
-        return layouts.repeated(layout_of(self.parent), self.times)
+        return layouts.repeated(self.parent.layout(), self.times)
 
     def is_endless(self) -> bool:
         return self.times is None and self.length > 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -18,9 +18,8 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import STREAM, Node, Where, split_position
-from windrow.transforms.nodes.metadata import never_ends
 from windrow.transforms.nodes.routing import ConcatenateNode, MixNode, spec_of_any
-from windrow.transforms.nodes.streams import StreamNode, lanes_of
+from windrow.transforms.nodes.streams import SameElementsNode, lanes_of
 from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, joined, made_of_all
 from windrow.transforms.specs import Spec
 
@@ -30,7 +29,7 @@ _INTEGERS: Final = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamInterleaveNode(StreamNode):
+class StreamInterleaveNode(SameElementsNode):
     """Elements of `cycle_length` streams in turn; where one has ended, the next stream begins.
 
     Its own integers are the place in the cycle that is next, the number of streams that have begun,
@@ -38,10 +37,6 @@ class StreamInterleaveNode(StreamNode):
     """
 
     cycle_length: int
-
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
 
     def count(self) -> int:
         if not self.parents:
@@ -71,7 +66,7 @@ class StreamInterleaveNode(StreamNode):
         return sum(found, start=Amount.exactly(0))
 
     def never_ends(self) -> bool:
-        return any(never_ends(parent) for parent in self.parents)
+        return any(parent.never_ends() for parent in self.parents)
 
     @property
     def may_end_early(self) -> bool:

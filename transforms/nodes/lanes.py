@@ -28,10 +28,9 @@ from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import Node
 from windrow.transforms.nodes.dealing import in_lane
 from windrow.transforms.nodes.following import JoinsLanes
-from windrow.transforms.nodes.metadata import never_ends
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
-from windrow.transforms.nodes.streams import StreamNode, lane_share, no_row, origin
+from windrow.transforms.nodes.streams import SameElementsNode, lane_share, no_row, origin
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,
@@ -51,14 +50,11 @@ _NONE: Table = Listed([])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RowsNode(StreamNode):
+class RowsNode(SameElementsNode):
     """The rows of a stream of one lane, counted: its own integer is the number of rows so far."""
 
     position_width: ClassVar[int] = 1
     counts_rows: ClassVar[bool] = True
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
     label: ClassVar[str] = "rows"
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
@@ -75,14 +71,11 @@ class RowsNode(StreamNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LaneRowsNode(JoinsLanes, StreamNode):
+class LaneRowsNode(JoinsLanes, SameElementsNode):
     """The rows of all lanes in turn. Its own integer is the number of the next row."""
 
     lanes: int = 1
 
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
     label: ClassVar[str] = "lanes"
 
     @property
@@ -275,7 +268,7 @@ class LaneBatchNode(JoinsLanes, ShardBatchNode):
                 for lane, feed, count in zip(lanes, feeds, ready, strict=True):
                     if count < rows and feed.error is not None:
                         raise feed.error
-                    if count < rows and never_ends(self.parent):
+                    if count < rows and self.parent.never_ends():
                         why = "it has no element to repeat"
                         raise no_row(lane, self.lanes, why, "keep some in filter")
                 self._check_counts(ready, before)

@@ -16,7 +16,6 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import Node, Where
 from windrow.transforms.nodes.dealing import ReadsBoxes
-from windrow.transforms.nodes.metadata import no_layout
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import record_bytes
 from windrow.transforms.specs import Spec
@@ -91,9 +90,7 @@ class SourceNode(ReadsBoxes, Node):
         found = None
         if isinstance(self.source, LaidOut):
             found = layouts.declared_layout(self.source, self.length)
-        if found is None:
-            raise no_layout(self)
-        return found
+        return super().layout() if found is None else found
 
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
         return known.of(self.source, at.offsets)

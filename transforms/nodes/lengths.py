@@ -18,12 +18,12 @@ def lengths_of(node: Node, at: Positions, given: Sequence[IntArray] | None = Non
     """Lengths of the elements of `node` at positions, without reading a record.
 
     It costs what finding the records of these elements costs. To ask often, make the
-    `RecordLengths` once and call `node.lengths_of(at, known)`.
+    `RecordLengths` once and call `known_lengths`.
 
     Args:
         node: A node with random access.
         at: Positions in it; with none, it only checks that lengths are known.
-        given: Lengths of records, one array for each of `node.sources()`; they hold for whatever
+        given: Lengths of records, one array for each of `sources_of(node)`; they hold for whatever
             maps make of those records. None for what the sources know.
 
     Returns:

@@ -20,13 +20,12 @@ from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.dealing import in_lane, over_lane
 from windrow.transforms.nodes.index import first_elements
-from windrow.transforms.nodes.metadata import never_ends
-from windrow.transforms.nodes.streams import StreamNode, lane_share, lanes_of, undecided
+from windrow.transforms.nodes.streams import SameElementsNode, lane_share, lanes_of, undecided
 from windrow.transforms.row_blocks import Blocks, Inputs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamLimitNode(StreamNode):
+class StreamLimitNode(SameElementsNode):
     """The first `size` elements of the stream. Its own integer counts those that were given."""
 
     size: int
@@ -34,9 +33,6 @@ class StreamLimitNode(StreamNode):
     """How many of them each lane has; None without lanes."""
 
     position_width: ClassVar[int] = 1
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return first_elements(parents[0], self.size)
@@ -99,7 +95,7 @@ def _of_lanes(node: Node, count: int, lanes: int) -> tuple[int, ...]:
         PlanError: If that is not known before they are read.
     """
     shares = tuple(lane_share(count, lane, lanes) for lane in range(lanes))
-    if never_ends(node):
+    if node.never_ends():
         return shares
     have = [in_lane(node, lane, lanes).elements(once=False) for lane in range(lanes)]
     if all(found.low >= share for found, share in zip(have, shares, strict=True)):

@@ -1,4 +1,4 @@
-"""What is known of the elements of a node before one is made: specs, bytes, lengths, layout, epochs.
+"""What is known of the elements of a node before one is made: specs, bytes, lengths, epochs.
 
 Each is asked by a function, of any node. A node that knows better than its parents and its spec follows a
 protocol; the functions say that nothing is known, where that is safe.
@@ -16,7 +16,6 @@ from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.transforms import specs
 from windrow.transforms.amounts import Amount
-from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -95,42 +94,6 @@ def known_lengths(node: Any, at: Positions, known: RecordLengths) -> IntArray:
     )
 
 
-# --- where they are stored -----------------------------------------------------------------------
-
-
-@runtime_checkable
-class KnowsLayout(Protocol):
-    """A node that knows which elements are stored together."""
-
-    def layout(self) -> Layout:
-        """The blocks of its elements: see `layout_of`."""
-        ...
-
-
-def layout_of(node: Any) -> Layout:
-    """The blocks of elements that are stored together, from the sources on.
-
-    Raises:
-        PlanError: If the node hides them, or a source does not declare them.
-    """
-    if isinstance(node, KnowsLayout):
-        return node.layout()
-    raise no_layout(node)
-
-
-def no_layout(node: Any) -> PlanError:
-    """The error of a node with no blocks."""
-    own = "give block=, the number of consecutive elements that are read together"
-    if not node.parents:
-        return PlanError(
-            f"block_shuffle: {node.label} does not declare which records lie together; {own}"
-        )
-    return PlanError(
-        f"block_shuffle: {node.label} has no single layout; block-shuffle each of its"
-        f" datasets before it, or {own}"
-    )
-
-
 # --- epochs --------------------------------------------------------------------------------------
 
 
@@ -164,19 +127,3 @@ def epoch_length(node: Any) -> int:
         return node.epoch_length()
     over_parent = node.keeps_epochs or (node.parents and node.is_endless())
     return epoch_length(node.parent) if over_parent else int(node.length)
-
-
-@runtime_checkable
-class KnowsEnd(Protocol):
-    """A node of a stream that knows better than its parents whether it ends."""
-
-    def never_ends(self) -> bool:
-        """Whether it has no last element."""
-        ...
-
-
-def never_ends(node: Any) -> bool:
-    """Whether a stream has no last element."""
-    if isinstance(node, KnowsEnd):
-        return node.never_ends()
-    return bool(node.parents) and all(map(never_ends, node.parents))

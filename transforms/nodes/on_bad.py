@@ -12,7 +12,6 @@ changed, and no state counts bad rows.
 
 from __future__ import annotations
 
-import abc
 import copy
 import dataclasses
 import itertools
@@ -73,10 +72,8 @@ class OnBadNode(ValueNode):
     seed_depth: ClassVar[int] = 0
     functions: ClassVar[tuple[Callable[..., Any], ...]] = ()
 
-    @property
-    @abc.abstractmethod
-    def action(self) -> OnBad:
-        """What becomes of a bad record."""
+    action: ClassVar[OnBad]
+    """What becomes of a bad record."""
 
     @property
     def label(self) -> str:
@@ -104,12 +101,9 @@ class OnBadNode(ValueNode):
 class SkipBadNode(OnBadNode):
     """Makes bad elements absent; the length stays. On a stream nodes before it drop them."""
 
+    action: ClassVar[OnBad] = "skip"
     drops: ClassVar[bool] = True
     stream_step: ClassVar[Step] = Step.NOTHING
-
-    @property
-    def action(self) -> OnBad:
-        return "skip"
 
     def elements(self, *, once: bool = True) -> Amount:
         found = super().elements(once=once)
@@ -131,9 +125,7 @@ class ReplaceBadNode(OnBadNode):
     seed: int
     spare: Node | None = None
 
-    @property
-    def action(self) -> OnBad:
-        return "replace"
+    action: ClassVar[OnBad] = "replace"
 
     @property
     def label(self) -> str:

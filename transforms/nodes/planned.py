@@ -471,18 +471,12 @@ class MadeFromOne(Protocol):
         ...
 
 
-def made_from(node: Node, at: Positions) -> tuple[Node, Positions] | None:
-    """The element that the element at one position is, or is made of; None if there are several, or none."""
-    return node.made_from(at) if isinstance(node, MadeFromOne) else None
-
-
 def _record_behind(node: Node, element: int) -> str:
     """The record that an element is made of, as text; empty if it is made of several."""
     at = positions(np.array([element], np.int64), node.length)
     while node.parents:
-        before = made_from(node, at)
-        if before is None:
+        if not isinstance(node, MadeFromOne):
             return ""
-        node, at = before
+        node, at = node.made_from(at)
     source = source_of(node)
     return "" if source is None else f" (record {at.offsets[0]} of {source!r})"

@@ -32,8 +32,6 @@ from windrow.transforms.nodes.metadata import (
     element_bytes,
     epoch_length,
     known_spec,
-    layout_of,
-    never_ends,
 )
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.record_sizes import spec_bytes
@@ -324,7 +322,7 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
         if self.drop_remainder or self.size == 1 or self.is_padded:
             return self.size
         if length == STREAM:
-            return self.size if never_ends(self.parent) else None
+            return self.size if self.parent.never_ends() else None
         if length >= ENDLESS or length % self.size == 0:
             return self.size
         return length if length < self.size else None
@@ -348,7 +346,7 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
         return not self.drop_remainder or self.parent.length % self.size == 0
 
     def layout(self) -> Layout:
-        return layouts.batched(layout_of(self.parent), self.size, self.length)
+        return layouts.batched(self.parent.layout(), self.size, self.length)
 
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return -(-parents[0] // self.size)

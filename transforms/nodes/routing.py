@@ -22,7 +22,7 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.mixtures import Mixture, Schedule
 from windrow.transforms.nodes.base import ENDLESS, Node, Where
-from windrow.transforms.nodes.metadata import epoch_length, known_lengths, layout_of
+from windrow.transforms.nodes.metadata import epoch_length, known_lengths
 from windrow.transforms.order_costs import OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.specs import Spec
@@ -121,7 +121,7 @@ class ConcatenateNode(RoutingNode):
         return which, Positions(at.epochs, at.offsets - starts[which])
 
     def layout(self) -> Layout:
-        return layouts.joined([layout_of(parent) for parent in self.parents])
+        return layouts.joined([parent.layout() for parent in self.parents])
 
     @property
     def takes_all(self) -> bool:

@@ -35,7 +35,7 @@ from windrow.transforms.nodes.base import (
 from windrow.transforms.nodes.dealing import MakesBoxes, dealing_of, numbers_of
 from windrow.transforms.nodes.following import JoinsLanes, over
 from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode
-from windrow.transforms.nodes.metadata import never_ends, pass_length
+from windrow.transforms.nodes.metadata import pass_length
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
 from windrow.transforms.nodes.whole_chain import may_be_absent, parents_first, walk
@@ -99,9 +99,6 @@ class ToStreamNode(MakesBoxes, Node):
     @property
     def follows_batch(self) -> bool:
         return self.lanes == 1
-
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return parents[0]
 
     def elements(self, *, once: bool = True) -> Amount:
         found = self.parent.elements(once=once)
@@ -189,6 +186,14 @@ class StreamNode(Node):
         return parents[0]
 
 
+class SameElementsNode(StreamNode):
+    """A node whose elements are its parents', in an order that numbers alone decide."""
+
+    looks_at_values: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
+
+
 class CountsRows(abc.ABC):
     """A node of a stream that gives the rows of its parent's elements."""
 
@@ -236,11 +241,11 @@ class MixingNode(StreamNode):
 
     def never_ends(self) -> bool:
         ends = any if self.drops_out else all
-        return ends(map(never_ends, self.parents))
+        return ends(parent.never_ends() for parent in self.parents)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamWindowShuffleNode(StreamNode):
+class StreamWindowShuffleNode(SameElementsNode):
     """A shuffle inside windows of consecutive elements of a stream.
 
     Its own integers are the number of the window, and the number of its elements that were given.
@@ -252,9 +257,6 @@ class StreamWindowShuffleNode(StreamNode):
 
     position_width: ClassVar[int] = 2
     needs_many: ClassVar[bool] = True
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return _TurnedWindowsNode(parents, self.window_size, self.seed)
@@ -310,15 +312,12 @@ class _TurnedWindowsNode(WindowShuffleNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamRepeatNode(StreamNode):
+class StreamRepeatNode(SameElementsNode):
     """The stream again from its start, the same each time. Its own integer is the epoch."""
 
     times: int | None
 
     position_width: ClassVar[int] = 1
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         # The first pass never ends, even if a batch or a slice made its length smaller.
@@ -342,7 +341,7 @@ class StreamRepeatNode(StreamNode):
         return Amount(found.low and found.low * times, found.high and found.high * times)
 
     def never_ends(self) -> bool:
-        return self.times is None or never_ends(self.parent)
+        return self.times is None or super().never_ends()
 
     @property
     def passes(self) -> int | None:
@@ -401,7 +400,6 @@ class ProcessNode(UnseenNode):
     options: Any
     init: Callable[[int, int], None] | None = None
 
-    looks_at_values: ClassVar[bool] = False
     label: ClassVar[str] = "mp_prefetch"
 
     @property
@@ -425,7 +423,6 @@ class OptionsNode(UnseenNode):
 
     options: DatasetOptions
 
-    looks_at_values: ClassVar[bool] = False
     label: ClassVar[str] = "with_options"
     stream_step: ClassVar[Step] = Step.NOTHING
 

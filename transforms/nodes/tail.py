@@ -20,7 +20,6 @@ from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.dealing import in_lane
 from windrow.transforms.nodes.following import JoinsLanes, joins_lanes, over, replaced
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
-from windrow.transforms.nodes.metadata import never_ends
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
 from windrow.transforms.nodes.streams import as_batch, lanes_of
@@ -149,7 +148,7 @@ class Tail:
             return self.node
         if self.lanes == self.shards == 1:
             return self.node
-        counts = None if self.shards == 1 or never_ends(batch.parent) else self.lane_rows
+        counts = None if self.shards == 1 or batch.parent.never_ends() else self.lane_rows
         ends = None if counts is None else (min(counts), max(counts))
         return replaced(self.node, batch, self.joining(batch, ends))
 
@@ -168,7 +167,7 @@ class Tail:
         """The fewest and the most rows of a lane, where shards need them to end together."""
         rows = batch.parent
         ends_by_agreement = self.agree is not None and batch.drop_remainder
-        if self.shards == 1 or never_ends(rows) or ends_by_agreement:
+        if self.shards == 1 or rows.never_ends() or ends_by_agreement:
             return None
         counts = self.lane_rows
         if counts is None:

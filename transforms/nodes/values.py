@@ -19,7 +19,7 @@ from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import STREAM, Indices, Node, Where
 from windrow.transforms.nodes.dealing import KnowsGrid, MakesBoxes, grid_spec
-from windrow.transforms.nodes.metadata import known_lengths, layout_of
+from windrow.transforms.nodes.metadata import known_lengths
 from windrow.transforms.nodes.same import SameIndices
 from windrow.transforms.nodes.whole_chain import follows_batch
 from windrow.transforms.positions import Positions
@@ -59,7 +59,7 @@ class ValueNode(SameIndices):
         return Step.ROWS
 
     def layout(self) -> Layout:
-        return layout_of(self.parent)
+        return self.parent.layout()
 
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
         if not known.are_given:

@@ -22,13 +22,10 @@ from windrow.transforms.nodes.leaves import SourceNode
 EPOCHS: Final = 16
 
 
-class GivesSeed(abc.ABC):
-    """A node that gives a seed to the nodes after it."""
+class GivesSeed:
+    """A node that gives its seed to the nodes after it."""
 
-    @property
-    @abc.abstractmethod
-    def given_seed(self) -> int:
-        """The seed."""
+    seed: int
 
 
 class TakesFirst(abc.ABC):
@@ -115,7 +112,7 @@ def default_seed(node: Node) -> int | None:
     queue: list[tuple[Node, int]] = [(node, 1)]
     for before, depth in queue:  # grows while it is walked: breadth first
         if isinstance(before, GivesSeed):
-            found.append((before.given_seed, depth))
+            found.append((before.seed, depth))
         else:
             queue.extend((parent, depth + before.seed_depth) for parent in before.parents)
     return random.default_seed(found) if found else None

@@ -10,7 +10,7 @@ import sys
 import warnings
 from typing import Final
 
-from windrow.transforms.nodes import Node
+from windrow.transforms.nodes import Node, walk
 from windrow.transforms.nodes.epochs import passes
 
 # Labels begin with the names of methods, and never change.
@@ -19,7 +19,7 @@ _ORDERS: Final = {"shuffle", "block_shuffle", "window_shuffle", "sample"}
 
 def warn_of_one_order(node: Node) -> None:
     """Warn that a chain begins again, if it shuffles and does not repeat."""
-    methods = {each.label.partition("(")[0] for each in node.walk()}
+    methods = {each.label.partition("(")[0] for each in walk(node)}
     if not methods & _ORDERS or not _has_one_epoch(node):
         return
     warnings.warn(
@@ -32,7 +32,7 @@ def warn_of_one_order(node: Node) -> None:
 
 def _has_one_epoch(node: Node) -> bool:
     """Whether a chain has no repetition, or only one epoch of it, as samplers take for `num_epochs=1`."""
-    found = list(node.walk())
+    found = list(walk(node))
     cut = {
         id(each.parent)
         for each in found

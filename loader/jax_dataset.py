@@ -16,6 +16,7 @@ from windrow.iterator import DatasetIterator
 from windrow.transforms import nodes
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes import Node
+from windrow.transforms.nodes.metadata import known_spec
 
 if TYPE_CHECKING:
     from windrow.explain.explanation import Explanation
@@ -45,7 +46,7 @@ class JaxDataset(Iterable[Any]):
         self._written = node
         self._placement = Placement(sharding, names)
         self._plan = planned(node, self._placement, first_spec)
-        spec = node.known_spec()
+        spec = known_spec(node)
         narrow = [] if spec is None else narrowed_leaves(spec, self._placement)
         if narrow:
             self._plan.arrays.narrowing.warn(narrow, stacklevel=4)

@@ -43,7 +43,10 @@ from windrow.transforms.nodes import (
     RegroupNode,
     Step,
     ValueNode,
+    sources_of,
+    walk,
 )
+from windrow.transforms.nodes.following import group_size
 from windrow.transforms.nodes.split import GivenNode, Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.positions import Positions, positions
@@ -420,7 +423,7 @@ def _gathered(node: RegroupNode, table: Table, bounds: Sequence[int], at: Positi
             return node.gather_at(table, bounds, at)
     except Exception as error:
         found = error
-        if isinstance(error, ElementError) and not any(each.functions for each in node.walk()):
+        if isinstance(error, ElementError) and not any(each.functions for each in walk(node)):
             found = ElementError(
                 str(error).replace(
                     "a function returned None; does it lack a return?", "its record is None"
@@ -593,7 +596,7 @@ def read_now(node: Node, indices: npt.NDArray[Any]) -> Table:
 
 def _reads_records_alone(node: Node, elements: int) -> bool:
     """Whether making `elements` elements reads several records one by one, so that threads help."""
-    several = elements > 1 or any(each.group_size is not None for each in node.walk())
+    several = elements > 1 or any(group_size(each) is not None for each in walk(node))
     return several and any(
-        isinstance(source, ForeignDataSource) and not source.batched for source in node.sources()
+        isinstance(source, ForeignDataSource) and not source.batched for source in sources_of(node)
     )

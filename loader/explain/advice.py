@@ -35,7 +35,10 @@ from windrow.transforms.nodes import (
     SliceNode,
     ToStreamNode,
     chains_of,
+    sources_of,
+    walk,
 )
+from windrow.transforms.nodes.following import group_size
 from windrow.transforms.nodes.sample import SampleNode
 
 # Thresholds for advice: reads of a chunk in an epoch, bytes decoded per byte delivered, and the
@@ -109,7 +112,7 @@ def advice_on(
     ways = list(paths(node))
     reads = [
         _SourceRead(s, [path for own, path in ways if own is s], costs, _room(node, s))
-        for s, costs in zip(node.sources(), epoch, strict=True)
+        for s, costs in zip(sources_of(node), epoch, strict=True)
     ]
     chunked = [read for read in reads if read.costs.chunks.high]
     streams = list({id(each): each for each in chains_of(node)}.values())
@@ -147,7 +150,7 @@ def _on_calls(read: _SourceRead) -> _Rule:
 
 def _on_threads(stream: ToStreamNode) -> _Rule:
     options = stream.read_options
-    sources = [source for source in stream.sources() if isinstance(source, LaidOutSource)]
+    sources = [source for source in sources_of(stream) if isinstance(source, LaidOutSource)]
     is_chunked = any(p.chunk_count and not p.alone for source in sources for p in source.parts)
     if options.ahead or not is_chunked:
         return
@@ -239,7 +242,7 @@ def _room(node: Node, source: Any) -> int | None:
 
 def _on_room(stream: ToStreamNode, reads: Sequence[_SourceRead]) -> _Rule:
     """Advise a budget that keeps all chunks of a stream."""
-    again = [r for r in reads if r.reads > _OFTEN and r.room and r.source in stream.sources()]
+    again = [r for r in reads if r.reads > _OFTEN and r.room and r.source in sources_of(stream)]
     if again:
         most = max(again, key=lambda each: each.reads)
         yield (
@@ -290,13 +293,13 @@ def _on_batches(node: Node, quality: ShuffleQuality | None) -> _Rule:
     ratio = None if quality is None else quality.variance_ratio
     if ratio is None or ratio < _UNLIKE:
         return
-    for shuffle in node.walk():
-        batch = next((each for each in shuffle.walk() if (each.group_size or 1) > 1), None)
-        if shuffle.shuffles and batch is not None and not any(n.shuffles for n in batch.walk()):
+    for shuffle in walk(node):
+        batch = next((each for each in walk(shuffle) if (group_size(each) or 1) > 1), None)
+        if shuffle.shuffles and batch is not None and not any(n.shuffles for n in walk(batch)):
             yield (
                 "shuffled-batches",
                 shuffle,
-                f"{shuffle.written} shuffles whole batches, and each holds {batch.group_size:,}"
+                f"{shuffle.written} shuffles whole batches, and each holds {group_size(batch):,}"
                 f" neighbours: on sorted data their means vary ≈{ratio:.3g} times as much as under a"
                 " global shuffle",
                 f"shuffle before {batch.written}",

@@ -44,9 +44,13 @@ from windrow.transforms.nodes import (
     as_chain,
     chains_of,
     origin,
+    sources_of,
+    walk,
 )
 from windrow.transforms.nodes.dealing import dealing_of
 from windrow.transforms.nodes.epochs import passes
+from windrow.transforms.nodes.following import JoinsLanes, group_size
+from windrow.transforms.nodes.metadata import element_bytes
 from windrow.transforms.nodes.order_costs import ORDER, POSITION_S, most_records, order_cost
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
@@ -115,7 +119,7 @@ class DryRun(RunContext):
         self._most_s, self._spent_s = most_s, 0.0
         # An order of an epoch, however short the epoch is.
         epochs = sum(
-            ORDER / each.length for each in node.walk() if each.shuffles and each.length > 0
+            ORDER / each.length for each in walk(node) if each.shuffles and each.length > 0
         )
         self._record_s = _RECORD_S + (order_cost(node).each + epochs) * POSITION_S
         self.streams: dict[int, tuple[ToStreamNode, int]] = {}
@@ -197,7 +201,7 @@ class DryRun(RunContext):
         for finish in reader.finishes:
             finish()
         node = stage.chain
-        if not node.sources():  # otherwise it was counted when it was planned
+        if not sources_of(node):  # otherwise it was counted when it was planned
             self.spend(self._record_s * rows * most_records(node.parent))
         self.made[id(node)] = self.made.get(id(node), 0) + rows
         self._shortest = self._shortest or rows
@@ -211,7 +215,7 @@ class DryRun(RunContext):
         task = work.task
         marks = task.block.marks[task.skip :]
         for number, step in enumerate(work.stage.steps):
-            size = step.group_size
+            size = group_size(step)
             if size is not None:
                 ends = np.arange(size, len(marks) + size, size)
                 marks = marks[np.minimum(ends, len(marks)) - 1]
@@ -234,9 +238,9 @@ class DryRun(RunContext):
         """The most bytes of an element of a node."""
         found = self._bytes.get(id(node))
         if found is None:
-            size = node.element_bytes()
+            size = element_bytes(node)
             found = self._bytes[id(node)] = (
-                MADE * most_records(node) * max(map(mean_bytes, node.sources()), default=8.0)
+                MADE * most_records(node) * max(map(mean_bytes, sources_of(node)), default=8.0)
                 if size is None
                 else size.high
             )
@@ -251,7 +255,7 @@ class DryRun(RunContext):
             return
         blocks = stream.blocks(node, origin(node), self, None)
         # Rows that are kept and given again, or taken out of batches one by one, take no planning.
-        is_unplanned = any(hasattr(each, "takes_no_planning") for each in node.walk())
+        is_unplanned = any(hasattr(each, "takes_no_planning") for each in walk(node))
         try:
             for block in blocks:
                 self.delivered += len(block)
@@ -291,7 +295,8 @@ def _totals(
     lanes: tuple[Sequence[int], int] | None = None,
 ) -> None:
     """The number of elements of each stream of a chain, in all passes over it."""
-    chain, lanes = as_chain(node), node.run_lanes or lanes
+    chain = as_chain(node)
+    lanes = node.run_lanes if isinstance(node, JoinsLanes) else lanes
     if chain is not None:
         before = found.get(id(chain), (chain, 0))[1]
         count = int(min(ENDLESS, chain.parent.elements().high))

@@ -6,11 +6,22 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-from windrow.transforms.nodes import STREAM, Node, ReindexNode, SelectNode, ShuffleNode, SliceNode
+from windrow.transforms.nodes import (
+    STREAM,
+    Node,
+    ReindexNode,
+    SelectNode,
+    ShuffleNode,
+    SliceNode,
+    source_of,
+    walk,
+)
 from windrow.transforms.nodes.epochs import passes
+from windrow.transforms.nodes.following import JoinsLanes, group_size
 from windrow.transforms.nodes.interleave import StreamInterleaveNode
 from windrow.transforms.nodes.lanes import LaneBatchNode
 from windrow.transforms.nodes.limit import StreamLimitNode
+from windrow.transforms.nodes.metadata import pass_length
 from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.sample import SampleNode
 
@@ -21,8 +32,8 @@ Path: TypeAlias = tuple[Node, ...]
 def paths(node: Node, above: Path = ()) -> Iterator[tuple[Any, Path]]:
     """Yield the sources of a chain, each with a path to it."""
     path = (*above, node)
-    if node.data_source is not None:
-        yield node.data_source, path
+    if source_of(node) is not None:
+        yield source_of(node), path
     for parent in node.parents:
         yield from paths(parent, path)
 
@@ -39,34 +50,34 @@ def is_global(node: Node) -> bool:
 
 def takes_all(node: Node) -> bool:
     """Whether every pass of a chain takes each record of its only source once."""
-    return all(_takes_each(each) for each in node.walk())
+    return all(_takes_each(each) for each in walk(node))
 
 
 def takes_some(node: Node) -> bool:
     """Whether a chain takes no record of a source twice in a pass."""
     again = (SampleNode, ReindexNode, SelectNode)
-    return not any(isinstance(each, again) for each in node.walk())
+    return not any(isinstance(each, again) for each in walk(node))
 
 
 def _takes_each(node: Node) -> bool:
     if isinstance(node, SliceNode):  # of what repeats for ever
-        whole = node.parent.pass_length() if node.parent.is_endless() else node.parent.length
+        whole = pass_length(node.parent) if node.parent.is_endless() else node.parent.length
         return (node.start, node.step) == (0, 1) and node.length >= whole
     if len(node.parents) > 1 or node.hides_parents or isinstance(node, StreamLimitNode):
         return False
-    if node.run_lanes is not None and len(node.run_lanes[0]) < node.run_lanes[1]:
+    if isinstance(node, JoinsLanes) and len(node.run_lanes[0]) < node.run_lanes[1]:
         return False
-    if node.length == STREAM or node.shuffles or node.keeps_epochs or node.data_source is not None:
+    if node.length == STREAM or node.shuffles or node.keeps_epochs or source_of(node) is not None:
         return True
     if isinstance(node, PlannedNode):
         return True
-    size = node.group_size
+    size = group_size(node)
     return size is not None and -(-node.parent.length // size) == node.length
 
 
 def may_end_early(node: Node) -> bool:
     """Whether a stream may end before one that it is made of."""
-    return any(each.length == STREAM and _ends_parents(each) for each in node.walk())
+    return any(each.length == STREAM and _ends_parents(each) for each in walk(node))
 
 
 def _ends_parents(node: Node) -> bool:

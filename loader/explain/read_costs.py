@@ -30,7 +30,7 @@ from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.costs import Amount, SourceCosts, combined
 from windrow.stats.read_counters import SourceCounters
-from windrow.transforms.nodes import STREAM, Node, ToStreamNode
+from windrow.transforms.nodes import STREAM, Node, ToStreamNode, sources_of, walk
 from windrow.transforms.nodes.epochs import first_epoch, passes
 from windrow.transforms.record_sizes import record_bytes, spec_bytes
 
@@ -96,13 +96,13 @@ def figures_of(node: Node, most_s: float = MOST_S) -> Figures:
         for counters in run.meter.read_counters.all
     ]
     cut = ((each, run.made.get(id(each), 0)) for each, _ in run.streams.values())
-    begins_anew = any(each.length == STREAM and passes(each) is None for each in node.walk())
+    begins_anew = any(each.length == STREAM and passes(each) is None for each in walk(node))
     return Figures(
         costs=tuple(costs),
         buffers_by={kind: Amount.exactly(size) for kind, size in bound.by.items()},
         later=tuple(
             own if begins_anew else _later(run, source, own)
-            for source, own in zip(node.sources(), costs, strict=True)
+            for source, own in zip(sources_of(node), costs, strict=True)
         ),
         cut=() if run.is_whole else tuple(cut),
     )
@@ -128,7 +128,7 @@ def _later(run: DryRun, source: Any, costs: SourceCosts) -> SourceCosts:
 def _costs(run: DryRun, node: Node, counters: SourceCounters) -> SourceCosts:
     """The costs of reading a source in the whole stream `node`, of which `run` is a dry run."""
     source = counters.source
-    streams = [own for own in run.streams.values() if source in own[0].sources()]
+    streams = [own for own in run.streams.values() if source in sources_of(own[0])]
     if not run.is_whole:
         return _without_unknown(_scaled(run, node, counters, streams), source)
     costs = _of_whole(run, counters, streams)
@@ -163,7 +163,7 @@ def _of_whole(run: DryRun, counters: SourceCounters, streams: Sequence[_Stream])
     if not isinstance(source, LaidOutSource):
         return costs
     # Whether read batches that are not planned have the same rows in every run.
-    calls = any(node.functions for each, _ in streams for node in each.walk())
+    calls = any(node.functions for each, _ in streams for node in walk(each))
     lanes = any(each.lanes > 1 for each, _ in streams)
     is_steady = not run.varies and not lanes and not (calls and not run.options.num_threads)
     parts = []
@@ -207,7 +207,7 @@ def _scaled(
     if size is not None:
         found = dataclasses.replace(found, delivered_bytes=records.times(size))
     if isinstance(source, LaidOutSource):
-        is_once = is_all and whole == len(source) and not any(map(is_global, node.walk()))
+        is_once = is_all and whole == len(source) and not any(map(is_global, walk(node)))
         parts = [
             _scaled_part(
                 counters.part(part).costs().times(times),

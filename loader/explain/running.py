@@ -11,9 +11,11 @@ from typing import Any
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.memory import ArrayDataSource, RangeDataSource, SequenceDataSource
-from windrow.transforms.nodes import Node, ToStreamNode, chains_of
+from windrow.transforms.nodes import Node, ToStreamNode, chains_of, source_of, walk
+from windrow.transforms.nodes.following import group_size
 from windrow.transforms.nodes.parts import CutNode
 from windrow.transforms.nodes.planned import PlannedNode
+from windrow.transforms.nodes.streams import workers_of
 from windrow.transforms.nodes.values import EachNode
 from windrow.transforms.options import ReadOptions
 
@@ -24,7 +26,7 @@ def running(node: Node) -> dict[int, str]:
     first = next((own for own in options if own.ahead), options[0])
     threads = max(own.num_threads for own in options) if first.ahead else 1
     where = "when asked for"
-    if first.ahead or any(each.workers is not None for each in node.walk()):
+    if first.ahead or any(workers_of(each) is not None for each in walk(node)):
         where = f"on up to {threads} threads, ahead" if threads > 1 else "on a thread, ahead"
     found: dict[int, list[str]] = {}
     _look(node, where, first, found)
@@ -42,16 +44,18 @@ def _look(node: Node, where: str, options: ReadOptions, found: dict[int, list[st
     """
     found.setdefault(id(node), []).append(_words(node, where, options))
     for parent in node.parents:
-        below = where if node.workers is None else f"in {_processes(node.workers.options)}"
+        workers = workers_of(node)
+        below = where if workers is None else f"in {_processes(workers.options)}"
         _look(parent, below, options, found)
 
 
 def _words(node: Node, where: str, options: ReadOptions) -> str:
     """How a node runs, by its kind."""
-    if node.data_source is not None:
-        return _reading(node.data_source, where, options)
-    if node.workers is not None:
-        return f"functions below in {_processes(node.workers.options)}"
+    if source_of(node) is not None:
+        return _reading(source_of(node), where, options)
+    workers = workers_of(node)
+    if workers is not None:
+        return f"functions below in {_processes(workers.options)}"
     if isinstance(node, ToStreamNode):
         queue = options.prefetch_buffer_size
         ahead = f"made ahead, into a queue of {queue}" if queue else "made one block ahead"
@@ -64,7 +68,7 @@ def _words(node: Node, where: str, options: ReadOptions) -> str:
         return f"planned by lengths: {node.pack_counts()[0].text()}"
     if isinstance(node, CutNode) and all(c.is_whole for box in node.have.values() for c in box):
         return "whole elements are made, then cut"
-    if node.group_size is not None:
+    if group_size(node) is not None:
         return "rows gathered as batches"
     return "indices only" if node.chooses else "position only"
 

@@ -18,7 +18,8 @@ from windrow.base import first_iterator
 from windrow.core.text import counted, in_units, shortened
 from windrow.inspection.content import content_of, example_of, picture_of
 from windrow.inspection.pictures import drawable, grid
-from windrow.transforms.nodes import STREAM, Node, ToStreamNode, as_chain
+from windrow.transforms.nodes import STREAM, Node, ToStreamNode, as_chain, walk
+from windrow.transforms.nodes.following import group_size, over
 from windrow.transforms.options import ReadOptions
 
 _MOST_GRIDS: Final = 4
@@ -82,8 +83,8 @@ def sample_of(node: Node, count: int) -> ElementSample:
     found: list[Leaves] = []
     size_bytes = None
     # Rows of the first batches show as much as batches.
-    batched = any(each.group_size is not None for each in _chain(node))
-    many = any(each.needs_many for each in node.walk())
+    batched = any(group_size(each) is not None for each in _chain(node))
+    many = any(each.needs_many for each in walk(node))
     options = _IN_READ_BATCHES if many else _ONE_BY_ONE
     stream = _here(node if node.length == STREAM else ToStreamNode((node,), options), options)
     try:
@@ -114,7 +115,7 @@ def _here(node: Node, options: ReadOptions) -> Node:
         return _here(node.parent, options)
     if (chain := as_chain(node)) is not None:
         return dataclasses.replace(chain, read_options=options)
-    return node.over(tuple(_here(parent, options) for parent in node.parents))
+    return over(node, tuple(_here(parent, options) for parent in node.parents))
 
 
 def _size_bytes(element: Any) -> int | None:

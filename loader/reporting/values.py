@@ -18,6 +18,7 @@ from windrow.reporting.elements import ElementSample
 from windrow.stats.costs import SourceCosts, column_text, known
 from windrow.stats.stats import Stats
 from windrow.transforms.nodes import Node
+from windrow.transforms.nodes.following import group_size
 
 _MOST_SOURCES: Final = 16
 _MOST_NODES: Final = 100
@@ -92,9 +93,9 @@ def values_of(
 
 def _what(node: Node) -> str:
     """Return the word for an element of the chain: batch or element."""
-    while len(node.parents) == 1 and node.group_size is None:
+    while len(node.parents) == 1 and group_size(node) is None:
         node = node.parent
-    return "element" if node.group_size is None else "batch"
+    return "element" if group_size(node) is None else "batch"
 
 
 def _source_names(explanation: Explanation) -> str:

@@ -22,6 +22,7 @@ from tests import strategies as make
 from windrow import transforms
 from windrow.errors import ArgumentError, ElementError, PlanError, StateError
 from windrow.transforms.nodes import ToStreamNode
+from windrow.transforms.nodes.following import over
 
 M, Streams = windrow.MapDataset, windrow.IterDataset
 
@@ -511,7 +512,7 @@ def read_otherwise(node: Any, options: windrow.ReadOptions) -> Any:
     """The same stream, read in another way."""
     if isinstance(node, ToStreamNode):
         return dataclasses.replace(node, read_options=options)
-    return node.over(tuple(read_otherwise(parent, options) for parent in node.parents))
+    return over(node, tuple(read_otherwise(parent, options) for parent in node.parents))
 
 
 def in_workers(dataset: Any) -> Any:

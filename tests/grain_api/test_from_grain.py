@@ -31,6 +31,7 @@ from windrow.converters import write_records
 from windrow.errors import ArgumentError, MissingExtraError, PlanError, StateError
 from windrow.grain_api import grain_nodes, grain_states
 from windrow.grain_api.loader_state import resume
+from windrow.transforms.nodes import parents_first
 
 MOST = 2000
 NOT_BELOW_ZERO = {"random_map", "window_shuffle"}
@@ -312,7 +313,7 @@ def test_one_source_in_two_places_is_one_source(tmp_path: Path) -> None:
     both = [grain.MapDataset.source(source).shuffle(seed=n) for n in (1, 2)]
     theirs = grain.MapDataset.concatenate(both)
     ours = windrow.from_grain(theirs)
-    first, second = (next(iter(part._node.parents_first())) for part in ours.parents)
+    first, second = (next(iter(parents_first(part._node))) for part in ours.parents)
     assert first.source is second.source
     assert list(ours) == list(theirs)
 

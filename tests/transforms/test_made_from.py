@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import windrow
 from windrow import MapDataset as M
 from windrow.errors import PlanError
-from windrow.transforms.nodes import Node, over_records, topmost_batch
+from windrow.transforms.nodes import Node, over_records, topmost_batch, walk
+from windrow.transforms.nodes.planned import MadeFromOne
+from windrow.transforms.nodes.random_access import reseeded
 from windrow.transforms.positions import positions
 
 Link = Callable[[windrow.MapDataset[Any]], windrow.MapDataset[Any]]
@@ -39,9 +41,8 @@ def followed(node: Node, index: int) -> int:
     """The record at the end of the way that `made_from` shows."""
     at = positions(np.array([index]), node.length)
     while node.parents:
-        before = node.made_from(at)
-        assert before is not None
-        node, at = before
+        assert isinstance(node, MadeFromOne)
+        node, at = node.made_from(at)
     (record,) = np.asarray(node.table(at).tree).tolist()  # type: ignore[attr-defined]
     return int(record)
 
@@ -64,21 +65,20 @@ def test_the_way_ends_at_the_record_that_is_read(
 
 
 def test_what_is_made_of_several_elements_has_no_way() -> None:
-    first = positions(np.array([0]), 3)
     for dataset in (M.range(6).batch(2), M.zip([M.range(3), M.range(3)]), M.range(3)):
-        assert dataset._node.made_from(first) is None
+        assert not isinstance(dataset._node, MadeFromOne)
 
 
 def test_reseeded_repeats_have_an_order_for_each_epoch() -> None:
     fixed = M.concatenate([M.range(20), M.range(20, 40)]).shuffle(1)
     dataset = fixed.repeat(2, reseed_each_epoch=False).map(str).batch(4)
-    node = dataset._node.reseeded()
-    reseeded = fixed.repeat(2).map(str).batch(4)
+    node = reseeded(dataset._node)
+    wanted = fixed.repeat(2).map(str).batch(4)
     assert node.label == dataset._node.label
-    assert node.parent.parent.label == reseeded._node.parent.parent.label
-    assert dataset._node.parent.parent.label != reseeded._node.parent.parent.label
+    assert node.parent.parent.label == wanted._node.parent.parent.label
+    assert dataset._node.parent.parent.label != wanted._node.parent.parent.label
     # A chain that does not repeat is the same chain.
-    assert fixed._node.reseeded() is fixed._node
+    assert reseeded(fixed._node) is fixed._node
 
 
 def test_the_topmost_batch_is_found_whatever_follows_it() -> None:
@@ -94,8 +94,8 @@ def test_the_topmost_batch_is_found_whatever_follows_it() -> None:
 def test_functions_over_records_are_those_of_the_chain() -> None:
     dataset = M.source([b"a", b"bb"]).map(len).shuffle(1).map(str, batched=True).repeat(2)
     (chain,) = over_records(dataset._node)
-    assert [each.label for each in chain.walk()][:-1] == ["map(batched=True)", "map"]
-    assert [each.functions for each in chain.walk()] == [(str,), (len,), ()]
+    assert [each.label for each in walk(chain)][:-1] == ["map(batched=True)", "map"]
+    assert [each.functions for each in walk(chain)] == [(str,), (len,), ()]
     indexed = M.source([b"a"]).map_with_index(lambda i, x: x)
     for other in (indexed, dataset.filter(bool), dataset.batch(2)):
         with pytest.raises(PlanError, match="does not make one element of each record"):

@@ -40,6 +40,7 @@ from windrow.transforms.nodes import (
     StreamNode,
     ValueNode,
 )
+from windrow.transforms.nodes.base import blocks_without_values
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, check_inside, marks_in_group
 from windrow.transforms.tables import Columnar, Listed, Table
@@ -611,7 +612,7 @@ class Sized:
 @pytest.mark.parametrize(("make", "rows"), [(CopiesNode, 7), (PacksNode, 7), (StreamLimitNode, 5)])
 def test_a_dry_run_looks_at_no_values(make: Any, rows: int) -> None:
     node = make((chain().to_iter_dataset()._node,), 5)
-    blocks = list(node.blocks_without_values([0] * node.width, Sized(), None))
+    blocks = list(blocks_without_values(node, [0] * node.width, Sized(), None))
     assert sum(map(len, blocks)) == rows
     assert {block.marks.shape[1] for block in blocks} == {node.width}
 

@@ -19,7 +19,7 @@ from windrow.errors import ElementError
 from windrow.sources import ArraySpec, Field, WindowDataSource, ZarrDataSource
 from windrow.sources.cells import Boxes, Cells, cut, whole
 from windrow.transforms.locality import array_leaves
-from windrow.transforms.nodes import fingerprint, narrowed
+from windrow.transforms.nodes import fingerprint, narrowed, sources_of
 from windrow.transforms.nodes.dealing import grid_spec
 
 SIZES = {"lat": 12, "lon": 16}
@@ -379,7 +379,7 @@ def test_one_source_serves_what_parts_share(fields: str) -> None:
     node = narrowed(
         both._node, {(0, "x"): box, (1, "x"): box, (0, "m"): box[1:], (1, "m"): box[1:]}
     )
-    assert len(node.sources()) == 1
+    assert len(sources_of(node)) == 1
 
 
 def test_packed_rows_are_cut_after_they_are_made() -> None:

@@ -25,14 +25,8 @@ class CacheNode(StreamNode):
     keeps_values: ClassVar[bool] = True
     gives_again: ClassVar[bool] = True
     takes_no_planning: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "cache"
-
-    @property
-    def follows_shard(self) -> bool:
-        return True
+    label: ClassVar[str] = "cache"
+    follows_shard: ClassVar[bool] = True
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         kept = inputs.kept()

@@ -30,11 +30,12 @@ from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, Node
-from windrow.transforms.nodes.following import as_last
+from windrow.transforms.nodes.following import JoinsLanes, as_last, group_size
 from windrow.transforms.nodes.idle import watch_of
 from windrow.transforms.nodes.index import IndexNode
+from windrow.transforms.nodes.metadata import element_bytes, epoch_length
 from windrow.transforms.nodes.regroup import BatchNode
-from windrow.transforms.nodes.streams import StreamNode, as_batch, as_chain
+from windrow.transforms.nodes.streams import CountsRows, StreamNode, as_batch, as_chain
 from windrow.transforms.nodes.values import EachNode, declared_spec
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.pytrees import Unstacked
@@ -84,10 +85,7 @@ class FlatMapNode(EachNode):
     """
 
     is_half: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "flat_map"
+    label: ClassVar[str] = "flat_map"
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return [declared_spec(self.label, self.function, "FlatMap", parents)]
@@ -172,9 +170,7 @@ def _marks_of_items(before: IntArray, after: IntArray, counts: IntArray) -> IntA
 class FlattenNode(SpreadNode):
     """The items of the lists that the parent makes, one by one."""
 
-    @property
-    def label(self) -> str:
-        return "flatten"
+    label: ClassVar[str] = "flatten"
 
     @property
     def written(self) -> str:
@@ -194,21 +190,15 @@ class FlattenNode(SpreadNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class UnbatchNode(SpreadNode):
+class UnbatchNode(CountsRows, SpreadNode):
     """The rows of batches. Batches of arrays are not taken apart: their rows are views."""
 
     is_half: ClassVar[bool] = True
     takes_no_planning: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
-
-    @property
-    def label(self) -> str:
-        return "unbatch"
-
-    @property
-    def written(self) -> str:
-        return "rebatch"
+    label: ClassVar[str] = "unbatch"
+    written: ClassVar[str] = "rebatch"
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         def row(leaf: Any) -> Any:
@@ -222,14 +212,12 @@ class UnbatchNode(SpreadNode):
         return specs.mapped(row, parents[0])
 
     def element_bytes(self) -> Amount | None:
-        batch, rows = self.parent.element_bytes(), _batch(self.parent)
-        if batch is None or rows is None or not rows.group_size:
-            return None
-        return batch.times(1 / rows.group_size)
+        batch, rows = element_bytes(self.parent), _batch(self.parent)
+        return None if batch is None or rows is None else batch.times(1 / rows.group_size)
 
     def elements(self) -> Amount:
         batch = _batch(self.parent)
-        if batch is None or batch.group_size is None:
+        if batch is None:
             return super().elements()
         found, size = self.parent.elements(), batch.group_size
         if batch.is_padded:
@@ -260,14 +248,14 @@ class UnbatchNode(SpreadNode):
         return rows.ungrouped(counts)
 
     @property
-    def decides_by_values(self) -> bool:
-        return self._known_batch is None
+    def has_known_rows(self) -> bool:
+        return self._known_batch is not None
 
     @functools.cached_property
     def _known_batch(self) -> Node | None:
         """The node whose batches are the parent's elements; None if a function can change them."""
         node = self.parent
-        while node.group_size is None and not node.functions:
+        while group_size(node) is None and not node.functions:
             if not node.follows_batch and as_chain(node) is None:
                 return None
             node = node.parent
@@ -277,9 +265,9 @@ class UnbatchNode(SpreadNode):
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved | None:
         batch = self._known_batch
-        if batch is None or (size := batch.group_size) is None:
+        if batch is None or (size := group_size(batch)) is None:
             return None
-        if batch.run_lanes is not None and as_last(batch).fixed_rows is None:
+        if isinstance(batch, JoinsLanes) and as_last(batch).fixed_rows is None:
             return None  # each batch after the end of a lane has fewer rows
         before, given = position[:-1], position[-1]
         whole, rest = divmod(given + count, size)
@@ -303,7 +291,7 @@ def _has_rows(leaf: Any) -> bool:
 
 def _batch(node: Node) -> BatchNode | None:
     """The batch that makes the elements of a node, as far as that is known."""
-    while node.follows_batch and not node.functions and node.group_size is None:
+    while node.follows_batch and not node.functions and group_size(node) is None:
         node = node.parent
     return as_batch(node)
 
@@ -336,7 +324,7 @@ class SlotsNode(IndexNode):
         return self.slots * parents[0]
 
     def epoch_length(self) -> int:
-        return self.slots * self.parent.epoch_length() if self.is_endless() else self.length
+        return self.slots * epoch_length(self.parent) if self.is_endless() else self.length
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -22,11 +22,12 @@ from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt, runs_of
+from windrow.transforms.nodes.following import group_size, over
+from windrow.transforms.nodes.metadata import epoch_length, known_lengths
 from windrow.transforms.nodes.same import SameIndices, SameLength
-from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source
+from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source, walk
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Step
-from windrow.transforms.specs import Spec
 
 
 class IndexNode(Node):
@@ -40,11 +41,8 @@ class IndexNode(Node):
     def to_parent(self, at: Positions) -> Positions:
         """Positions in the parent, for positions in this node."""
 
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return parents[0]
-
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
-        return self.parent.lengths_of(self.to_parent(at), known)
+        return known_lengths(self.parent, self.to_parent(at), known)
 
     def made_from(self, at: Positions) -> tuple[Node, Positions]:
         return self.parent, self.to_parent(at)
@@ -63,24 +61,14 @@ class SeedNode(GivesSeed, SameIndices, IndexNode):
 
     keeps_epochs: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
+    follows_batch: ClassVar[bool] = True
+    stream_step: ClassVar[Step] = Step.NOTHING
 
     seed: int
 
     @property
     def label(self) -> str:
         return f"seed({self.seed})"
-
-    @property
-    def follows_batch(self) -> bool:
-        return True
-
-    @property
-    def given_seed(self) -> int:
-        return self.seed
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NOTHING
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
@@ -173,6 +161,9 @@ class SliceNode(TakesFirst, IndexNode):
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return -(-parents[0] // abs(self.step))
 
+    def epoch_length(self) -> int:
+        return epoch_length(self.parent) if self.is_endless() else self.length
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReindexNode(IndexNode):
@@ -213,8 +204,8 @@ class RepeatNode(DealtToLanes, IndexNode):
             return min(self.times * parent, ENDLESS)
         if parent:
             return ENDLESS
-        for each in self.parent.walk():
-            if each.group_size is not None and each.parent.length:
+        for each in walk(self.parent):
+            if group_size(each) is not None and each.parent.length:
                 raise PlanError(
                     f"repeat: nothing to repeat, since {each.written} makes no batch of"
                     f" {each.parent.length} elements; choose a smaller batch, or keep the remainder"
@@ -233,7 +224,7 @@ class RepeatNode(DealtToLanes, IndexNode):
         return positions(indices, self.parent.length)
 
     def dealt(self, lanes: int) -> Node:
-        return self.over((dealt(self.parent, lanes),))
+        return over(self, (dealt(self.parent, lanes),))
 
     def _dealt_epoch(self, epoch: int) -> IntArray | None:
         """The index at which each lane begins in an epoch, where lanes take runs of elements."""
@@ -295,9 +286,6 @@ class RepeatNode(DealtToLanes, IndexNode):
 
     def is_endless(self) -> bool:
         return self.times is None and self.length > 0
-
-    def length_of_pass(self, parents: Sequence[int]) -> int:
-        return self.parent.length
 
 
 def first_elements(node: Node, count: int) -> Node:

@@ -18,13 +18,14 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import STREAM, Node
+from windrow.transforms.nodes.dealing import in_lane, over_lane
 from windrow.transforms.nodes.index import first_elements
-from windrow.transforms.nodes.streams import StreamNode, lane_share, lanes_of, undecided
+from windrow.transforms.nodes.streams import SameElementsNode, lane_share, lanes_of, undecided
 from windrow.transforms.row_blocks import Blocks, Inputs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamLimitNode(StreamNode):
+class StreamLimitNode(SameElementsNode):
     """The first `size` elements of the stream. Its own integer counts those that were given."""
 
     size: int
@@ -32,9 +33,6 @@ class StreamLimitNode(StreamNode):
     """How many of them each lane has; None without lanes."""
 
     position_width: ClassVar[int] = 1
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return first_elements(parents[0], self.size)
@@ -55,7 +53,7 @@ class StreamLimitNode(StreamNode):
         return Amount(min(self.size, found.low), min(self.size, found.high))
 
     def in_lane(self, lane: int, lanes: int) -> Node:
-        moved = copy.copy(super().in_lane(lane, lanes))
+        moved = copy.copy(over_lane(self, lane, lanes))
         object.__setattr__(moved, "size", self._size(lane))
         return moved
 
@@ -95,7 +93,7 @@ def _of_lanes(node: Node, count: int, lanes: int) -> tuple[int, ...]:
     shares = tuple(lane_share(count, lane, lanes) for lane in range(lanes))
     if node.never_ends():
         return shares
-    have = [node.in_lane(lane, lanes).elements() for lane in range(lanes)]
+    have = [in_lane(node, lane, lanes).elements() for lane in range(lanes)]
     if all(found.low >= share for found, share in zip(have, shares, strict=True)):
         return shares
     if sum(found.high for found in have) <= count:  # all of them

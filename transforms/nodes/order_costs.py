@@ -14,6 +14,7 @@ from windrow.transforms import orders
 from windrow.transforms.blocks import most_in_window
 from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
+from windrow.transforms.nodes.following import group_size
 from windrow.transforms.nodes.index import ReindexNode, ShuffleNode, SliceNode, WindowShuffleNode
 from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.routing import SelectNode
@@ -105,7 +106,7 @@ def most_records(node: Node) -> int:
     if isinstance(node, PlannedNode):
         bounds = node.plan_of(0).bounds if node.length else np.zeros(1)
         return most * max(1, int(np.diff(bounds).max(initial=1)))
-    size = node.group_size
+    size = group_size(node)
     if size is None or node.length == STREAM:
         return most * (size or 1)
     return most * max(1, min(size, node.parent.length))

@@ -23,10 +23,16 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.made_of import side_by_side
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import ENDLESS, STREAM, VAST, Node
+from windrow.transforms.nodes.base import ENDLESS, STREAM, VAST, Node, split_position
 from windrow.transforms.nodes.dealing import MakesBoxes
 from windrow.transforms.nodes.following import MakesBatches
 from windrow.transforms.nodes.index import first_elements
+from windrow.transforms.nodes.metadata import (
+    bytes_by_spec,
+    element_bytes,
+    epoch_length,
+    known_spec,
+)
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import (
@@ -75,6 +81,7 @@ class ZipNode(MakesBoxes, JoinNode):
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    follows_shard: ClassVar[bool] = True
 
     def count(self) -> int:
         if not self.parents:
@@ -98,13 +105,9 @@ class ZipNode(MakesBoxes, JoinNode):
         return [{p[1:]: box for p, box in boxes.items() if p[0] == n} for n in numbers], boxes
 
     def element_bytes(self) -> Amount | None:
-        sizes = [parent.element_bytes() for parent in self.parents]
+        sizes = [element_bytes(parent) for parent in self.parents]
         known = [size for size in sizes if size is not None]
         return sum(known, start=Amount.exactly(0)) if len(known) == len(sizes) else None
-
-    @property
-    def follows_shard(self) -> bool:
-        return True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         shortest = min(parent.length for parent in parents)
@@ -120,7 +123,7 @@ class ZipNode(MakesBoxes, JoinNode):
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
-        *parts, _ = self.split_position(position)
+        *parts, _ = split_position(self, position)
         found = [moves.after(number, part, count, unit) for number, part in enumerate(parts)]
         fewest = min(moved.passed for moved in found)
         if any(moved.passed > fewest for moved in found):
@@ -128,7 +131,7 @@ class ZipNode(MakesBoxes, JoinNode):
         return Moved([n for moved in found for n in moved.position], fewest)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        *parts, _ = self.split_position(position)
+        *parts, _ = split_position(self, position)
         feeds = [Feed(inputs.blocks(number, part, unit)) for number, part in enumerate(parts)]
         while True:
             ready: list[int] = []
@@ -238,11 +241,6 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
         return () if self.batch_fn is None else (self.batch_fn,)
 
     @property
-    def work_label(self) -> str:
-        own = "" if self.batch_fn is None else f", {name_of(self.batch_fn)}"
-        return f"batch({self.size}{own})"
-
-    @property
     def group_size(self) -> int:
         return self.size
 
@@ -314,16 +312,16 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
 
     def element_bytes(self) -> Amount | None:
         if self.batch_fn is not None:
-            return super().element_bytes()
+            return bytes_by_spec(self)
         rows = self.size if self.length == STREAM else min(self.size, self.parent.length)
-        given = self.parent.known_spec()
+        given = known_spec(self.parent)
         if self.padding is not None and given is not None:
             padded = spec_bytes(self.padding.spec(self.size if self.is_padded else rows, given))
             if padded is not None:
                 return Amount.exactly(padded)
         # A number takes less in an array than as an object.
         size = spec_bytes(given)
-        row = self.parent.element_bytes() if size is None else Amount.exactly(size)
+        row = element_bytes(self.parent) if size is None else Amount.exactly(size)
         return None if row is None else row.times(rows)
 
     def layout(self) -> Layout:
@@ -335,21 +333,12 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
     @property
     def spans_epochs(self) -> bool:
         """Whether a batch may have records of two epochs."""
-        return self.parent.epoch_length() != self.parent.length
+        return epoch_length(self.parent) != self.parent.length
 
     def epoch_length(self) -> int:
         if not self.spans_epochs:
             return self.length
-        return max(1, self.parent.epoch_length() // self.size)
-
-    def whole_epochs(self) -> tuple[int, int]:
-        if not self.spans_epochs:
-            return self.epoch_length(), 1
-        rows, epochs = self.parent.whole_epochs()
-        shared = math.gcd(rows, self.size)
-        if rows // shared > self.length:
-            return self.length, max(1, self.parent.length * epochs // rows)
-        return rows // shared, epochs * self.size // shared
+        return max(1, epoch_length(self.parent) // self.size)
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return BatchNode(parents, self.size, self.drop_remainder)
@@ -400,7 +389,7 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
     def blocks_without_values(
         self, position: Sequence[int], inputs: Inputs, unit: int | None
     ) -> Blocks:
-        size = None if self.padding is None else self.element_bytes()
+        size = None if self.padding is None else element_bytes(self)
         for block in self.blocks(position, inputs, unit):
             if size is None:
                 yield block

@@ -22,6 +22,7 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.mixtures import Mixture, Schedule
 from windrow.transforms.nodes.base import ENDLESS, Node
+from windrow.transforms.nodes.metadata import epoch_length, known_lengths
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.specs import Spec
 
@@ -49,7 +50,7 @@ class RoutingNode(Node):
         # All parents, so that one without lengths is found before its turn comes.
         for number, parent in enumerate(self.parents):
             rows = np.flatnonzero(which == number)
-            found[rows] = parent.lengths_of(before.taken(rows), known)
+            found[rows] = known_lengths(parent, before.taken(rows), known)
         return found
 
     def made_from(self, at: Positions) -> tuple[Node, Positions]:
@@ -160,7 +161,7 @@ class MixNode(RoutingNode):
     def epoch_length(self) -> int:
         if not self.is_endless():
             return self.length
-        return sum(parent.epoch_length() for parent in self.parents)
+        return sum(epoch_length(parent) for parent in self.parents)
 
 
 def _int64(indices: npt.NDArray[Any]) -> IntArray:

@@ -17,13 +17,14 @@ from windrow.transforms import columns, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes.base import STREAM, Node, RowShare
-from windrow.transforms.nodes.following import as_last, check_agreement, joined, shard_of
+from windrow.transforms.nodes.following import as_last, check_agreement, joined, over, shard_of
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import (
     as_batch,
     as_chain,
     topmost_batch,
 )
+from windrow.transforms.nodes.whole_chain import parents_first
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step, groups
 from windrow.transforms.tables import Listed, Table
@@ -273,7 +274,7 @@ def shared(node: Node, share: BatchParts) -> Node:
             f"{share.who}: needs a batch that ends the chain, to take rows of it, but {node.written}"
             f" comes there; write .batch(global_batch_size).{call}"
         )
-    moved = node.over((shared(node.parent, share),))
+    moved = over(node, (shared(node.parent, share),))
     if moved.length != STREAM:
         object.__setattr__(moved, "length", moved.parent.length)
     return moved
@@ -318,12 +319,12 @@ def unshared(node: Node, who: str) -> tuple[Node, BatchParts | None]:
         return node, None
     check_agreement(shard, who)
     made: dict[int, Node] = {}
-    for each in node.parents_first():
+    for each in parents_first(node):
         last = as_batch(as_last(each))
         if last is not None and last.shards > 1:
             made[id(each)] = joined(another_batch(last, BatchNode))
         else:
-            made[id(each)] = each.over(tuple(made[id(parent)] for parent in each.parents))
+            made[id(each)] = over(each, tuple(made[id(parent)] for parent in each.parents))
     return made[id(node)], BatchParts(shard.parts, shard.shards, who=who)
 
 

@@ -19,6 +19,7 @@ from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import STREAM, Indices, Node
 from windrow.transforms.nodes.dealing import KnowsGrid, MakesBoxes, grid_spec
+from windrow.transforms.nodes.metadata import known_lengths
 from windrow.transforms.nodes.same import SameIndices
 from windrow.transforms.nodes.whole_chain import follows_batch
 from windrow.transforms.positions import Positions
@@ -66,7 +67,7 @@ class ValueNode(SameIndices):
                 f"lengths: {self.written} may change them; if it does not, write map(...,"
                 f" keeps_length=True), else {GIVE_LENGTHS}"
             )
-        return self.parent.lengths_of(at, known)
+        return known_lengths(self.parent, at, known)
 
     def made_from(self, at: Positions) -> tuple[Node, Positions]:
         return self.parent, at
@@ -92,10 +93,25 @@ class ValueNode(SameIndices):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class EachNode(ValueNode):
-    """Calls a function of the user on elements one by one, on as many threads as pay."""
+class FunctionNode(ValueNode):
+    """Calls a function of the user."""
 
     function: Callable[..., Any]
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.function,)
+
+    @property
+    def written(self) -> str:
+        name, _, more = self.label.partition("(")
+        inside = [name_of(self.function), more.rstrip(")")]
+        return f"{name}({', '.join(filter(None, inside))})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EachNode(FunctionNode):
+    """Calls a function of the user on elements one by one, on as many threads as pay."""
 
     may_be_batched: ClassVar[bool] = False
     """Whether the same method takes a function of columns."""
@@ -123,20 +139,6 @@ class EachNode(ValueNode):
         ):
             results[row] = result
         return self.made(table, results)
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        return (self.function,)
-
-    @property
-    def written(self) -> str:
-        return _with_function(self.label, self.function)
-
-
-def _with_function(label: str, function: Callable[..., Any]) -> str:
-    name, _, more = label.partition("(")
-    inside = [name_of(function), more.rstrip(")")]
-    return f"{name}({', '.join(filter(None, inside))})"
 
 
 def declared_spec(
@@ -180,10 +182,22 @@ def locality_after(node: Node, local: Any, halo: Any, wrap: Any) -> Locality | N
     return locality_of(local, halo, wrap, spec)
 
 
-class LocalMap(MakesBoxes, KnowsGrid, ValueNode):
-    """A map that may promise to be local: see `windrow.transforms.locality`."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class LocalMap(MakesBoxes, KnowsGrid, FunctionNode):
+    """A map that may promise to keep lengths, and to be local: see `windrow.transforms.locality`."""
 
-    locality: Locality | None
+    keeps_length: bool = False
+    locality: Locality | None = None
+
+    follows_batch: ClassVar[bool] = True
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        if self.keeps_length:
+            return known_lengths(self.parent, at, known)
+        return super().lengths_of(at, known)
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return declared_spec(self.label, self.function, "Map", parents)
 
     def grid_spec(self) -> Spec:
         try:
@@ -204,26 +218,8 @@ class LocalMap(MakesBoxes, KnowsGrid, ValueNode):
 class MapNode(LocalMap, EachNode):
     """A function of one element."""
 
-    keeps_length: bool = False
-    locality: Locality | None = None
-
     may_be_batched: ClassVar[bool] = True
-
-    @property
-    def follows_batch(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> str:
-        return "map"
-
-    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
-        if self.keeps_length:
-            return self.parent.lengths_of(at, known)
-        return super().lengths_of(at, known)
-
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return declared_spec(self.label, self.function, "Map", parents)
+    label: ClassVar[str] = "map"
 
     def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
         return map(self.function, values)
@@ -236,44 +232,14 @@ class ColumnMapNode(LocalMap):
     On a stream its own integer is the rows of the parent since the group of rows began.
     """
 
-    function: Callable[..., Any]
-    keeps_length: bool = False
-    locality: Locality | None = None
-
     position_width: ClassVar[int] = 1
-
-    @property
-    def follows_batch(self) -> bool:
-        return True
-
-    @property
-    def follows_shard(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> str:
-        return "map(batched=True)"
-
-    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
-        if self.keeps_length:
-            return self.parent.lengths_of(at, known)
-        return super().lengths_of(at, known)
-
-    @property
-    def written(self) -> str:
-        return _with_function(self.label, self.function)
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        return (self.function,)
+    follows_shard: ClassVar[bool] = True
+    label: ClassVar[str] = "map(batched=True)"
 
     @property
     def stream_step(self) -> Step:
         # Positions do not say which elements of a group were dropped, but how many elements came.
         return Step.GROUPS if self.caught is None else Step.NUMBERED
-
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return declared_spec(self.label, self.function, "Map", parents)
 
     def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
         who = f"map({name_of(self.function)}, batched=True)"
@@ -285,14 +251,8 @@ class MapWithIndexNode(EachNode):
     """A function of an element's index and the element."""
 
     position_width: ClassVar[int] = 1
-
-    @property
-    def label(self) -> str:
-        return "map_with_index"
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NUMBERED
+    label: ClassVar[str] = "map_with_index"
+    stream_step: ClassVar[Step] = Step.NUMBERED
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "MapWithIndex", parents)
@@ -308,14 +268,11 @@ class RandomMapNode(EachNode):
     seed: int
 
     position_width: ClassVar[int] = 1
+    stream_step: ClassVar[Step] = Step.NUMBERED
 
     @property
     def label(self) -> str:
         return f"random_map(seed={self.seed})"
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NUMBERED
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "RandomMap", parents)
@@ -326,29 +283,17 @@ class RandomMapNode(EachNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RandomColumnMapNode(ValueNode):
+class RandomColumnMapNode(FunctionNode):
     """A function of the columns of many elements, and of the generator of each."""
 
-    function: Callable[..., Any]
     seed: int
 
     position_width: ClassVar[int] = 1
+    stream_step: ClassVar[Step] = Step.NUMBERED
 
     @property
     def label(self) -> str:
         return f"random_map(seed={self.seed}, batched=True)"
-
-    @property
-    def written(self) -> str:
-        return _with_function(self.label, self.function)
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        return (self.function,)
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NUMBERED
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "RandomMap", parents)
@@ -368,10 +313,7 @@ class FilterNode(EachNode):
     drops: ClassVar[bool] = True
     needs_many: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "filter"
+    label: ClassVar[str] = "filter"
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]

@@ -24,7 +24,7 @@ from windrow.sources.base import IntArray
 from windrow.sources.chunks import LaidOutSource
 from windrow.transforms import layouts
 from windrow.transforms.nodes import LaidOut, Node
-from windrow.transforms.nodes.order_costs import AT_ONCE, OrderCost, most_records, order_cost
+from windrow.transforms.nodes.reading import AT_ONCE, OrderCost, most_records, order_cost
 
 FloatArray = npt.NDArray[np.float64]
 # The number of blocks of a leaf, and a function from its records to their blocks.

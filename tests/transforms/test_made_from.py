@@ -14,6 +14,7 @@ import windrow
 from windrow import MapDataset as M
 from windrow.errors import PlanError
 from windrow.transforms.nodes import Node, over_records, topmost_batch
+from windrow.transforms.nodes.epochs import reseeded
 from windrow.transforms.positions import positions
 
 Link = Callable[[windrow.MapDataset[Any]], windrow.MapDataset[Any]]
@@ -72,13 +73,13 @@ def test_what_is_made_of_several_elements_has_no_way() -> None:
 def test_reseeded_repeats_have_an_order_for_each_epoch() -> None:
     fixed = M.concatenate([M.range(20), M.range(20, 40)]).shuffle(1)
     dataset = fixed.repeat(2, reseed_each_epoch=False).map(str).batch(4)
-    node = dataset._node.reseeded()
-    reseeded = fixed.repeat(2).map(str).batch(4)
+    node = reseeded(dataset._node)
+    anew = fixed.repeat(2).map(str).batch(4)
     assert node.label == dataset._node.label
-    assert node.parent.parent.label == reseeded._node.parent.parent.label
-    assert dataset._node.parent.parent.label != reseeded._node.parent.parent.label
+    assert node.parent.parent.label == anew._node.parent.parent.label
+    assert dataset._node.parent.parent.label != anew._node.parent.parent.label
     # A chain that does not repeat is the same chain.
-    assert fixed._node.reseeded() is fixed._node
+    assert reseeded(fixed._node) is fixed._node
 
 
 def test_the_topmost_batch_is_found_whatever_follows_it() -> None:

@@ -7,7 +7,7 @@ from windrow.transforms.nodes.base import VAST as VAST
 from windrow.transforms.nodes.base import Indices as Indices
 from windrow.transforms.nodes.base import Node as Node
 from windrow.transforms.nodes.base import RowShare as RowShare
-from windrow.transforms.nodes.base import Where as Where
+from windrow.transforms.nodes.base import Where
 from windrow.transforms.nodes.base import WorkerSettings as WorkerSettings
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode as BlockShuffleNode
 from windrow.transforms.nodes.buckets import BucketNode as BucketNode

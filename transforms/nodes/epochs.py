@@ -1,4 +1,4 @@
-"""Epochs of a chain that repeats: how many there are, and the chain that has one of them."""
+"""One epoch of a chain that repeats, and other orders in its epochs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import dataclasses
 
 from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.index import RepeatNode, SliceNode
-from windrow.transforms.nodes.planned import PlannedNode, over_first
-from windrow.transforms.nodes.streams import StreamRepeatNode, ToStreamNode
-
-
-def passes(node: Node) -> int | None:
-    """How often a node gives the epochs of its parent; None for ever."""
-    return node.times if isinstance(node, (RepeatNode, StreamRepeatNode)) else 1
+from windrow.transforms.nodes.planned import over_first
+from windrow.transforms.nodes.streams import StreamRepeatNode, as_chain, as_repeat, passes
 
 
 def reseeded(node: Node) -> Node:
     """The chain with another order in each epoch, however it repeats."""
     parents = tuple(map(reseeded, node.parents))
-    if isinstance(node, RepeatNode):
-        return dataclasses.replace(node, parents=parents, reseed=True)
-    return node.over(parents)
+    moved, repeat = node.over(parents), as_repeat(node)
+    return moved if repeat is None else dataclasses.replace(repeat, parents=parents, reseed=True)
 
 
 def first_epoch(node: Node) -> Node:
@@ -29,8 +23,9 @@ def first_epoch(node: Node) -> Node:
         return node
     if node.length != STREAM:
         return _first_of_chain(node, 1)
-    if isinstance(node, ToStreamNode):
-        return node.over((_first_of_chain(node.parent, node.lanes),))
+    chain = as_chain(node)
+    if chain is not None:
+        return chain.over((_first_of_chain(chain.parent, chain.lanes),))
     parents = tuple(map(first_epoch, node.parents))
     # A stream that is repeated may be endless itself: then its first pass never ends.
     return StreamRepeatNode(parents, 1) if passes(node) != 1 else node.over(parents)
@@ -39,11 +34,12 @@ def first_epoch(node: Node) -> Node:
 def _first_of_chain(node: Node, lanes: int) -> Node:
     if not node.is_endless():
         return node
-    if isinstance(node, PlannedNode):  # an index is not a number of elements
+    if node.has_gaps:  # an index is not a number of elements
         return over_first(node, node.parent.pass_length())
     if lanes == 1:
         return SliceNode((node,), 0, 1, node.pass_length())
-    if isinstance(node, RepeatNode):  # lanes may take runs of each epoch
-        return RepeatNode(node.parents, 1, node.reseed)
+    repeat = as_repeat(node)
+    if repeat is not None:  # lanes may take runs of each epoch
+        return RepeatNode(node.parents, 1, repeat.reseed)
     parents = tuple(_first_of_chain(parent, lanes) for parent in node.parents)
     return dataclasses.replace(node, parents=parents)

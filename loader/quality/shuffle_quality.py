@@ -25,8 +25,7 @@ from windrow.errors import PlanError, RecordIndexError
 from windrow.quality.batch_sample import BatchSample, Leaves, sample
 from windrow.sources.base import IntArray
 from windrow.transforms.arguments import integer
-from windrow.transforms.nodes import BatchNode, Node, topmost_batch
-from windrow.transforms.nodes.epochs import reseeded
+from windrow.transforms.nodes import BatchNode, Node, reseeded, topmost_batch
 
 ASSUMED_BATCH: Final = 64
 """Batch size for chains without a batch node."""

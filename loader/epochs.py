@@ -10,8 +10,7 @@ import sys
 import warnings
 from typing import Final
 
-from windrow.transforms.nodes import Node, walk
-from windrow.transforms.nodes.epochs import passes
+from windrow.transforms.nodes import Node, passes, walk
 
 # Labels begin with the names of methods, and never change.
 _ORDERS: Final = {"shuffle", "block_shuffle", "window_shuffle", "sample"}

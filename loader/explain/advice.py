@@ -12,14 +12,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-
 from windrow.core.machine import machine_bytes
 from windrow.engine.budgets import MOST_KEPT
 from windrow.errors import PlanError
 from windrow.explain.explanation import Advice, in_bytes, in_numbers
 from windrow.explain.memory import rooms_of
-from windrow.explain.paths import Path, is_global, passes_of, paths
+from windrow.explain.paths import Path, passes_of, paths
 from windrow.quality.shuffle_quality import ShuffleQuality
 from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.chunks import ArrayPart, LaidOutSource
@@ -31,15 +29,17 @@ from windrow.transforms.nodes import (
     STREAM,
     BlockShuffleNode,
     Node,
-    ReindexNode,
-    SliceNode,
     ToStreamNode,
     chains_of,
     sources_of,
     walk,
 )
 from windrow.transforms.nodes.following import group_size
-from windrow.transforms.nodes.sample import SampleNode
+from windrow.transforms.nodes.reading import (
+    as_block_shuffle,
+    is_global,
+    leaves_out_between,
+)
 
 # Thresholds for advice: reads of a chunk in an epoch, bytes decoded per byte delivered, and the
 # variance ratio of batch means.
@@ -131,7 +131,7 @@ def advice_on(
     ]
 
 
-# The kind of a piece of advice, the node that it is about, and its texts.
+# The kind of a piece of advice, the node that it is about, and what it says: now, do, then.
 _Rule: TypeAlias = Iterator[tuple[str, Node, str, str, str]]
 
 
@@ -169,7 +169,7 @@ def _on_threads(stream: ToStreamNode) -> _Rule:
 
 
 def _on_order(read: _SourceRead) -> _Rule:
-    block = next((each for each in read.shuffles if isinstance(each, BlockShuffleNode)), None)
+    block = next(filter(None, map(as_block_shuffle, read.shuffles)), None)
     shuffle = next((each for each in read.shuffles if is_global(each)), None)
     costs = read.costs
     if read.room == 0:  # then a chunk is read twice at most
@@ -197,7 +197,7 @@ def _on_order(read: _SourceRead) -> _Rule:
 
 def in_place_of(shuffle: Node) -> str:
     """The advice to use a block shuffle; nothing if the shuffle is one."""
-    if isinstance(shuffle, BlockShuffleNode):
+    if as_block_shuffle(shuffle) is not None:
         return ""
     return f"use block_shuffle in place of {shuffle.written}, and "
 
@@ -258,11 +258,11 @@ def _on_room(stream: ToStreamNode, reads: Sequence[_SourceRead]) -> _Rule:
 
 
 def _on_strides(read: _SourceRead) -> _Rule:
-    path = next((path for path in read.ways if any(map(_skips, path))), None)
+    path = next((path for path in read.ways if any(map(leaves_out_between, path))), None)
     ratio = known(read.costs.decoded_per_delivered)
     if path is None or ratio.middle < _MUCH or read.reads > _OFTEN or read.costs.chunks.high <= 2:
         return
-    at = max(number for number, node in enumerate(path) if _skips(node))
+    at = max(number for number, node in enumerate(path) if leaves_out_between(node))
     order = next((node for node in path[at:] if node.shuffles), None)
     below = "" if order is None else f"below {order.written} "
     yield (
@@ -274,15 +274,6 @@ def _on_strides(read: _SourceRead) -> _Rule:
         " host its own run of them" + (f"; or {read.alone}" if read.alone else ""),
         "consecutive records share their chunks",
     )
-
-
-def _skips(node: Node) -> bool:
-    """Whether a node leaves out many elements that lie between those that it takes."""
-    if isinstance(node, ReindexNode):
-        return bool(node.length) and int(np.ptp(node.indices)) + 1 >= 2 * node.length
-    if isinstance(node, SampleNode):
-        return node.parent.length >= 2 * node.length
-    return isinstance(node, SliceNode) and abs(node.step) > 1 and node.length > 1
 
 
 # --- orders --------------------------------------------------------------------------------------

@@ -48,11 +48,11 @@ from windrow.transforms.nodes import (
     walk,
 )
 from windrow.transforms.nodes.dealing import dealing_of
-from windrow.transforms.nodes.epochs import passes
 from windrow.transforms.nodes.following import JoinsLanes, group_size
 from windrow.transforms.nodes.metadata import element_bytes
-from windrow.transforms.nodes.order_costs import ORDER, POSITION_S, most_records, order_cost
+from windrow.transforms.nodes.reading import ORDER, POSITION_S, most_records, order_cost
 from windrow.transforms.nodes.split import Halves
+from windrow.transforms.nodes.streams import passes
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.record_sizes import MADE, record_bytes
 from windrow.transforms.row_blocks import Block

@@ -19,7 +19,6 @@ import numpy as np
 from windrow.explain.dry_run import MOST_S, DryRun, PlannedPart, dry_run
 from windrow.explain.memory import bound_of
 from windrow.explain.paths import (
-    is_global,
     may_end_early,
     passes_of,
     paths,
@@ -31,7 +30,9 @@ from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.costs import Amount, SourceCosts, combined
 from windrow.stats.read_counters import SourceCounters
 from windrow.transforms.nodes import STREAM, Node, ToStreamNode, sources_of, walk
-from windrow.transforms.nodes.epochs import first_epoch, passes
+from windrow.transforms.nodes.epochs import first_epoch
+from windrow.transforms.nodes.reading import is_global
+from windrow.transforms.nodes.streams import passes
 from windrow.transforms.record_sizes import record_bytes, spec_bytes
 
 # An estimate is at most this many times too small or too large.
@@ -126,7 +127,7 @@ def _later(run: DryRun, source: Any, costs: SourceCosts) -> SourceCosts:
 
 
 def _costs(run: DryRun, node: Node, counters: SourceCounters) -> SourceCosts:
-    """The costs of reading a source in the whole stream `node`, of which `run` is a dry run."""
+    """The costs of reading a source in the whole stream `node`, from a dry run of it."""
     source = counters.source
     streams = [own for own in run.streams.values() if source in sources_of(own[0])]
     if not run.is_whole:

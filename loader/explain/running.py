@@ -11,12 +11,10 @@ from typing import Any
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.memory import ArrayDataSource, RangeDataSource, SequenceDataSource
-from windrow.transforms.nodes import Node, ToStreamNode, chains_of, source_of, walk
+from windrow.transforms.nodes import Node, as_chain, chains_of, source_of, walk
 from windrow.transforms.nodes.following import group_size
-from windrow.transforms.nodes.parts import CutNode
-from windrow.transforms.nodes.planned import PlannedNode
+from windrow.transforms.nodes.reading import as_planned, calls_for_each, cuts_whole_elements
 from windrow.transforms.nodes.streams import workers_of
-from windrow.transforms.nodes.values import EachNode
 from windrow.transforms.options import ReadOptions
 
 
@@ -56,17 +54,18 @@ def _words(node: Node, where: str, options: ReadOptions) -> str:
     workers = workers_of(node)
     if workers is not None:
         return f"functions below in {_processes(workers.options)}"
-    if isinstance(node, ToStreamNode):
+    if as_chain(node) is not None:
         queue = options.prefetch_buffer_size
         ahead = f"made ahead, into a queue of {queue}" if queue else "made one block ahead"
         return "made when asked for" if where == "when asked for" else ahead
-    if isinstance(node, EachNode):
+    if calls_for_each(node):
         return f"one by one, {where}"
     if node.functions:
         return "many at once"
-    if isinstance(node, PlannedNode):
-        return f"planned by lengths: {node.pack_counts()[0].text()}"
-    if isinstance(node, CutNode) and all(c.is_whole for box in node.have.values() for c in box):
+    planned = as_planned(node)
+    if planned is not None:
+        return f"planned by lengths: {planned.pack_counts()[0].text()}"
+    if cuts_whole_elements(node):
         return "whole elements are made, then cut"
     if group_size(node) is not None:
         return "rows gathered as batches"

@@ -26,8 +26,8 @@ from windrow.transforms import layouts
 from windrow.transforms.nodes import LaidOut, Node, walk
 from windrow.transforms.nodes.following import group_size
 from windrow.transforms.nodes.metadata import epoch_length
-from windrow.transforms.nodes.order_costs import AT_ONCE, OrderCost, most_records, order_cost
 from windrow.transforms.nodes.random_access import whole_epochs
+from windrow.transforms.nodes.reading import AT_ONCE, OrderCost, most_records, order_cost
 
 FloatArray = npt.NDArray[np.float64]
 # The number of blocks of a leaf, and a function from its records to their blocks.

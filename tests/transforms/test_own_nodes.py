@@ -75,6 +75,8 @@ class SquaresNode(LeafNode):
 class RotatedNode(IndexNode):
     """Each epoch from element `by` on, and then the elements before that."""
 
+    shuffles: ClassVar[bool] = True
+
     by: int
 
     def count(self) -> int:

@@ -7,10 +7,10 @@ from windrow.transforms.nodes.base import VAST as VAST
 from windrow.transforms.nodes.base import Indices as Indices
 from windrow.transforms.nodes.base import Node as Node
 from windrow.transforms.nodes.base import RowShare as RowShare
-from windrow.transforms.nodes.base import Where as Where
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode as BlockShuffleNode
 from windrow.transforms.nodes.buckets import BucketNode as BucketNode
 from windrow.transforms.nodes.cache import CacheNode as CacheNode
+from windrow.transforms.nodes.epochs import first_epoch as first_epoch
 from windrow.transforms.nodes.flatten import FlatMapNode as FlatMapNode
 from windrow.transforms.nodes.flatten import FlattenNode as FlattenNode
 from windrow.transforms.nodes.flatten import SlotMapNode as SlotMapNode
@@ -98,6 +98,7 @@ from windrow.transforms.nodes.streams import named_mixture as named_mixture
 from windrow.transforms.nodes.streams import no_row as no_row
 from windrow.transforms.nodes.streams import options_of as options_of
 from windrow.transforms.nodes.streams import origin as origin
+from windrow.transforms.nodes.streams import passes as passes
 from windrow.transforms.nodes.streams import random_access_parts as random_access_parts
 from windrow.transforms.nodes.streams import topmost_batch as topmost_batch
 from windrow.transforms.nodes.streams import undecided as undecided

@@ -16,7 +16,7 @@ from windrow.sources.base import IntArray
 from windrow.transforms.nodes.base import STREAM, VAST, Node
 from windrow.transforms.nodes.epochs import first_epoch
 from windrow.transforms.nodes.metadata import epoch_length
-from windrow.transforms.nodes.streams import StreamRepeatNode, as_chain, no_row
+from windrow.transforms.nodes.streams import as_chain, no_row, passes
 from windrow.transforms.nodes.whole_chain import EPOCHS, walk
 from windrow.transforms.row_blocks import Inputs
 
@@ -85,7 +85,7 @@ def epochs_in(stream: Node) -> tuple[int, int] | None:
         chain = as_chain(stream)
         if chain is not None:
             return 0, epoch_length(chain.parent)
-        if isinstance(stream, StreamRepeatNode) and stream.times is None:
+        if passes(stream) is None:
             return stream.width - 1, 1
         stream = stream.parent
     return None

@@ -426,10 +426,10 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
         return self._windows << GROUP_BITS if self.length else 0
 
 
-def over_first(node: PlannedNode, count: int) -> PlannedNode:
-    """The groups of the first `count` elements of the parent, planned anew."""
+def over_first(node: Node, count: int) -> Node:
+    """A planned node over the first `count` elements of its parent, planned anew."""
     some = SliceNode((node.parent,), 0, 1, count)
-    return dataclasses.replace(node, parents=(some,), measured=None, plans=_Plans())
+    return dataclasses.replace(node, parents=(some,), measured=None, plans=_Plans())  # type: ignore[call-arg]
 
 
 def lengths_label(lengths: Any) -> str:

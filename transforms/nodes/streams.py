@@ -542,3 +542,8 @@ def named_mixture(node: Node) -> MixingNode | None:
 def has_own(node: Node) -> bool:
     """Whether a stream has a user's own nodes whose states are JSON."""
     return any(each.hides_parents and each.length == STREAM for each in walk(node))
+
+
+def passes(node: Node) -> int | None:
+    """How often a node gives the epochs of its parent; None for ever."""
+    return node.times if isinstance(node, (RepeatNode, StreamRepeatNode)) else 1

@@ -375,7 +375,7 @@ def _on_batches(
                 Advice(
                     "shuffled-batches",
                     numbers[id(shuffle)],
-                    f"{shuffle.written} shuffles whole batches, and each holds {batch.group_size:,}"
+                    f"{shuffle.written} shuffles whole batches, and each holds {group_size(batch):,}"
                     f" neighbours: on sorted data their means vary ≈{ratio:.3g} times as much as under a"
                     " global shuffle",
                     f"shuffle before {batch.written}",

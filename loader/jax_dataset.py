@@ -16,7 +16,7 @@ from windrow.iterator import DatasetIterator
 from windrow.transforms import nodes
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes import Node
-from windrow.transforms.nodes.metadata import known_spec
+from windrow.transforms.nodes.metadata import element_spec, known_spec
 
 if TYPE_CHECKING:
     from windrow.explain.explanation import Explanation
@@ -60,7 +60,7 @@ class JaxDataset(Iterable[Any]):
         Raises:
             PlanError: If a source or a function declares no spec, or batches differ in shape.
         """
-        return device_spec(self._written.element_spec(), self._placement)
+        return device_spec(element_spec(self._written), self._placement)
 
     def explain(self) -> Explanation:
         """Describe the chain that this process runs, and what all processes read: see `MapDataset.explain`."""

@@ -614,7 +614,8 @@ class Sized:
 @pytest.mark.parametrize(("make", "rows"), [(CopiesNode, 7), (PacksNode, 7), (StreamLimitNode, 5)])
 def test_a_dry_run_looks_at_no_values(make: Any, rows: int) -> None:
     node = make((chain().to_iter_dataset()._node,), 5)
-    blocks = list(blocks_without_values(node, [0] * node.width, Sized(), None))
+    sized: Any = Sized()
+    blocks = list(blocks_without_values(node, [0] * node.width, sized, None))
     assert sum(map(len, blocks)) == rows
     assert {block.marks.shape[1] for block in blocks} == {node.width}
 

@@ -200,7 +200,7 @@ def earlier_source(node: Node, records: int) -> str | None:
 
     None if the node does not read a source, or the source cannot have ended there.
     """
-    source = source_of(node)
+    source: Any = source_of(node)
     knows = isinstance(source, KnowsEarlier) and 0 <= records < node.length
     named = source.fingerprint_of_first(records) if knows else None
     return None if named is None else node.label.replace(source.fingerprint, named)

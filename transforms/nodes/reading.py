@@ -110,8 +110,9 @@ def most_records(node: Node) -> int:
     """The most records that an element is made of, of all sources together."""
     counts = [most_records(parent) for parent in node.parents]
     most = max(1, max(counts, default=1) if node.chooses else sum(counts))
-    if isinstance(node, PlannedNode):
-        bounds = node.plan_of(0).bounds if node.length else np.zeros(1)
+    planned = as_planned(node)
+    if planned is not None:
+        bounds = planned.plan_of(0).bounds if planned.length else np.zeros(1)
         return most * max(1, int(np.diff(bounds).max(initial=1)))
     size = node.group_size
     if size is None or node.length == STREAM:

@@ -519,10 +519,14 @@ def resized(text: str, sizes: tuple[int, int], end: str) -> str | None:
 
     outcome(lambda: product(text + first), noted)
     for k, state in enumerate(states, 1):
-        each = k * sizes[0] // stream.lanes
+        each, stop = k * sizes[0] // stream.lanes, None
+        if meant is not stream and "drop" in end:  # with random access it reads whole batches only
+            stop = len(meant) - (len(meant) - each) % sizes[1]
 
-        def rest(lane: int, skip: bool, each: int = each) -> Iterator[base.Item]:
-            return itertools.islice(stream.run(lane, skip), each, None)
+        def rest(
+            lane: int, skip: bool, each: int = each, stop: int | None = stop
+        ) -> Iterator[base.Item]:
+            return itertools.islice(stream.run(lane, skip), each, stop)
 
         left = streams.IterDataset(stream.lanes, rest, stream)
         try:

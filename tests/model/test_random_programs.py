@@ -128,6 +128,7 @@ def test_records_are_those_of_the_model(text: str) -> None:
     sizes=st.tuples(st.sampled_from([4, 8, 12]), st.sampled_from([4, 8, 12])),
     end=st.sampled_from(["", ", drop_remainder=True", ", remainder='pad'"]),
 )
+@hypothesis.example("MapDataset.source(words(11)).map(bad)", (4, 4), ", drop_remainder=True")
 def test_a_state_resumes_under_another_size_of_the_last_batch(
     text: str, sizes: tuple[int, int], end: str
 ) -> None:

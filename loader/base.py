@@ -33,6 +33,7 @@ from windrow.errors import ArgumentError, ReadError, UnsupportedTransformError
 from windrow.iterator import DatasetIterator
 from windrow.transforms import functions, nodes, specs, tables
 from windrow.transforms.nodes import STREAM, Node
+from windrow.transforms.nodes.metadata import element_spec
 from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
 
@@ -139,7 +140,7 @@ class Dataset(abc.ABC, Generic[T_co]):
             >>> dataset.batch(4, drop_remainder=True).element_spec["x"]
             ArraySpec(shape=(4, 3), dtype=dtype('float64'), dims=None)
         """
-        return self._node.element_spec()
+        return element_spec(self._node)
 
     def read_spec(self) -> Any:
         """Read the first element and return its spec: see `element_spec`.

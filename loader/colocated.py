@@ -30,6 +30,7 @@ from windrow.errors import ArgumentError, ClosedError
 from windrow.jax_dataset import JaxDataset
 from windrow.state import merge_states
 from windrow.transforms.nodes import Node
+from windrow.transforms.nodes.metadata import known_spec
 
 JAX: Final[Any] = jax  # some of its functions have no types
 P: Final[Any] = jax.sharding.PartitionSpec
@@ -62,7 +63,7 @@ class ColocatedDataset(Iterable[Any]):
         self._placement, self._never_ends = Placement(sharding), node.never_ends()
         given = sharding
         if self._placement.needs_leaves:
-            given = node.known_spec() or first_spec(node)
+            given = known_spec(node) or first_spec(node)
         found: list[Sharding] = []
 
         def on_hosts(path: trees.Path, leaf: Any) -> Sharding:

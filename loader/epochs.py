@@ -10,7 +10,7 @@ import sys
 import warnings
 from typing import Final
 
-from windrow.transforms.nodes import Node
+from windrow.transforms.nodes import Node, passes, walk
 
 # Labels begin with the names of methods, and never change.
 _ORDERS: Final = {"shuffle", "block_shuffle", "window_shuffle", "sample"}
@@ -18,7 +18,7 @@ _ORDERS: Final = {"shuffle", "block_shuffle", "window_shuffle", "sample"}
 
 def warn_of_one_order(node: Node) -> None:
     """Warn that a chain begins again, if it shuffles and does not repeat."""
-    methods = {each.label.partition("(")[0] for each in node.walk()}
+    methods = {each.label.partition("(")[0] for each in walk(node)}
     if not methods & _ORDERS or not _has_one_epoch(node):
         return
     warnings.warn(
@@ -31,14 +31,14 @@ def warn_of_one_order(node: Node) -> None:
 
 def _has_one_epoch(node: Node) -> bool:
     """Whether a chain has no repetition, or only one epoch of it, as samplers take for `num_epochs=1`."""
-    found = list(node.walk())
+    found = list(walk(node))
     cut = {
         id(each.parent)
         for each in found
-        if each.chooses and len(each.parents) == 1 and each.parent.passes != 1
+        if each.chooses and len(each.parents) == 1 and passes(each.parent) != 1
         if 0 <= each.length <= each.parent.parent.length
     }
-    return all(each.passes == 1 or id(each) in cut for each in found)
+    return all(passes(each) == 1 or id(each) in cut for each in found)
 
 
 def _depth() -> int:

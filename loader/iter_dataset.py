@@ -152,8 +152,8 @@ class IterDataset(Dataset[T_co]):
             raise ArgumentError(f"mix: tokens must be a function or a key, got {tokens!r}")
         sizes = None if tokens is not None else nodes.token_sizes(parents)
         if sizes is not None:
-            return IterDataset(nodes.StreamMixNode(parents, given, drops_out, sizes, names))
-        return IterDataset(nodes.TokenMixNode(parents, given, tokens, drops_out, names))
+            return IterDataset(nodes.StreamMixNode(parents, given, drops_out, sizes, names=names))
+        return IterDataset(nodes.TokenMixNode(parents, given, drops_out, tokens, names=names))
 
     @classmethod
     def interleave(cls, datasets: Sequence[IterDataset[S]], cycle_length: int) -> IterDataset[S]:

@@ -44,6 +44,7 @@ from windrow.transforms.nodes import (
     origin,
     tail_of,
     undecided,
+    walk,
 )
 from windrow.transforms.row_blocks import OwnStates
 
@@ -115,7 +116,7 @@ class DatasetIterator(BaseIterator[T_co]):
         self._has_own = has_own(self._running)
         # The rows that a cache gives again need the states of own nodes before it.
         cached = self._has_own and any(
-            hasattr(each, "gives_again") and has_own(each) for each in self._running.walk()
+            hasattr(each, "gives_again") and has_own(each) for each in walk(self._running)
         )
         self._own_states = OwnStates(keeps_all=cached)
         self._bad = bad_records(self._running)

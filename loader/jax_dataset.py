@@ -16,6 +16,7 @@ from windrow.iterator import DatasetIterator
 from windrow.transforms import nodes
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes import Node
+from windrow.transforms.nodes.metadata import element_spec, known_spec
 
 if TYPE_CHECKING:
     from windrow.explain.explanation import Explanation
@@ -45,7 +46,7 @@ class JaxDataset(Iterable[Any]):
         self._written = node
         self._placement = Placement(sharding, names)
         self._plan = planned(node, self._placement, first_spec)
-        spec = node.known_spec()
+        spec = known_spec(node)
         narrow = [] if spec is None else narrowed_leaves(spec, self._placement)
         if narrow:
             self._plan.arrays.narrowing.warn(narrow, stacklevel=4)
@@ -59,7 +60,7 @@ class JaxDataset(Iterable[Any]):
         Raises:
             PlanError: If a source or a function declares no spec, or batches differ in shape.
         """
-        return device_spec(self._written.element_spec(), self._placement)
+        return device_spec(element_spec(self._written), self._placement)
 
     def explain(self) -> Explanation:
         """Describe the chain that this process runs, and what all processes read: see `MapDataset.explain`."""

@@ -49,7 +49,7 @@ class NamedParts:
     @property
     def parts(self) -> list[list[Any]]:
         """For each part its name, its fingerprint, and the integers of its position."""
-        names = self.mixture.part_names or ()
+        names = self.mixture.names or ()
         return [
             [name, fingerprint(parent), parent.width]
             for name, parent in zip(names, self.mixture.parents, strict=True)

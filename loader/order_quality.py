@@ -16,6 +16,7 @@ from windrow.quality.shuffle_quality import ShuffleQuality, batched, notes_on, q
 from windrow.sources.base import IntArray
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes import Node, RangeNode, ReindexNode
+from windrow.transforms.nodes.random_access import with_random_access
 
 
 def shuffle_quality(
@@ -58,7 +59,7 @@ def shuffle_quality(
     node = dataset._node if isinstance(dataset, Dataset) else _as_node(dataset, bounds)
     if node.length == 0:
         raise PlanError("shuffle_quality: the dataset is empty, so it has no batches")
-    batches = batched(node.with_random_access(), size)
+    batches = batched(with_random_access(node), size)
     if batches is None:
         raise PlanError(
             "shuffle_quality: the dataset has no batch node; give batch_size, the records in a batch"

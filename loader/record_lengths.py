@@ -25,7 +25,7 @@ from windrow.map_dataset import MapDataset
 from windrow.sources.base import IntArray
 from windrow.transforms.arguments import at_least
 from windrow.transforms.functions import name_of
-from windrow.transforms.nodes import Node, fingerprint, function_names, over_records
+from windrow.transforms.nodes import Node, fingerprint, function_names, over_records, sources_of
 
 # Lengths that are gathered together.
 _BATCH: Final = 4_096
@@ -144,7 +144,7 @@ def _counted(
     first: int = 0,
 ) -> IntArray:
     """The length of each element of a chain, in order; `first` is the record of element 0."""
-    source = chain.sources()[0]
+    source = sources_of(chain)[0]
     batches: Any = MapDataset[Any](chain).map(_Measured(function)).batch(_BATCH, batch_fn=_joined)
     batches = batches.mp_prefetch(workers) if workers else batches.to_iter_dataset()
     parts: list[IntArray] = []

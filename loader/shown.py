@@ -11,7 +11,8 @@ from windrow.core.text import ABSENT, TextTable, counted, notebook_html, shorten
 from windrow.explain.explanation import spec_text
 from windrow.stats.stats import Stats
 from windrow.transforms import nodes
-from windrow.transforms.nodes import STREAM, Node
+from windrow.transforms.nodes import STREAM, Node, parents_first
+from windrow.transforms.nodes.metadata import known_spec
 
 _LINE = 100  # characters of a spec in a line
 
@@ -24,7 +25,7 @@ def text(kind: str, node: Node) -> str:
 
 def html(kind: str, node: Node) -> str:
     """A dataset as HTML: the same, with a row for each node."""
-    order = node.parents_first()
+    order = parents_first(node)
     numbers = {id(each): str(number) for number, each in enumerate(order)}
     rows = [
         (
@@ -64,5 +65,5 @@ def _length(node: Node) -> str:
 
 
 def _spec(node: Node) -> str | None:
-    spec: Any = node.known_spec()
+    spec: Any = known_spec(node)
     return None if spec is None else spec_text(spec)

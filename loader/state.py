@@ -30,8 +30,12 @@ from windrow.transforms.nodes import (
     earlier_source,
     function_names,
     named_mixture,
+    parents_first,
+    source_of,
     tail_of,
 )
+from windrow.transforms.nodes.base import split_position
+from windrow.transforms.nodes.following import JoinsLanes
 
 if TYPE_CHECKING:
     from windrow.mixture_state import NamedParts
@@ -294,10 +298,10 @@ def _hint(node: Node, taken_over: str) -> str:
     """What to do with a state of another chain, whose description is `taken_over`."""
     numbers = {int(digits) for digits in re.findall(r"\d{1,18}", taken_over)}
     grown = []
-    for reading in node.parents_first():
+    for reading in parents_first(node):
         # The offsets of ragged rows are one more than these.
         lengths = sorted({n for m in numbers for n in (m - 1, m)}, reverse=True)
-        for length in lengths if reading.data_source is not None else ():
+        for length in lengths if source_of(reading) is not None else ():
             before = earlier_source(reading, length)
             if before is not None and before in taken_over and reading.label not in taken_over:
                 grown.append(f"from {length:,} records to {reading.length:,}: [:{length}]")
@@ -382,12 +386,12 @@ def _check_inside(node: Node, position: Sequence[int]) -> None:
     if chain is not None:
         _check_length(position[0], chain.parent.length)
         return
-    if node.run_lanes is not None:
+    if isinstance(node, JoinsLanes):
         width = node.parent.width
         for start in range(0, len(position) - 1, width):
             _check_inside(node.parent, position[start : start + width])
         return
-    *parts, _ = node.split_position(position)
+    *parts, _ = split_position(node, position)
     for parent, part in zip(node.parents, parts, strict=True):
         _check_inside(parent, part)
 

@@ -13,7 +13,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -218,29 +218,3 @@ def name_of(function: Any) -> str:
         # A bound method of a transform object: what matters is the class that the user wrote.
         return f"{type(owner).__qualname__}.{name.rpartition('.')[2]}"
     return str(name) if name is not None else type(function).__qualname__
-
-
-class Where(Protocol):
-    """Describes where a node of a chain runs, for `Node.runs_as`."""
-
-    @property
-    def of_each(self) -> str:
-        """Where a function of one element is called."""
-        ...
-
-    @property
-    def of_many(self) -> str:
-        """Where a function of many elements is called."""
-        ...
-
-    def reading(self, source: Any) -> str:
-        """How a source is read."""
-        ...
-
-    def streaming(self) -> str:
-        """How the elements of a chain with random access are made, one after the other."""
-        ...
-
-    def working(self, node: Any) -> str:
-        """What workers do for the chain before `node`."""
-        ...

@@ -34,6 +34,7 @@ from windrow.devices.placement import (
 from windrow.errors import PlanError
 from windrow.sources.base import ArraySpec
 from windrow.transforms.nodes import BatchNode, BatchParts, Node, Tail, narrowed, shared, tail_of
+from windrow.transforms.nodes.metadata import known_spec
 from windrow.transforms.specs import Spec
 
 
@@ -70,7 +71,7 @@ def planned(node: Node, placement: Placement, first_spec: Callable[[Node], Spec]
         ArgumentError: If a leaf has no sharding, or `host` names no leaf.
     """
     whole = shared(node, BatchParts((0,), 1, who="to_jax"))  # finds the last batch
-    tail, spec = tail_of(whole), whole.known_spec()
+    tail, spec = tail_of(whole), known_spec(whole)
     batch = tail.batch
     if batch is None:
         raise PlanError(f"to_jax: {whole.label} has no last batch; write .batch(global_batch_size)")

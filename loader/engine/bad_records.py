@@ -20,7 +20,7 @@ from windrow.engine.bad_rows import BadRow
 from windrow.engine.record_trace import leaves_of, trace
 from windrow.engine.stages import Result
 from windrow.errors import ReadError
-from windrow.transforms.nodes import Node, random_access_parts
+from windrow.transforms.nodes import Node, parents_first, random_access_parts
 
 # The bad records that an error lists, and the records of one that a message names.
 _SHOWN = 8
@@ -195,7 +195,7 @@ class BadRecords:
 
 def _on_bad_nodes(node: Node) -> list[Any]:
     """The `on_bad` nodes of a chain, parents first."""
-    return [each for each in node.parents_first() if each.takes_bad]
+    return [each for each in parents_first(node) if each.takes_bad]
 
 
 def _records_of(elements: Sequence[tuple[Node, int]]) -> dict[str, list[int]]:

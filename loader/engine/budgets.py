@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from windrow.core.machine import machine_bytes
 from windrow.sources.boxes import BoxPart
 from windrow.sources.chunks import ArrayPart, BoxScatterReader, LaidOutSource, Part, ScatterReader
+from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.part_sizes import bytes_per_record, largest_bytes
 from windrow.sources.remote.options import is_remote_source
-from windrow.transforms.nodes import Node
+from windrow.transforms.nodes import Node, sources_of, walk
+from windrow.transforms.nodes.following import group_size
 from windrow.transforms.options import MIB, ReadOptions
 
 # What planning a record costs in indices. A fragment of a box costs more, since it is a view of a
@@ -210,4 +212,12 @@ def index_bytes_of(part: Part) -> int:
 
 def default_options(node: Node) -> ReadOptions:
     """The read options of a chain that gives none: no threads for a chain that reads nothing."""
-    return ReadOptions() if node.sources() else ReadOptions(num_threads=0)
+    return ReadOptions() if sources_of(node) else ReadOptions(num_threads=0)
+
+
+def reads_records_alone(node: Node, elements: int) -> bool:
+    """Whether making `elements` elements reads several records one by one, so that threads help."""
+    several = elements > 1 or any(group_size(each) is not None for each in walk(node))
+    return several and any(
+        isinstance(source, ForeignDataSource) and not source.batched for source in sources_of(node)
+    )

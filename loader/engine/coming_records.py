@@ -17,7 +17,7 @@ import numpy as np
 from windrow.engine.record_trace import trace
 from windrow.sources.base import IntArray
 from windrow.sources.remote.coming_reads import KeepsOnDisk
-from windrow.transforms.nodes import Node
+from windrow.transforms.nodes import Node, sources_of
 
 # The records of at least this many elements are looked up for a distance that doubles each time.
 _ELEMENTS: Final = 64
@@ -67,7 +67,7 @@ def coming_records(node: Node) -> Sequence[ComingRecords]:
     if node.has_gaps:
         return ()
     found = []
-    for source in {id(each): each for each in node.sources()}.values():
+    for source in {id(each): each for each in sources_of(node)}.values():
         if isinstance(source, KeepsOnDisk):
             found.append(ComingRecords(node, source))
             source.foresee(found[-1])

@@ -34,6 +34,8 @@ from windrow.transforms.nodes import (
     chains_of,
     options_of,
     random_access_parts,
+    sources_of,
+    walk,
 )
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
@@ -131,7 +133,7 @@ class RunContext:
         """Add a worker's time, and its reads for the upper half of a chain, to the counters."""
         self.maker.heard(result.worked_s)
         if result.arrived and halves is not None:
-            self._read_counters.add(halves.upper.sources(), result.arrived)
+            self._read_counters.add(sources_of(halves.upper), result.arrived)
 
     def counting_bad(self, chain: int | None = None) -> Count | None:
         """Counts the bad rows of results; `chain` is the number of the chain that is read, if one is."""
@@ -155,7 +157,7 @@ class RunContext:
 
     def prefetcher(self, node: ToStreamNode) -> Prefetcher | None:
         """A prefetcher for one of several streams; None if no read can be planned."""
-        found = {id(s): s for s in node.sources() if isinstance(s, LaidOutSource)}
+        found = {id(s): s for s in sources_of(node) if isinstance(s, LaidOutSource)}
         if not found or not node.read_options.ahead:
             return None
         if self._decoding is None:
@@ -176,7 +178,7 @@ class RunContext:
 
     def coming_records(self, node: Node) -> Sequence[ComingRecords]:
         """What a stream of a chain reads next, for each remote source that wants to know it."""
-        if not any(map(is_remote_source, node.sources())):
+        if not any(map(is_remote_source, sources_of(node))):
             return ()
         from windrow.engine.coming_records import coming_records  # few chains need it
 
@@ -214,7 +216,7 @@ class RunContext:
 
 def bad_records(node: Node) -> BadRecords | None:
     """Counts the bad records that a run of a chain meets; None without an `on_bad` node."""
-    if not any(each.takes_bad for each in node.walk()):
+    if not any(each.takes_bad for each in walk(node)):
         return None
     from windrow.engine.bad_records import BadRecords  # few chains need it
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core.daemon_threads import DaemonPool
+from windrow.engine.budgets import reads_records_alone
 from windrow.engine.index_walk import start as start
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.record_trace import OWN_CHAIN, origins
@@ -43,6 +44,7 @@ from windrow.transforms.nodes import (
     RegroupNode,
     Step,
     ValueNode,
+    walk,
 )
 from windrow.transforms.nodes.split import GivenNode, Halves
 from windrow.transforms.options import ReadOptions
@@ -420,7 +422,7 @@ def _gathered(node: RegroupNode, table: Table, bounds: Sequence[int], at: Positi
             return node.gather_at(table, bounds, at)
     except Exception as error:
         found = error
-        if isinstance(error, ElementError) and not any(each.functions for each in node.walk()):
+        if isinstance(error, ElementError) and not any(each.functions for each in walk(node)):
             found = ElementError(
                 str(error).replace(
                     "a function returned None; does it lack a return?", "its record is None"
@@ -584,16 +586,8 @@ def read_now(node: Node, indices: npt.NDArray[Any]) -> Table:
     if indices.dtype.kind == "u" and indices.max() > np.iinfo(np.int64).max:
         raise RecordIndexError(f"index {indices.max()} is too large; choose one below 2**63")
     at = positions(indices.astype(np.int64), node.length)
-    if not _reads_records_alone(node, len(at)):
+    if not reads_records_alone(node, len(at)):
         return start(node, at, [0, len(at)], Reader())()
     threads = ReadOptions().num_threads
     with DaemonPool(threads, "windrow-read") as pool:
         return start(node, at, [0, len(at)], Reader(pool, threads))()
-
-
-def _reads_records_alone(node: Node, elements: int) -> bool:
-    """Whether making `elements` elements reads several records one by one, so that threads help."""
-    several = elements > 1 or any(each.group_size is not None for each in node.walk())
-    return several and any(
-        isinstance(source, ForeignDataSource) and not source.batched for source in node.sources()
-    )

@@ -20,6 +20,7 @@ from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.errors import ClosedError, ReadError
 from windrow.transforms.nodes import Node
 from windrow.transforms.nodes.split import Halves
+from windrow.transforms.nodes.streams import workers_of
 from windrow.transforms.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -148,17 +149,18 @@ class Executors:
         self._find(node, None)
 
     def _find(self, node: Node, executor: ProcessExecutor | None) -> None:
-        if node.workers is not None:
+        settings = workers_of(node)
+        if settings is not None:
             # Most chains have no workers, and do not load what only these need.
             from windrow.engine.process_executor import ProcessExecutor
 
-            executor = ProcessExecutor(node.parent, node.workers, self._make)
+            executor = ProcessExecutor(node.parent, settings, self._make)
             self._all.append(executor)
-            if executor.workers is not None and node.workers.options.num_workers == "auto":
+            if executor.workers is not None and settings.options.num_workers == "auto":
                 from windrow.engine.choosing_executor import chosen_team
 
                 number = len(self._all) - 1
-                self._teams[id(executor)] = chosen_team(executor, node.workers, number)
+                self._teams[id(executor)] = chosen_team(executor, settings, number)
         elif executor is not None:
             self._of[id(node)] = executor
         for parent in node.parents:

@@ -25,7 +25,7 @@ from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.profiler import OTHER, WORKERS, ActivityClock, doing
 from windrow.transforms import columns, pytrees, record_sizes
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes import Node, WorkerSettings
+from windrow.transforms.nodes import Node, WorkerSettings, source_of, walk
 from windrow.transforms.nodes.split import Halves, halved
 from windrow.transforms.options import MultiprocessingOptions, ReadOptions
 from windrow.transforms.row_blocks import Block
@@ -269,7 +269,7 @@ class Submitted:
                 reply: _Reply = self._team.wait(self._sent)
             except Exception as error:
                 if UNSENT_RESULT in getattr(error, "__notes__", ()):
-                    calling = (each for each in self._stage.top.walk() if each.functions)
+                    calling = (each for each in walk(self._stage.top) if each.functions)
                     for node in itertools.islice(calling, 1):
                         error.add_note(
                             f"windrow: what cannot be pickled was made by {node.written}"
@@ -377,9 +377,9 @@ def _unpacked(found: Any, rows: int) -> Table:
 def _unsendable(parts: Sequence[StagePart]) -> Iterator[Node]:
     """The nodes whose functions or source cannot be sent to a worker."""
     for part in parts:
-        for node in (*part.steps, *(part.upper.walk() if part.upper is not None else ())):
+        for node in (*part.steps, *(walk(part.upper) if part.upper is not None else ())):
             try:
-                pickled_by_value((node.functions, node.data_source))
+                pickled_by_value((node.functions, source_of(node)))
             except Exception:  # of any type
                 yield node
 

@@ -38,7 +38,7 @@ from windrow.stats.profiler import PLANNING, READING, doing
 from windrow.stats.read_counters import ReadCounters
 from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes import Node, RowShare, ToStreamNode
+from windrow.transforms.nodes import Node, RowShare, ToStreamNode, walk
 from windrow.transforms.nodes.dealing import NumbersWithGaps, numbers_of
 from windrow.transforms.nodes.following import calls_on_rows
 from windrow.transforms.nodes.split import Halves
@@ -238,7 +238,7 @@ class ReadBatches(Iterator["ReadBatch"]):
         self._run, self._order, self._executor = run, order, run.executor_of(stage)
         self._options = self._executor.bounded(run.options_of(node))
         self._prefetcher = run.prefetcher(node)
-        calls = any(each.functions for each in (*node.walk(), *stage.steps))
+        calls = any(each.functions for each in (*walk(node), *stage.steps))
         self._size = block_size(
             self._options, unit or rows, self._prefetcher, calls=calls, longer=longer
         )
@@ -254,7 +254,7 @@ class ReadBatches(Iterator["ReadBatch"]):
         self._made, self._reads = 0, 0
         self._last_window = -1  # of a plan from lengths
         self._read_batch_bytes = self._rest_bytes = 0  # of the last one; of its rows to come
-        dropping = () if node.allow_nones else node.parent.walk()
+        dropping = () if node.allow_nones else walk(node.parent)
         self._watch = run.drop_watch((*dropping, *stage.steps))
         self._coming = run.coming_records(node.parent)
         run.maker.watch(self)

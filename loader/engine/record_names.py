@@ -16,7 +16,7 @@ from windrow.engine.rows_made_of import next_row, row_at
 from windrow.errors import PlanError, RecordIndexError
 from windrow.sources.base import IntArray
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes import Node, random_access_parts, tail_of, undecided
+from windrow.transforms.nodes import Node, random_access_parts, tail_of, undecided, walk
 from windrow.transforms.positions import run_numbers, starts_of
 
 
@@ -168,7 +168,7 @@ def _taken(
 
 
 def _packs(node: Node) -> bool:
-    return any(each.packs for each in node.walk())
+    return any(each.packs for each in walk(node))
 
 
 def _by_row(node: Node, row: MadeOf, names: list[tuple[int, RecordOf]]) -> Records:

@@ -21,7 +21,15 @@ from windrow.engine.index_walk import start
 from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.sources.ragged_column import PiecePlaces
-from windrow.transforms.nodes import JoinNode, LeafNode, Node, PieceNode, RegroupNode, ValueNode
+from windrow.transforms.nodes import (
+    JoinNode,
+    LeafNode,
+    Node,
+    PieceNode,
+    RegroupNode,
+    ValueNode,
+    source_of,
+)
 from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions, positions, run_numbers, starts_of
 
@@ -111,7 +119,7 @@ def leaves_of(node: Node) -> dict[int, TracedLeaf]:
         Leaves by `id(taken.leaf)`.
     """
     if not node.parents or node.hides_parents:
-        source = node.data_source
+        source = source_of(node)
         if source is None:
             return {id(node): TracedLeaf(None, node.length, node.label)}
         return {id(source): TracedLeaf(source, node.length, repr(source))}

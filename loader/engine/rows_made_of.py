@@ -32,6 +32,7 @@ from windrow.transforms.nodes import (
     random_access_parts,
 )
 from windrow.transforms.nodes.dealing import dealing_of, numbers_of
+from windrow.transforms.nodes.following import group_size, rows_at
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,
@@ -97,7 +98,7 @@ def _rows(
             return _rows(node.parent, position, chains, lane)
         case Step.NUMBERED:
             return _numbered(_rows(node.parent, position[:-1], chains, lane), position[-1])
-        case Step.GROUPS if node.group_size is None:
+        case Step.GROUPS if group_size(node) is None:
             return _grouped(_rows(node.parent, position[:-1], chains, lane), position[-1])
         case _:
             batch = as_batch(node)
@@ -125,7 +126,7 @@ def _elements(chain: ToStreamNode, start: int, number: int, lane: tuple[int, int
 
 
 def _elements_at(node: Node, indices: IntArray) -> Table:
-    counts = node.rows_at(indices)
+    counts = rows_at(node, indices)
     if counts is None:
         return Columnar(SizedColumn(len(indices), 0), len(indices))
     return Listed([SizedColumn(count, 0) for count in counts.tolist()])

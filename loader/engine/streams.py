@@ -28,6 +28,7 @@ from windrow.sources.base import IntArray
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, as_chain, chain_of_rows, follows_batch, lane_share
+from windrow.transforms.nodes.base import blocks_without_values
 from windrow.transforms.row_blocks import (
     BLOCK_ROWS,
     Block,
@@ -75,8 +76,9 @@ def blocks(
     if stage.steps:
         return _staged(stage, position, run, unit, lane)
     below, inputs = stage.below, _ParentStreams(stage.below, run, lane)
-    make = below.blocks if run.has_values else below.blocks_without_values
-    return _with_rows(make(position, inputs, unit))
+    if run.has_values:
+        return _with_rows(below.blocks(position, inputs, unit))
+    return _with_rows(blocks_without_values(below, position, inputs, unit))
 
 
 def _with_rows(rest: Blocks) -> Blocks:

@@ -24,7 +24,7 @@ from windrow.explain.explanation import (
     in_numbers,
 )
 from windrow.explain.read_costs import figures_of
-from windrow.transforms.nodes import Node, tail_of
+from windrow.transforms.nodes import Node, tail_of, walk
 
 # The most processes that are run, and the seconds of planning that all runs of a chain may take.
 _MOST_RUN: Final = 8
@@ -85,7 +85,7 @@ def advice_on_lanes(
     """
     lanes = tail_of(shared.chain_of(shared.whole, shared.own)).shards
     more = _more_decoded(found)
-    orders = [each for each in shared.whole.walk() if each.shuffles]
+    orders = [each for each in walk(shared.whole) if each.shuffles]
     if lanes == 1 or more < _OFTEN or not orders or tail_of(shared.whole).lanes > 1:
         return
     shuffle = orders[0]

@@ -38,18 +38,22 @@ from windrow.sources.ragged_column import PiecePlaces
 from windrow.stats.profiler import Profiler
 from windrow.transforms.columns import SizedColumn
 from windrow.transforms.nodes import (
-    STREAM,
-    BatchNode,
+    ENDLESS,
     Node,
     ToStreamNode,
     as_chain,
     chains_of,
     origin,
+    sources_of,
+    walk,
 )
 from windrow.transforms.nodes.dealing import dealing_of
+from windrow.transforms.nodes.following import JoinsLanes, group_size
+from windrow.transforms.nodes.metadata import element_bytes
+from windrow.transforms.nodes.reading import ORDER, POSITION_S, most_records, order_cost
 from windrow.transforms.nodes.split import Halves
+from windrow.transforms.nodes.streams import passes
 from windrow.transforms.options import ReadOptions
-from windrow.transforms.order_costs import ORDER, POSITION_S
 from windrow.transforms.record_sizes import MADE, record_bytes
 from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Columnar, Table, nbytes
@@ -62,7 +66,7 @@ _CHUNK_S: Final = 4e-6
 MOST_S: Final = 0.4
 """Where a run is cut."""
 
-# Elements of more records than this are planned in parts.
+# An element of more records than this is not planned.
 _MOST_RECORDS: Final = 1 << 17
 # Two uses of a chunk that lie in this many of the shortest read batches are always planned together.
 _SURE_BATCHES: Final = 64
@@ -113,13 +117,11 @@ class DryRun(RunContext):
     def __init__(self, node: Node, most_s: float) -> None:
         """Begin a run: see `dry_run`."""
         self._most_s, self._spent_s = most_s, 0.0
-        chains = sum(each.order_cost().each for each in chains_of(node))
         # An order of an epoch, however short the epoch is.
         epochs = sum(
-            ORDER / each.length for each in node.walk() if each.shuffles and each.length > 0
+            ORDER / each.length for each in walk(node) if each.shuffles and each.length > 0
         )
-        self._record_s = _RECORD_S + (chains + epochs) * POSITION_S
-        self._row_s = (node.order_cost().each - chains) * POSITION_S
+        self._record_s = _RECORD_S + (order_cost(node).each + epochs) * POSITION_S
         self.streams: dict[int, tuple[ToStreamNode, int]] = {}
         _totals(node, 1, self.streams)
         self.made: dict[int, int] = {}
@@ -199,9 +201,8 @@ class DryRun(RunContext):
         for finish in reader.finishes:
             finish()
         node = stage.chain
-        self.spend(self._row_s * rows)
-        if not node.sources():  # otherwise it was counted when it was planned
-            self.spend(self._record_s * rows * min(node.parent.most_records(), _MOST_RECORDS))
+        if not sources_of(node):  # otherwise it was counted when it was planned
+            self.spend(self._record_s * rows * most_records(node.parent))
         self.made[id(node)] = self.made.get(id(node), 0) + rows
         self._shortest = self._shortest or rows
         self.varies = self.varies or rows > self._shortest
@@ -214,7 +215,7 @@ class DryRun(RunContext):
         task = work.task
         marks = task.block.marks[task.skip :]
         for number, step in enumerate(work.stage.steps):
-            size = step.group_size
+            size = group_size(step)
             if size is not None:
                 ends = np.arange(size, len(marks) + size, size)
                 marks = marks[np.minimum(ends, len(marks)) - 1]
@@ -237,9 +238,9 @@ class DryRun(RunContext):
         """The most bytes of an element of a node."""
         found = self._bytes.get(id(node))
         if found is None:
-            size = node.element_bytes()
+            size = element_bytes(node)
             found = self._bytes[id(node)] = (
-                MADE * node.most_records() * max(map(mean_bytes, node.sources()), default=8.0)
+                MADE * most_records(node) * max(map(mean_bytes, sources_of(node)), default=8.0)
                 if size is None
                 else size.high
             )
@@ -249,9 +250,12 @@ class DryRun(RunContext):
 
     def finish(self, node: Node) -> None:
         """Run the stream to its end, or up to the limit of planning."""
+        if max(most_records(each.parent) for each in chains_of(node)) > _MOST_RECORDS:
+            self.is_whole = False
+            return
         blocks = stream.blocks(node, origin(node), self, None)
         # Rows that are kept and given again, or taken out of batches one by one, take no planning.
-        is_unplanned = any(hasattr(each, "takes_no_planning") for each in node.walk())
+        is_unplanned = any(hasattr(each, "takes_no_planning") for each in walk(node))
         try:
             for block in blocks:
                 self.delivered += len(block)
@@ -291,36 +295,17 @@ def _totals(
     lanes: tuple[Sequence[int], int] | None = None,
 ) -> None:
     """The number of elements of each stream of a chain, in all passes over it."""
-    chain, lanes = as_chain(node), node.run_lanes or lanes
+    chain = as_chain(node)
+    lanes = node.run_lanes if isinstance(node, JoinsLanes) else lanes
     if chain is not None:
-        before, count = found.get(id(chain), (chain, 0))[1], chain.parent.index_count
+        before = found.get(id(chain), (chain, 0))[1]
+        count = int(min(ENDLESS, chain.parent.elements().high))
         if lanes is not None:
             count = sum(dealing_of(chain.parent).lane_elements(lane, lanes[1]) for lane in lanes[0])
         found[id(chain)] = chain, before + times * count
         return
     for parent in node.parents:
-        _totals(parent, times * (node.passes or 1), found, lanes)
-
-
-def may_end_early(node: Node) -> bool:
-    """Whether a stream may end before one that it is made of."""
-    return any(each.length == STREAM and each.may_end_early for each in node.walk())
-
-
-def in_small_batches(node: Node) -> tuple[Node, bool]:
-    """The stream with its huge batches in parts, and whether it has any.
-
-    A batch of more records than a run plans would have to be planned as a whole.
-    """
-    most = max(each.parent.most_records() for each in chains_of(node))
-    return (_parted(node), True) if most > _MOST_RECORDS else (node, False)
-
-
-def _parted(node: Node) -> Node:
-    over = node.over(tuple(map(_parted, node.parents)))
-    if node.length == STREAM or (over.group_size or 0) <= _MOST_RECORDS:
-        return over
-    return BatchNode(over.parents, _MOST_RECORDS, False, None)
+        _totals(parent, times * (passes(node) or 1), found, lanes)
 
 
 # --- readers that read nothing -------------------------------------------------------------------

@@ -18,7 +18,17 @@ from windrow.explain.read_costs import Figures, about, figures_of
 from windrow.explain.running import running
 from windrow.quality.shuffle_quality import quality_of
 from windrow.stats.costs import Amount, SourceCosts, combined
-from windrow.transforms.nodes import STREAM, VAST, Node, ToStreamNode
+from windrow.transforms.nodes import (
+    STREAM,
+    VAST,
+    Node,
+    ToStreamNode,
+    parents_first,
+    source_of,
+    sources_of,
+)
+from windrow.transforms.nodes.epochs import first_epoch
+from windrow.transforms.nodes.metadata import element_bytes, known_spec
 from windrow.transforms.nodes.tail import tail_of
 from windrow.transforms.record_sizes import record_bytes
 
@@ -42,9 +52,9 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
     whole, tail = node, tail_of(node)
     node = tail.explained()
     found = figures_of(node)
-    order = node.parents_first()
+    order = parents_first(node)
     numbers = {id(each): number for number, each in enumerate(order)}
-    sources = {id(source): number for number, source in enumerate(node.sources())}
+    sources = {id(source): number for number, source in enumerate(sources_of(node))}
     runs = running(node)
     lines = tuple(_line(each, numbers, sources, runs) for each in order)
     quality = quality_of(whole)
@@ -53,7 +63,7 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
     if shared is not None:
         every = across(shared)
         advice += advice_on_lanes(shared, every, numbers)
-    batches, endless = node.elements(), node.is_endless()
+    batches, endless = first_epoch(node).elements(), node.is_endless()
     epoch = found.costs
     others_end = tail.agree is not None and not endless
     if others_end:
@@ -94,13 +104,13 @@ def _unknown(node: Node, order: list[Node], found: Figures) -> Iterator[str]:
     many = next((each for each in order if _has_any_number(each)), None)
     if many is not None:
         yield f"how many elements {many.written} gives: numbers are as if it gave one of each"
-    hidden = next((each for each in order if each.functions and each.known_spec() is None), None)
+    hidden = next((each for each in order if each.functions and known_spec(each) is None), None)
     if hidden is not None:
         yield (
             f"what {hidden.written} makes: give its function a method output_spec(spec); memory is"
             " as if no element had more than block_bytes"
         )
-    for source in node.sources():
+    for source in sources_of(node):
         size = record_bytes(source)
         if size is None:
             yield f"bytes of the records of {source!r}: not known before a record is read"
@@ -115,21 +125,21 @@ def _unknown(node: Node, order: list[Node], found: Figures) -> Iterator[str]:
 
 def _has_any_number(node: Node) -> bool:
     """Whether a stream has a number of elements that only its functions decide, without a bound."""
-    return node.length == STREAM and VAST <= node.elements(once=False).high < math.inf
+    return node.length == STREAM and VAST <= node.elements().high < math.inf
 
 
 def _line(
     node: Node, numbers: dict[int, int], sources: dict[int, int], runs: dict[int, str]
 ) -> NodeLine:
-    source: Any = node.data_source
+    source: Any = source_of(node)
     return NodeLine(
         number=numbers[id(node)],
         label=node.written,
         runs=runs[id(node)],
-        spec=node.known_spec(),
+        spec=known_spec(node),
         length=_length(node),
         is_endless=node.is_endless(),
-        element_bytes=node.element_bytes(),
+        element_bytes=element_bytes(node),
         parents=tuple(numbers[id(parent)] for parent in node.parents),
         source=None if source is None else sources[id(source)],
     )
@@ -137,6 +147,6 @@ def _line(
 
 def _length(node: Node) -> int | None:
     if node.length == STREAM or node.has_gaps:
-        count = node.elements(once=False)
+        count = node.elements()
         return None if not count.is_exact or math.isinf(count.high) else round(count.high)
     return None if node.is_endless() else node.length

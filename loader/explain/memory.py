@@ -16,15 +16,18 @@ from windrow.core.machine import shared_bytes_of
 from windrow.engine.budgets import CacheRoom, budget_of, rooms
 from windrow.engine.chunk_prefetch import EARLY_BYTES, TICKET_BYTES
 from windrow.engine.prefetch import FREE_BYTES
-from windrow.explain.dry_run import DryRun, PlannedPart, may_end_early
+from windrow.explain.dry_run import DryRun, PlannedPart
+from windrow.explain.paths import may_end_early
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
-from windrow.transforms.nodes import Node, ToStreamNode, chains_of
+from windrow.transforms.nodes import Node, ToStreamNode, chains_of, sources_of, walk
+from windrow.transforms.nodes.metadata import element_bytes
+from windrow.transforms.nodes.streams import workers_of
 
 
 def rooms_of(node: Node, stream: ToStreamNode) -> tuple[list[CacheRoom], int]:
     """The budgets of one of the streams of a chain, and the bytes for records that it plans."""
-    sources = list({id(s): s for s in stream.sources() if isinstance(s, LaidOutSource)}.values())
+    sources = list({id(s): s for s in sources_of(stream) if isinstance(s, LaidOutSource)}.values())
     if not sources or not stream.read_options.ahead:
         return [], 0
     remote = any(map(is_remote_source, sources))
@@ -104,12 +107,12 @@ def _planned_bytes(
 def _read_batch_bytes(node: Node, stream: ToStreamNode, run: DryRun) -> int:
     """The most bytes of a read batch of a stream."""
     goal_bytes = run.options_of(stream).block_bytes
-    seen = run.largest.get(id(stream), goal_bytes)
+    seen = run.largest.get(id(stream), max(goal_bytes, math.ceil(run.bytes_of(stream))))
     if stream.lanes > 1:  # a read batch has rows of all lanes, also where few of them come
         seen = max(seen, stream.lanes * math.ceil(run.bytes_of(stream)))
     if not run.is_whole or may_end_early(node):
         return max(seen, goal_bytes)  # read batches may not have been as long as they get
-    sizes = [each.element_bytes() for each in node.walk()]
+    sizes = [element_bytes(each) for each in walk(node)]
     if all(size is not None and size.is_exact for size in sizes):
         return seen
     # One of large elements may follow one of small ones, and have as many.
@@ -119,19 +122,20 @@ def _read_batch_bytes(node: Node, stream: ToStreamNode, run: DryRun) -> int:
 def _queue_bytes(node: Node, run: DryRun) -> int:
     if not run.ahead:
         return 0
-    options, each = run.options, node.element_bytes()
+    options, each = run.options, element_bytes(node)
     if each is None:
         return max(options.prefetch_bytes, run.largest_block)
-    count = min(options.prefetch_buffer_size, node.elements(once=False).high)
+    count = min(options.prefetch_buffer_size, node.elements().high)
     return math.ceil(max(min(options.prefetch_bytes, count * each.high), run.largest_block))
 
 
 def _worker_bytes(node: Node, largest: int) -> int:
     """Bytes of the arrays that are under way to workers: a request and a reply for each work item."""
     found = 0
-    for each in node.walk():
-        if each.workers is not None:
-            options = each.workers.options
+    for each in walk(node):
+        workers = workers_of(each)
+        if workers is not None:
+            options = workers.options
             jobs = options.most_workers * (1 + options.per_worker_buffer_size)
             room = shared_bytes_of(options.shared_bytes)
             found += min(jobs * 2 * largest, max(room, options.most_workers * 2 * largest))

@@ -1,9 +1,8 @@
 """Read costs: what a stream reads of each source, from one dry run.
 
 A figure is exact, or an estimate: from half of a number to twice the number, or wider where a stream ends
-early. Figures are exact if the run came to its end and every run would read the same. The
-figures of a run that was cut are exact if the chain is of one source, takes every record of it, and
-reads each chunk once; all others are scaled.
+early. Figures are exact if the run came to its end and every run would read the same. Where the run was
+cut, the rest is taken to be like the start; what a chain takes as a whole stays exact.
 
 Invariant: an exact figure is what `DatasetIterator.stats` counts of a run to the end.
 """
@@ -12,34 +11,32 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from windrow.explain.advice import is_global
-from windrow.explain.dry_run import (
-    MOST_S,
-    DryRun,
-    PlannedPart,
-    dry_run,
-    in_small_batches,
-    may_end_early,
-)
+from windrow.explain.dry_run import MOST_S, DryRun, PlannedPart, dry_run
 from windrow.explain.memory import bound_of
-from windrow.sources.base import IntArray
+from windrow.explain.paths import (
+    may_end_early,
+    passes_of,
+    paths,
+    takes_all,
+    takes_some,
+)
 from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.costs import Amount, SourceCosts, combined
-from windrow.stats.read_counters import PartCounters, SourceCounters
-from windrow.transforms.nodes import STREAM, Node, ToStreamNode
+from windrow.stats.read_counters import SourceCounters
+from windrow.transforms.nodes import STREAM, Node, ToStreamNode, sources_of, walk
+from windrow.transforms.nodes.epochs import first_epoch
+from windrow.transforms.nodes.reading import is_global
+from windrow.transforms.nodes.streams import passes
 from windrow.transforms.record_sizes import record_bytes, spec_bytes
 
 # An estimate is at most this many times too small or too large.
 _FACTOR: Final = 2
-# The most records of windows or patches whose chunks are found, in all and at a time.
-_MOST_COUNTED: Final = 1 << 22
-_AT_ONCE: Final = 1 << 18
 
 # A stream that reads a source, with its elements in all passes over it.
 _Stream: TypeAlias = tuple[ToStreamNode, int]
@@ -55,23 +52,31 @@ def estimated(costs: SourceCosts) -> SourceCosts:
     return combined(lambda own: about(own.high) if own.is_exact else own, [costs])
 
 
+def from_none(costs: SourceCosts) -> SourceCosts:
+    """The same costs, of what may not be read at all."""
+    return combined(lambda own: Amount(0, own.high), [costs])
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Figures:
     """The costs of the first epoch of a stream, and a bound of its memory.
 
     Args:
         costs: The costs of reading each source.
-        buffers: The bound.
         buffers_by: The bound of each kind of buffer.
         later: The costs of reading each source in a later epoch, if the stream is endless.
         cut: Streams that were cut, with the number of elements that were worked out.
     """
 
     costs: tuple[SourceCosts, ...]
-    buffers: Amount
     buffers_by: Mapping[str, Amount]
     later: tuple[SourceCosts, ...]
     cut: tuple[tuple[ToStreamNode, int], ...]
+
+    @property
+    def buffers(self) -> Amount:
+        """The bound of all buffers."""
+        return sum(self.buffers_by.values(), start=Amount.exactly(0))
 
 
 def figures_of(node: Node, most_s: float = MOST_S) -> Figures:
@@ -81,26 +86,24 @@ def figures_of(node: Node, most_s: float = MOST_S) -> Figures:
         node: The stream.
         most_s: The seconds that planning may take on a usual machine.
     """
-    once = node.first_epochs(1) if node.is_endless() else node
-    parted, is_parted = in_small_batches(once)
-    run = dry_run(parted, most_s)
-    bound = bound_of(node, run, parted)
+    once = first_epoch(node)
+    run = dry_run(once, most_s)
+    bound = bound_of(node, run, once)
     costs = [
-        dataclasses.replace(own, held_bytes=Amount.exactly(bound.held.get(id(source), 0)))
-        for own, source in zip(
-            costs_of(run, parted, is_parted=is_parted), node.sources(), strict=True
+        dataclasses.replace(
+            _costs(run, once, counters),
+            held_bytes=Amount.exactly(bound.held.get(id(counters.source), 0)),
         )
+        for counters in run.meter.read_counters.all
     ]
-    by = {kind: Amount.exactly(size) for kind, size in bound.by.items()}
     cut = ((each, run.made.get(id(each), 0)) for each, _ in run.streams.values())
-    begins_anew = any(each.length == STREAM and each.passes is None for each in node.walk())
+    begins_anew = any(each.length == STREAM and passes(each) is None for each in walk(node))
     return Figures(
         costs=tuple(costs),
-        buffers=Amount.exactly(sum(bound.by.values())),
-        buffers_by=by,
+        buffers_by={kind: Amount.exactly(size) for kind, size in bound.by.items()},
         later=tuple(
             own if begins_anew else _later(run, source, own)
-            for source, own in zip(node.sources(), costs, strict=True)
+            for source, own in zip(sources_of(node), costs, strict=True)
         ),
         cut=() if run.is_whole else tuple(cut),
     )
@@ -111,51 +114,31 @@ def _later(run: DryRun, source: Any, costs: SourceCosts) -> SourceCosts:
     parts = [own for own in run.parts if own.ahead.room.source is source]
     if not parts:
         return costs
-    found, least = estimated(costs), 1
+    found = estimated(costs)
     if all(own.ahead.room.fits for own in parts):
-        most = 0 if all(own.is_kept for own in parts) else 1
-        found, least = costs.times(most), 0
+        found = from_none(costs.times(0 if all(own.is_kept for own in parts) else 1))
     return dataclasses.replace(
         costs,
-        reads=_from(least, found.reads),
-        stored_bytes=found.stored_bytes and _from(least, found.stored_bytes),
-        decoded_bytes=found.decoded_bytes and _from(least, found.decoded_bytes),
+        reads=found.reads,
+        stored_bytes=found.stored_bytes,
+        decoded_bytes=found.decoded_bytes,
         hits=estimated(costs).hits,
     )
 
 
-def _from(least: int, amount: Amount) -> Amount:
-    return Amount(amount.low * least, amount.high)
-
-
-def costs_of(run: DryRun, node: Node, *, is_parted: bool) -> Iterator[SourceCosts]:
-    """Yield the costs of reading each source in the whole stream.
-
-    Args:
-        run: A dry run of the stream.
-        node: The stream.
-        is_parted: Whether the run had other batches than the stream.
-    """
-    ends_early = may_end_early(node)
-    every = run.meter.read_counters.all
-    for counters in every:
-        source = counters.source
-        streams = [own for own in run.streams.values() if source in own[0].sources()]
-        if not run.is_whole:
-            known = None if ends_early else _records_of_all(run, node, every, counters, streams)
-            costs = _scaled(run, node, counters, streams, known)
-        else:
-            costs = _of_whole(run, counters, streams)
-            if ends_early and any(run.open[id(stream)] for stream, _ in streams):
-                # How much is read ahead of the end depends on time, and all lanes are read ahead.
-                few = estimated(costs)
-                many = few.times(max(stream.lanes for stream, _ in streams))
-                costs = combined(lambda low, high: Amount(low.low // 4, high.high), [few, many])
-        if is_parted:
-            costs = dataclasses.replace(
-                estimated(costs), records=costs.records, delivered_bytes=costs.delivered_bytes
-            )
-        yield _without_unknown(costs, source)
+def _costs(run: DryRun, node: Node, counters: SourceCounters) -> SourceCosts:
+    """The costs of reading a source in the whole stream `node`, from a dry run of it."""
+    source = counters.source
+    streams = [own for own in run.streams.values() if source in sources_of(own[0])]
+    if not run.is_whole:
+        return _without_unknown(_scaled(run, node, counters, streams), source)
+    costs = _of_whole(run, counters, streams)
+    if may_end_early(node) and any(run.open[id(stream)] for stream, _ in streams):
+        # How much is read ahead of the end depends on time, and all lanes are read ahead.
+        few = estimated(costs)
+        many = few.times(max(stream.lanes for stream, _ in streams))
+        costs = combined(lambda low, high: Amount(low.low // 4, high.high), [few, many])
+    return _without_unknown(costs, source)
 
 
 def _without_unknown(costs: SourceCosts, source: Any) -> SourceCosts:
@@ -180,32 +163,20 @@ def _of_whole(run: DryRun, counters: SourceCounters, streams: Sequence[_Stream])
     source, costs = counters.source, counters.costs()
     if not isinstance(source, LaidOutSource):
         return costs
-    is_steady = _is_steady(run, streams)
-    parts = [
-        _part_of_whole(run, source, part, counters.part(part), is_steady=is_steady)
-        for part in source.parts
-    ]
-    return _summed(costs, parts)
-
-
-def _is_steady(run: DryRun, streams: Sequence[_Stream]) -> bool:
-    """Whether read batches that are not planned have the same rows in every run."""
-    calls = any(node.functions for each, _ in streams for node in each.walk())
+    # Whether read batches that are not planned have the same rows in every run.
+    calls = any(node.functions for each, _ in streams for node in walk(each))
     lanes = any(each.lanes > 1 for each, _ in streams)
-    return not run.varies and not lanes and not (calls and not run.options.num_threads)
-
-
-def _part_of_whole(
-    run: DryRun, source: LaidOutSource, part: Part, counters: PartCounters, *, is_steady: bool
-) -> SourceCosts:
-    costs, ahead = counters.costs(), run.parts_of(source, part)
-    if part.alone or not costs.reads.high:
-        return costs
-    hits = costs.hits if not run.varies else about(costs.hits.high)
-    costs = dataclasses.replace(costs, hits=hits)
-    if all(own.is_once for own in ahead) if ahead else is_steady:
-        return costs
-    return dataclasses.replace(estimated(costs), chunks=costs.chunks)
+    is_steady = not run.varies and not lanes and not (calls and not run.options.num_threads)
+    parts = []
+    for part in source.parts:
+        own, ahead = counters.part(part).costs(), run.parts_of(source, part)
+        if not part.alone and own.reads.high:
+            hits = about(own.hits.high) if run.varies else own.hits
+            is_once = all(each.is_once for each in ahead) if ahead else is_steady
+            found = own if is_once else dataclasses.replace(estimated(own), chunks=own.chunks)
+            own = dataclasses.replace(found, hits=hits if is_once else found.hits)
+        parts.append(own)
+    return _summed(costs, parts)
 
 
 def _summed(costs: SourceCosts, parts: Sequence[SourceCosts]) -> SourceCosts:
@@ -221,106 +192,82 @@ def _summed(costs: SourceCosts, parts: Sequence[SourceCosts]) -> SourceCosts:
 # --- of a run that was cut -----------------------------------------------------------------------
 
 
-def _records_of_all(
-    run: DryRun,
-    node: Node,
-    every: Sequence[SourceCounters],
-    counters: SourceCounters,
-    streams: Sequence[_Stream],
-) -> Amount | None:
-    """The records of a source whose every record each pass of the streams takes; else None."""
-    source = counters.source
-    if runs_some_lanes(node) or not all(id(source) in read_whole(s.parent) for s, _ in streams):
-        return None
-    # All sources of a chain are passed over equally often, also those that the start did not meet.
-    inside = {id(own) for each, _ in streams for own in each.sources()}
-    others = [own for own in every if id(own.source) in inside]
-    if not all(id(own.source) in read_whole(s.parent) for own in others for s, _ in streams):
-        return None
-    seen = sum(own.records for own in others) * _missing(run, node, streams)
-    passes = max(1, round(seen / max(1, sum(len(own.source) for own in others))))
-    found = Amount.exactly(passes * len(source))
-    return found if _is_one_path(streams) else about(found.high)
-
-
 def _scaled(
-    run: DryRun,
-    node: Node,
-    counters: SourceCounters,
-    streams: Sequence[_Stream],
-    of_all: Amount | None,
+    run: DryRun, node: Node, counters: SourceCounters, streams: Sequence[_Stream]
 ) -> SourceCosts:
     """The costs of a source in the whole stream, as if the rest were like the start."""
     source, seen = counters.source, counters.costs()
-    times = _missing(run, node, streams)
-    if of_all is not None and counters.records:
-        times = of_all.middle / counters.records
-    records = about(counters.records * times) if of_all is None else of_all
-    if not counters.records:
-        records = records if of_all is not None else Amount(0, len(source))
-        return _of_unmet(source, seen, records)
+    whole = len(source) * sum(passes_of(path) for own, path in paths(node) if own is source)
+    is_all, likely = takes_all(node), counters.records * _missing(run, node, streams)
+    records = Amount.exactly(whole) if is_all else about(likely)
+    if not is_all and takes_some(node) and (likely > whole or not likely):
+        records = about(whole)
+    times = records.middle / max(1, counters.records)
     found = dataclasses.replace(estimated(seen.times(times)), records=records)
-    if spec_bytes(getattr(source, "spec", None)) is not None:
-        each_bytes = counters.delivered_bytes / counters.records
-        found = dataclasses.replace(found, delivered_bytes=records.times(each_bytes))
-    if not isinstance(source, LaidOutSource):
-        return found
-    parts = []
-    for part in source.parts:
-        own, ahead = counters.part(part).costs().times(times), run.parts_of(source, part)
-        known = chunks_of_all(source, part) if of_all is not None else None
-        is_pass = records.is_exact and records.high == len(source) and _is_local(streams)
-        if known is not None and is_pass and _is_once(part, ahead):
-            parts.append(_each_once(own, part, known))
-        else:
-            parts.append(_estimated_part(own, part, ahead, records, known))
-    return _summed(found, parts)
-
-
-def _of_unmet(source: Any, nothing: SourceCosts, records: Amount) -> SourceCosts:
-    """The costs of a source that the start reads nothing of."""
     size = spec_bytes(getattr(source, "spec", None))
-    delivered = None if size is None else records.times(size)
-    found = dataclasses.replace(nothing, records=records, delivered_bytes=delivered)
-    if not isinstance(source, LaidOutSource):
-        return found
-    chunks = [np.arange(part.chunk_count) for part in source.parts]
-    parts = [
-        estimated(_each_once(nothing, part, own))
-        for part, own in zip(source.parts, chunks, strict=True)
-    ]
-    summed = _summed(found, parts)
-    if records.low:
-        return summed
-    none = combined(lambda own: Amount(0, own.high), [summed])  # it may never be met
-    return dataclasses.replace(none, records=records)
+    if size is not None:
+        found = dataclasses.replace(found, delivered_bytes=records.times(size))
+    if isinstance(source, LaidOutSource):
+        is_once = is_all and whole == len(source) and not any(map(is_global, walk(node)))
+        parts = [
+            _scaled_part(
+                counters.part(part).costs().times(times),
+                part,
+                run.parts_of(source, part),
+                records,
+                is_once=is_once,
+            )
+            for part in source.parts
+        ]
+        found = _summed(found, parts)
+    may_be_unmet = not (counters.records or is_all) and may_end_early(node)
+    return from_none(found) if may_be_unmet else found
 
 
 def _missing(run: DryRun, node: Node, streams: Sequence[_Stream]) -> float:
     """The elements of the streams divided by the elements that the run made."""
     ratio = node.elements().high / run.delivered if run.delivered else math.inf
-    made = [run.made.get(id(each), 0) for each, _ in streams]
-    whole = sum(min(count, own * ratio) for own, (_, count) in zip(made, streams, strict=True))
-    return max(1.0, whole / max(1, sum(made)))
+    made = [(run.made.get(id(stream), 0), count) for stream, count in streams]
+    whole = sum(min(count, own * ratio) for own, count in made if own)
+    return max(1.0, whole / max(1, sum(own for own, _ in made)))
 
 
-def _is_local(streams: Sequence[_Stream]) -> bool:
-    """Whether the rest of a stream lies in other chunks than its start."""
-    nodes = (node for each, _ in streams for node in each.walk())
-    return _is_one_path(streams) and not any(map(is_global, nodes))
+def _scaled_part(
+    own: SourceCosts, part: Part, ahead: Sequence[PlannedPart], records: Amount, *, is_once: bool
+) -> SourceCosts:
+    """The costs of a part; `own` are the costs of what was made, scaled."""
+    in_rows = isinstance(part, ListPart) or (isinstance(part, ArrayPart) and part.is_by_row)
+    is_all = records.is_exact and in_rows
+    likely = part.chunk_count if is_all else min(part.chunk_count, own.chunks.high)
+    chunks = Amount.exactly(likely) if is_all else about(likely)
+    if part.alone:
+        return dataclasses.replace(estimated(own), chunks=chunks, reads=records)
+    wanted = sum(each.uses.records for each in ahead)
+    if not wanted and own.reads.high:
+        return dataclasses.replace(estimated(own), chunks=chunks)
+    if not wanted:  # nothing was planned: as if each chunk was read once
+        return estimated(_each_once(own, part))
+    # An uneven part may have longer read batches later.
+    is_even = isinstance(part, ArrayPart)
+    if is_once and is_all and all(p.is_once and (is_even or p.ahead.room.keeps) for p in ahead):
+        return _each_once(own, part)
+    # More is planned than is made. A read serves all records of its chunk that are planned.
+    planned = records.middle / wanted
+    if not is_all:
+        likely = min(part.chunk_count, planned * sum(len(each.uses.last) for each in ahead))
+    reads = planned * sum(each.ahead.entered for each in ahead)
+    if reads > likely:
+        whole, room = ahead[-1].whole, ahead[-1].ahead.room
+        horizon = whole.horizon_bytes / max(1, room.record_bytes + room.index_bytes)
+        served = math.inf if room.fits else 1 + horizon / max(1.0, likely)
+        reads = max(likely, min(reads, records.middle / served))
+    found = estimated(own.times(reads / max(1.0, own.reads.high)))
+    return dataclasses.replace(found, chunks=Amount.exactly(likely) if is_all else about(likely))
 
 
-def _is_one_path(streams: Sequence[_Stream]) -> bool:
-    nodes = (node for each, _ in streams for node in each.walk())
-    return len(streams) == 1 and all(len(node.parents) < 2 for node in nodes)
-
-
-def _is_once(part: Part, ahead: Sequence[PlannedPart]) -> bool:
-    is_even = isinstance(part, ArrayPart)  # the rest has chunks of the same size
-    return bool(ahead) and all(own.is_once and (is_even or own.ahead.room.keeps) for own in ahead)
-
-
-def _each_once(own: SourceCosts, part: Part, chunks: IntArray) -> SourceCosts:
+def _each_once(own: SourceCosts, part: Part) -> SourceCosts:
+    """The costs of a part whose chunks are all read once."""
+    chunks = np.arange(part.chunk_count)
     count = Amount.exactly(len(chunks))
     return dataclasses.replace(
         own,
@@ -330,68 +277,3 @@ def _each_once(own: SourceCosts, part: Part, chunks: IntArray) -> SourceCosts:
         decoded_bytes=Amount.exactly(int(part.decoded_bytes(chunks).sum())),
         hits=about(own.hits.high),
     )
-
-
-def _estimated_part(
-    own: SourceCosts,
-    part: Part,
-    ahead: Sequence[PlannedPart],
-    records: Amount,
-    known: IntArray | None,
-) -> SourceCosts:
-    """Estimates for a part; `own` are the costs of what was made, scaled."""
-    number, reads = records.middle, own.reads.high
-    likely = min(part.chunk_count, own.chunks.high) if known is None else len(known)
-    if ahead:
-        room, whole = ahead[-1].ahead.room, ahead[-1].whole
-        # More is planned than is made.
-        planned = number / max(1, sum(each.uses.records for each in ahead))
-        wanted = planned * sum(len(each.uses.last) for each in ahead)
-        likely = min(part.chunk_count, wanted) if known is None else likely
-        reads = planned * sum(each.ahead.entered for each in ahead)
-        if reads > likely:
-            # A read serves all records of its chunk that are planned; all chunks have equally many.
-            horizon = whole.horizon_bytes / max(1, room.record_bytes + room.index_bytes)
-            served = math.inf if room.fits else 1 + horizon / max(1.0, likely)
-            reads = max(likely, min(reads, number / served))
-    found = estimated(own.times(reads / max(1.0, own.reads.high)))
-    return dataclasses.replace(
-        found,
-        chunks=Amount.exactly(likely) if known is not None and records.is_exact else about(likely),
-        reads=records if part.alone else found.reads,
-    )
-
-
-# --- what is read as a whole ---------------------------------------------------------------------
-
-# Shuffles do not change the set of records, so the chunks of a source that is read as a whole are
-# known without computing an order.
-
-
-def runs_some_lanes(node: Node) -> bool:
-    """Whether a shard of a stream runs some of its lanes, and others run in other processes."""
-    found = (each.run_lanes for each in node.walk())
-    return any(lanes is not None and len(lanes[0]) < lanes[1] for lanes in found)
-
-
-def read_whole(node: Node) -> set[int]:
-    """The `id` of each source whose every record a pass over a chain asks for."""
-    if not node.takes_all:
-        return set()
-    own = set() if node.data_source is None else {id(node.data_source)}
-    return own.union(*map(read_whole, node.parents))
-
-
-def chunks_of_all(source: LaidOutSource, part: Part) -> IntArray | None:
-    """The chunks that all records of a source lie in; None where finding them takes too long."""
-    length = len(source)
-    rows = isinstance(part, ArrayPart) and part.is_by_row
-    if rows or isinstance(part, ListPart):
-        return np.arange(part.chunk_count)
-    if length > _MOST_COUNTED:
-        return None
-    chunks = np.empty(0, np.int64)
-    for first in range(0, length, _AT_ONCE):
-        records = np.arange(first, min(length, first + _AT_ONCE))
-        chunks = np.union1d(chunks, part.needs(records).chunks)
-    return chunks

@@ -1,130 +1,93 @@
-"""Running: a description of how each node of a chain runs.
+"""Running: a few words on how each node of a chain runs.
 
-Neighbouring functions of a stream are one stage, done block by block; functions before `mp_prefetch`
-run in its workers; index nodes are arithmetic on arrays; sources are read as their layout allows.
-
-Invariant: each description states what the prefetcher, the executors and the read batches make of
-the chain. tests/explain/test_running.py compares it with the threads and processes that it sees.
+Invariant: they say where functions are called and how sources are read, as the executors and the read
+batches have it. tests/explain/test_running.py compares them with the threads and processes that it sees.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.memory import ArrayDataSource, RangeDataSource, SequenceDataSource
-from windrow.transforms.nodes import Node, ToStreamNode, as_chain, chains_of
+from windrow.transforms.nodes import Node, as_chain, chains_of, source_of, walk
+from windrow.transforms.nodes.following import group_size
+from windrow.transforms.nodes.reading import as_planned, calls_for_each, cuts_whole_elements
+from windrow.transforms.nodes.streams import workers_of
+from windrow.transforms.options import ReadOptions
 
 
 def running(node: Node) -> dict[int, str]:
     """Describe how each node of a stream runs, by the node's `id`."""
     options = [each.read_options for each in chains_of(node)]
     first = next((own for own in options if own.ahead), options[0])
-    place = _NodePlace(
-        is_ahead=first.ahead or any(each.workers is not None for each in node.walk()),
-        threads=max(own.num_threads for own in options) if first.ahead else 1,
-        queue=first.prefetch_buffer_size,
-    )
+    threads = max(own.num_threads for own in options) if first.ahead else 1
+    where = "when asked for"
+    if first.ahead or any(workers_of(each) is not None for each in walk(node)):
+        where = f"on up to {threads} threads, ahead" if threads > 1 else "on a thread, ahead"
     found: dict[int, list[str]] = {}
-    _look(node, place, found)
+    _look(node, where, first, found)
     return {key: "; ".join(dict.fromkeys(words)) for key, words in found.items()}
 
 
-def _look(node: Node, place: _NodePlace, found: dict[int, list[str]]) -> None:
-    place = dataclasses.replace(
-        place,
-        stream=as_chain(node) or place.stream,
-        workers=place.workers if node.workers is None else node,
-    )
-    found.setdefault(id(node), []).append(node.runs_as(place))
-    for parent in node.parents:
-        _look(parent, place, found)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _NodePlace:
-    """The place of a node, and the threads and workers of its iterator.
+def _look(node: Node, where: str, options: ReadOptions, found: dict[int, list[str]]) -> None:
+    """Note the words for a node, and for those before it.
 
     Args:
-        is_ahead: Whether a thread of the iterator makes its elements ahead of the loop.
-        threads: The most threads that functions of one element run on, with the thread ahead.
-        queue: The most elements that wait for the loop.
-        stream: The stream that it is before; None after all of them.
-        workers: The node whose workers it runs in, if it calls functions; None for no workers.
+        node: The node.
+        where: Where a function of one element is called.
+        options: The options of the iterator.
+        found: The words for each node, by `id`.
     """
-
-    is_ahead: bool
-    threads: int
-    queue: int
-    stream: ToStreamNode | None = None
-    workers: Node | None = None
-
-    @property
-    def of_each(self) -> str:
-        """Where a function of one element is called."""
-        uses_threads = self.stream is None or self.stream.read_options.ahead
-        if self.workers is None and self.is_ahead and self.threads > 1 and uses_threads:
-            return f"on up to {self.threads} threads, ahead"
-        return self.of_many
-
-    @property
-    def of_many(self) -> str:
-        """Where a function of many elements is called."""
-        if self.workers is not None:
-            return f"in {_processes(self.workers)}"
-        return "on a thread, ahead" if self.is_ahead else "when asked for"
-
-    def streaming(self) -> str:
-        """How the elements of a chain with random access are made."""
-        if not self.is_ahead:
-            return "made when asked for"
-        return f"made ahead, into a queue of {self.queue}" if self.queue else "made one block ahead"
-
-    def working(self, node: Node) -> str:
-        """What workers do for the chain before a node."""
-        if node.workers is None:
-            return "nothing: no workers"
-        if not _has_work(node.parent):
-            return "nothing: no functions below"
-        return f"functions below in {_processes(node)}"
-
-    def reading(self, source: Any) -> str:
-        """How a source is read."""
-        if isinstance(source, (RangeDataSource, SequenceDataSource)):
-            return "copied from memory"
-        if isinstance(source, ArrayDataSource) and source.is_in_memory:
-            return "copied from memory"
-        if _is_read_one_by_one(source):
-            return f"record by record, {self.of_each}"
-        if not isinstance(source, LaidOutSource):
-            elsewhere = dataclasses.replace(self, workers=None)  # a call for many is made here
-            return f"many records in one call, {elsewhere.of_many}"
-        if all(part.alone for part in source.parts):
-            return "records read alone"
-        # A part without chunks has nothing to plan.
-        any_chunks = any(part.chunk_count and not part.alone for part in source.parts)
-        planned = any_chunks and self.stream is not None and self.stream.read_options.ahead
-        some = ", of some parts records alone" if any(part.alone for part in source.parts) else ""
-        return f"whole chunks, {'by prefetcher' if planned else 'batch by batch'}{some}"
+    found.setdefault(id(node), []).append(_words(node, where, options))
+    for parent in node.parents:
+        workers = workers_of(node)
+        below = where if workers is None else f"in {_processes(workers.options)}"
+        _look(parent, below, options, found)
 
 
-def _processes(node: Node) -> str:
-    number = 0 if node.workers is None else node.workers.options.num_workers
-    if number == "auto":
-        most = node.workers.options.most_workers if node.workers is not None else 0
+def _words(node: Node, where: str, options: ReadOptions) -> str:
+    """How a node runs, by its kind."""
+    if source_of(node) is not None:
+        return _reading(source_of(node), where, options)
+    workers = workers_of(node)
+    if workers is not None:
+        return f"functions below in {_processes(workers.options)}"
+    if as_chain(node) is not None:
+        queue = options.prefetch_buffer_size
+        ahead = f"made ahead, into a queue of {queue}" if queue else "made one block ahead"
+        return "made when asked for" if where == "when asked for" else ahead
+    if calls_for_each(node):
+        return f"one by one, {where}"
+    if node.functions:
+        return "many at once"
+    planned = as_planned(node)
+    if planned is not None:
+        return f"planned by lengths: {planned.pack_counts()[0].text()}"
+    if cuts_whole_elements(node):
+        return "whole elements are made, then cut"
+    if group_size(node) is not None:
+        return "rows gathered as batches"
+    return "indices only" if node.chooses else "position only"
+
+
+def _reading(source: Any, where: str, options: ReadOptions) -> str:
+    """How a source is read."""
+    in_memory = isinstance(source, ArrayDataSource) and source.is_in_memory
+    if in_memory or isinstance(source, (RangeDataSource, SequenceDataSource)):
+        return "copied from memory"
+    if isinstance(source, ForeignDataSource) and not source.batched:
+        return f"record by record, {where}"
+    if not isinstance(source, LaidOutSource):
+        return "many records in one call"
+    if all(part.alone for part in source.parts):
+        return "records read alone"
+    return f"whole chunks, {'by prefetcher' if options.ahead else 'batch by batch'}"
+
+
+def _processes(options: Any) -> str:
+    if options.num_workers == "auto":
+        most = options.most_workers
         return f"this process or up to {most} worker processes, as the first elements show"
-    return f"{number} worker {'process' if number == 1 else 'processes'}"
-
-
-def _has_work(node: Node) -> bool:
-    """Whether workers after a node have anything to do: functions, or reading in Python."""
-    if node.workers is not None:
-        return False  # which has workers of its own
-    own = bool(node.functions) or _is_read_one_by_one(node.data_source)
-    return own or any(map(_has_work, node.parents))
-
-
-def _is_read_one_by_one(source: Any) -> bool:
-    return isinstance(source, ForeignDataSource) and not source.batched
+    return f"{options.num_workers} worker {'process' if options.num_workers == 1 else 'processes'}"

@@ -23,8 +23,11 @@ from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import LaidOutSource
 from windrow.transforms import layouts
-from windrow.transforms.nodes import LaidOut, Node
-from windrow.transforms.order_costs import AT_ONCE, OrderCost
+from windrow.transforms.nodes import LaidOut, Node, walk
+from windrow.transforms.nodes.following import group_size
+from windrow.transforms.nodes.metadata import epoch_length
+from windrow.transforms.nodes.random_access import whole_epochs
+from windrow.transforms.nodes.reading import AT_ONCE, OrderCost, most_records, order_cost
 
 FloatArray = npt.NDArray[np.float64]
 # The number of blocks of a leaf, and a function from its records to their blocks.
@@ -102,20 +105,20 @@ def sample(node: Node) -> BatchSample:
     Raises:
         PlanError: If a batch has more records than are traced, or batches have none.
     """
-    most = node.most_records()
+    most = most_records(node)
     if most > MOST_IN_BATCH:
         raise PlanError(
             f"shuffle_quality: a batch has {most} records, and tracing it takes memory for all of"
             f" them; give a batch_size of at most {MOST_IN_BATCH}"
         )
     size = max(1, int(trace(node, np.zeros(1, np.int64)).counts[0]))
-    varies = any(each.shuffles for each in node.walk())
-    cost = node.order_cost()
-    elements, epochs = node.whole_epochs()
+    varies = any(each.shuffles for each in walk(node))
+    cost = order_cost(node)
+    elements, epochs = whole_epochs(node)
     positions = cost.begin + float(elements) * size * cost.each
     times = int(min(MOST_POSITIONS / positions, MOST_ROWS / (float(elements) * size)))
     if not times:
-        elements = node.epoch_length()
+        elements = epoch_length(node)
         indices, parts = _places(cost, elements, size, epochs=_EPOCHS_OF_LONG if varies else 1)
         found = _traced(node, indices, size)
         return BatchSample(found, found.redrawn(), _records(node), parts, is_exact=False)
@@ -176,9 +179,9 @@ def _places(cost: OrderCost, elements: int, size: int, *, epochs: int) -> tuple[
 
 def _records(node: Node) -> int:
     """Return the rows of an epoch; only its last element may have fewer rows than the first."""
-    while node.group_size is not None and node.parent.epoch_length() != node.parent.length:
+    while group_size(node) is not None and epoch_length(node.parent) != node.parent.length:
         node = node.parent  # an element may have rows of two epochs
-    elements = node.epoch_length()
+    elements = epoch_length(node)
     first, last = trace(node, np.array([0, elements - 1])).counts
     return (elements - 1) * int(first) + int(last)
 

@@ -25,7 +25,9 @@ from windrow.errors import PlanError, RecordIndexError
 from windrow.quality.batch_sample import BatchSample, Leaves, sample
 from windrow.sources.base import IntArray
 from windrow.transforms.arguments import integer
-from windrow.transforms.nodes import BatchNode, Node, topmost_batch
+from windrow.transforms.nodes import BatchNode, Node, topmost_batch, walk
+from windrow.transforms.nodes.following import group_size
+from windrow.transforms.nodes.random_access import reseeded, with_random_access
 
 ASSUMED_BATCH: Final = 64
 """Batch size for chains without a batch node."""
@@ -129,8 +131,8 @@ def quality_of(
     """
     notes = notes_on(node)
     try:
-        plain = node.with_random_access()
-        if batch_size is None and not any(each.group_size for each in plain.walk()):
+        plain = with_random_access(node)
+        if batch_size is None and not any(group_size(each) for each in walk(plain)):
             batch_size = ASSUMED_BATCH
             notes += (f"the chain has no batch: as if .batch({batch_size}) were put on top",)
         batches = batched(plain, batch_size)
@@ -155,14 +157,14 @@ def batched(node: Node, size: int | None) -> Node | None:
 
 def _has_batch(node: Node) -> bool:
     """Return whether every element of a chain is a batch."""
-    if node.group_size is not None:
+    if group_size(node) is not None:
         return True
     return bool(node.parents) and all(map(_has_batch, node.parents))
 
 
 def notes_on(node: Node) -> tuple[str, ...]:
     """Return the notes on the numbers of a chain, also of a stream."""
-    if any(each.drops for each in node.walk()):
+    if any(each.drops for each in walk(node)):
         return ("filters are assumed to drop nothing",)
     return ()
 
@@ -180,7 +182,7 @@ def quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) ->
         notes: Remarks to print with the numbers.
     """
     leaves = Leaves(node, block)
-    found = sample(node.reseeded())  # with another order in each epoch
+    found = sample(reseeded(node))  # with another order in each epoch
     counts = found.batches.counts
     ratio = _variance_ratio(found, leaves)
     if leaves.count > 1:

@@ -19,7 +19,8 @@ from windrow.core.text import counted, in_units, shortened
 from windrow.inspection.content import content_of, example_of, picture_of
 from windrow.inspection.pictures import drawable, grid
 from windrow.transforms import columns
-from windrow.transforms.nodes import STREAM, Node, ToStreamNode, as_chain
+from windrow.transforms.nodes import STREAM, Node, ToStreamNode, as_chain, walk
+from windrow.transforms.nodes.following import group_size, over
 from windrow.transforms.options import ReadOptions
 
 _MOST_GRIDS: Final = 4
@@ -80,7 +81,7 @@ def sample_of(node: Node, count: int) -> ElementSample:
     places: list[str] = []
     found: list[Leaves] = []
     error = ""
-    many = any(each.needs_many for each in node.walk())
+    many = any(each.needs_many for each in walk(node))
     options = _IN_READ_BATCHES if many else _ONE_BY_ONE
     stream = _here(node if node.length == STREAM else ToStreamNode((node,), options), options)
     try:
@@ -102,9 +103,9 @@ def sample_of(node: Node, count: int) -> ElementSample:
 
 def is_batched(node: Node) -> bool:
     """Return whether a chain gives batches."""
-    while len(node.parents) == 1 and node.group_size is None:
+    while len(node.parents) == 1 and group_size(node) is None:
         node = node.parent
-    return node.group_size is not None
+    return group_size(node) is not None
 
 
 # --- elements ------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ def _here(node: Node, options: ReadOptions) -> Node:
         return _here(node.parent, options)
     if (chain := as_chain(node)) is not None:
         return dataclasses.replace(chain, read_options=options)
-    return node.over(tuple(_here(parent, options) for parent in node.parents))
+    return over(node, tuple(_here(parent, options) for parent in node.parents))
 
 
 def _rows(batch: Any, most: int) -> list[Any] | None:

@@ -24,7 +24,8 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from windrow.stats.read_counters import ReadCounters
 from windrow.stats.stats import BlockTimes, ChosenWorkers, Stats
-from windrow.transforms.nodes import Node
+from windrow.transforms.functions import name_of
+from windrow.transforms.nodes import Node, as_batch
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -125,7 +126,7 @@ class ActivityClock:
         """The node's `work_label`, which is made once for each node."""
         found = self._names.get(id(node))
         if found is None:
-            found = self._names[id(node)] = node.work_label
+            found = self._names[id(node)] = work_label(node)
         return found
 
     def heard(self, spent_s: Mapping[str, float]) -> None:
@@ -453,6 +454,14 @@ class Profiler:
         found[OTHER] = max(0.0, waited_s - sum(found.values()))
         longest = sorted(found.items(), key=lambda item: -item[1])
         return {name: spent_s for name, spent_s in longest if spent_s > 0}
+
+
+def work_label(node: Node) -> str:
+    """Names a node's own work in `stats()`: the word of the chain, the rows of a batch, and the function."""
+    name, batch = node.label.partition("(")[0], as_batch(node)
+    more = [] if batch is None else [str(batch.size)]
+    more += map(name_of, node.functions[:1])
+    return f"{name}({', '.join(more)})" if more else name
 
 
 def _times(entry: _Entry, first_s: float) -> BlockTimes:

@@ -25,7 +25,7 @@ from windrow.sources.part_sizes import bytes_per_record
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.costs import Amount, SourceCosts, known
 from windrow.transforms.amounts import PackCounts
-from windrow.transforms.nodes import Node
+from windrow.transforms.nodes import Node, sources_of
 
 # At most this many notes of chunks and of records wait to be counted.
 _NOTES: Final = 1 << 12
@@ -234,7 +234,7 @@ class ReadCounters:
 
     def __init__(self, node: Node) -> None:
         """Start with no reads."""
-        self._of = {id(source): SourceCounters(source) for source in node.sources()}
+        self._of = {id(source): SourceCounters(source) for source in sources_of(node)}
         self.packing: PackCounts | None = None
 
     def packed(self, counts: PackCounts) -> None:

@@ -449,15 +449,6 @@ def test_states_that_do_not_belong_together_are_refused() -> None:
         iter(stream(2).repeat().batch(8)).set_state(windrow.merge_states([first, second]))
 
 
-def test_explain_says_which_lanes_are_shared() -> None:
-    shared = stream(1).repeat().batch(8).shard(1, 2)
-    assert "share" in shared.explain().details()
-    endless = stream().repeat().batch(8).shard(1, 2).explain()
-    assert "lanes 2 to 3 of 4; no other lane" in endless.details()
-    chain = M.range(96).to_iter_dataset(lanes=2).batch(8)
-    assert "of lane 0 of 2; nothing is read for others" in chain.shard(1, 4).explain().details()
-
-
 def test_a_shard_of_lanes_reads_its_own_rows_of_a_shared_lane() -> None:
     source = Counting(960)
     shard = M.source(source).to_iter_dataset(SYNCHRONOUS, lanes=2).batch(8).shard(1, 4)

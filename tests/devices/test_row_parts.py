@@ -130,5 +130,3 @@ def test_parts_are_named_in_the_chain() -> None:
     assert node.written == "batch(16).shard((0, 1, 5), 8)"
     assert node.slots() == [(0, 4), (10, 12)]
     assert node.lanes_taken(8) == [0, 1, 5]
-    lines = IterDataset[Any](node).explain().details()
-    assert "rows 0 to 3 and 10 to 11 of each batch of 16, of lanes 0, 1, 5 of 8" in lines

@@ -12,6 +12,7 @@ import windrow
 from tests.traces import in_rows
 from windrow import MapDataset
 from windrow.engine.record_trace import Trace, leaves_of, trace
+from windrow.transforms.nodes.random_access import with_random_access
 
 N = 37
 STREAMS: dict[str, Callable[[], Any]] = {
@@ -40,12 +41,12 @@ STREAMS: dict[str, Callable[[], Any]] = {
 
 def traced(dataset: Any, count: int) -> Trace:
     """What the first elements are made of."""
-    return trace(dataset._node.with_random_access(), np.arange(count))
+    return trace(with_random_access(dataset._node), np.arange(count))
 
 
 def by_leaf(dataset: Any, count: int) -> list[tuple[int, int]]:
     """The number of each leaf in the chain, with the records of each row; of the first elements."""
-    node = dataset._node.with_random_access()
+    node = with_random_access(dataset._node)
     numbers = {key: number for number, key in enumerate(leaves_of(node))}
     rows: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for taken in trace(node, np.arange(count)).taken:
@@ -82,5 +83,5 @@ def test_streams_of_streams() -> None:
     mixed = windrow.IterDataset.mix(streams)
     assert by_leaf(mixed, 6) == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
     zipped = windrow.IterDataset.zip(streams, strict=False)
-    assert zipped._node.with_random_access().length == 9
+    assert with_random_access(zipped._node).length == 9
     assert by_leaf(zipped, 2) == [(0, 0), (1, 0), (0, 1), (1, 1)]

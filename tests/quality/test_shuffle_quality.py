@@ -23,6 +23,7 @@ from windrow.engine.record_trace import trace
 from windrow.quality import batch_sample
 from windrow.quality.shuffle_quality import quality_of
 from windrow.sources.chunks import Blocks
+from windrow.transforms.nodes.random_access import with_random_access
 
 Array = npt.NDArray[Any]
 
@@ -191,7 +192,7 @@ def test_a_sample_agrees_with_whole_epochs(
     make: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain = make(MapDataset.range(LONG))
-    node = chain._node.with_random_access()
+    node = with_random_access(chain._node)
     length = node.length
     orders = in_rows(trace(node, np.arange(MANY * length))).reshape(MANY, length)
     ratio, blocks = exact(orders, 50, 40)

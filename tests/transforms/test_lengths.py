@@ -13,7 +13,8 @@ from windrow.errors import ArgumentError, PlanError, SourceError
 from windrow.sources.base import BatchedSource
 from windrow.sources.foreign import ForeignDataSource
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes import lengths_of
+from windrow.transforms.nodes import lengths_of, sources_of
+from windrow.transforms.nodes.metadata import known_lengths
 from windrow.transforms.positions import Positions, positions
 
 IntArray = npt.NDArray[np.int64]
@@ -42,7 +43,7 @@ class Sequences(BatchedSource):
 
 
 def source_of(dataset: Any) -> Sequences:
-    found: Sequences = dataset._node.sources()[0]
+    found: Sequences = sources_of(dataset._node)[0]
     return found
 
 
@@ -65,9 +66,9 @@ def test_lengths_given_belong_to_records_and_hold_after_maps() -> None:
 
 def test_a_source_is_asked_once() -> None:
     dataset = MapDataset.source(Sequences([3, 1])).shuffle(seed=0)
-    known = RecordLengths(dataset._node.sources())
+    known = RecordLengths(sources_of(dataset._node))
     for _ in range(3):
-        dataset._node.lengths_of(all_of(dataset), known)
+        known_lengths(dataset._node, all_of(dataset), known)
     assert source_of(dataset).asked == 1
 
 

@@ -70,6 +70,8 @@ class SquaresNode(LeafNode):
 class RotatedNode(IndexNode):
     """Each epoch from element `by` on, and then the elements before that."""
 
+    shuffles: ClassVar[bool] = True
+
     by: int
 
     def count(self) -> int:
@@ -80,10 +82,6 @@ class RotatedNode(IndexNode):
     @property
     def label(self) -> str:
         return f"rotated({self.by})"
-
-    @property
-    def takes_all(self) -> bool:
-        return True
 
     def to_parent(self, at: Positions) -> Positions:
         return Positions(at.epochs, (at.offsets + self.by) % self.length)
@@ -183,8 +181,8 @@ class EveryOtherNode(EachNode):
     def made(self, table: Table, results: list[Any]) -> Table:
         return tables.filtered(table, results)
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = super().elements(once=once)
+    def elements(self) -> Amount:
+        found = super().elements()
         return Amount(0, found.high) if self.length == STREAM else found
 
 
@@ -226,8 +224,8 @@ class CopiesNode(StreamNode):
     def label(self) -> str:
         return f"copies({self.most})"
 
-    def elements(self, *, once: bool = True) -> Amount:
-        return Amount(0, (self.most - 1) * self.parent.elements(once=once).high)
+    def elements(self) -> Amount:
+        return Amount(0, (self.most - 1) * self.parent.elements().high)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         before, given = np.array(position[:-1], np.int64), position[-1]

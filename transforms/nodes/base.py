@@ -36,49 +36,45 @@ Contract of a node:
    `position_after` moves a position without running `blocks`, to what `blocks` would give. A block's
    `made_of` has the elements that each row is made of. None in place of either means unknown.
 9. When something raises, `blocks` has yielded every whole row before it.
-10. `spec`, `layout`, `elements`, `is_endless`, `element_bytes` and `runs_as` answer from metadata and
-    lengths alone. So do `passes`, `takes_all`, `skips`, `may_end_early`, `first_epochs`, `most_records`
-    and `order_cost`, by which `explain()` and `shuffle_quality` judge what reading a chain takes.
-    `chooses` and `made_from` say which one element each is made of, where it is one.
+10. `spec`, `layout`, `elements`, `is_endless` and `element_bytes` answer from metadata and lengths alone.
+    `chooses` and `made_from` (`windrow.transforms.nodes.planned`) say which one element each is made of.
     The defaults are safe: they say that nothing is known. What a node says of itself is believed.
-11. `lengths_of(at, known)` says how long elements at positions are, or raises a PlanError. It reads
-    nothing and calls no function. It checks that lengths are known for no positions, too.
+11. `lengths_of(at, known)`, of a node that knows, says how long elements at positions are, or raises a
+    PlanError. It reads nothing and calls no function. It checks that lengths are known for no positions, too.
 12. Boxes of elements: a node that `keeps_elements` passes them on; another one is a `MakesBoxes`, or takes
     whole elements (`windrow.transforms.nodes.dealing`). Boxes never change which elements come.
-13. What only some nodes know is not here: they also derive from `DealtToLanes`, `Numbers`, `MakesBoxes`,
-    `MakesBatches`, `GivesSeed` or `TakesFirst`, and a function asks by `isinstance`.
+13. What only some nodes know is not here. They derive from `DealtToLanes`, `Numbers`, `MakesBoxes`,
+    `MakesBatches`, `JoinsLanes`, `GivesSeed` or `TakesFirst`, or have the methods of a protocol, such as the
+    protocols of `windrow.transforms.nodes.metadata`. A function, such as `element_bytes`, asks any node.
 14. `functions`: the user's functions that it calls. A node with some runs in workers, so it must pickle.
 """
 
 from __future__ import annotations
 
 import abc
-import copy
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import PlanError
-from windrow.sources.base import IntArray
-from windrow.transforms import specs
 from windrow.transforms.amounts import Amount
-from windrow.transforms.functions import Where as Where
-from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
-from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.dealing import TakesBad
-from windrow.transforms.nodes.following import FollowsBatch, check_shards, parents_of
-from windrow.transforms.order_costs import OrderCost, added
-from windrow.transforms.positions import Positions
-from windrow.transforms.record_sizes import spec_bytes
+from windrow.transforms.nodes.following import (
+    MakesBatches,
+    check_shards,
+    parents_of,
+)
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step
 from windrow.transforms.specs import Spec
+
+if TYPE_CHECKING:
+    from windrow.transforms.nodes.caught import Catch
 
 Indices = npt.NDArray[Any]
 """Indices of elements: int64 `(n,)`, Python ints where those do not fit, or positions `(n, width)`."""
@@ -87,19 +83,6 @@ STREAM: Final = -1
 ENDLESS: Final = sys.maxsize
 # No chain is as long, unless it repeats for ever.
 VAST: Final = 2**48
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class WorkerSettings:
-    """Worker processes for a part of a chain.
-
-    Args:
-        options: A `windrow.MultiprocessingOptions` with at least one worker.
-        init: Called in each worker with its index and the number of workers.
-    """
-
-    options: Any
-    init: Callable[[int, int], None] | None
 
 
 class RowShare(NamedTuple):
@@ -111,11 +94,13 @@ class RowShare(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node(FollowsBatch, TakesBad, abc.ABC):
+class Node(abc.ABC):
     """A node of a chain. Immutable; `length` is the elements in one epoch, or `STREAM`."""
 
     parents: tuple[Node, ...]
     length: int = dataclasses.field(init=False)
+    caught: Catch | None = dataclasses.field(default=None, kw_only=True, repr=False)
+    """On a stream, which errors of its function drop an element; None where they are raised."""
 
     position_width: ClassVar[int] = 0
     """Integers that the node adds to the positions of its parents, on a stream."""
@@ -135,12 +120,16 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
     """Whether an element is made from the element of the parent at the same index."""
     chooses: ClassVar[bool] = False
     """Whether each element is some element of a parent, chosen by positions alone."""
+    has_same_indices: ClassVar[bool] = False
+    """Whether it has one parent, and each of its elements belongs to the parent's at the same index."""
     shuffles: ClassVar[bool] = False
     """Whether it changes the order of what the parent gives, and nothing else."""
     has_gaps: ClassVar[bool] = False
     """Whether indices without elements lie between others: see `windrow.transforms.nodes.dealing`."""
     counts_rows: ClassVar[bool] = False
     """Whether its own integer only counts rows, which are its parent's."""
+    takes_bad: ClassVar[bool] = False
+    """Whether rows before it that raise are isolated, and left out or replaced."""
     is_unseen: ClassVar[bool] = False
     """Whether it changes only how elements are made, and not which elements come."""
     is_half: ClassVar[bool] = False
@@ -184,20 +173,17 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         return ()
 
     @property
-    def work_label(self) -> str:
-        """Names the node's own work in `stats()`: the word of the chain, and the function."""
-        name = self.label.partition("(")[0]
-        return f"{name}({name_of(self.functions[0])})" if self.functions else name
+    def follows_batch(self) -> bool:
+        """Whether an element is made of one element alone, without its index, or is that element.
+
+        The last batch of a chain may have such nodes after it: see `windrow.transforms.nodes.tail`.
+        """
+        return False
 
     @property
-    def group_size(self) -> int | None:
-        """Elements of the parent that a batch has; None for a node that makes no batches."""
-        return None
-
-    @property
-    def data_source(self) -> Any | None:
-        """The source that the node itself reads; None for a node that reads none."""
-        return None
+    def follows_shard(self) -> bool:
+        """Whether numbers alone decide which elements come, and a row is made of one row alone."""
+        return self.keeps_elements
 
     # --- what comes out --------------------------------------------------------------------------
 
@@ -207,37 +193,9 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         Raises:
             PlanError: If that is not known before an element is made.
         """
+        if self.keeps_elements:
+            return parents[0]
         raise PlanError(f"element_spec: {self.label} has none")
-
-    def element_spec(self) -> Spec:
-        """The spec of an element. See `windrow.transforms.specs`.
-
-        Raises:
-            PlanError: If a source or a function does not declare it, or parents differ.
-            ArgumentError: If what one of them returns is not a spec.
-        """
-        return self.spec(specs.Lazy([parent.element_spec for parent in self.parents]))
-
-    def known_spec(self) -> Spec | None:
-        """The spec of an element; None if it is not known."""
-        try:
-            return self.element_spec()
-        except Exception:  # of a method `output_spec`, too: a chain runs without
-            return None
-
-    def element_bytes(self) -> Amount | None:
-        """Bytes of an element, on average; None if they are not known.
-
-        By default they follow from the spec, or from the parents if the node keeps their values.
-        """
-        if self.functions or not self.parents or not self.keeps_values:
-            size = spec_bytes(self.known_spec())
-            return None if size is None else Amount.exactly(size)
-        sizes = [parent.element_bytes() for parent in self.parents]
-        known = [size for size in sizes if size is not None]
-        if len(known) < len(sizes):
-            return None
-        return Amount(min(size.low for size in known), max(size.high for size in known))
 
     def layout(self) -> Layout:
         """The blocks of elements that are stored together, from the sources on.
@@ -255,104 +213,19 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
             f" datasets before it, or {own}"
         )
 
-    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
-        """Lengths of the elements at some positions, int64 `(len(at),)`: see the contract, 11.
-
-        Raises:
-            PlanError: If they are not known; the message says what to do.
-            SourceError: If a source gives wrong ones.
-        """
-        raise PlanError(
-            f"lengths: {self.label} makes elements of unknown length; plan from lengths before it"
-        )
-
-    def made_from(self, at: Positions) -> tuple[Node, Positions] | None:
-        """The element that the element at one position is, or is made of: its node and position.
-
-        None if it is made of several elements, or of none.
-        """
-        return None
-
     def is_endless(self) -> bool:
         """Whether it repeats for ever, or is part of what does."""
         if self.length == STREAM:
-            return math.isinf(self.elements(once=False).high)
+            return math.isinf(self.elements().high)
         return self.length >= VAST and any(parent.is_endless() for parent in self.parents)
-
-    def pass_length(self) -> int:
-        """Elements of a node with random access in one pass over what it repeats for ever."""
-        if not self.is_endless():
-            return self.length
-        return self.length_of_pass([parent.pass_length() for parent in self.parents])
-
-    def length_of_pass(self, parents: Sequence[int]) -> int:
-        """Elements in one pass over parents of these lengths; at least one parent is endless."""
-        return min(parents)
-
-    def epoch_length(self) -> int:
-        """Elements in one epoch of a node with random access, before what repeats it.
-
-        An endless mixture has as many as one epoch of each of its datasets together.
-        """
-        over_parent = self.keeps_epochs or (self.parents and self.is_endless())
-        return self.parent.epoch_length() if over_parent else self.length
-
-    def whole_epochs(self) -> tuple[int, int]:
-        """The fewest epochs that end where an element does: their elements, and their number.
-
-        Batches of 7 over epochs of 100 end with an epoch only after 7 epochs. A chain that ends
-        earlier has all of its elements and epochs.
-        """
-        return self.parent.whole_epochs() if self.keeps_epochs else (self.epoch_length(), 1)
-
-    def with_random_access(self) -> Node:
-        """A node with random access and the same order, as if filters of a stream dropped nothing.
-
-        Raises:
-            PlanError: If a mixture has an empty stream.
-        """
-        if self.length != STREAM:
-            return self
-        return self.over_random_access(tuple(p.with_random_access() for p in self.parents))
-
-    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
-        """The order of this stream over parents with random access; by default the parent's order."""
-        return parents[0]
-
-    def rows_at(self, indices: IntArray) -> IntArray | None:
-        """The number of rows of elements of a node with random access, where these are batches.
-
-        None if they are not, or a function of the user makes them.
-        """
-        is_same = self.follows_batch and not self.functions and bool(self.parents)
-        return self.parent.rows_at(indices) if is_same else None
-
-    @property
-    def index_count(self) -> int:
-        """The number of indices that have elements."""
-        return self.length
-
-    # --- in lanes --------------------------------------------------------------------------------
-
-    def in_lane(self, lane: int, lanes: int) -> Node:
-        """The stream of one lane, for questions about it; not to be run."""
-        if self.length != STREAM:
-            return self
-        return self.over(tuple(parent.in_lane(lane, lanes) for parent in self.parents))
 
     # --- how many --------------------------------------------------------------------------------
 
-    def elements(self, *, once: bool = True) -> Amount:
-        """The number of elements; an interval where a filter decides.
-
-        Args:
-            once: Whether what is endless counts as one pass over it; else it counts as infinite.
-        """
+    def elements(self) -> Amount:
+        """The number of elements: an interval where a filter decides, infinite where they never end."""
         if self.length == STREAM:
-            return fewest([parent.elements(once=once) for parent in self.parents])
-        if not once and self.is_endless():
-            return Amount.exactly(math.inf)
-        return Amount.exactly(self.pass_length())
+            return fewest([parent.elements() for parent in self.parents])
+        return Amount.exactly(math.inf if self.is_endless() else self.length)
 
     def never_ends(self) -> bool:
         """Whether a stream has no last element."""
@@ -360,68 +233,12 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
 
     # --- what reading it takes -------------------------------------------------------------------
 
-    @property
-    def passes(self) -> int | None:
-        """How often an epoch goes through the parent; None for ever."""
-        return 1
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether a pass asks for every element of every parent."""
-        return False
-
-    @property
-    def skips(self) -> bool:
-        """Whether it leaves out many elements that lie between those that it takes."""
-        return False
-
-    @property
-    def may_end_early(self) -> bool:
-        """Whether a stream may end before each of its parents has ended."""
-        return len(self.parents) > 1
-
-    def reseeded(self) -> Node:
-        """The chain with another order in each epoch, however it repeats."""
-        return self.over(tuple(parent.reseeded() for parent in self.parents))
-
-    def first_epochs(self, count: int) -> Node:
-        """The stream that ends after `count` epochs of what it repeats for ever."""
-        return self.over(tuple(parent.first_epochs(count) for parent in self.parents))
-
-    def of_epochs(self, count: int) -> Node:
-        """A node with random access, with `count` epochs of what it repeats for ever."""
-        if not self.is_endless():
-            return self
-        return dataclasses.replace(self, parents=tuple(p.of_epochs(count) for p in self.parents))
-
-    def most_records(self) -> int:
-        """The most records that an element is made of, of all sources together."""
-        most = max(1, sum(parent.most_records() for parent in self.parents))
-        size = self.group_size
-        if size is None or self.length == STREAM:
-            return most * (size or 1)
-        return most * max(1, min(size, self.parent.length))
-
-    def order_cost(self) -> OrderCost:
-        """What it takes to find the records of elements."""
-        return added(parent.order_cost() for parent in self.parents)
-
     # --- how it runs -----------------------------------------------------------------------------
 
     @property
     def stream_step(self) -> Step:
         """How it runs on a stream."""
         return Step.OWN
-
-    @property
-    def decides_by_values(self) -> bool:
-        """Whether the elements of its parents, and not their numbers alone, decide which it has."""
-        return self.drops or (self.looks_at_values and not self.makes_values)
-
-    @property
-    def workers(self) -> WorkerSettings | None:
-        """The processes that run functions of the chain up to here; None for none."""
-        return None
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         """The rows of a stream from a position on: see the contract, 7 to 9.
@@ -434,23 +251,6 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         """
         raise TypeError(f"{type(self).__name__} is not a node of a stream")
 
-    def blocks_without_values(
-        self, position: Sequence[int], inputs: Inputs, unit: int | None
-    ) -> Blocks:
-        """Rows of a dry run, whose elements have sizes and no values.
-
-        If `looks_at_values`, the node gives a row for each row of its parents, and marks that are not
-        positions.
-        """
-        if not self.looks_at_values:
-            yield from self.blocks(position, inputs, unit)
-            return
-        *parts, _ = self.split_position(position)
-        for number, part in enumerate(parts):
-            for block in inputs.blocks(number, part):
-                marks = np.zeros((len(block), self.width), np.int64)
-                yield Block(block.table, marks)
-
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved | None:
@@ -460,66 +260,47 @@ class Node(FollowsBatch, TakesBad, abc.ABC):
         """
         return None
 
-    def runs_as(self, where: Where) -> str:
-        """Describe how the node runs, for `explain()`."""
-        return "position only"
-
     @property
     def width(self) -> int:
         """Integers in the position of a stream: its own, after the integers of its parents."""
         if self.length != STREAM:
             return 0
-        return self.position_width + sum(parent.width for parent in self.parents)
+        parents = () if self.hides_parents else self.parents
+        return self.position_width + sum(parent.width for parent in parents)
 
-    def split_position(self, position: Sequence[int]) -> list[Sequence[int]]:
-        """The parents' parts of a position, then the node's own integers."""
-        parts, start = [], 0
-        for parent in self.parents:
-            parts.append(position[start : start + parent.width])
-            start += parent.width
-        return [*parts, position[start:]]
 
-    # --- the chain that ends with it -------------------------------------------------------------
+def split_position(node: Node, position: Sequence[int]) -> list[Sequence[int]]:
+    """The parents' parts of a position, then the node's own integers.
 
-    def over(self, parents: tuple[Node, ...]) -> Node:
-        """The node over other parents of the same lengths, without checking it again."""
-        if all(new is old for new, old in zip(parents, self.parents, strict=True)):
-            return self
-        moved = copy.copy(self)
-        object.__setattr__(moved, "parents", parents)
-        return moved
+    The parents of a node that hides them are at their start.
+    """
+    if node.hides_parents:
+        return [*([0] * parent.width for parent in node.parents), position]
+    parts, start = [], 0
+    for parent in node.parents:
+        parts.append(position[start : start + parent.width])
+        start += parent.width
+    return [*parts, position[start:]]
 
-    def walk(self) -> Iterator[Node]:
-        """The node and all before it, from the end of the chain, depth first.
 
-        A node comes as often as there are ways to it.
-        """
-        waiting: list[Node] = [self]
-        while waiting:
-            node = waiting.pop()
-            yield node
-            waiting.extend(reversed(node.parents))
+def blocks_without_values(
+    node: Node, position: Sequence[int], inputs: Inputs, unit: int | None
+) -> Blocks:
+    """Rows of a dry run, whose elements have sizes and no values: see `Node.blocks`.
 
-    def parents_first(self) -> list[Node]:
-        """The node and all before it, each once, parents before what is made of them."""
-        found: dict[int, Node] = {}
-        # Twice on the stack: to see its parents, and to be noted after them.
-        waiting: list[tuple[Node, bool]] = [(self, False)]
-        while waiting:
-            node, is_open = waiting.pop()
-            if id(node) in found:
-                continue
-            if is_open:
-                found[id(node)] = node
-                continue
-            waiting.append((node, True))
-            waiting.extend((parent, False) for parent in reversed(node.parents))
-        return list(found.values())
-
-    def sources(self) -> list[Any]:
-        """The sources of the chain, each once, in the order of `walk`."""
-        read = (node.data_source for node in self.walk())
-        return list({id(source): source for source in read if source is not None}.values())
+    A node that `looks_at_values` gives a row for each row of its parents, and marks that are not
+    positions.
+    """
+    if isinstance(node, MakesBatches):
+        yield from node.blocks_without_values(position, inputs, unit)
+        return
+    if not node.looks_at_values:
+        yield from node.blocks(position, inputs, unit)
+        return
+    *parts, _ = split_position(node, position)
+    for number, part in enumerate(parts):
+        for block in inputs.blocks(number, part):
+            yield Block(block.table, np.zeros((len(block), node.width), np.int64))
 
 
 def fewest(amounts: Sequence[Amount]) -> Amount:

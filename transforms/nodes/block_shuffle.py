@@ -6,7 +6,7 @@ Invariant: each element of the parent is in one block, and finding the blocks re
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from windrow.errors import PlanError
 from windrow.sources.base import IntArray
@@ -16,14 +16,10 @@ from windrow.transforms.blocks import MOST_IN_WINDOW, BlockOrder, most_in_window
 from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import DealtToLanes
 from windrow.transforms.nodes.index import IndexNode
-from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
 
 if TYPE_CHECKING:
     from windrow.transforms.dealt_blocks import DealtOrder
-
-# The order of windows of up to this many elements is computed for several of them together.
-_SMALL_WINDOW: Final = 2**12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,15 +102,3 @@ class BlockShuffleNode(DealtToLanes, IndexNode):
 
     def to_parent(self, at: Positions) -> Positions:
         return Positions(at.epochs, self.order.at(at.seed_epochs(), at.offsets))
-
-    @property
-    def takes_all(self) -> bool:
-        return True
-
-    def order_cost(self) -> OrderCost:
-        cost = super().order_cost()
-        most = most_in_window(self.order.bounds, self.order.window_blocks)
-        together, each = max(most, cost.together), 2 + cost.scattered(self.length)
-        if together > _SMALL_WINDOW:
-            return OrderCost(cost.begin + together / 2, each, 1, together)
-        return OrderCost(cost.begin + ORDER / 2, each, ORDER, together)

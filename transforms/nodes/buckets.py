@@ -16,7 +16,7 @@ from windrow.errors import ElementError, PlanError
 from windrow.sources.base import ArraySpec, IntArray
 from windrow.transforms import columns, packed_values
 from windrow.transforms.arguments import at_least
-from windrow.transforms.nodes.base import Where
+from windrow.transforms.nodes.metadata import known_spec
 from windrow.transforms.nodes.planned import Grouped, PlannedNode, lengths_label
 from windrow.transforms.packed_values import EndToEnd, RowMemory, Runs
 from windrow.transforms.packing import TooLong, plan_buckets
@@ -81,12 +81,6 @@ class BucketNode(PlannedNode):
             f" too_long={self.too_long.value}{some}, seed={self.seed}"
         )
 
-    def runs_as(self, where: Where) -> str:
-        counts, is_whole = self.pack_counts()
-        some = "" if is_whole else "of the first elements, "
-        text = counts.text("elements", "items", "batches")
-        return f"batches planned by lengths, {self.window:,} elements at a time: {some}{text}"
-
     # --- what comes out --------------------------------------------------------------------------
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
@@ -106,7 +100,7 @@ class BucketNode(PlannedNode):
 
     @functools.cached_property
     def _known_sequences(self) -> tuple[str, ...] | None:
-        return packed_values.known_sequences(self.measured_chain.known_spec(), self.sequences)
+        return packed_values.known_sequences(known_spec(self.measured_chain), self.sequences)
 
     # --- plans -----------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import Where
 from windrow.transforms.nodes.streams import StreamNode, origin
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
 
@@ -26,14 +25,8 @@ class CacheNode(StreamNode):
     keeps_values: ClassVar[bool] = True
     gives_again: ClassVar[bool] = True
     takes_no_planning: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "cache"
-
-    @property
-    def follows_shard(self) -> bool:
-        return True
+    label: ClassVar[str] = "cache"
+    follows_shard: ClassVar[bool] = True
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         kept = inputs.kept()
@@ -54,6 +47,3 @@ class CacheNode(StreamNode):
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
         return moves.after(0, position, count, unit)
-
-    def runs_as(self, where: Where) -> str:
-        return "kept in memory"

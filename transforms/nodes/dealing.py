@@ -1,4 +1,4 @@
-"""What only some nodes know: how lanes take their elements, which indices have some, boxes, and bad rows.
+"""What only some nodes know: how lanes take their elements, which indices have some, and boxes.
 
 Lane `l` of `L` takes the elements `l, l + L, ...`, or a run of elements of each epoch after a block
 shuffle, whose blocks are dealt to lanes. Most nodes have an element at each index; what is planned from
@@ -15,18 +15,20 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from windrow.sources.base import IntArray
 from windrow.transforms import specs
 from windrow.transforms.amounts import PackCounts
+from windrow.transforms.nodes.following import over
 from windrow.transforms.specs import Spec
 
 if TYPE_CHECKING:
     from windrow.sources.cells import Boxes
-    from windrow.transforms.nodes.caught import Catch
+
+N = TypeVar("N")
 
 
 class DealtToLanes:
@@ -92,11 +94,15 @@ class InTurn(DealtToLanes):
 
 def dealing_of(node: Any) -> DealtToLanes:
     """How the elements of any node with random access are dealt to lanes."""
+    while node.has_same_indices:
+        node = node.parent
     return node if isinstance(node, DealtToLanes) else InTurn(node.length)
 
 
 def dealt(node: Any, lanes: int) -> Any:
     """The chain whose elements lanes take: see `DealtToLanes.dealt`."""
+    if node.has_same_indices:
+        return over(node, (dealt(node.parent, lanes),))
     return node.dealt(lanes) if isinstance(node, DealtToLanes) else node
 
 
@@ -105,6 +111,30 @@ def runs_of(first: IntArray, counts: IntArray, step: int = 1) -> IntArray:
     before = np.cumsum(counts) - counts
     found: IntArray = np.repeat(first - before * step, counts) + np.arange(counts.sum()) * step
     return found
+
+
+@runtime_checkable
+class KnowsLane(Protocol):
+    """A node of a stream that is another one in a lane, not only over other parents."""
+
+    def in_lane(self, lane: int, lanes: int) -> Any:
+        """The stream of one lane: see `in_lane`."""
+        ...
+
+
+def in_lane(node: Any, lane: int, lanes: int) -> Any:
+    """The stream of one lane, for questions about it; not to be run."""
+    if node.length >= 0:  # it has random access
+        return node
+    return (
+        node.in_lane(lane, lanes) if isinstance(node, KnowsLane) else over_lane(node, lane, lanes)
+    )
+
+
+def over_lane(node: N, lane: int, lanes: int) -> N:
+    """A node of a stream over one lane of its parents."""
+    given: Any = node
+    return over(node, tuple(in_lane(parent, lane, lanes) for parent in given.parents))
 
 
 # --- which indices have elements --------------------------------------------------------------------
@@ -157,6 +187,8 @@ class AllNumbers(Numbers):
 
 def numbers_of(node: Any) -> Numbers:
     """The indices of any node with random access that have elements."""
+    while node.has_same_indices:
+        node = node.parent
     return node if isinstance(node, Numbers) else AllNumbers(node.length)
 
 
@@ -210,21 +242,3 @@ def grid_spec(node: Any) -> Spec:
     parents = [functools.partial(grid_spec, parent) for parent in node.parents]
     found: Spec = node.spec(specs.Lazy(parents))
     return found
-
-
-# --- bad rows ----------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class TakesBad:
-    """The part of a node that says what becomes of bad rows: see `windrow.transforms.nodes.on_bad`."""
-
-    caught: Catch | None = dataclasses.field(default=None, kw_only=True, repr=False)
-    """On a stream, which errors of its function drop an element; None where they are raised."""
-
-    takes_bad: ClassVar[bool] = False
-    """Whether rows before it that raise are isolated, and left out or replaced."""
-
-    def sent_over(self: Any, parents: tuple[Any, ...]) -> Any:
-        """As `over`, in the half of a chain that is sent to worker processes."""
-        return self.over(parents)

@@ -29,12 +29,13 @@ from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, Node, Where
-from windrow.transforms.nodes.following import as_last
+from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, Node
+from windrow.transforms.nodes.following import JoinsLanes, as_last, group_size
 from windrow.transforms.nodes.idle import watch_of
 from windrow.transforms.nodes.index import IndexNode
+from windrow.transforms.nodes.metadata import element_bytes, epoch_length
 from windrow.transforms.nodes.regroup import BatchNode
-from windrow.transforms.nodes.streams import StreamNode, as_batch, as_chain
+from windrow.transforms.nodes.streams import CountsRows, StreamNode, as_batch, as_chain
 from windrow.transforms.nodes.values import EachNode, declared_spec
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.pytrees import Unstacked
@@ -84,10 +85,7 @@ class FlatMapNode(EachNode):
     """
 
     is_half: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "flat_map"
+    label: ClassVar[str] = "flat_map"
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return [declared_spec(self.label, self.function, "FlatMap", parents)]
@@ -147,8 +145,8 @@ class SpreadNode(StreamNode):
         """What the items are made of, of rows that have `counts` items."""
         return rows.spread(counts)
 
-    def elements(self, *, once: bool = True) -> Amount:
-        most = self.parent.elements(once=once).high
+    def elements(self) -> Amount:
+        most = self.parent.elements().high
         # How many there are is not known; `VAST` stands for any finite number.
         return Amount(0, min(most * VAST, VAST) if math.isfinite(most) else most)
 
@@ -172,9 +170,7 @@ def _marks_of_items(before: IntArray, after: IntArray, counts: IntArray) -> IntA
 class FlattenNode(SpreadNode):
     """The items of the lists that the parent makes, one by one."""
 
-    @property
-    def label(self) -> str:
-        return "flatten"
+    label: ClassVar[str] = "flatten"
 
     @property
     def written(self) -> str:
@@ -192,26 +188,17 @@ class FlattenNode(SpreadNode):
                 items = list(itertools.chain.from_iterable(lists[start:stop]))
                 yield Listed(items), counts[start:stop]
 
-    def runs_as(self, where: Where) -> str:
-        return "items of lists, one by one"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class UnbatchNode(SpreadNode):
+class UnbatchNode(CountsRows, SpreadNode):
     """The rows of batches. Batches of arrays are not taken apart: their rows are views."""
 
     is_half: ClassVar[bool] = True
     takes_no_planning: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
-
-    @property
-    def label(self) -> str:
-        return "unbatch"
-
-    @property
-    def written(self) -> str:
-        return "rebatch"
+    label: ClassVar[str] = "unbatch"
+    written: ClassVar[str] = "rebatch"
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         def row(leaf: Any) -> Any:
@@ -225,19 +212,17 @@ class UnbatchNode(SpreadNode):
         return specs.mapped(row, parents[0])
 
     def element_bytes(self) -> Amount | None:
-        batch, rows = self.parent.element_bytes(), _batch(self.parent)
-        if batch is None or rows is None or not rows.group_size:
-            return None
-        return batch.times(1 / rows.group_size)
+        batch, rows = element_bytes(self.parent), _batch(self.parent)
+        return None if batch is None or rows is None else batch.times(1 / rows.group_size)
 
-    def elements(self, *, once: bool = True) -> Amount:
+    def elements(self) -> Amount:
         batch = _batch(self.parent)
-        if batch is None or batch.group_size is None:
-            return super().elements(once=once)
-        found, size = self.parent.elements(once=once), batch.group_size
+        if batch is None:
+            return super().elements()
+        found, size = self.parent.elements(), batch.group_size
         if batch.is_padded:
             return found.times(size)
-        rows = batch.parent.elements(once=once)
+        rows = batch.parent.elements()
         return Amount(min(found.low * size, rows.low), min(found.high * size, rows.high))
 
     def items(self, table: Table) -> Iterator[tuple[Table, IntArray]]:
@@ -263,14 +248,14 @@ class UnbatchNode(SpreadNode):
         return rows.ungrouped(counts)
 
     @property
-    def decides_by_values(self) -> bool:
-        return self._known_batch is None
+    def has_known_rows(self) -> bool:
+        return self._known_batch is not None
 
     @functools.cached_property
     def _known_batch(self) -> Node | None:
         """The node whose batches are the parent's elements; None if a function can change them."""
         node = self.parent
-        while node.group_size is None and not node.functions:
+        while group_size(node) is None and not node.functions:
             if not node.follows_batch and as_chain(node) is None:
                 return None
             node = node.parent
@@ -280,9 +265,9 @@ class UnbatchNode(SpreadNode):
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved | None:
         batch = self._known_batch
-        if batch is None or (size := batch.group_size) is None:
+        if batch is None or (size := group_size(batch)) is None:
             return None
-        if batch.run_lanes is not None and as_last(batch).fixed_rows is None:
+        if isinstance(batch, JoinsLanes) and as_last(batch).fixed_rows is None:
             return None  # each batch after the end of a lane has fewer rows
         before, given = position[:-1], position[-1]
         whole, rest = divmod(given + count, size)
@@ -295,9 +280,6 @@ class UnbatchNode(SpreadNode):
             return None
         return Moved([*moves.after(0, before, whole).position, rest], count)
 
-    def runs_as(self, where: Where) -> str:
-        return "rows of batches, not taken apart"
-
 
 def _rows_of(leaf: Any) -> Any:
     return leaf.rows if isinstance(leaf, Unstacked) else leaf
@@ -309,7 +291,7 @@ def _has_rows(leaf: Any) -> bool:
 
 def _batch(node: Node) -> BatchNode | None:
     """The batch that makes the elements of a node, as far as that is known."""
-    while node.follows_batch and not node.functions and node.group_size is None:
+    while node.follows_batch and not node.functions and group_size(node) is None:
         node = node.parent
     return as_batch(node)
 
@@ -338,18 +320,11 @@ class SlotsNode(IndexNode):
             return Positions(at.epochs, at.offsets // self.slots)
         return positions(at.flat(self.length) // self.slots, self.parent.length)
 
-    @property
-    def takes_all(self) -> bool:
-        return True
-
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return self.slots * parents[0]
 
     def epoch_length(self) -> int:
-        return self.slots * self.parent.epoch_length() if self.is_endless() else self.length
-
-    def runs_as(self, where: Where) -> str:
-        return "indices only"
+        return self.slots * epoch_length(self.parent) if self.is_endless() else self.length
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

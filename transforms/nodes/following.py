@@ -10,42 +10,35 @@ Invariant: what a node gives of a shard are the rows of the shard of what it giv
 
 from __future__ import annotations
 
+import abc
+import copy
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from windrow.errors import PlanError
-from windrow.transforms.row_blocks import Step
+from windrow.sources.base import IntArray
+from windrow.transforms.row_blocks import Blocks, Inputs, Step
 
 N = TypeVar("N")
 
 
-class FollowsBatch:
-    """The part of a node that says whether it may follow the last batch, and a shard of it."""
-
-    parents: tuple[Any, ...]
-    keeps_elements: ClassVar[bool]
-
-    @property
-    def follows_batch(self) -> bool:
-        """Whether an element is made of one element alone, without its index, or is that element.
-
-        The last batch of a chain may have such nodes after it: see `windrow.transforms.nodes.tail`.
-        """
-        return False
-
-    @property
-    def follows_shard(self) -> bool:
-        """Whether numbers alone decide which elements come, and a row is made of one row alone."""
-        return self.keeps_elements
-
-    @property
-    def run_lanes(self) -> tuple[Sequence[int], int] | None:
-        """The lanes of its parents that it runs, and their number; None where it joins none."""
-        return None
-
-
-class MakesBatches:
+class MakesBatches(abc.ABC):
     """A node that makes batches of elements of its parent, or one shard of each."""
+
+    @property
+    @abc.abstractmethod
+    def group_size(self) -> int:
+        """Elements of the parent that a batch has."""
+
+    @abc.abstractmethod
+    def rows_at(self, indices: IntArray) -> IntArray | None:
+        """The number of rows of batches with random access; None if a function makes them."""
+
+    @abc.abstractmethod
+    def blocks_without_values(
+        self, position: Sequence[int], inputs: Inputs, unit: int | None
+    ) -> Blocks:
+        """Batches of a dry run, whose rows have sizes and no values: see `Node.blocks`."""
 
     @property
     def shard_names(self) -> str | None:
@@ -58,9 +51,33 @@ class MakesBatches:
         return self
 
 
+class JoinsLanes(abc.ABC):
+    """A node that joins the lanes of its parent."""
+
+    @property
+    @abc.abstractmethod
+    def run_lanes(self) -> tuple[Sequence[int], int]:
+        """The lanes that it runs, and the number of all."""
+
+
+def group_size(node: Any) -> int | None:
+    """Elements of the parent that a batch has; None for a node that makes no batches."""
+    return node.group_size if isinstance(node, MakesBatches) else None
+
+
+def rows_at(node: Any, indices: IntArray) -> IntArray | None:
+    """The number of rows of elements of a node with random access, where these are batches.
+
+    None if they are not, or a function of the user makes them.
+    """
+    while node.follows_batch and not node.functions:
+        node = node.parent
+    return node.rows_at(indices) if isinstance(node, MakesBatches) else None
+
+
 def sets_rows(node: Any) -> bool:
     """Whether a batched function before a node gets the rows of one element of it."""
-    return node.group_size is not None or node.has_gaps
+    return group_size(node) is not None or node.has_gaps
 
 
 def calls_on_rows(node: Any) -> bool:
@@ -179,12 +196,22 @@ def _last_changed(node: Any, change: Callable[[Any], Any]) -> Any:
     return replaced(node, last, change(last))
 
 
+def over(node: N, parents: tuple[Any, ...]) -> N:
+    """The node over other parents of the same lengths, without checking it again."""
+    given: Any = node
+    if all(new is old for new, old in zip(parents, given.parents, strict=True)):
+        return node
+    moved = copy.copy(node)
+    object.__setattr__(moved, "parents", parents)
+    return moved
+
+
 def replaced(node: N, old: Any, new: Any) -> N:
     """The chain with another node in place of one that its first parents lead to."""
     if node is old or old is new:
         return new if node is old else node
     before: Any = node
-    moved = before.over(tuple(replaced(parent, old, new) for parent in before.parents))
+    moved: Any = over(before, tuple(replaced(parent, old, new) for parent in before.parents))
     if moved.length not in (-1, new.length):
         object.__setattr__(moved, "length", new.length)
     found: N = moved

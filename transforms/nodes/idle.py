@@ -14,8 +14,10 @@ import numpy as np
 from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.transforms.nodes.base import STREAM, VAST, Node
-from windrow.transforms.nodes.streams import as_chain, no_row
-from windrow.transforms.nodes.whole_chain import EPOCHS
+from windrow.transforms.nodes.epochs import first_epoch
+from windrow.transforms.nodes.metadata import epoch_length
+from windrow.transforms.nodes.streams import as_chain, no_row, passes
+from windrow.transforms.nodes.whole_chain import EPOCHS, walk
 from windrow.transforms.row_blocks import Inputs
 
 # How much longer it takes where a part of a mixture comes rarely.
@@ -69,8 +71,8 @@ def most_without_row(taken: Node) -> float:
     if not taken.is_endless():
         return math.inf
     counted = taken.length != STREAM and not taken.has_gaps
-    epoch = taken.epoch_length() if counted else taken.elements(once=True).high
-    is_mixed = any(len(each.parents) > 1 for each in taken.walk())
+    epoch = epoch_length(taken) if counted else first_epoch(taken).elements().high
+    is_mixed = any(len(each.parents) > 1 for each in walk(taken))
     return EPOCHS * epoch * (_RARELY if is_mixed else 1)
 
 
@@ -82,8 +84,8 @@ def epochs_in(stream: Node) -> tuple[int, int] | None:
     while len(stream.parents) == 1:
         chain = as_chain(stream)
         if chain is not None:
-            return 0, chain.parent.epoch_length()
-        if stream.passes is None:
+            return 0, epoch_length(chain.parent)
+        if passes(stream) is None:
             return stream.width - 1, 1
         stream = stream.parent
     return None

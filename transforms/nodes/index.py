@@ -20,14 +20,14 @@ from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import ENDLESS, Node, Where
+from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt, runs_of
+from windrow.transforms.nodes.following import group_size, over
+from windrow.transforms.nodes.metadata import epoch_length, known_lengths
 from windrow.transforms.nodes.same import SameIndices, SameLength
-from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source
-from windrow.transforms.order_costs import ORDER, OrderCost
+from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source, walk
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Step
-from windrow.transforms.specs import Spec
 
 
 class IndexNode(Node):
@@ -41,11 +41,8 @@ class IndexNode(Node):
     def to_parent(self, at: Positions) -> Positions:
         """Positions in the parent, for positions in this node."""
 
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return parents[0]
-
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
-        return self.parent.lengths_of(self.to_parent(at), known)
+        return known_lengths(self.parent, self.to_parent(at), known)
 
     def made_from(self, at: Positions) -> tuple[Node, Positions]:
         return self.parent, self.to_parent(at)
@@ -57,9 +54,6 @@ class IndexNode(Node):
             " read together"
         )
 
-    def runs_as(self, where: Where) -> str:
-        return "indices only"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SeedNode(GivesSeed, SameIndices, IndexNode):
@@ -67,24 +61,14 @@ class SeedNode(GivesSeed, SameIndices, IndexNode):
 
     keeps_epochs: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
+    follows_batch: ClassVar[bool] = True
+    stream_step: ClassVar[Step] = Step.NOTHING
 
     seed: int
 
     @property
     def label(self) -> str:
         return f"seed({self.seed})"
-
-    @property
-    def follows_batch(self) -> bool:
-        return True
-
-    @property
-    def given_seed(self) -> int:
-        return self.seed
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NOTHING
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
@@ -96,13 +80,6 @@ class SeedNode(GivesSeed, SameIndices, IndexNode):
 
     def layout(self) -> Layout:
         return self.parent.layout()
-
-    @property
-    def takes_all(self) -> bool:
-        return True
-
-    def runs_as(self, where: Where) -> str:
-        return "seeds only"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,17 +97,6 @@ class ShuffleNode(SameLength, IndexNode):
     def to_parent(self, at: Positions) -> Positions:
         offsets = orders.epoch_shuffled(at.seed_epochs(), at.offsets, self.length, self.seed)
         return Positions(at.epochs, offsets)
-
-    @property
-    def takes_all(self) -> bool:
-        return True
-
-    def order_cost(self) -> OrderCost:
-        cost = super().order_cost()
-        scattered = cost.scattered(self.length)
-        if self.length <= orders.TABLE_LENGTH:
-            return cost._replace(begin=self.length, each=1 + scattered, span=1)
-        return cost._replace(begin=0, each=2 + scattered, span=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -155,15 +121,6 @@ class WindowShuffleNode(IndexNode):
             at.seed_epochs(), at.offsets, self.length, self.window_size, self.seed
         )
         return Positions(at.epochs, offsets)
-
-    @property
-    def takes_all(self) -> bool:
-        return True
-
-    def order_cost(self) -> OrderCost:
-        cost = super().order_cost()
-        own = ORDER / max(1, min(self.window_size, self.length))
-        return cost._replace(begin=cost.begin + ORDER, each=1 + cost.each + own)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -204,20 +161,8 @@ class SliceNode(TakesFirst, IndexNode):
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return -(-parents[0] // abs(self.step))
 
-    @property
-    def takes_all(self) -> bool:
-        if self.start == 0 and self.step == 1 and self.parent.is_endless():
-            return self.length >= self.parent.pass_length()
-        return self.length == self.parent.length
-
-    @property
-    def skips(self) -> bool:
-        return abs(self._used_step) > 1
-
-    def order_cost(self) -> OrderCost:
-        cost, step = super().order_cost(), abs(self._used_step)
-        each = min(step * cost.each, cost.begin + cost.each)
-        return cost._replace(each=each, span=max(1.0, cost.span / step)) if step > 1 else cost
+    def epoch_length(self) -> int:
+        return epoch_length(self.parent) if self.is_endless() else self.length
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -240,14 +185,6 @@ class ReindexNode(IndexNode):
     def layout(self) -> Layout:
         return layouts.listed(self.parent.layout(), self.indices)
 
-    @property
-    def skips(self) -> bool:
-        return bool(self.length) and int(np.ptp(self.indices)) + 1 >= 2 * self.length
-
-    def order_cost(self) -> OrderCost:
-        cost = super().order_cost()
-        return cost._replace(begin=0, each=cost.scattered(self.length), span=1)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RepeatNode(DealtToLanes, IndexNode):
@@ -267,8 +204,8 @@ class RepeatNode(DealtToLanes, IndexNode):
             return min(self.times * parent, ENDLESS)
         if parent:
             return ENDLESS
-        for each in self.parent.walk():
-            if each.group_size is not None and each.parent.length:
+        for each in walk(self.parent):
+            if group_size(each) is not None and each.parent.length:
                 raise PlanError(
                     f"repeat: nothing to repeat, since {each.written} makes no batch of"
                     f" {each.parent.length} elements; choose a smaller batch, or keep the remainder"
@@ -286,11 +223,8 @@ class RepeatNode(DealtToLanes, IndexNode):
             indices = indices % self.parent.length
         return positions(indices, self.parent.length)
 
-    def reseeded(self) -> Node:
-        return dataclasses.replace(self, parents=(self.parent.reseeded(),), reseed=True)
-
     def dealt(self, lanes: int) -> Node:
-        return self.over((dealt(self.parent, lanes),))
+        return over(self, (dealt(self.parent, lanes),))
 
     def _dealt_epoch(self, epoch: int) -> IntArray | None:
         """The index at which each lane begins in an epoch, where lanes take runs of elements."""
@@ -352,20 +286,6 @@ class RepeatNode(DealtToLanes, IndexNode):
 
     def is_endless(self) -> bool:
         return self.times is None and self.length > 0
-
-    def length_of_pass(self, parents: Sequence[int]) -> int:
-        return self.parent.length
-
-    def of_epochs(self, count: int) -> Node:
-        return self if self.times else RepeatNode(self.parents, count, self.reseed)
-
-    @property
-    def passes(self) -> int | None:
-        return self.times
-
-    @property
-    def takes_all(self) -> bool:
-        return True
 
 
 def first_elements(node: Node, count: int) -> Node:

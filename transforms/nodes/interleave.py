@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import STREAM, Node, Where
+from windrow.transforms.nodes.base import STREAM, Node, split_position
 from windrow.transforms.nodes.routing import ConcatenateNode, MixNode, spec_of_any
-from windrow.transforms.nodes.streams import StreamNode, lanes_of
+from windrow.transforms.nodes.streams import SameElementsNode, lanes_of
 from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, joined, made_of_all
 from windrow.transforms.specs import Spec
 
@@ -29,7 +29,7 @@ _INTEGERS: Final = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamInterleaveNode(StreamNode):
+class StreamInterleaveNode(SameElementsNode):
     """Elements of `cycle_length` streams in turn; where one has ended, the next stream begins.
 
     Its own integers are the place in the cycle that is next, the number of streams that have begun,
@@ -37,10 +37,6 @@ class StreamInterleaveNode(StreamNode):
     """
 
     cycle_length: int
-
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
 
     def count(self) -> int:
         if not self.parents:
@@ -65,27 +61,19 @@ class StreamInterleaveNode(StreamNode):
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return spec_of_any(self, parents)
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = (parent.elements(once=once) for parent in self.parents)
+    def elements(self) -> Amount:
+        found = (parent.elements() for parent in self.parents)
         return sum(found, start=Amount.exactly(0))
 
     def never_ends(self) -> bool:
         return any(parent.never_ends() for parent in self.parents)
-
-    @property
-    def may_end_early(self) -> bool:
-        return False
-
-    @property
-    def takes_all(self) -> bool:
-        return True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         # For streams of one length this is the order; for others it is a similar one.
         return MixNode(parents, None) if self.places > 1 else ConcatenateNode(parents)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        *parts, own = self.split_position(position)
+        *parts, own = split_position(self, position)
         feeds = [Feed(inputs.blocks(number, part)) for number, part in enumerate(parts)]
         cycle = _Cycle(self, list(own))
         at = np.array(position[: len(position) - len(own)], np.int64)
@@ -109,7 +97,7 @@ class StreamInterleaveNode(StreamNode):
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
-        *parts, own = self.split_position(position)
+        *parts, own = split_position(self, position)
         cycle, taken = (
             _Cycle(self, list(own)),
             [_PartMoves(moves, n, at) for n, at in enumerate(parts)],
@@ -163,9 +151,6 @@ class StreamInterleaveNode(StreamNode):
             cycle.gave(stream)
             own[:, row] = cycle.integers
         return Block(table, np.concatenate([marks, own], axis=2).reshape(turns * count, -1), known)
-
-    def runs_as(self, where: Where) -> str:
-        return f"blocks of {self.places} streams at a time, put together in turn"
 
 
 class _PartMoves:

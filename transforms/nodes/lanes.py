@@ -26,9 +26,11 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import Node
+from windrow.transforms.nodes.dealing import in_lane
+from windrow.transforms.nodes.following import JoinsLanes
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
-from windrow.transforms.nodes.streams import StreamNode, lane_share, no_row, origin
+from windrow.transforms.nodes.streams import SameElementsNode, lane_share, no_row, origin
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,
@@ -48,18 +50,12 @@ _NONE: Table = Listed([])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RowsNode(StreamNode):
+class RowsNode(SameElementsNode):
     """The rows of a stream of one lane, counted: its own integer is the number of rows so far."""
 
     position_width: ClassVar[int] = 1
     counts_rows: ClassVar[bool] = True
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "rows"
+    label: ClassVar[str] = "rows"
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         seen = position[-1]
@@ -75,18 +71,12 @@ class RowsNode(StreamNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LaneRowsNode(StreamNode):
+class LaneRowsNode(JoinsLanes, SameElementsNode):
     """The rows of all lanes in turn. Its own integer is the number of the next row."""
 
     lanes: int = 1
 
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "lanes"
+    label: ClassVar[str] = "lanes"
 
     @property
     def width(self) -> int:
@@ -171,7 +161,7 @@ class LaneRowsNode(StreamNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LaneBatchNode(ShardBatchNode):
+class LaneBatchNode(JoinsLanes, ShardBatchNode):
     """Batches of the next rows of each lane. Its own integer is the number of the next row.
 
     Args:
@@ -184,6 +174,7 @@ class LaneBatchNode(ShardBatchNode):
     counts: tuple[int, int] | None = None
 
     looks_at_values: ClassVar[bool] = False
+    stream_step: ClassVar[Step] = Step.OWN
 
     @property
     def label(self) -> str:
@@ -205,25 +196,16 @@ class LaneBatchNode(ShardBatchNode):
         return self.lanes * self.parent.width + 1
 
     @property
-    def stream_step(self) -> Step:
-        return Step.OWN
-
-    @property
     def turn_rows(self) -> int:
         """Rows of each lane in a batch."""
         return self.size // self.lanes
 
-    def elements(self, *, once: bool = True) -> Amount:
+    def elements(self) -> Amount:
         every = range(self.lanes)
-        lanes = [self.parent.in_lane(lane, self.lanes).elements(once=once) for lane in every]
+        lanes = [in_lane(self.parent, lane, self.lanes).elements() for lane in every]
         pick = min if self.drop_remainder else max
         fewest, most = pick(each.low for each in lanes), pick(each.high for each in lanes)
         return Amount(self._batches(fewest * self.lanes), self._batches(most * self.lanes))
-
-    @property
-    def may_end_early(self) -> bool:
-        """Whether the shortest lane ends the stream before others end."""
-        return self.drop_remainder and self.counts is not None and len({*self.counts}) > 1
 
     @property
     def run_lanes(self) -> tuple[Sequence[int], int]:
@@ -421,7 +403,7 @@ class LaneBatchNode(ShardBatchNode):
             return
         wanted = self.turn_rows if self.drop_remainder else 1
         for lane, count in zip(self.own_lanes(), ready, strict=True):
-            has = self.parent.in_lane(lane, self.lanes).elements(once=False).high
+            has = in_lane(self.parent, lane, self.lanes).elements().high
             if count < wanted <= has - before:
                 raise ElementError(
                     f"shard: lane {lane} of {self.lanes} ended after {before + count} of {has:,.0f} elements, since a"

@@ -14,7 +14,7 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.columns import PythonInts
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import Node, Where
+from windrow.transforms.nodes.base import Node
 from windrow.transforms.nodes.dealing import ReadsBoxes
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import record_bytes
@@ -82,10 +82,6 @@ class SourceNode(ReadsBoxes, Node):
     def element_bytes(self) -> Amount | None:
         return record_bytes(self.source)
 
-    @property
-    def takes_all(self) -> bool:
-        return True
-
     def layout(self) -> Layout:
         found = None
         if isinstance(self.source, LaidOut):
@@ -94,9 +90,6 @@ class SourceNode(ReadsBoxes, Node):
 
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
         return known.of(self.source, at.offsets)
-
-    def runs_as(self, where: Where) -> str:
-        return where.reading(self.source)
 
 
 class LeafNode(Node):
@@ -110,9 +103,6 @@ class LeafNode(Node):
 
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
         raise PlanError(f"lengths: elements of {self.label} are not sequences, so they have none")
-
-    def runs_as(self, where: Where) -> str:
-        return "nothing is read"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,6 +9,8 @@ from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import Node
+from windrow.transforms.nodes.metadata import known_lengths
+from windrow.transforms.nodes.whole_chain import source_of, sources_of
 from windrow.transforms.positions import Positions
 
 
@@ -16,12 +18,12 @@ def lengths_of(node: Node, at: Positions, given: Sequence[IntArray] | None = Non
     """Lengths of the elements of `node` at positions, without reading a record.
 
     It costs what finding the records of these elements costs. To ask often, make the
-    `RecordLengths` once and call `node.lengths_of(at, known)`.
+    `RecordLengths` once and call `known_lengths`.
 
     Args:
         node: A node with random access.
         at: Positions in it; with none, it only checks that lengths are known.
-        given: Lengths of records, one array for each of `node.sources()`; they hold for whatever
+        given: Lengths of records, one array for each of `sources_of(node)`; they hold for whatever
             maps make of those records. None for what the sources know.
 
     Returns:
@@ -32,7 +34,7 @@ def lengths_of(node: Node, at: Positions, given: Sequence[IntArray] | None = Non
         ArgumentError: If the lengths that are given are not arrays of integers.
         SourceError: If a source gives wrong lengths.
     """
-    return node.lengths_of(at, RecordLengths(node.sources(), given))
+    return known_lengths(node, at, RecordLengths(sources_of(node), given))
 
 
 def over_records(node: Node) -> list[Node]:
@@ -49,12 +51,12 @@ def over_records(node: Node) -> list[Node]:
     waiting: list[tuple[Node, list[Node]]] = [(node, [])]
     while waiting:
         at, functions = waiting.pop()
-        if at.data_source is not None:
-            key = id(at.data_source)
+        if source_of(at) is not None:
+            key = id(source_of(at))
             way: list[object] = [(type(each), *map(id, each.functions)) for each in functions]
             if ways.setdefault(key, way) != way:
                 raise PlanError(
-                    f"lengths: two ways lead to {at.data_source!r}, with different functions; count"
+                    f"lengths: two ways lead to {source_of(at)!r}, with different functions; count"
                     " the lengths of each by itself"
                 )
             chain = at

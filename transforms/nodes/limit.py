@@ -18,13 +18,14 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import STREAM, Node
+from windrow.transforms.nodes.dealing import in_lane, over_lane
 from windrow.transforms.nodes.index import first_elements
-from windrow.transforms.nodes.streams import StreamNode, lane_share, lanes_of, undecided
+from windrow.transforms.nodes.streams import SameElementsNode, lane_share, lanes_of, undecided
 from windrow.transforms.row_blocks import Blocks, Inputs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamLimitNode(StreamNode):
+class StreamLimitNode(SameElementsNode):
     """The first `size` elements of the stream. Its own integer counts those that were given."""
 
     size: int
@@ -32,9 +33,6 @@ class StreamLimitNode(StreamNode):
     """How many of them each lane has; None without lanes."""
 
     position_width: ClassVar[int] = 1
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return first_elements(parents[0], self.size)
@@ -50,12 +48,12 @@ class StreamLimitNode(StreamNode):
     def label(self) -> str:
         return f"limit({self.size})"
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = self.parent.elements(once=False)
+    def elements(self) -> Amount:
+        found = self.parent.elements()
         return Amount(min(self.size, found.low), min(self.size, found.high))
 
     def in_lane(self, lane: int, lanes: int) -> Node:
-        moved = copy.copy(super().in_lane(lane, lanes))
+        moved = copy.copy(over_lane(self, lane, lanes))
         object.__setattr__(moved, "size", self._size(lane))
         return moved
 
@@ -65,10 +63,6 @@ class StreamLimitNode(StreamNode):
     def _size(self, lane: int | None) -> int:
         """The most elements that come of a lane."""
         return self.size if self.of_lanes is None or lane is None else self.of_lanes[lane]
-
-    @property
-    def may_end_early(self) -> bool:
-        return True
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         # The first element of a lane has the number of the lane.
@@ -99,7 +93,7 @@ def _of_lanes(node: Node, count: int, lanes: int) -> tuple[int, ...]:
     shares = tuple(lane_share(count, lane, lanes) for lane in range(lanes))
     if node.never_ends():
         return shares
-    have = [node.in_lane(lane, lanes).elements(once=False) for lane in range(lanes)]
+    have = [in_lane(node, lane, lanes).elements() for lane in range(lanes)]
     if all(found.low >= share for found, share in zip(have, shares, strict=True)):
         return shares
     if sum(found.high for found in have) <= count:  # all of them

@@ -21,10 +21,11 @@ from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.made_of import MadeOf, merged
 from windrow.transforms.mixtures import Mixture
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import VAST, Node, Where
+from windrow.transforms.nodes.base import VAST, Node, split_position
+from windrow.transforms.nodes.dealing import over_lane
+from windrow.transforms.nodes.metadata import known_spec
 from windrow.transforms.nodes.routing import (
     MixNode,
-    Weights,
     length_of_mixture,
     mixture_of,
     shares_text,
@@ -45,30 +46,18 @@ class StreamMixNode(MixingNode):
     dropped out, then one more than the element that it lacked.
 
     Args:
-        weights: The weights; see `MixNode`.
-        drops_out: Whether the mixture continues without a stream that has ended.
         sizes: Elements of parent `k` count `sizes[k]` tokens each; None if every element counts 1.
-        names: Names of the parents, by which a state finds them again.
     """
 
-    weights: Weights
-    drops_out: bool = False
     sizes: tuple[int, ...] | None = None
-    names: tuple[str, ...] | None = None
 
-    position_width: ClassVar[int] = 1
     looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
     keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         if self.sizes is None and not self.drops_out:
             return MixNode(parents, self.weights)
         return _StreamOrderNode(parents, self.weights, self.drops_out, self.sizes)
-
-    @property
-    def width(self) -> int:
-        return super().width + (len(self.parents) if self.drops_out else 0)
 
     @functools.cached_property
     def mixture(self) -> Mixture:
@@ -83,10 +72,6 @@ class StreamMixNode(MixingNode):
     @property
     def follows_shard(self) -> bool:
         return self.sizes is None  # which are of whole batches
-
-    @property
-    def part_names(self) -> tuple[str, ...] | None:
-        return self.names
 
     @property
     def rules(self) -> str:
@@ -106,11 +91,9 @@ class StreamMixNode(MixingNode):
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return spec_of_any(self, parents)
 
-    def elements(self, *, once: bool = True) -> Amount:
-        lengths = [parent.elements(once=False) for parent in self.parents]
-        if once and all(math.isinf(length.high) for length in lengths):
-            lengths = [parent.elements(once=True) for parent in self.parents]
-        elif not once and all(math.isinf(length.low) for length in lengths):
+    def elements(self) -> Amount:
+        lengths = [parent.elements() for parent in self.parents]
+        if all(math.isinf(length.low) for length in lengths):
             return Amount.exactly(math.inf)
         bounds = [part.low for part in lengths], [part.high for part in lengths]
         low, high = (
@@ -118,21 +101,17 @@ class StreamMixNode(MixingNode):
             for side in bounds
         )
         endings = any if self.drops_out else all
-        is_endless = not once and endings(map(math.isinf, bounds[1]))
+        is_endless = endings(map(math.isinf, bounds[1]))
         return Amount(low, math.inf if is_endless else high)
-
-    def never_ends(self) -> bool:
-        ends = any if self.drops_out else all
-        return ends(parent.never_ends() for parent in self.parents)
-
-    @property
-    def may_end_early(self) -> bool:
-        return len(self.parents) > 1 and not self.drops_out
 
     # --- how it runs -----------------------------------------------------------------------------
 
     def in_lane(self, lane: int, lanes: int) -> Node:
-        return _mixing_in_lane(self, super().in_lane(lane, lanes), lane, lanes)
+        moved = copy.copy(over_lane(self, lane, lanes))
+        # Its weights change at the lane's own elements.
+        dealt = self.mixture.dealt(lambda count: lane_share(count, lane, lanes))
+        object.__setattr__(moved, "mixture", dealt)
+        return moved
 
     def _mixture_after(self, ends: Sequence[int], share: Callable[[int], int]) -> Mixture:
         """The mixture of a lane after parents have dropped out.
@@ -147,7 +126,7 @@ class StreamMixNode(MixingNode):
         return mixture
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        *of_parents, (given, *ends) = self.split_position(position)
+        *of_parents, (given, *ends) = split_position(self, position)
         parts = [np.array([part], np.int64) for part in of_parents]
         feeds = [Feed(inputs.blocks(number, part)) for number, part in enumerate(of_parents)]
         size, mixture = inputs.row_count(), self._mixture_after(ends, inputs.share)
@@ -176,7 +155,7 @@ class StreamMixNode(MixingNode):
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
-        *parts, (given, *ends) = self.split_position(position)
+        *parts, (given, *ends) = split_position(self, position)
         mixture = self._mixture_after(ends, moves.share)
         before = mixture.counts(given)
         have = [math.inf] * len(parts)  # elements of each parent that has ended
@@ -203,17 +182,6 @@ class StreamMixNode(MixingNode):
                 mixture = mixture.without(lacking, end)
             else:
                 stop = end
-
-    def runs_as(self, where: Where) -> str:
-        return "blocks of each stream put together"
-
-
-def _mixing_in_lane(node: StreamMixNode, over: Node, lane: int, lanes: int) -> Node:
-    """A mixture over the streams of one lane, where its weights change at the lane's own elements."""
-    moved = copy.copy(over)
-    dealt = node.mixture.dealt(lambda count: lane_share(count, lane, lanes))
-    object.__setattr__(moved, "mixture", dealt)
-    return moved
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -288,27 +256,17 @@ class TokenMixNode(MixingNode):
     each parent its tokens since the weights last changed.
 
     Args:
-        weights: The weights; see `MixNode`.
         tokens: Counts the tokens of an element, or the key of what is counted; None for the first
             leaf.
-        drops_out: Whether the mixture continues without a stream that has ended.
-        names: Names of the parents, by which a state finds them again.
     """
 
-    weights: Weights
     tokens: Any = None
-    drops_out: bool = False
-    names: tuple[str, ...] | None = None
 
-    position_width: ClassVar[int] = 1
-    keeps_values: ClassVar[bool] = True
+    # A new parent would have given no tokens, and come alone until it has.
+    keeps_integers: ClassVar[bool] = False
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return MixNode(parents, self.weights)
-
-    @property
-    def width(self) -> int:
-        return super().width + len(self.parents)
 
     @functools.cached_property
     def mixture(self) -> Mixture:
@@ -325,10 +283,6 @@ class TokenMixNode(MixingNode):
         return (self.tokens,) if callable(self.tokens) else ()
 
     @property
-    def part_names(self) -> tuple[str, ...] | None:
-        return self.names
-
-    @property
     def rules(self) -> str:
         by = self.tokens if isinstance(self.tokens, str) else callable(self.tokens)
         return f"by tokens {by}{', at_end=drop' if self.drops_out else ''}"
@@ -336,10 +290,6 @@ class TokenMixNode(MixingNode):
     @property
     def integers_of_part(self) -> int:
         return 1
-
-    @property
-    def keeps_integers(self) -> bool:
-        return False  # a new parent would have given no tokens, and come alone until it has
 
     @property
     def label(self) -> str:
@@ -351,21 +301,13 @@ class TokenMixNode(MixingNode):
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return spec_of_any(self, parents)
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = [parent.elements(once=once) for parent in self.parents]
+    def elements(self) -> Amount:
+        found = [parent.elements() for parent in self.parents]
         low, high = sum(part.low for part in found), sum(part.high for part in found)
         return Amount(low if self.drops_out else 0, high)
 
-    def never_ends(self) -> bool:
-        ends = any if self.drops_out else all
-        return ends(parent.never_ends() for parent in self.parents)
-
-    @property
-    def may_end_early(self) -> bool:
-        return len(self.parents) > 1 and not self.drops_out
-
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        *of_parents, (given, *amounts) = self.split_position(position)
+        *of_parents, (given, *amounts) = split_position(self, position)
         parts = [np.array([part], np.int64) for part in of_parents]
         rows = [_CountedRows(self, inputs, number, part) for number, part in enumerate(of_parents)]
         size, left = inputs.row_count(), set(range(len(rows)))
@@ -392,9 +334,6 @@ class TokenMixNode(MixingNode):
                 segment.shares[number] for number in left
             ):
                 return
-
-    def runs_as(self, where: Where) -> str:
-        return "elements of each stream in turn, by their tokens"
 
 
 class _CountedRows:
@@ -535,7 +474,7 @@ def _first_leaf(tree: Any) -> Any:
 
 def token_sizes(parents: Sequence[Node]) -> tuple[int, ...] | None:
     """The tokens of every element of each parent; None where they are not known to be equal."""
-    leaves = [_first_leaf(parent.known_spec()) for parent in parents]
+    leaves = [_first_leaf(known_spec(parent)) for parent in parents]
     sizes = [leaf.shape[0] for leaf in leaves if isinstance(leaf, ArraySpec) and leaf.shape]
     if len(sizes) < len(leaves) or not all(sizes):
         return None

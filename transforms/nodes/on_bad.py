@@ -12,7 +12,6 @@ changed, and no state counts bad rows.
 
 from __future__ import annotations
 
-import abc
 import copy
 import dataclasses
 import itertools
@@ -27,11 +26,12 @@ from windrow.sources.base import IntArray
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import one_of
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import STREAM, Indices, Node, Where
+from windrow.transforms.nodes.base import STREAM, Indices, Node
 from windrow.transforms.nodes.caught import NEVER, Catch, is_bad
-from windrow.transforms.nodes.following import check_shards, joined
+from windrow.transforms.nodes.following import JoinsLanes, check_shards, joined, over
 from windrow.transforms.nodes.streams import as_chain
 from windrow.transforms.nodes.values import ValueNode
+from windrow.transforms.nodes.whole_chain import walk
 from windrow.transforms.options import ON_BAD, OnBad, checked_max_bad
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
@@ -70,20 +70,15 @@ class OnBadNode(ValueNode):
     looks_at_values: ClassVar[bool] = False
     # The seeds that later nodes derive do not change when it is added to a chain.
     seed_depth: ClassVar[int] = 0
+    functions: ClassVar[tuple[Callable[..., Any], ...]] = ()
 
-    @property
-    @abc.abstractmethod
-    def action(self) -> OnBad:
-        """What becomes of a bad record."""
+    action: ClassVar[OnBad]
+    """What becomes of a bad record."""
 
     @property
     def label(self) -> str:
         names = ", ".join(sorted(error.__name__ for error in self.errors))
         return f"on_bad({self.action}, errors=[{names}])"
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        return ()
 
     def takes(self, error: BaseException) -> bool:
         """Whether a row that raised this error is a bad one."""
@@ -106,22 +101,13 @@ class OnBadNode(ValueNode):
 class SkipBadNode(OnBadNode):
     """Makes bad elements absent; the length stays. On a stream nodes before it drop them."""
 
+    action: ClassVar[OnBad] = "skip"
     drops: ClassVar[bool] = True
+    stream_step: ClassVar[Step] = Step.NOTHING
 
-    @property
-    def action(self) -> OnBad:
-        return "skip"
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NOTHING
-
-    def elements(self, *, once: bool = True) -> Amount:
-        found = super().elements(once=once)
+    def elements(self) -> Amount:
+        found = super().elements()
         return Amount(0, found.high) if self.length == STREAM else found
-
-    def runs_as(self, where: Where) -> str:
-        return "bad records are left out"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,9 +122,7 @@ class ReplaceBadNode(OnBadNode):
     seed: int
     spare: Node | None = None
 
-    @property
-    def action(self) -> OnBad:
-        return "replace"
+    action: ClassVar[OnBad] = "replace"
 
     @property
     def label(self) -> str:
@@ -146,9 +130,6 @@ class ReplaceBadNode(OnBadNode):
 
     def sent_over(self, parents: tuple[Node, ...]) -> Node:
         return dataclasses.replace(self, parents=parents, spare=self.spare or self.parent)
-
-    def made_from(self, at: Positions) -> Any:
-        return None
 
     def other(self, at: Positions, tried: int) -> Positions:
         """The positions to try in place of some, after `tried` others."""
@@ -158,9 +139,6 @@ class ReplaceBadNode(OnBadNode):
             for index in at.flat(self.length).tolist()
         ]
         return Positions(at.epochs, np.array(offsets, np.int64))
-
-    def runs_as(self, where: Where) -> str:
-        return "bad records are replaced"
 
 
 # --- on a stream ---------------------------------------------------------------------------------
@@ -173,8 +151,8 @@ def _catching(node: Node, settings: tuple[Any, ...], token: int) -> Node:
     if as_chain(node) is not None:
         if node.parent.has_gaps:  # rows that are planned from lengths need every element
             return node
-        return node.over((SkipBadNode(node.parents, *settings, token=token),))
-    node = node.over(tuple(_catching(parent, settings, token) for parent in node.parents))
+        return over(node, (SkipBadNode(node.parents, *settings, token=token),))
+    node = over(node, tuple(_catching(parent, settings, token) for parent in node.parents))
     if getattr(node, "of_lanes", None) is not None:  # a limit checks again what each lane has
         node = dataclasses.replace(node)
     if not node.functions or node.stream_step is Step.OWN:
@@ -226,8 +204,8 @@ def on_bad_node(
 
 def _check_batch_functions(node: Node) -> None:
     """Refuse functions of batches of lanes, which are not left out alone."""
-    for each in node.walk():
-        if each.run_lanes is not None and each.functions:
+    for each in walk(node):
+        if isinstance(each, JoinsLanes) and each.functions:
             raise PlanError(
                 f"on_bad: {each.written} makes batches of the rows of {each.run_lanes[1]} lanes by a"
                 " function, and one for which it raises cannot be left out; write it as map after batch"

@@ -21,9 +21,9 @@ from windrow.errors import ElementError, PlanError, StateError
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import integer
 from windrow.transforms.columns import PythonInts
-from windrow.transforms.nodes.base import STREAM, VAST, Indices, Node, Where
+from windrow.transforms.nodes.base import STREAM, VAST, Indices, Node, split_position
 from windrow.transforms.nodes.leaves import LeafNode
-from windrow.transforms.nodes.streams import StreamNode, lanes_of, origin
+from windrow.transforms.nodes.streams import StreamNode, lanes_of
 from windrow.transforms.nodes.values import EachNode
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
@@ -40,16 +40,13 @@ class OwnIndicesNode(LeafNode):
     is_half: ClassVar[bool] = True
     seed_depth: ClassVar[int] = 0
     hides_parents: ClassVar[bool] = True
+    label: ClassVar[str] = "indices"
 
     def count(self) -> int:
         found = integer(self.size, "__len__")
         if found < 0:
             raise PlanError(f"__len__ must not be negative, got {found}")
         return found
-
-    @property
-    def label(self) -> str:
-        return "indices"
 
     def is_endless(self) -> bool:
         return False
@@ -80,12 +77,6 @@ class OwnMapNode(EachNode):
     def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
         return map(self.function, indices.tolist())
 
-    def made_from(self, at: Positions) -> Any:
-        return None
-
-    def runs_as(self, where: Where) -> str:
-        return f"its own __getitem__, {super().runs_as(where)}"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OwnStreamNode(StreamNode):
@@ -111,22 +102,11 @@ class OwnStreamNode(StreamNode):
     def label(self) -> str:
         return self.name
 
-    @property
-    def width(self) -> int:
-        return self.position_width
-
-    def split_position(self, position: Sequence[int]) -> list[Sequence[int]]:
-        return [*map(origin, self.parents), position]
-
-    def elements(self, *, once: bool = True) -> Amount:
+    def elements(self) -> Amount:
         return Amount(0, VAST)
 
     def never_ends(self) -> bool:
         return False
-
-    @property
-    def may_end_early(self) -> bool:
-        return True
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         states, size, count = inputs.own_states(), inputs.row_count(), 0
@@ -207,9 +187,6 @@ class OwnStreamNode(StreamNode):
             f" are str, lists, str, int, float, bool and None; got {str(state)[:200]} ({why})"
         )
 
-    def runs_as(self, where: Where) -> str:
-        return "its own iterator; the rows of its parents are an estimate"
-
 
 def _has_other_keys(state: Any) -> bool:
     """Whether a dict in a state has keys that are not str."""
@@ -222,7 +199,7 @@ def own_numbers(node: Node, position: Sequence[int]) -> list[int]:
     """The integers of own nodes in a position of a stream without lanes, parents first."""
     if node.hides_parents:
         return [position[-1]]
-    parts = zip(node.parents, node.split_position(position), strict=False)
+    parts = zip(node.parents, split_position(node, position), strict=False)
     return [n for parent, part in parts if parent.width for n in own_numbers(parent, part)]
 
 
@@ -230,7 +207,7 @@ def with_own_numbers(node: Node, position: Sequence[int], numbers: Iterator[int]
     """The position with other integers of own nodes, in the order of `own_numbers`."""
     if node.hides_parents:
         return [next(numbers)]
-    *parts, own = node.split_position(position)
+    *parts, own = split_position(node, position)
     found = list[int]()
     for parent, part in zip(node.parents, parts, strict=True):
         found += with_own_numbers(parent, part, numbers) if parent.width else part

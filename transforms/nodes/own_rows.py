@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -43,9 +44,7 @@ class OwnRowsBatchNode(ShardBatchNode):
         rows = self.parent if chain is None else dataclasses.replace(chain, share=None)
         return another_batch(self, ShardBatchNode, parents=(rows,))
 
-    @property
-    def stream_step(self) -> Step:
-        return Step.OWN
+    stream_step: ClassVar[Step] = Step.OWN
 
     @property
     def _rows_of_all(self) -> Node:

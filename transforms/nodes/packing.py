@@ -19,7 +19,7 @@ from windrow.sources.base import ArraySpec, IntArray
 from windrow.sources.ragged_column import PiecePlaces, PlacedColumn
 from windrow.transforms import packed_values
 from windrow.transforms.arguments import at_least
-from windrow.transforms.nodes.base import Where
+from windrow.transforms.nodes.metadata import known_spec
 from windrow.transforms.nodes.planned import Grouped, Pieces, PlannedNode, lengths_label
 from windrow.transforms.packed_values import Array, RowMemory, Runs
 from windrow.transforms.packing import MOST_ROW_LENGTH, TooLong, plan_rows
@@ -75,7 +75,7 @@ class PackNode(PlannedNode):
             )
         if self.max_segments is not None:
             at_least(1, self.max_segments, "pack: max_segments")
-        spec = self.parent.known_spec()
+        spec = known_spec(self.parent)
         if isinstance(spec, dict):
             sequences = packed_values.sequences_in(spec, self.sequences)
             self._check_features(set(spec) - set(sequences))
@@ -99,13 +99,6 @@ class PackNode(PlannedNode):
             f"{self.row_length}, window={self.window}, method={BEST_FIT},"
             f" too_long={self.too_long.value}{segments}{some}, seed={self.seed}"
         )
-
-    def runs_as(self, where: Where) -> str:
-        return f"rows planned by lengths, {self.window:,} documents at a time: {self._counted()}"
-
-    def _counted(self) -> str:
-        counts, is_whole = self.pack_counts()
-        return counts.text() if is_whole else f"of the first documents, {counts.text()}"
 
     # --- what comes out --------------------------------------------------------------------------
 
@@ -150,7 +143,7 @@ class PackNode(PlannedNode):
 
     @functools.cached_property
     def _known_sequences(self) -> tuple[str, ...] | None:
-        return packed_values.known_sequences(self.measured_chain.known_spec(), self.sequences)
+        return packed_values.known_sequences(known_spec(self.measured_chain), self.sequences)
 
     def _check_features(self, features: set[str]) -> None:
         if features and self.max_segments is None:

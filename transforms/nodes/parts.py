@@ -23,8 +23,10 @@ from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.columns import rebuilt
 from windrow.transforms.locality import are_whole, array_leaves, children, some_of, whole_box
-from windrow.transforms.nodes.base import Indices, Node, Where
+from windrow.transforms.nodes.base import Indices, Node
 from windrow.transforms.nodes.dealing import ReadsBoxes, boxes_of_parents, grid_spec
+from windrow.transforms.nodes.following import over
+from windrow.transforms.nodes.metadata import element_bytes, known_spec
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.specs import Spec
@@ -64,7 +66,7 @@ class _BoxesOfParents:
             return _cut(node, node, boxes)
         asked, made = found
         parents = zip(node.parents, asked, strict=True)
-        moved = node.over(tuple(self.of(parent, some_of(each)) for parent, each in parents))
+        moved = over(node, tuple(self.of(parent, some_of(each)) for parent, each in parents))
         if made == boxes and not node.functions:
             return moved
         return _cut(node, moved, boxes, made)
@@ -95,22 +97,10 @@ class CutNode(ValueNode):
 
     is_unseen: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "part"
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        return ()
-
-    @property
-    def follows_batch(self) -> bool:
-        return True
-
-    @property
-    def follows_shard(self) -> bool:
-        return True
+    label: ClassVar[str] = "part"
+    functions: ClassVar[tuple[Callable[..., Any], ...]] = ()
+    follows_batch: ClassVar[bool] = True
+    follows_shard: ClassVar[bool] = True
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return self._narrow_spec(parents[0], ())
@@ -125,8 +115,8 @@ class CutNode(ValueNode):
         return rebuilt(spec, found) if found else spec
 
     def element_bytes(self) -> Amount | None:
-        size = spec_bytes(self.known_spec())
-        return self.parent.element_bytes() if size is None else Amount.exactly(size)
+        size = spec_bytes(known_spec(self))
+        return element_bytes(self.parent) if size is None else Amount.exactly(size)
 
     def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
         table = tables.single(table)
@@ -173,10 +163,3 @@ class CutNode(ValueNode):
             f"{self.parent.written} made the leaves {keys}{where} of a part of an element, and they"
             f" were expected as in {self.grid}; {_PROMISE}"
         )
-
-    def runs_as(self, where: Where) -> str:
-        if any(not cells.is_whole for box in self.have.values() for cells in box):
-            return "checks the part, and cuts off the cells around it that the map needed"
-        size = spec_bytes(self.parent.known_spec())
-        shown = "whole elements" if size is None else f"whole elements of {size:,.0f} bytes"
-        return f"{shown} are made, then cut: {self.parent.written} does not make parts"

@@ -21,8 +21,10 @@ from windrow.transforms import columns, specs, tables
 from windrow.transforms.arguments import at_least
 from windrow.transforms.columns import Column
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import VAST, Node, Where
+from windrow.transforms.nodes.base import VAST, Node
+from windrow.transforms.nodes.metadata import known_lengths, known_spec
 from windrow.transforms.nodes.regroup import PieceNode
+from windrow.transforms.nodes.whole_chain import sources_of
 from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Columnar, Listed, Table
@@ -88,11 +90,11 @@ class ChunksNode(PieceNode):
         if found is None:
             known = self._found.get("known")
             if known is None:
-                known = RecordLengths(self.measured.sources(), self.given)
+                known = RecordLengths(sources_of(self.measured), self.given)
                 self._found["known"] = known
             rows = np.arange(self.measured.length)
             at = Positions(np.full(len(rows), epoch, np.array(epoch).dtype), rows)
-            lengths = self.measured.lengths_of(at, known) if len(rows) else rows
+            lengths = known_lengths(self.measured, at, known) if len(rows) else rows
             found = _EpochPieces(lengths, np.cumsum(-(-lengths // self.size)))
             for old in [key for key in self._found if key != "known"][: 1 - _EPOCHS]:
                 self._found.pop(old, None)
@@ -182,7 +184,7 @@ class ChunksNode(PieceNode):
             tree = columns.listed(values, strict=False)
         if not isinstance(tree, dict):
             return _table(pieces.of(tree, "the element", must=True), len(at))
-        names = self._names(self.measured.known_spec())
+        names = self._names(known_spec(self.measured))
         if names is not None and not names <= tree.keys():
             raise ElementError(
                 f"chunks_of: sequences are {sorted(names)}, but elements have {sorted(tree)}; name"
@@ -204,13 +206,6 @@ class ChunksNode(PieceNode):
     # --- how it runs -----------------------------------------------------------------------------
 
     keeps_values: ClassVar[bool] = False
-
-    @property
-    def takes_all(self) -> bool:
-        return True
-
-    def runs_as(self, where: Where) -> str:
-        return "pieces, cut where lengths say"
 
 
 class _Cuts(NamedTuple):

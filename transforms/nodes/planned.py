@@ -22,7 +22,7 @@ import itertools
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -34,9 +34,9 @@ from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import NumbersWithGaps
 from windrow.transforms.nodes.index import SliceNode
+from windrow.transforms.nodes.metadata import epoch_length, known_lengths
 from windrow.transforms.nodes.regroup import RegroupNode
-from windrow.transforms.nodes.whole_chain import EPOCHS, may_be_absent
-from windrow.transforms.order_costs import ORDER, OrderCost
+from windrow.transforms.nodes.whole_chain import EPOCHS, may_be_absent, source_of, sources_of
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.tables import Table
 
@@ -168,7 +168,7 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
             object.__setattr__(self, "measured", self.parent)
         if self.plans.lengths is None and self.parent.length:
             nowhere = np.empty(0, np.int64)
-            self.parent.lengths_of(Positions(nowhere, nowhere), self._known_lengths())
+            known_lengths(self.parent, Positions(nowhere, nowhere), self._known_lengths())
         length = self.parent.length
         if length >= ENDLESS or self.parent.is_endless():
             return ENDLESS
@@ -201,7 +201,7 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
     @functools.cached_property
     def _epoch(self) -> int:
         """Elements of the parent in one epoch of what it repeats."""
-        return max(1, min(self.parent.length, self.parent.epoch_length()))
+        return max(1, min(self.parent.length, epoch_length(self.parent)))
 
     @functools.cached_property
     def _windows(self) -> int:
@@ -224,7 +224,7 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
         """The lengths of the elements of a window: int64 `(elements,)`."""
         start, stop = self._elements_of(window)
         at = positions(np.arange(start, stop), self.measured_chain.length)
-        return self.measured_chain.lengths_of(at, self._known_lengths())
+        return known_lengths(self.measured_chain, at, self._known_lengths())
 
     @property
     def measured_chain(self) -> Node:
@@ -234,7 +234,7 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
     def _known_lengths(self) -> RecordLengths:
         # Not pickled: they know sources by their identity.
         if self.plans.lengths is None:
-            self.plans.lengths = RecordLengths(self.measured_chain.sources(), self.lengths)
+            self.plans.lengths = RecordLengths(sources_of(self.measured_chain), self.lengths)
         return self.plans.lengths
 
     def plan_of(self, window: int) -> Any:
@@ -411,18 +411,9 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
         likely = counts.rows * windows / self._counted_windows
         return Amount(math.floor(0.9 * likely), math.ceil(1.1 * likely))
 
-    def order_cost(self) -> OrderCost:
-        # A plan, however short its window, takes as long as the order of a window.
-        cost = super().order_cost()
-        return cost._replace(each=cost.each + ORDER / min(self.unit, self._epoch))
-
-    @property
-    def index_count(self) -> int:
-        return round(self.elements().high)
-
-    def elements(self, *, once: bool = True) -> Amount:
+    def elements(self) -> Amount:
         if self.is_endless():
-            return self.indices_in(self._windows) if once else Amount.exactly(math.inf)
+            return Amount.exactly(math.inf)
         return self.indices_in(self.length >> GROUP_BITS)
 
     def is_endless(self) -> bool:
@@ -434,25 +425,11 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
     def epoch_length(self) -> int:
         return self._windows << GROUP_BITS if self.length else 0
 
-    def first_epochs(self, count: int) -> Node:
-        if not self.parent.is_endless():
-            return self
-        some = SliceNode((self.parent,), 0, 1, count * self.parent.pass_length())
-        return dataclasses.replace(self, parents=(some,), measured=None, plans=_Plans())
 
-    def most_records(self) -> int:
-        if not self.length:
-            return 1
-        bounds = self.plan_of(0).bounds
-        return self.parent.most_records() * max(1, int(np.diff(bounds).max(initial=1)))
-
-    @property
-    def skips(self) -> bool:
-        return False
-
-    @property
-    def takes_all(self) -> bool:
-        return True
+def over_first(node: Node, count: int) -> Node:
+    """A planned node over the first `count` elements of its parent, planned anew."""
+    some = SliceNode((node.parent,), 0, 1, count)
+    return dataclasses.replace(node, parents=(some,), measured=None, plans=_Plans())  # type: ignore[call-arg]
 
 
 def lengths_label(lengths: Any) -> str:
@@ -465,13 +442,21 @@ def lengths_label(lengths: Any) -> str:
     return f", lengths={found.hexdigest()[:16]}"
 
 
+@runtime_checkable
+class MadeFromOne(Protocol):
+    """A node whose elements are, or are made of, one element each."""
+
+    def made_from(self, at: Positions) -> tuple[Node, Positions]:
+        """That element of the element at one position: its node and position."""
+        ...
+
+
 def _record_behind(node: Node, element: int) -> str:
     """The record that an element is made of, as text; empty if it is made of several."""
     at = positions(np.array([element], np.int64), node.length)
     while node.parents:
-        before = node.made_from(at)
-        if before is None:
+        if not isinstance(node, MadeFromOne):
             return ""
-        node, at = before
-    source = node.data_source
+        node, at = node.made_from(at)
+    source = source_of(node)
     return "" if source is None else f" (record {at.offsets[0]} of {source!r})"

@@ -23,10 +23,16 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.made_of import side_by_side
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import ENDLESS, STREAM, VAST, Node, Where, fewest
+from windrow.transforms.nodes.base import ENDLESS, STREAM, VAST, Node, split_position
 from windrow.transforms.nodes.dealing import MakesBoxes
 from windrow.transforms.nodes.following import MakesBatches
 from windrow.transforms.nodes.index import first_elements
+from windrow.transforms.nodes.metadata import (
+    bytes_by_spec,
+    element_bytes,
+    epoch_length,
+    known_spec,
+)
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import (
@@ -66,9 +72,6 @@ class JoinNode(Node):
     def is_endless(self) -> bool:
         return bool(self.length) and all(parent.is_endless() for parent in self.parents)
 
-    def runs_as(self, where: Where) -> str:
-        return "columns side by side"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ZipNode(MakesBoxes, JoinNode):
@@ -78,6 +81,7 @@ class ZipNode(MakesBoxes, JoinNode):
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    follows_shard: ClassVar[bool] = True
 
     def count(self) -> int:
         if not self.parents:
@@ -101,17 +105,9 @@ class ZipNode(MakesBoxes, JoinNode):
         return [{p[1:]: box for p, box in boxes.items() if p[0] == n} for n in numbers], boxes
 
     def element_bytes(self) -> Amount | None:
-        sizes = [parent.element_bytes() for parent in self.parents]
+        sizes = [element_bytes(parent) for parent in self.parents]
         known = [size for size in sizes if size is not None]
         return sum(known, start=Amount.exactly(0)) if len(known) == len(sizes) else None
-
-    @property
-    def follows_shard(self) -> bool:
-        return True
-
-    @property
-    def takes_all(self) -> bool:
-        return True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         shortest = min(parent.length for parent in parents)
@@ -124,17 +120,10 @@ class ZipNode(MakesBoxes, JoinNode):
             return Columnar(tuple(trees), singles[0].rows)
         return Listed(list(zip(*(tables.elements(part) for part in singles), strict=True)))
 
-    def elements(self, *, once: bool = True) -> Amount:
-        if self.length != STREAM:
-            return super().elements(once=once)
-        # As long as the shortest parent; endless only if all parents are endless.
-        ends = any(not math.isinf(p.elements(once=False).high) for p in self.parents)
-        return fewest([parent.elements(once=once and not ends) for parent in self.parents])
-
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
-        *parts, _ = self.split_position(position)
+        *parts, _ = split_position(self, position)
         found = [moves.after(number, part, count, unit) for number, part in enumerate(parts)]
         fewest = min(moved.passed for moved in found)
         if any(moved.passed > fewest for moved in found):
@@ -142,7 +131,7 @@ class ZipNode(MakesBoxes, JoinNode):
         return Moved([n for moved in found for n in moved.position], fewest)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        *parts, _ = self.split_position(position)
+        *parts, _ = split_position(self, position)
         feeds = [Feed(inputs.blocks(number, part, unit)) for number, part in enumerate(parts)]
         while True:
             ready: list[int] = []
@@ -203,9 +192,6 @@ class RegroupNode(Node):
         """`gather` for the positions that `to_rows` got, for a node that needs to know them."""
         return self.gather(table, bounds)
 
-    def runs_as(self, where: Where) -> str:
-        return "rows gathered as batches"
-
 
 class PieceNode(Node):
     """One parent; each element of the node is a part of one of its elements."""
@@ -253,11 +239,6 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         return () if self.batch_fn is None else (self.batch_fn,)
-
-    @property
-    def work_label(self) -> str:
-        own = "" if self.batch_fn is None else f", {name_of(self.batch_fn)}"
-        return f"batch({self.size}{own})"
 
     @property
     def group_size(self) -> int:
@@ -331,21 +312,17 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
 
     def element_bytes(self) -> Amount | None:
         if self.batch_fn is not None:
-            return super().element_bytes()
+            return bytes_by_spec(self)
         rows = self.size if self.length == STREAM else min(self.size, self.parent.length)
-        given = self.parent.known_spec()
+        given = known_spec(self.parent)
         if self.padding is not None and given is not None:
             padded = spec_bytes(self.padding.spec(self.size if self.is_padded else rows, given))
             if padded is not None:
                 return Amount.exactly(padded)
         # A number takes less in an array than as an object.
         size = spec_bytes(given)
-        row = self.parent.element_bytes() if size is None else Amount.exactly(size)
+        row = element_bytes(self.parent) if size is None else Amount.exactly(size)
         return None if row is None else row.times(rows)
-
-    @property
-    def takes_all(self) -> bool:
-        return not self.drop_remainder or self.parent.length % self.size == 0
 
     def layout(self) -> Layout:
         return layouts.batched(self.parent.layout(), self.size, self.length)
@@ -356,29 +333,20 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
     @property
     def spans_epochs(self) -> bool:
         """Whether a batch may have records of two epochs."""
-        return self.parent.epoch_length() != self.parent.length
+        return epoch_length(self.parent) != self.parent.length
 
     def epoch_length(self) -> int:
         if not self.spans_epochs:
             return self.length
-        return max(1, self.parent.epoch_length() // self.size)
-
-    def whole_epochs(self) -> tuple[int, int]:
-        if not self.spans_epochs:
-            return self.epoch_length(), 1
-        rows, epochs = self.parent.whole_epochs()
-        shared = math.gcd(rows, self.size)
-        if rows // shared > self.length:
-            return self.length, max(1, self.parent.length * epochs // rows)
-        return rows // shared, epochs * self.size // shared
+        return max(1, epoch_length(self.parent) // self.size)
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return BatchNode(parents, self.size, self.drop_remainder)
 
-    def elements(self, *, once: bool = True) -> Amount:
+    def elements(self) -> Amount:
         if self.length != STREAM:
-            return super().elements(once=once)
-        rows = self.parent.elements(once=once)
+            return super().elements()
+        rows = self.parent.elements()
         return Amount(self._batches(rows.low), self._batches(rows.high))
 
     def _batches(self, rows: float) -> float:
@@ -421,7 +389,7 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
     def blocks_without_values(
         self, position: Sequence[int], inputs: Inputs, unit: int | None
     ) -> Blocks:
-        size = None if self.padding is None else self.element_bytes()
+        size = None if self.padding is None else element_bytes(self)
         for block in self.blocks(position, inputs, unit):
             if size is None:
                 yield block
@@ -457,15 +425,6 @@ class BatchNode(MakesBatches, MakesBoxes, RegroupNode):
             raise
         rows_of = None if block.made_of is None else block.made_of.grouped(bounds)
         return Block(table, block.marks[np.array(bounds[1:]) - 1], rows_of)
-
-    def runs_as(self, where: Where) -> str:
-        if self.batch_fn is not None:
-            return f"{name_of(self.batch_fn)} of a list of elements, {where.of_many}"
-        if self.padding is not None:
-            return "rows copied to padded arrays"
-        if self.length == STREAM:
-            return "rows of blocks, stacked"
-        return "rows gathered as batches"
 
 
 def _of_bytes(batch: Any, size_bytes: float) -> Any:

@@ -8,7 +8,7 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +21,13 @@ from windrow.transforms.functions import call_without_stop
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.mixtures import Mixture, Schedule
-from windrow.transforms.nodes.base import ENDLESS, Node, Where
-from windrow.transforms.order_costs import OrderCost
+from windrow.transforms.nodes.base import ENDLESS, Node
+from windrow.transforms.nodes.metadata import epoch_length, known_lengths
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.specs import Spec
 
 Weights: TypeAlias = tuple[float, ...] | Schedule | None
 """Weights of a mixture: one for each parent, or some that change; None for equal ones."""
-
-# Asking a selection map takes as long as this many positions.
-_ASKED: Final = 20
 
 
 class RoutingNode(Node):
@@ -53,18 +50,12 @@ class RoutingNode(Node):
         # All parents, so that one without lengths is found before its turn comes.
         for number, parent in enumerate(self.parents):
             rows = np.flatnonzero(which == number)
-            found[rows] = parent.lengths_of(before.taken(rows), known)
+            found[rows] = known_lengths(parent, before.taken(rows), known)
         return found
 
     def made_from(self, at: Positions) -> tuple[Node, Positions]:
         which, before = self.route(at)
         return self.parents[int(which[0])], before
-
-    def most_records(self) -> int:
-        return max(parent.most_records() for parent in self.parents)
-
-    def runs_as(self, where: Where) -> str:
-        return "indices only"
 
 
 def spec_of_any(node: Node, parents: Sequence[Spec]) -> Spec:
@@ -122,10 +113,6 @@ class ConcatenateNode(RoutingNode):
     def layout(self) -> Layout:
         return layouts.joined([parent.layout() for parent in self.parents])
 
-    @property
-    def takes_all(self) -> bool:
-        return True
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixNode(RoutingNode):
@@ -174,7 +161,7 @@ class MixNode(RoutingNode):
     def epoch_length(self) -> int:
         if not self.is_endless():
             return self.length
-        return sum(parent.epoch_length() for parent in self.parents)
+        return sum(epoch_length(parent) for parent in self.parents)
 
 
 def _int64(indices: npt.NDArray[Any]) -> IntArray:
@@ -298,13 +285,6 @@ class SelectNode(RoutingNode):
         pairs = [self._pair(i, call_without_stop(pick, i)) for i in indices]
         which, keys = np.array(pairs, np.int64).reshape(-1, 2).T
         return which, positions(keys, _lengths(self.parents)[which])
-
-    def order_cost(self) -> OrderCost:
-        cost = super().order_cost()
-        return cost._replace(begin=0, each=_ASKED + cost.scattered(self.length), span=1)
-
-    def runs_as(self, where: Where) -> str:
-        return "indices only, asked one by one"
 
     def _pair(self, index: int, picked: Any) -> tuple[int, int]:
         """What the selection map holds at `index`, checked."""

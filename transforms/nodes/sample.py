@@ -18,7 +18,6 @@ from windrow.transforms.arguments import at_least
 from windrow.transforms.blocks import GAMMA, Words, folded, mixed
 from windrow.transforms.nodes.base import Node
 from windrow.transforms.nodes.index import IndexNode
-from windrow.transforms.order_costs import OrderCost
 from windrow.transforms.positions import Positions
 
 _FRACTION_BITS: Final = 53  # of a float64
@@ -79,14 +78,6 @@ class SampleNode(IndexNode):
         # A product may be rounded up to the whole sum.
         last = np.searchsorted(self.weights, total)
         return np.asarray(np.minimum(found, last)).astype(np.int64)
-
-    @property
-    def skips(self) -> bool:
-        return self.parent.length >= 2 * self.size
-
-    def order_cost(self) -> OrderCost:
-        cost = super().order_cost()
-        return cost._replace(begin=0, each=1 + cost.scattered(self.parent.length), span=1)
 
 
 def sample_node(node: Node, size: int, seed: int, weights: Any) -> SampleNode:

@@ -16,16 +16,15 @@ from windrow.sources.base import IntArray
 from windrow.transforms import columns, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes.base import STREAM, Node, RowShare, Where
-from windrow.transforms.nodes.following import as_last, check_agreement, joined, shard_of
+from windrow.transforms.nodes.base import STREAM, Node, RowShare
+from windrow.transforms.nodes.following import as_last, check_agreement, joined, over, shard_of
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import (
     as_batch,
     as_chain,
-    chain_of_rows,
-    lanes_of,
     topmost_batch,
 )
+from windrow.transforms.nodes.whole_chain import parents_first
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step, groups
 from windrow.transforms.tables import Listed, Table
@@ -213,24 +212,6 @@ class ShardBatchNode(BatchNode):
             return self.padding.without_rows(batch, self.group_size)
         return without_rows(batch)
 
-    def runs_as(self, where: Where) -> str:
-        if self.shards == 1:
-            return super().runs_as(where)
-        slots = " and ".join(f"{start} to {stop - 1}" for start, stop in self.slots())
-        rows = f"rows {slots} of each batch of {self.size}"
-        if self.length != STREAM or self.of_own_rows() is not None:
-            return f"{rows}, nothing is read for others"
-        lanes = lanes_of(self.parents, "batch")
-        mine = self.lanes_taken(lanes)
-        shown = f"lanes {mine[0]} to {mine[-1]}" if len(mine) > 1 else f"lane {mine[0]}"
-        if len(mine) <= mine[-1] - mine[0]:
-            shown = f"lanes {', '.join(map(str, mine))}"
-        if lanes > 1 and chain_of_rows(self.parent) is not None:
-            return f"{rows}, of {shown} of {lanes}; nothing is read for others"
-        if lanes % self.shards:
-            return f"{rows}, of {shown} of {lanes}; shards that share a lane each run it"
-        return f"{rows}, of {shown} of {lanes}; no other lane is run"
-
 
 def without_rows(batch: Any) -> Any:
     """A batch of no rows: the tree, dtypes and shapes of another batch."""
@@ -293,7 +274,7 @@ def shared(node: Node, share: BatchParts) -> Node:
             f"{share.who}: needs a batch that ends the chain, to take rows of it, but {node.written}"
             f" comes there; write .batch(global_batch_size).{call}"
         )
-    moved = node.over((shared(node.parent, share),))
+    moved = over(node, (shared(node.parent, share),))
     if moved.length != STREAM:
         object.__setattr__(moved, "length", moved.parent.length)
     return moved
@@ -338,12 +319,12 @@ def unshared(node: Node, who: str) -> tuple[Node, BatchParts | None]:
         return node, None
     check_agreement(shard, who)
     made: dict[int, Node] = {}
-    for each in node.parents_first():
+    for each in parents_first(node):
         last = as_batch(as_last(each))
         if last is not None and last.shards > 1:
             made[id(each)] = joined(another_batch(last, BatchNode))
         else:
-            made[id(each)] = each.over(tuple(made[id(parent)] for parent in each.parents))
+            made[id(each)] = over(each, tuple(made[id(parent)] for parent in each.parents))
     return made[id(node)], BatchParts(shard.parts, shard.shards, who=who)
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from windrow.transforms.nodes import Node
+from windrow.transforms.nodes.following import over
+from windrow.transforms.nodes.whole_chain import source_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,6 +32,15 @@ class GivenNode(Node):
         return f"given({self.number})"
 
 
+@runtime_checkable
+class SentOver(Protocol):
+    """A node that is another one in the half of a chain that is sent to worker processes."""
+
+    def sent_over(self, parents: tuple[Node, ...]) -> Node:
+        """The node over other parents of the same lengths."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Halves:
     """A chain in two parts: `lower[n]` makes the elements of `GivenNode` number n in `upper`."""
@@ -40,7 +51,7 @@ class Halves:
     @property
     def travels(self) -> bool:
         """Whether the upper half has anything to do."""
-        return bool(self.upper.parents) or self.upper.data_source is not None
+        return bool(self.upper.parents) or source_of(self.upper) is not None
 
 
 def halved(node: Node, travels: Callable[[Any], bool]) -> Halves:
@@ -60,11 +71,11 @@ def _upper(node: Node, travels: Callable[[Any], bool], lower: list[Node]) -> Nod
     if not _must_travel(node, travels):
         lower.append(node)
         return GivenNode((), len(lower) - 1, node.length)
-    upper: Node = node.sent_over(tuple(_upper(parent, travels, lower) for parent in node.parents))
-    return upper
+    parents = tuple(_upper(parent, travels, lower) for parent in node.parents)
+    return node.sent_over(parents) if isinstance(node, SentOver) else over(node, parents)
 
 
 def _must_travel(node: Node, travels: Callable[[Any], bool]) -> bool:
-    if node.data_source is not None:
-        return travels(node.data_source)
+    if source_of(node) is not None:
+        return travels(source_of(node))
     return bool(node.functions) or any(_must_travel(parent, travels) for parent in node.parents)

@@ -25,7 +25,7 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least, integer
 from windrow.transforms.bins import CutSequence, OpenRows, PackedFeature
 from windrow.transforms.made_of import MadeOf, end_to_end
-from windrow.transforms.nodes.base import VAST, Node, Where
+from windrow.transforms.nodes.base import VAST, Node
 from windrow.transforms.nodes.idle import watch_of
 from windrow.transforms.nodes.streams import StreamNode
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, check_inside, marks_in_group
@@ -135,8 +135,8 @@ class FitPackNode(_StreamPackNode):
         found.update(dict.fromkeys(self.collected, list))
         return found
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = self.parent.elements(once=once)
+    def elements(self) -> Amount:
+        found = self.parent.elements()
         return Amount(min(1, found.low), found.high)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
@@ -193,9 +193,6 @@ class FitPackNode(_StreamPackNode):
         rows_of = coming.made_of([[first + n for n in packed.members[r]] for r in order.tolist()])
         return Block(Listed(elements), marks, rows_of)
 
-    def runs_as(self, where: Where) -> str:
-        return f"{self.rows} rows are filled, then given out"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitPackNode(_StreamPackNode):
@@ -223,8 +220,8 @@ class SplitPackNode(_StreamPackNode):
     def _own(self) -> int:
         return sum(not feature.is_meta for feature in self.features) + 1
 
-    def elements(self, *, once: bool = True) -> Amount:
-        most = self.parent.elements(once=once).high
+    def elements(self) -> Amount:
+        most = self.parent.elements().high
         # CutSequence may be of any length; `VAST` stands for any finite number.
         return Amount(0, min(most * VAST, VAST) if math.isfinite(most) else most)
 
@@ -243,9 +240,6 @@ class SplitPackNode(_StreamPackNode):
             rows_of = coming.rows.made_of(members)
             yield Block(Listed(rows), marks, rows_of).sliced(given, len(rows))
             given = 0
-
-    def runs_as(self, where: Where) -> str:
-        return "sequences end to end, cut where a row is full"
 
 
 class _Coming:

@@ -30,16 +30,14 @@ from windrow.transforms.nodes.base import (
     STREAM,
     Node,
     RowShare,
-    Where,
-    WorkerSettings,
 )
 from windrow.transforms.nodes.dealing import MakesBoxes, dealing_of, numbers_of
-from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode
+from windrow.transforms.nodes.following import JoinsLanes
+from windrow.transforms.nodes.index import RepeatNode, WindowShuffleNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
-from windrow.transforms.nodes.whole_chain import may_be_absent
+from windrow.transforms.nodes.whole_chain import may_be_absent, parents_first, walk
 from windrow.transforms.options import DatasetOptions, ReadOptions
-from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import (
     Block,
@@ -80,14 +78,6 @@ class ToStreamNode(MakesBoxes, Node):
     keeps_values: ClassVar[bool] = True
     keeps_elements: ClassVar[bool] = True
 
-    def with_random_access(self) -> Node:
-        if self.parent.has_gaps:
-            raise PlanError(
-                f"shuffle_quality: {self.parent.label} mixes elements of a window by their lengths;"
-                " ask for the quality of the dataset before it"
-            )
-        return self.parent
-
     def count(self) -> int:
         at_least(1, self.lanes, "to_iter_dataset: lanes")
         return STREAM
@@ -107,11 +97,8 @@ class ToStreamNode(MakesBoxes, Node):
     def follows_batch(self) -> bool:
         return self.lanes == 1
 
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return parents[0]
-
-    def elements(self, *, once: bool = True) -> Amount:
-        found = self.parent.elements(once=once)
+    def elements(self) -> Amount:
+        found = self.parent.elements()
         if self.parent.has_gaps:
             return found
         most = found.high
@@ -139,15 +126,6 @@ class ToStreamNode(MakesBoxes, Node):
     def never_ends(self) -> bool:
         return self.parent.length >= ENDLESS
 
-    def first_epochs(self, count: int) -> Node:
-        if not self.parent.is_endless():
-            return self
-        if self.parent.has_gaps:  # an index is not a number of elements
-            return self.over((self.parent.first_epochs(count),))
-        if self.lanes > 1:  # which may take runs of each epoch
-            return self.over((self.parent.of_epochs(count),))
-        return self.over((SliceNode((self.parent,), 0, 1, count * self.parent.pass_length()),))
-
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved | None:
@@ -169,8 +147,18 @@ class ToStreamNode(MakesBoxes, Node):
                 break
         return Moved([index], passed)
 
-    def runs_as(self, where: Where) -> str:
-        return where.streaming()
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class WorkerSettings:
+    """Worker processes for a part of a chain.
+
+    Args:
+        options: A `windrow.MultiprocessingOptions` with at least one worker.
+        init: Called in each worker with its index and the number of workers.
+    """
+
+    options: Any
+    init: Callable[[int, int], None] | None
 
 
 class StreamNode(Node):
@@ -183,17 +171,44 @@ class StreamNode(Node):
         return parents[0]
 
 
+class SameElementsNode(StreamNode):
+    """A node whose elements are its parents', in an order that numbers alone decide."""
+
+    looks_at_values: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
+
+
+class CountsRows(abc.ABC):
+    """A node of a stream that gives the rows of its parent's elements."""
+
+    @property
+    @abc.abstractmethod
+    def has_known_rows(self) -> bool:
+        """Whether their number is known without the elements."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class MixingNode(StreamNode):
     """A mixture of streams, which may have names.
 
     Its own integers are the elements that were given, and then as many for each parent as
     `integers_of_part` says.
+
+    Args:
+        weights: The weights; see `MixNode`.
+        drops_out: Whether the mixture continues without a stream that has ended.
+        names: Names of the parents, by which a state finds them again; None if they have none.
     """
 
-    @property
-    @abc.abstractmethod
-    def part_names(self) -> tuple[str, ...] | None:
-        """The names of the parents; None if they have none."""
+    weights: Any
+    drops_out: bool = False
+    names: tuple[str, ...] | None = dataclasses.field(default=None, kw_only=True)
+
+    position_width: ClassVar[int] = 1
+    keeps_values: ClassVar[bool] = True
+    keeps_integers: ClassVar[bool] = True
+    """Whether the integers of a parent mean the same among other parents."""
 
     @property
     @abc.abstractmethod
@@ -206,13 +221,16 @@ class MixingNode(StreamNode):
         """How many of its own integers belong to each parent: 0 or 1."""
 
     @property
-    def keeps_integers(self) -> bool:
-        """Whether the integers of a parent mean the same among other parents."""
-        return True
+    def width(self) -> int:
+        return super().width + self.integers_of_part * len(self.parents)
+
+    def never_ends(self) -> bool:
+        ends = any if self.drops_out else all
+        return ends(parent.never_ends() for parent in self.parents)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamWindowShuffleNode(StreamNode):
+class StreamWindowShuffleNode(SameElementsNode):
     """A shuffle inside windows of consecutive elements of a stream.
 
     Its own integers are the number of the window, and the number of its elements that were given.
@@ -224,9 +242,6 @@ class StreamWindowShuffleNode(StreamNode):
 
     position_width: ClassVar[int] = 2
     needs_many: ClassVar[bool] = True
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         return _TurnedWindowsNode(parents, self.window_size, self.seed)
@@ -259,13 +274,6 @@ class StreamWindowShuffleNode(StreamNode):
         )
         return Moved([*found.position, window + found.groups, found.given], found.passed)
 
-    def order_cost(self) -> OrderCost:
-        cost = super().order_cost()
-        return cost._replace(each=cost.each + ORDER / self.window_size)
-
-    def runs_as(self, where: Where) -> str:
-        return "a window is gathered, then given out"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _TurnedWindowsNode(WindowShuffleNode):
@@ -282,15 +290,12 @@ class _TurnedWindowsNode(WindowShuffleNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamRepeatNode(StreamNode):
+class StreamRepeatNode(SameElementsNode):
     """The stream again from its start, the same each time. Its own integer is the epoch."""
 
     times: int | None
 
     position_width: ClassVar[int] = 1
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-    keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         # The first pass never ends, even if a batch or a slice made its length smaller.
@@ -306,24 +311,13 @@ class StreamRepeatNode(StreamNode):
     def label(self) -> str:
         return f"repeat({'for ever' if self.times is None else self.times})"
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = self.parent.elements(once=once)
-        times = (1 if once else math.inf) if self.times is None else self.times
-        if once and math.isinf(self.parent.elements(once=False).high):
-            times = 1  # the first time never ends
+    def elements(self) -> Amount:
+        found = self.parent.elements()
+        times = math.inf if self.times is None else self.times
         return Amount(found.low and found.low * times, found.high and found.high * times)
 
     def never_ends(self) -> bool:
         return self.times is None or super().never_ends()
-
-    @property
-    def passes(self) -> int | None:
-        return self.times
-
-    def first_epochs(self, count: int) -> Node:
-        parents = (self.parent.first_epochs(count),)
-        ends = self.times is not None and not self.parent.is_endless()
-        return self.over(parents) if ends else StreamRepeatNode(parents, 1)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         begin, epoch = list(position[:-1]), position[-1]
@@ -373,11 +367,7 @@ class ProcessNode(UnseenNode):
     options: Any
     init: Callable[[int, int], None] | None = None
 
-    looks_at_values: ClassVar[bool] = False
-
-    @property
-    def label(self) -> str:
-        return "mp_prefetch"
+    label: ClassVar[str] = "mp_prefetch"
 
     @property
     def written(self) -> str:
@@ -390,14 +380,6 @@ class ProcessNode(UnseenNode):
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         return inputs.blocks(0, position, unit)
 
-    def position_after(
-        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
-    ) -> Moved:
-        return moves.after(0, position, count, unit)
-
-    def runs_as(self, where: Where) -> str:
-        return where.working(self)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OptionsNode(UnseenNode):
@@ -405,29 +387,14 @@ class OptionsNode(UnseenNode):
 
     options: DatasetOptions
 
-    looks_at_values: ClassVar[bool] = False
-
-    @property
-    def label(self) -> str:
-        return "with_options"
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NOTHING
-
-    def position_after(
-        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
-    ) -> Moved:
-        return moves.after(0, position, count, unit)
-
-    def runs_as(self, where: Where) -> str:
-        return "options only"
+    label: ClassVar[str] = "with_options"
+    stream_step: ClassVar[Step] = Step.NOTHING
 
 
 def options_of(node: Node) -> DatasetOptions:
     """The options of a stream; of those given in several places the later ones count."""
     found = DatasetOptions()
-    for each in node.walk():
+    for each in walk(node):
         if isinstance(each, OptionsNode):
             found = found.merge(each.options)
     return found
@@ -460,7 +427,7 @@ def lanes_of(nodes: Sequence[Node], who: str) -> int:
     while waiting:
         node = waiting.pop()
         chain = as_chain(node)
-        if chain is not None or node.run_lanes is not None:
+        if chain is not None or isinstance(node, JoinsLanes):
             found.add(1 if chain is None else chain.lanes)
         else:
             waiting += node.parents
@@ -470,6 +437,11 @@ def lanes_of(nodes: Sequence[Node], who: str) -> int:
             " together; give each to_iter_dataset the same lanes= (after a batch a stream has one)"
         )
     return found.pop() if found else 1
+
+
+def workers_of(node: Node) -> WorkerSettings | None:
+    """The processes that run functions of the chain up to a node; None for none."""
+    return node.workers if isinstance(node, ProcessNode) else None
 
 
 def origin(node: Node) -> list[int]:
@@ -497,8 +469,23 @@ def chain_of_rows(node: Node) -> ToStreamNode | None:
 
 def chains_of(node: Node) -> list[ToStreamNode]:
     """The chains with random access that a stream is made of, one for each way to them."""
-    found = map(as_chain, node.walk())
+    found = map(as_chain, walk(node))
     return [chain for chain in found if chain is not None]
+
+
+def as_repeat(node: Node) -> RepeatNode | None:
+    """The node, if it repeats epochs with random access."""
+    return node if isinstance(node, RepeatNode) else None
+
+
+def of_epochs(node: Node, count: int) -> Node:
+    """A node with random access, with `count` epochs of what it repeats for ever."""
+    if not node.is_endless():
+        return node
+    repeat = as_repeat(node)
+    if repeat is not None:
+        return RepeatNode(repeat.parents, count, repeat.reseed)
+    return dataclasses.replace(node, parents=tuple(of_epochs(p, count) for p in node.parents))
 
 
 def as_batch(node: Node) -> BatchNode | None:
@@ -517,34 +504,46 @@ def random_access_parts(node: Node) -> list[Node]:
     """The chains with random access that a stream begins with, each once, parents first."""
     if node.length != STREAM:
         return [node]
-    streams = (each for each in node.parents_first() if each.length == STREAM)
+    streams = (each for each in parents_first(node) if each.length == STREAM)
     found = (parent for each in streams for parent in each.parents if parent.length != STREAM)
     return list({id(part): part for part in found}.values())
 
 
 def undecided(node: Node) -> Node | None:
     """The first node of a stream that decides by values which elements come; None without one."""
-    for each in node.parents_first():
+    for each in parents_first(node):
         if each.length != STREAM:
             continue
         chain = as_chain(each)
         if chain is not None:
             if may_be_absent(chain.parent) and not chain.allow_nones:
-                return next(part for part in chain.parent.parents_first() if part.drops)
-        elif each.decides_by_values:
+                return next(part for part in parents_first(chain.parent) if part.drops)
+        elif _decides_by_values(each):
             return each
     return None
+
+
+def _decides_by_values(node: Node) -> bool:
+    """Whether the elements of its parents, and not their numbers alone, decide which it has."""
+    if isinstance(node, CountsRows):
+        return not node.has_known_rows
+    return node.drops or (node.looks_at_values and not node.makes_values)
 
 
 def named_mixture(node: Node) -> MixingNode | None:
     """The mixture with named parents that a stream is made of, with no other mixture around it."""
     while node.length == STREAM and len(node.parents) == 1 and not isinstance(node, MixingNode):
-        if node.hides_parents or node.run_lanes is not None:
+        if node.hides_parents or isinstance(node, JoinsLanes):
             return None
         node = node.parent
-    return node if isinstance(node, MixingNode) and node.part_names is not None else None
+    return node if isinstance(node, MixingNode) and node.names is not None else None
 
 
 def has_own(node: Node) -> bool:
     """Whether a stream has a user's own nodes whose states are JSON."""
-    return any(each.hides_parents and each.length == STREAM for each in node.walk())
+    return any(each.hides_parents and each.length == STREAM for each in walk(node))
+
+
+def passes(node: Node) -> int | None:
+    """How often a node gives the epochs of its parent; None for ever."""
+    return node.times if isinstance(node, (RepeatNode, StreamRepeatNode)) else 1

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from windrow.errors import PlanError
 from windrow.transforms.nodes.base import STREAM, Node
-from windrow.transforms.nodes.following import joins_lanes, replaced
+from windrow.transforms.nodes.dealing import in_lane
+from windrow.transforms.nodes.following import JoinsLanes, joins_lanes, over, replaced
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
@@ -98,7 +99,7 @@ class Tail:
     def lane_rows(self) -> list[int] | None:
         """The number of rows of each lane; None where metadata do not have it, or a lane is endless."""
         rows = self.row_node
-        lanes = [rows.in_lane(n, self.lanes).elements(once=False) for n in range(self.lanes)]
+        lanes = [in_lane(rows, n, self.lanes).elements() for n in range(self.lanes)]
         if not all(found.is_exact and not math.isinf(found.high) for found in lanes):
             return None
         return [round(found.high) for found in lanes]
@@ -125,7 +126,7 @@ class Tail:
                 return RowsNode((self.node,))
             return LaneRowsNode((self.node,), self.lanes)
         if self.lanes == 1 and self.shards == 1:
-            return replaced(self.node, batch, batch.over((RowsNode(batch.parents),)))
+            return replaced(self.node, batch, over(batch, (RowsNode(batch.parents),)))
         own = batch.of_own_rows() if self.lanes == 1 else None
         if own is not None:
             return replaced(self.node, batch, _of_own_rows(batch, own, counts=True))
@@ -258,7 +259,7 @@ def _joined_lanes(node: Node, start: int) -> Iterator[JoinedLane]:
     """The lanes that are joined in a stream whose position begins at the place `start`."""
     if node.hides_parents:
         return
-    if node.run_lanes is not None:
+    if isinstance(node, JoinsLanes):
         own, lanes = node.run_lanes
         width = node.parent.width
         for lane in range(lanes):

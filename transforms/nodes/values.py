@@ -17,8 +17,9 @@ from windrow.transforms.functions import kind_of, name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
-from windrow.transforms.nodes.base import STREAM, Indices, Node, Where
+from windrow.transforms.nodes.base import STREAM, Indices, Node
 from windrow.transforms.nodes.dealing import KnowsGrid, MakesBoxes, grid_spec
+from windrow.transforms.nodes.metadata import known_lengths
 from windrow.transforms.nodes.same import SameIndices
 from windrow.transforms.nodes.whole_chain import follows_batch
 from windrow.transforms.positions import Positions
@@ -66,14 +67,10 @@ class ValueNode(SameIndices):
                 f"lengths: {self.written} may change them; if it does not, write map(...,"
                 f" keeps_length=True), else {GIVE_LENGTHS}"
             )
-        return self.parent.lengths_of(at, known)
+        return known_lengths(self.parent, at, known)
 
     def made_from(self, at: Positions) -> tuple[Node, Positions]:
         return self.parent, at
-
-    @property
-    def takes_all(self) -> bool:
-        return True
 
     def is_endless(self) -> bool:
         return bool(self.length) and self.parent.is_endless()
@@ -94,15 +91,27 @@ class ValueNode(SameIndices):
             return Moved([*found.position, found.given], found.passed)
         return moves.after(0, position, count, unit)
 
-    def runs_as(self, where: Where) -> str:
-        return f"columns at once, {where.of_many}"
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FunctionNode(ValueNode):
+    """Calls a function of the user."""
+
+    function: Callable[..., Any]
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.function,)
+
+    @property
+    def written(self) -> str:
+        name, _, more = self.label.partition("(")
+        inside = [name_of(self.function), more.rstrip(")")]
+        return f"{name}({', '.join(filter(None, inside))})"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class EachNode(ValueNode):
+class EachNode(FunctionNode):
     """Calls a function of the user on elements one by one, on as many threads as pay."""
-
-    function: Callable[..., Any]
 
     may_be_batched: ClassVar[bool] = False
     """Whether the same method takes a function of columns."""
@@ -130,23 +139,6 @@ class EachNode(ValueNode):
         ):
             results[row] = result
         return self.made(table, results)
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        return (self.function,)
-
-    @property
-    def written(self) -> str:
-        return _with_function(self.label, self.function)
-
-    def runs_as(self, where: Where) -> str:
-        return f"one by one, {where.of_each}"
-
-
-def _with_function(label: str, function: Callable[..., Any]) -> str:
-    name, _, more = label.partition("(")
-    inside = [name_of(function), more.rstrip(")")]
-    return f"{name}({', '.join(filter(None, inside))})"
 
 
 def declared_spec(
@@ -190,10 +182,22 @@ def locality_after(node: Node, local: Any, halo: Any, wrap: Any) -> Locality | N
     return locality_of(local, halo, wrap, spec)
 
 
-class LocalMap(MakesBoxes, KnowsGrid, ValueNode):
-    """A map that may promise to be local: see `windrow.transforms.locality`."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class LocalMap(MakesBoxes, KnowsGrid, FunctionNode):
+    """A map that may promise to keep lengths, and to be local: see `windrow.transforms.locality`."""
 
-    locality: Locality | None
+    keeps_length: bool = False
+    locality: Locality | None = None
+
+    follows_batch: ClassVar[bool] = True
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        if self.keeps_length:
+            return known_lengths(self.parent, at, known)
+        return super().lengths_of(at, known)
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return declared_spec(self.label, self.function, "Map", parents)
 
     def grid_spec(self) -> Spec:
         try:
@@ -214,26 +218,8 @@ class LocalMap(MakesBoxes, KnowsGrid, ValueNode):
 class MapNode(LocalMap, EachNode):
     """A function of one element."""
 
-    keeps_length: bool = False
-    locality: Locality | None = None
-
     may_be_batched: ClassVar[bool] = True
-
-    @property
-    def follows_batch(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> str:
-        return "map"
-
-    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
-        if self.keeps_length:
-            return self.parent.lengths_of(at, known)
-        return super().lengths_of(at, known)
-
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return declared_spec(self.label, self.function, "Map", parents)
+    label: ClassVar[str] = "map"
 
     def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
         return map(self.function, values)
@@ -246,44 +232,14 @@ class ColumnMapNode(LocalMap):
     On a stream its own integer is the rows of the parent since the group of rows began.
     """
 
-    function: Callable[..., Any]
-    keeps_length: bool = False
-    locality: Locality | None = None
-
     position_width: ClassVar[int] = 1
-
-    @property
-    def follows_batch(self) -> bool:
-        return True
-
-    @property
-    def follows_shard(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> str:
-        return "map(batched=True)"
-
-    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
-        if self.keeps_length:
-            return self.parent.lengths_of(at, known)
-        return super().lengths_of(at, known)
-
-    @property
-    def written(self) -> str:
-        return _with_function(self.label, self.function)
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        return (self.function,)
+    follows_shard: ClassVar[bool] = True
+    label: ClassVar[str] = "map(batched=True)"
 
     @property
     def stream_step(self) -> Step:
         # Positions do not say which elements of a group were dropped, but how many elements came.
         return Step.GROUPS if self.caught is None else Step.NUMBERED
-
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return declared_spec(self.label, self.function, "Map", parents)
 
     def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
         who = f"map({name_of(self.function)}, batched=True)"
@@ -295,14 +251,8 @@ class MapWithIndexNode(EachNode):
     """A function of an element's index and the element."""
 
     position_width: ClassVar[int] = 1
-
-    @property
-    def label(self) -> str:
-        return "map_with_index"
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NUMBERED
+    label: ClassVar[str] = "map_with_index"
+    stream_step: ClassVar[Step] = Step.NUMBERED
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "MapWithIndex", parents)
@@ -318,14 +268,11 @@ class RandomMapNode(EachNode):
     seed: int
 
     position_width: ClassVar[int] = 1
+    stream_step: ClassVar[Step] = Step.NUMBERED
 
     @property
     def label(self) -> str:
         return f"random_map(seed={self.seed})"
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NUMBERED
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "RandomMap", parents)
@@ -336,29 +283,17 @@ class RandomMapNode(EachNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RandomColumnMapNode(ValueNode):
+class RandomColumnMapNode(FunctionNode):
     """A function of the columns of many elements, and of the generator of each."""
 
-    function: Callable[..., Any]
     seed: int
 
     position_width: ClassVar[int] = 1
+    stream_step: ClassVar[Step] = Step.NUMBERED
 
     @property
     def label(self) -> str:
         return f"random_map(seed={self.seed}, batched=True)"
-
-    @property
-    def written(self) -> str:
-        return _with_function(self.label, self.function)
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        return (self.function,)
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NUMBERED
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "RandomMap", parents)
@@ -378,10 +313,7 @@ class FilterNode(EachNode):
     drops: ClassVar[bool] = True
     needs_many: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "filter"
+    label: ClassVar[str] = "filter"
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
@@ -398,6 +330,6 @@ class FilterNode(EachNode):
             " after what needs lengths, or choose by index: ds.slice([...])"
         )
 
-    def elements(self, *, once: bool = True) -> Amount:
-        found = super().elements(once=once)
+    def elements(self) -> Amount:
+        found = super().elements()
         return Amount(0, found.high) if self.length == STREAM else found

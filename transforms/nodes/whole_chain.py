@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import hashlib
 import itertools
+from collections.abc import Iterator
 from typing import Any, Final
 
 from windrow.errors import PlanError
@@ -13,20 +14,18 @@ from windrow.transforms import random
 from windrow.transforms.arguments import checked_seed
 from windrow.transforms.functions import name_of
 from windrow.transforms.nodes.base import STREAM, Node
-from windrow.transforms.nodes.following import as_written
+from windrow.transforms.nodes.following import as_written, group_size
+from windrow.transforms.nodes.leaves import SourceNode
 
 # Lanes have other elements in each epoch of a shuffle. If one element of an epoch gives a row, a lane
 # that took the elements of 16 epochs has missed it with a probability of e**-16.
 EPOCHS: Final = 16
 
 
-class GivesSeed(abc.ABC):
-    """A node that gives a seed to the nodes after it."""
+class GivesSeed:
+    """A node that gives its seed to the nodes after it."""
 
-    @property
-    @abc.abstractmethod
-    def given_seed(self) -> int:
-        """The seed."""
+    seed: int
 
 
 class TakesFirst(abc.ABC):
@@ -44,6 +43,46 @@ class TakesFirst(abc.ABC):
 def as_node(value: object) -> Node | None:
     """The value, if it is a node."""
     return value if isinstance(value, Node) else None
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and all before it, from the end of the chain, depth first.
+
+    A node comes as often as there are ways to it.
+    """
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting.extend(reversed(each.parents))
+
+
+def parents_first(node: Node) -> list[Node]:
+    """The node and all before it, each once, parents before what is made of them."""
+    found: dict[int, Node] = {}
+    # Twice on the stack: to see its parents, and to be noted after them.
+    waiting = [(node, False)]
+    while waiting:
+        each, is_open = waiting.pop()
+        if id(each) in found:
+            continue
+        if is_open:
+            found[id(each)] = each
+            continue
+        waiting.append((each, True))
+        waiting.extend((parent, False) for parent in reversed(each.parents))
+    return list(found.values())
+
+
+def source_of(node: Node) -> Any | None:
+    """The source that the node itself reads; None for a node that reads none."""
+    return node.source if isinstance(node, SourceNode) else None
+
+
+def sources_of(node: Node) -> list[Any]:
+    """The sources of the chain, each once, in the order of `walk`."""
+    read = map(source_of, walk(node))
+    return list({id(source): source for source in read if source is not None}.values())
 
 
 def seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
@@ -73,7 +112,7 @@ def default_seed(node: Node) -> int | None:
     queue: list[tuple[Node, int]] = [(node, 1)]
     for before, depth in queue:  # grows while it is walked: breadth first
         if isinstance(before, GivesSeed):
-            found.append((before.given_seed, depth))
+            found.append((before.seed, depth))
         else:
             queue.extend((parent, depth + before.seed_depth) for parent in before.parents)
     return random.default_seed(found) if found else None
@@ -87,19 +126,19 @@ def written_parents(node: Node) -> list[Node]:
 
 def may_be_absent(node: Node) -> bool:
     """Whether a filter in the chain can make elements absent."""
-    return any(each.drops for each in node.walk())
+    return any(each.drops for each in walk(node))
 
 
 def makers(node: Node) -> list[Node]:
     """The nodes whose functions make elements. One that returns None leaves its element out."""
-    return [each for each in node.walk() if each.functions and not each.keeps_values]
+    return [each for each in walk(node) if each.functions and not each.keeps_values]
 
 
 def follows_batch(node: Node) -> bool:
     """Whether the elements of a node are made of the elements of a last batch."""
     while node.follows_batch:
         node = node.parent
-    return node.group_size is not None
+    return group_size(node) is not None
 
 
 def function_names(node: Node) -> list[str]:
@@ -161,7 +200,7 @@ def earlier_source(node: Node, records: int) -> str | None:
 
     None if the node does not read a source, or the source cannot have ended there.
     """
-    source: Any = node.data_source
+    source: Any = source_of(node)
     knows = isinstance(source, KnowsEarlier) and 0 <= records < node.length
     named = source.fingerprint_of_first(records) if knows else None
     return None if named is None else node.label.replace(source.fingerprint, named)

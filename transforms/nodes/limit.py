@@ -75,6 +75,12 @@ class StreamLimitNode(SameElementsNode):
             given += len(block)
             if given == size:
                 return
+        if self.of_lanes is not None and self.parent.elements().high > self.size:
+            raise PlanError(
+                f"limit: lane {inputs.number(0)} of {len(self.of_lanes)} has {given} of {size} elements:"
+                " a function made the others absent (None), so it is not known which are the first"
+                f" {self.size}; write limit before the function, or .batch(...) before limit"
+            )
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None

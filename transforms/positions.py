@@ -80,8 +80,8 @@ def starts_of(counts: IntArray) -> IntArray:
     return np.cumsum(counts) - counts
 
 
-def run_numbers(counts: IntArray, firsts: IntArray | int = 0) -> IntArray:
-    """The numbers of runs of `counts`, which begin at `firsts`, one run after the other.
+def run_numbers(counts: IntArray, firsts: IntArray | int = 0, step: int = 1) -> IntArray:
+    """The numbers `firsts[k]`, `firsts[k] + step`, ..., `counts[k]` of them, for each `k` in turn.
 
     Example:
         >>> import numpy as np
@@ -89,4 +89,4 @@ def run_numbers(counts: IntArray, firsts: IntArray | int = 0) -> IntArray:
         >>> run_numbers(np.array([2, 3]), np.array([0, 7])).tolist()
         [0, 1, 7, 8, 9]
     """
-    return np.arange(counts.sum()) + np.repeat(firsts - starts_of(counts), counts)
+    return np.arange(counts.sum()) * step + np.repeat(firsts - starts_of(counts) * step, counts)

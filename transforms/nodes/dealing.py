@@ -23,6 +23,7 @@ from windrow.sources.base import IntArray
 from windrow.transforms import specs
 from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes.following import over
+from windrow.transforms.positions import run_numbers
 from windrow.transforms.specs import Spec
 
 if TYPE_CHECKING:
@@ -65,10 +66,10 @@ class DealtToLanes:
         if bounds is not None:
             first = np.maximum(starts, bounds[numbers])
             found = np.clip(bounds[numbers + 1] - first, 0, counts)
-            return runs_of(first, found), found
+            return run_numbers(found, first), found
         first = starts + (numbers - starts) % lanes
         found = np.clip((self.length - 1 - first) // lanes + 1, 0, counts)
-        return runs_of(first, found, lanes), found
+        return run_numbers(found, first, lanes), found
 
     def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
         """The lane that takes each index."""
@@ -104,13 +105,6 @@ def dealt(node: Any, lanes: int) -> Any:
     if node.has_same_indices:
         return over(node, (dealt(node.parent, lanes),))
     return node.dealt(lanes) if isinstance(node, DealtToLanes) else node
-
-
-def runs_of(first: IntArray, counts: IntArray, step: int = 1) -> IntArray:
-    """The integers `first[k]`, `first[k] + step`, ..., `counts[k]` of them, for each `k` in turn."""
-    before = np.cumsum(counts) - counts
-    found: IntArray = np.repeat(first - before * step, counts) + np.arange(counts.sum()) * step
-    return found
 
 
 @runtime_checkable

@@ -21,12 +21,12 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import ENDLESS, Node
-from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt, runs_of
+from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt
 from windrow.transforms.nodes.following import group_size, over
 from windrow.transforms.nodes.metadata import epoch_length, known_lengths
 from windrow.transforms.nodes.same import SameIndices, SameLength
 from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source, walk
-from windrow.transforms.positions import Positions, positions
+from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.row_blocks import Step
 
 
@@ -257,8 +257,8 @@ class RepeatNode(DealtToLanes, IndexNode):
         if not places:
             return np.zeros(0, np.int64), counts - left
         in_lanes = np.argsort(np.concatenate(places), kind="stable")
-        runs = np.concatenate(firsts)[in_lanes], np.concatenate(found)[in_lanes]
-        return runs_of(*runs), counts - left
+        runs = np.concatenate(found)[in_lanes], np.concatenate(firsts)[in_lanes]
+        return run_numbers(*runs), counts - left
 
     def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
         if self._dealt_epoch(0) is None:

@@ -37,7 +37,7 @@ from windrow.transforms.nodes.index import SliceNode
 from windrow.transforms.nodes.metadata import epoch_length, known_lengths
 from windrow.transforms.nodes.regroup import RegroupNode
 from windrow.transforms.nodes.whole_chain import EPOCHS, may_be_absent, source_of, sources_of
-from windrow.transforms.positions import Positions, positions
+from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.tables import Table
 
 GROUP_BITS: Final = 32
@@ -337,8 +337,7 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
             first = plan.bounds[np.minimum(some, most)]
             each = plan.bounds[np.minimum(some + 1, most)] - first
             counts[start + 1 : stop + 1] = each
-            shift = np.repeat(first - (np.cumsum(each) - each), each)
-            runs.append((window, plan, np.arange(int(each.sum())) + shift))
+            runs.append((window, plan, run_numbers(each, first)))
         return Pieces(np.cumsum(counts), runs)
 
     def to_rows(self, at: Positions) -> tuple[Positions, IntArray]:

@@ -138,7 +138,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.quality": 523,
     "windrow.explain": 2099,
     "windrow": 6211,
-    "windrow.grain_api": 3043,
+    "windrow.grain_api": 3047,
     "windrow.inspection": 1730,
     "windrow.verification": 1127,
     "windrow.formats": 596,

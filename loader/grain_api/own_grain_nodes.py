@@ -9,12 +9,16 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-import grain
-
+from windrow.errors import missing_extra
 from windrow.grain_api.datasets import ForwardingIterator
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
 from windrow.map_dataset import MapDataset
+
+try:
+    import grain
+except ImportError as error:
+    raise missing_extra("windrow.from_grain(strict=False)", "grain") from error
 
 
 class GrainMapNode(MapDataset[Any]):

@@ -352,6 +352,7 @@ def test_a_read_that_is_given_up_ends(grouped: Path) -> None:
         assert list(part.start([4], pool).result()[0]) == made(33)[32:]
 
 
+@needs_core
 def test_groups_are_read_in_a_forked_process(tmp_path: Path) -> None:
     for group in (1, 30):
         write(tmp_path / f"{group}.array_record", made(300, 2_000), f"group_size:{group}")

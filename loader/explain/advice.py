@@ -101,7 +101,7 @@ def advice_on(
     epoch: Sequence[SourceCosts],
     quality: ShuffleQuality | None,
 ) -> list[Advice]:
-    """Cheaper ways, those that spare most first.
+    """Cheaper ways, in the order of the rules below.
 
     Args:
         node: The chain.

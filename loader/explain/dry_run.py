@@ -39,6 +39,7 @@ from windrow.stats.profiler import Profiler
 from windrow.transforms.columns import SizedColumn
 from windrow.transforms.nodes import (
     ENDLESS,
+    STREAM,
     Node,
     ToStreamNode,
     as_chain,
@@ -48,9 +49,10 @@ from windrow.transforms.nodes import (
     walk,
 )
 from windrow.transforms.nodes.dealing import dealing_of
-from windrow.transforms.nodes.following import JoinsLanes, group_size
+from windrow.transforms.nodes.following import JoinsLanes, group_size, over
 from windrow.transforms.nodes.metadata import element_bytes
 from windrow.transforms.nodes.reading import ORDER, POSITION_S, most_records, order_cost
+from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.nodes.streams import passes
 from windrow.transforms.options import ReadOptions
@@ -250,9 +252,6 @@ class DryRun(RunContext):
 
     def finish(self, node: Node) -> None:
         """Run the stream to its end, or up to the limit of planning."""
-        if max(most_records(each.parent) for each in chains_of(node)) > _MOST_RECORDS:
-            self.is_whole = False
-            return
         blocks = stream.blocks(node, origin(node), self, None)
         # Rows that are kept and given again, or taken out of batches one by one, take no planning.
         is_unplanned = any(hasattr(each, "takes_no_planning") for each in walk(node))
@@ -306,6 +305,19 @@ def _totals(
         return
     for parent in node.parents:
         _totals(parent, times * (passes(node) or 1), found, lanes)
+
+
+def in_small_batches(node: Node) -> Node:
+    """The stream with its huge batches in parts, since a batch is planned as a whole; else itself."""
+    most = max(most_records(each.parent) for each in chains_of(node))
+    return _parted(node) if most > _MOST_RECORDS else node
+
+
+def _parted(node: Node) -> Node:
+    changed = over(node, tuple(map(_parted, node.parents)))
+    if node.length == STREAM or (group_size(changed) or 0) <= _MOST_RECORDS:
+        return changed
+    return BatchNode(changed.parents, _MOST_RECORDS, False, None)
 
 
 # --- readers that read nothing -------------------------------------------------------------------

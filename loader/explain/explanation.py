@@ -165,7 +165,7 @@ class Explanation:
         buffers: A bound of the bytes that Windrow's own buffers hold: no run holds more.
         buffers_by: The same by kind of buffer, as in `Stats.peak_by`.
         quality: The quality of the order (`windrow.shuffle_quality`); None if it is unknown.
-        advice: Cheaper ways, those that spare most first.
+        advice: Cheaper ways, in the order of a few rules.
         unknown: Messages about unknown figures.
         across: The costs of each process, with `explain(sharding=...)` where several processes share
             the stream; otherwise None.

@@ -22,6 +22,7 @@ from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
 from windrow.transforms.nodes import Node, ToStreamNode, chains_of, sources_of, walk
 from windrow.transforms.nodes.metadata import element_bytes
+from windrow.transforms.nodes.reading import most_records
 from windrow.transforms.nodes.streams import workers_of
 
 
@@ -52,6 +53,8 @@ def bound_of(node: Node, run: DryRun, ran: Node) -> Bound:
     largest = 0
     for stream, stream_ran in zip(chains_of(node), chains_of(ran), strict=True):
         batch_bytes = _read_batch_bytes(ran, stream_ran, run)
+        if most_records(stream.parent) > most_records(stream_ran.parent):  # batches ran in parts
+            batch_bytes = max(batch_bytes, math.ceil(run.bytes_of(stream)))
         largest = max(largest, batch_bytes)
         found["rounds"] += 2 * batch_bytes
         own_rooms, horizon_bytes = rooms_of(node, stream)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from windrow.explain.dry_run import MOST_S, DryRun, PlannedPart, dry_run
+from windrow.explain.dry_run import MOST_S, DryRun, PlannedPart, dry_run, in_small_batches
 from windrow.explain.memory import bound_of
 from windrow.explain.paths import (
     may_end_early,
@@ -29,7 +29,7 @@ from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.costs import Amount, SourceCosts, combined
 from windrow.stats.read_counters import SourceCounters
-from windrow.transforms.nodes import STREAM, Node, ToStreamNode, sources_of, walk
+from windrow.transforms.nodes import STREAM, Node, ToStreamNode, chains_of, sources_of, walk
 from windrow.transforms.nodes.epochs import first_epoch
 from windrow.transforms.nodes.reading import is_global
 from windrow.transforms.nodes.streams import passes
@@ -87,11 +87,12 @@ def figures_of(node: Node, most_s: float = MOST_S) -> Figures:
         most_s: The seconds that planning may take on a usual machine.
     """
     once = first_epoch(node)
-    run = dry_run(once, most_s)
-    bound = bound_of(node, run, once)
+    ran = in_small_batches(once)
+    run = dry_run(ran, most_s)
+    bound = bound_of(node, run, ran)
     costs = [
         dataclasses.replace(
-            _costs(run, once, counters),
+            _costs(run, ran, counters, is_parted=ran is not once),
             held_bytes=Amount.exactly(bound.held.get(id(counters.source), 0)),
         )
         for counters in run.meter.read_counters.all
@@ -126,8 +127,11 @@ def _later(run: DryRun, source: Any, costs: SourceCosts) -> SourceCosts:
     )
 
 
-def _costs(run: DryRun, node: Node, counters: SourceCounters) -> SourceCosts:
-    """The costs of reading a source in the whole stream `node`, from a dry run of it."""
+def _costs(run: DryRun, node: Node, counters: SourceCounters, *, is_parted: bool) -> SourceCosts:
+    """The costs of reading a source in the whole stream `node`, from a dry run of it.
+
+    If it is parted, the run had other batches than the stream, so the reads are estimates.
+    """
     source = counters.source
     streams = [own for own in run.streams.values() if source in sources_of(own[0])]
     if not run.is_whole:
@@ -138,6 +142,10 @@ def _costs(run: DryRun, node: Node, counters: SourceCounters) -> SourceCosts:
         few = estimated(costs)
         many = few.times(max(stream.lanes for stream, _ in streams))
         costs = combined(lambda low, high: Amount(low.low // 4, high.high), [few, many])
+    if is_parted:
+        costs = dataclasses.replace(
+            estimated(costs), records=costs.records, delivered_bytes=costs.delivered_bytes
+        )
     return _without_unknown(costs, source)
 
 
@@ -200,7 +208,9 @@ def _scaled(
     whole = len(source) * sum(passes_of(path) for own, path in paths(node) if own is source)
     is_all, likely = takes_all(node), counters.records * _missing(run, node, streams)
     records = Amount.exactly(whole) if is_all else about(likely)
-    if not is_all and takes_some(node) and (likely > whole or not likely):
+    ends = all(passes(each) is not None for each in walk(node) if each.length == STREAM)
+    ends = ends and not any(each.parent.is_endless() for each in chains_of(node))
+    if not is_all and ends and takes_some(node) and (likely > whole or not likely):
         records = about(whole)
     times = records.middle / max(1, counters.records)
     found = dataclasses.replace(estimated(seen.times(times)), records=records)

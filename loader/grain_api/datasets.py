@@ -10,8 +10,6 @@ import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, TypeVar
 
-import numpy as np
-
 from windrow.core.text import with_article
 from windrow.errors import ArgumentError
 from windrow.iter_dataset import IterDataset
@@ -325,8 +323,8 @@ class ForwardingIterator(DatasetIterator[Any]):
         return next(self._iterator)
 
     def get_state(self) -> Any:
-        """The other's state, with the numbers of Python, which JSON has."""
-        return _plain(self._iterator.get_state())
+        """The other's state."""
+        return self._iterator.get_state()
 
     def set_state(self, state: Any) -> Self:
         """Move the other to a state."""
@@ -336,14 +334,6 @@ class ForwardingIterator(DatasetIterator[Any]):
     def close(self) -> None:
         """Close the other, if it can be closed."""
         getattr(self._iterator, "close", lambda: None)()
-
-
-def _plain(state: Any) -> Any:
-    if isinstance(state, dict):
-        return {key: _plain(value) for key, value in state.items()}
-    if isinstance(state, (list, tuple)):
-        return [_plain(value) for value in state]
-    return state.item() if isinstance(state, np.generic) else state
 
 
 def multithread_prefetch(

@@ -9,6 +9,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from windrow.errors import missing_extra
 from windrow.grain_api.datasets import ForwardingIterator
 from windrow.iter_dataset import IterDataset
@@ -62,7 +64,7 @@ class GrainStreamNode(IterDataset[Any]):
             iterator._ctx.mp_context = base.MultiprocessingContext(
                 process_index=index, process_count=count
             )
-        return ForwardingIterator(iterator)
+        return _Iterator(iterator)
 
 
 def _sliced(dataset: Any, part: tuple[int, int]) -> Any:
@@ -72,6 +74,22 @@ def _sliced(dataset: Any, part: tuple[int, int]) -> Any:
     own = copy.deepcopy(dataset)
     prefetch._set_slice_iter_dataset(own, slice(part[0], None, part[1]))
     return own
+
+
+class _Iterator(ForwardingIterator):
+    """An iterator of Grain as an iterator of a user."""
+
+    def get_state(self) -> Any:
+        return _plain(self._iterator.get_state())
+
+
+def _plain(state: Any) -> Any:
+    """A state with the numbers of Python, which JSON has."""
+    if isinstance(state, dict):
+        return {key: _plain(value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return [_plain(value) for value in state]
+    return state.item() if isinstance(state, np.generic) else state
 
 
 # --- parents of Windrow, as Grain sees them --------------------------------------------------------

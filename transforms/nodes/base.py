@@ -3,7 +3,8 @@
 A chain is a tree of nodes, each a frozen value over its `parents`. A node has random access (its
 `length` is the elements of one epoch) or is a stream (its `length` is `STREAM`, and it has an order
 and a position instead of indices). Whatever else the package must know of a node is one of its
-methods, so a new node is a class in a file of its own, and a method of a dataset that makes it.
+methods, or a function in `reading.py` or `metadata.py`. A new node is a class in a file of its own,
+and a method of a dataset that makes it.
 
 Contract of a node:
 1. It is a frozen dataclass with `eq=False`. Its fields say what it does; they never change.
@@ -230,8 +231,6 @@ class Node(abc.ABC):
     def never_ends(self) -> bool:
         """Whether a stream has no last element."""
         return bool(self.parents) and all(parent.never_ends() for parent in self.parents)
-
-    # --- what reading it takes -------------------------------------------------------------------
 
     # --- how it runs -----------------------------------------------------------------------------
 

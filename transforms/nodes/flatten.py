@@ -213,7 +213,9 @@ class UnbatchNode(CountsRows, SpreadNode):
 
     def element_bytes(self) -> Amount | None:
         batch, rows = element_bytes(self.parent), _batch(self.parent)
-        return None if batch is None or rows is None else batch.times(1 / rows.group_size)
+        if batch is None or rows is None or not rows.group_size:
+            return None
+        return batch.times(1 / rows.group_size)
 
     def elements(self) -> Amount:
         batch = _batch(self.parent)
@@ -291,7 +293,9 @@ def _has_rows(leaf: Any) -> bool:
 
 def _batch(node: Node) -> BatchNode | None:
     """The batch that makes the elements of a node, as far as that is known."""
-    while node.follows_batch and not node.functions and group_size(node) is None:
+    while not node.functions and group_size(node) is None:
+        if not (node.follows_batch or getattr(node, "is_start", False)):
+            break
         node = node.parent
     return as_batch(node)
 

@@ -139,9 +139,13 @@ class SliceNode(TakesFirst, IndexNode):
         return f"slice(start={self.start}, step={self.step}, length={self.length})"
 
     @property
+    def is_start(self) -> bool:
+        """Whether it has the first elements of its parent."""
+        return self.start == 0 and self._used_step == 1
+
+    @property
     def earlier_label(self) -> str | None:
-        is_first = self.start == 0 and self._used_step == 1
-        return earlier_source(self.parent, self.length) if is_first else None
+        return earlier_source(self.parent, self.length) if self.is_start else None
 
     def to_parent(self, at: Positions) -> Positions:
         return Positions(at.epochs, self.start + at.offsets * self._used_step)

@@ -1,7 +1,7 @@
 """What is known of the elements of a node before one is made: specs, bytes, lengths, epochs.
 
-Each is asked by a function, of any node. A node that knows better than its parents and its spec follows a
-protocol; the functions say that nothing is known, where that is safe.
+A node that knows more has the method of a protocol. For others the functions answer from parents and spec,
+or return None.
 
 Invariant: nothing here reads a record or calls a function of the user on one.
 """

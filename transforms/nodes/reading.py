@@ -1,7 +1,6 @@
 """What reading a chain takes, by the kinds of its nodes: positions that are computed, and records that are read.
 
-Dry runs and samples of an order take as much of a long chain as the costs of orders allow, so they are the
-same on every machine. A kind of node that is not named here is judged by its flags and its parents alone.
+Dry runs cut a long chain by these costs, so that they cut it at the same place on every machine. A kind of node that is not named here is judged by its flags and its parents alone.
 """
 
 from __future__ import annotations

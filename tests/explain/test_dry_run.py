@@ -226,6 +226,31 @@ def test_huge_batches_are_told_by_a_part_of_each(records: int) -> None:
     assert costs.delivered_bytes == Amount.exactly(8 * records)
 
 
+@pytest.mark.parametrize(
+    "picked",
+    [
+        lambda source: source.sample(4 * 10**5, seed=1),
+        lambda source: source.slice(np.arange(4 * 10**5)),
+        lambda source: source[: 4 * 10**5],
+    ],
+)
+def test_huge_batches_of_some_records_count_these_records(picked: Any) -> None:
+    chain = picked(MapDataset.source(np.broadcast_to(np.int8(0), 2 * 10**6)))
+    (costs,) = chain.batch(2 * 10**5).explain().epoch
+    assert costs.records == Amount.exactly(4 * 10**5)
+
+
+def test_a_limit_of_an_endless_stream_is_not_cut_at_an_epoch() -> None:
+    chain = MapDataset.source(np.broadcast_to(np.int8(0), 10**6)).repeat().to_iter_dataset()
+    (costs,) = chain.limit(3 * 10**6).explain().epoch
+    assert costs.records.low <= 3 * 10**6 <= costs.records.high
+
+
+def test_rows_of_batches_of_an_endless_chain_are_counted() -> None:
+    stream = MapDataset.range(1600).repeat().batch(16).to_iter_dataset().rebatch(10)
+    assert stream.explain().batches == Amount.exactly(160)
+
+
 def test_later_epochs_of_an_endless_chain(store: Path) -> None:
     chain = blocks(MapDataset.source(ZarrDataSource(store))).repeat().batch(20)
     dataset = chain.to_iter_dataset(little())

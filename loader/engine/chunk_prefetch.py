@@ -191,11 +191,6 @@ class ChunkPrefetcher:
         return len(self._queue)
 
     @property
-    def outstanding(self) -> int:
-        """Records that are planned and not made."""
-        return self.planned - self._made
-
-    @property
     def given_bytes(self) -> int:
         """Bytes of planned read batches: the columns that are there already, and the indices."""
         return self._given_bytes + self.index_bytes

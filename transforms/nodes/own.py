@@ -87,7 +87,6 @@ class OwnStreamNode(StreamNode):
 
     position_width: ClassVar[int] = 1
     needs_many: ClassVar[bool] = True
-    has_order: ClassVar[bool] = False
     hides_parents: ClassVar[bool] = True
 
     def count(self) -> int:

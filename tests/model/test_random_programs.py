@@ -212,6 +212,8 @@ def test_explain_returns_and_counts(text: str) -> None:
         ".to_iter_dataset(allow_nones=True).batch(4, remainder='pad').shard(index, count)",
         "MapDataset.range(3).map(gone).repeat(2).batch(1, batch_fn=list).batch(4).shard(index, count)",
         "MapDataset.range(6).map(gone).to_iter_dataset(lanes=2).limit(4)",
+        "MapDataset.source(stored(18)).repeat().to_iter_dataset().repeat().flat_map(several).batch(4)"
+        ".shard(index, count).repeat().filter(keep)",
     ],
 )
 def test_programs_that_hunts_found(text: str) -> None:

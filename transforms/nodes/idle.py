@@ -77,7 +77,7 @@ def most_without_row(taken: Node) -> float:
 
 
 def epochs_in(stream: Node) -> tuple[int, int] | None:
-    """Where marks of an endless stream count its epochs: a column, and how much it grows in one.
+    """Where marks of an endless stream count its innermost epochs: a column, and how much it grows in one.
 
     None for a mixture.
     """
@@ -85,7 +85,7 @@ def epochs_in(stream: Node) -> tuple[int, int] | None:
         chain = as_chain(stream)
         if chain is not None:
             return 0, epoch_length(chain.parent)
-        if passes(stream) is None:
+        if passes(stream) is None and not stream.parent.is_endless():
             return stream.width - 1, 1
         stream = stream.parent
     return None

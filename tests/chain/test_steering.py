@@ -87,19 +87,25 @@ def scheduled_lanes() -> IterDataset[Any]:
     return IterDataset.mix(parts, schedule, at_end="drop").limit(25).batch(4, batch_fn=list)
 
 
+def check_skip(stream: Any, start: int, count: int) -> None:
+    """Check that `skip` after some elements goes where making them goes, and makes none."""
+    plain, skipped = iter(stream), iter(stream)
+    for _ in range(start):
+        next(plain, None)
+    skipped.set_state(plain.get_state())
+    passed = sum(next(plain, plain) is not plain for _ in range(count))
+    assert skipped.skip(count) == passed
+    assert skipped.stats().elements == 0
+    if passed == count:
+        assert skipped.get_state() == plain.get_state()
+    assert rest(skipped) == rest(plain)
+
+
 @pytest.mark.parametrize("stream", [uneven_lanes(), counted_lanes(), scheduled_lanes()])
 @pytest.mark.parametrize("start", [0, 3])
 def test_lanes_skip_as_they_go_on(stream: Any, start: int) -> None:
     for count in range(12):
-        plain, skipped = iter(stream), iter(stream)
-        for _ in range(start):
-            next(plain, None)
-        skipped.set_state(plain.get_state())
-        passed = sum(next(plain, plain) is not plain for _ in range(count))
-        assert skipped.skip(count) == passed
-        if passed == count:
-            assert skipped.get_state() == plain.get_state()
-        assert rest(skipped) == rest(plain)
+        check_skip(stream, start, count)
 
 
 @pytest.mark.parametrize("shard", [0, 1, 2])
@@ -141,16 +147,7 @@ def test_packed_rows_are_skipped_by_plans(
     lengths: list[int], window: int, start: int, count: int
 ) -> None:
     stream = M.source([np.arange(n) for n in lengths]).pack(10, window=window)
-    plain, skipped = iter(stream), iter(stream)
-    for _ in range(start):
-        next(plain, None)
-    skipped.set_state(plain.get_state())
-    passed = sum(next(plain, plain) is not plain for _ in range(count))
-    assert skipped.skip(count) == passed
-    assert skipped.stats().elements == 0
-    if passed == count:
-        assert skipped.get_state() == plain.get_state()
-    assert rest(skipped) == rest(plain)
+    check_skip(stream, start, count)
 
 
 @given(drawn=make.streams(ours=True), step=st.integers(0, 30))

@@ -157,7 +157,8 @@ def stacked(column: Column) -> Column:
 def columns_in(batch: Any) -> Tree:
     """The columns of a batch: the inverse of `element_of`.
 
-    A list is a column, unless it holds arrays or containers. What a worker has not stacked stays as it is.
+    A list is a column, unless it holds arrays or containers of columns: a number or a string in one
+    says that its items are elements. What a worker has not stacked stays as it is.
     """
     if isinstance(batch, dict):
         return {key: columns_in(child) for key, child in batch.items()}
@@ -167,16 +168,15 @@ def columns_in(batch: Any) -> Tree:
         kinds = (dict, list, tuple, np.ndarray, pytrees.Unstacked)
         is_tree = any(isinstance(each, kinds) or _is_foreign_array(each) for each in batch)
         is_tree = is_tree or any(pytrees.opened(each) is not None for each in batch[:1])
-        return ListColumns([columns_in(child) for child in batch]) if is_tree else batch
+        children = ListColumns([columns_in(child) for child in batch]) if is_tree else batch
+        return children if all(map(_may_be_column, leaves_of(children))) else batch
     tree = pytrees.opened(batch)
     return batch if tree is None else tree.like([columns_in(child) for child in tree])
 
 
-def holds_pytrees(tree: Tree) -> bool:
-    """Whether columns have a container that JAX alone knows as a tree."""
-    if isinstance(tree, Pytree):
-        return True
-    return any(map(holds_pytrees, children_of(tree) or ()))
+def _may_be_column(leaf: Any) -> bool:
+    kinds = (list, np.ndarray, SizedColumn, pytrees.Unstacked)
+    return isinstance(leaf, kinds) or _is_foreign_array(leaf)
 
 
 def with_pytrees(tree: Tree) -> Tree:

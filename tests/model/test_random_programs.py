@@ -174,6 +174,13 @@ def test_explain_returns_and_counts(text: str) -> None:
     agree(text, programs.explained(text))
 
 
+# Rows that are tuples and numbers, which no function of NumPy joins.
+MIXED = (
+    "MapDataset.concatenate([MapDataset.range(1).random_map(noisy, seed=0), MapDataset.range(1)])"
+    ".to_iter_dataset().random_map(noisy, seed=0).map(plus, batched=True)"
+)
+
+
 # What hunts found: a batch of lists, of which a shard may have no rows; the last batch of an endless
 # dataset; rows of which the last is shorter; streams that are empty, or shorter, since a function
 # gives None; padding after batches of two trees; a last batch of a shorter list; packed items of two
@@ -214,6 +221,9 @@ def test_explain_returns_and_counts(text: str) -> None:
         "MapDataset.range(6).map(gone).to_iter_dataset(lanes=2).limit(4)",
         "MapDataset.source(stored(18)).repeat().to_iter_dataset().repeat().flat_map(several).batch(4)"
         ".shard(index, count).repeat().filter(keep)",
+        MIXED + ".batch(4).shard(index, count)",
+        MIXED + ".batch(4, remainder='pad').shard(index, count)",
+        MIXED + ".batch(2).rebatch(3).shard(index, count)",
     ],
 )
 def test_programs_that_hunts_found(text: str) -> None:

@@ -38,7 +38,7 @@ from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import CountsRows, StreamNode, as_batch, as_chain
 from windrow.transforms.nodes.values import EachNode, declared_spec
 from windrow.transforms.positions import Positions, positions, run_numbers
-from windrow.transforms.pytrees import Unstacked
+from windrow.transforms.pytrees import Pytree, Unstacked
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,
@@ -52,6 +52,10 @@ from windrow.transforms.tables import Columnar, Listed, Table
 
 # Items that are given out as one block, unless one element has more.
 _ITEMS: Final = 1 << 16
+
+
+def _holds_pytrees(tree: Any) -> bool:
+    return isinstance(tree, Pytree) or any(map(_holds_pytrees, columns.children_of(tree) or ()))
 
 
 def _items(function: Callable[[Any], Iterable[Any]], element: Any) -> list[Any]:
@@ -243,7 +247,7 @@ class UnbatchNode(CountsRows, SpreadNode):
             count = rows[0] or 0
             whole = Columnar(tree, count)
             # Columns of a chain have no containers that JAX alone knows.
-            some = columns.holds_pytrees(tree)
+            some = _holds_pytrees(tree)
             yield Listed(tables.elements(whole)) if some else whole, np.array([count])
 
     def made_of(self, rows: MadeOf, counts: IntArray) -> MadeOf:

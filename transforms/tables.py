@@ -111,8 +111,14 @@ def merged(parts: Sequence[tuple[Table, IntArray]], rows: int) -> Columnar | Lis
 
 
 def sliced(table: Table, start: int, stop: int) -> Columnar | Listed:
-    """Rows `[start, stop)`; arrays are views."""
-    table = single(table)
+    """Rows `[start, stop)`; arrays are views. Rows of one segment stay as they are in it."""
+    if isinstance(table, Segments):
+        within = zip(table.tables, itertools.pairwise(_bounds(table)), strict=True)
+        met = [(part, low, high) for part, (low, high) in within if low < stop and start < high]
+        parts = [
+            sliced(part, max(start - low, 0), min(stop, high) - low) for part, low, high in met
+        ]
+        return joined(parts) if parts else sliced(table.tables[0], 0, 0)
     if isinstance(table, Listed):
         return Listed(table.elements[start:stop])
     present = None if table.present is None else table.present[start:stop]

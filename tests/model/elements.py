@@ -16,6 +16,7 @@ import zarr
 
 import windrow
 from tests.array_record_bytes import written
+from tests.model.trees import columns_in, is_tree
 from windrow import transforms
 
 
@@ -28,6 +29,18 @@ def on_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, transforms.ListColumns):
         return transforms.ListColumns([on_leaves(function, value) for value in tree])
     return [on_leaves(function, x) for x in tree] if isinstance(tree, list) else function(tree)
+
+
+def has_lists_of_trees(batch: Any) -> bool:
+    """Whether a list in a batch holds rows of which some are trees, not columns of arrays."""
+    lists = [column for column in columns_in(batch) if isinstance(column, list)]
+    return any(
+        not isinstance(leaf, (list, np.ndarray))
+        for rows in lists
+        if any(map(is_tree, rows))
+        for row in rows
+        for leaf in columns_in(row)
+    )
 
 
 def number(tree: Any) -> int:

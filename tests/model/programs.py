@@ -200,15 +200,14 @@ def apart(whole: Outcome, shards: Sequence[Outcome]) -> str | None:
     inside = next((found for shard in shards if (found := difference(None, shard))), None)
     if inside:
         return inside
-    # Elements that do not fit together may lie in rows of different shards.
-    # Where a function returns None, shards of lanes may not know where the stream ends, and say so.
-    if whole.error or any(is_refused(shard) or knows_no_end(shard) for shard in shards):
+    # Elements that do not fit together may lie in rows of different shards. See also `says_no`.
+    if whole.error or any(map(says_no, shards)):
         return None
     return joined_differ("put together", whole, shards)
 
 
-def knows_no_end(shard: Outcome) -> bool:
-    return "cannot know where the stream ends" in str(shard.error)
+def says_no(shard: Outcome) -> bool:  # of lanes also where a function returns None
+    return is_refused(shard) or "cannot know where the stream ends" in str(shard.error)
 
 
 def joined_differ(
@@ -218,6 +217,8 @@ def joined_differ(
     if len({len(shard.values) for shard in shards}) > 1:
         return f"{name}: {[len(shard.values) for shard in shards]} batches"
     batches = [*before, *whole.values]
+    if any(map(elements.has_lists_of_trees, batches)):
+        return None  # whether such rows are a list depends on those that a batched function gets
     shapes = {str(joined([batch], row_shape, is_branch)) for batch in batches}
     if any(map(has_mask, batches)) and any("None" in repr(batch) for batch in batches):
         return None  # whether padding is None too depends on the elements that a shard has seen
@@ -564,7 +565,7 @@ def merged(text: str, steps: int = 2) -> str | None:
             taken(product(text, index, 2), MOST - steps, functools.partial(restore, state))
             for index in range(2)
         ]
-        if any(is_refused(part) or knows_no_end(part) for part in parts):
+        if any(map(says_no, parts)):
             continue
         name = f"merged states of {count} shards, in two"
         if problem := joined_differ(name, rest, parts, whole.values[:steps]):

@@ -223,6 +223,9 @@ MIXED = (
         ".shard(index, count).repeat().filter(keep)",
         MIXED + ".batch(4).shard(index, count)",
         MIXED + ".batch(4, remainder='pad').shard(index, count)",
+        "MapDataset.mix([MapDataset.range(4).random_map(noisy, seed=0), MapDataset.range(1)],"
+        " at_end='drop').to_iter_dataset().random_map(noisy, seed=0).map(plus, batched=True)"
+        ".batch(4).shard(index, count)",
         MIXED + ".batch(2).rebatch(3).shard(index, count)",
     ],
 )

@@ -75,6 +75,18 @@ def test_a_batched_function_of_a_stream_gets_the_rows_of_the_next_batch(
     assert record.sizes == [10] * 5 + [1]
 
 
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_before_a_shard_of_a_stream_it_gets_the_rows_of_whole_batches(is_stream: bool) -> None:
+    record = Recorder()
+    base: Any = M.source(np.arange(10))
+    if is_stream:
+        stream = base.to_iter_dataset().map(record, batched=True)
+    else:
+        stream = base.map(record, batched=True).to_iter_dataset()
+    assert [batch.tolist() for batch in stream.batch(4).shard(1, 2)] == [[4, 6], [12, 14], []]
+    assert record.sizes == [4, 4, 2]
+
+
 @pytest.mark.parametrize("options", BLOCKS, ids=repr)
 def test_without_a_batch_it_gets_aligned_blocks(options: windrow.ReadOptions) -> None:
     for stream in (False, True):

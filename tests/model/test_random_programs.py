@@ -221,11 +221,16 @@ MIXED = (
         "MapDataset.range(6).map(gone).to_iter_dataset(lanes=2).limit(4)",
         "MapDataset.source(stored(18)).repeat().to_iter_dataset().repeat().flat_map(several).batch(4)"
         ".shard(index, count).repeat().filter(keep)",
+        "MapDataset.range(17).repeat().batch(3).to_iter_dataset().batch(8, drop_remainder=True)"
+        ".shard(index, count).filter(keep)",
         MIXED + ".batch(4).shard(index, count)",
         MIXED + ".batch(4, remainder='pad').shard(index, count)",
         "MapDataset.mix([MapDataset.range(4).random_map(noisy, seed=0), MapDataset.range(1)],"
         " at_end='drop').to_iter_dataset().random_map(noisy, seed=0).map(plus, batched=True)"
         ".batch(4).shard(index, count)",
+        "MapDataset.mix([MapDataset.range(4).random_map(noisy, seed=0), MapDataset.range(1)],"
+        " Schedule([(0, [1, 0]), (3, [1, 2])])).to_iter_dataset().random_map(noisy, seed=0)"
+        ".map(plus, batched=True).batch(4).shard(index, count)",
         MIXED + ".batch(2).rebatch(3).shard(index, count)",
     ],
 )

@@ -42,7 +42,7 @@ from windrow.transforms.row_blocks import (
     joined,
     made_of_all,
 )
-from windrow.transforms.tables import Columnar, Listed, Table
+from windrow.transforms.tables import Columnar, Listed, Segments, Table
 
 # The rows that are joined at once, unless one batch has more.
 _ROWS = 1 << 12
@@ -253,7 +253,7 @@ class LaneBatchNode(JoinsLanes, ShardBatchNode):
             before, has_failed = yield from self._from_turns(whole, at, before, inputs, last)
         joint = None if has_failed else inputs.joint(self.lanes, self._starts(at))
         if joint is None:
-            feeds = _feeds(inputs, self.lanes, self._starts(at))
+            feeds = _feeds(inputs, self.lanes, self._starts(at), rows)
         else:
             before, feeds = yield from self._from_joint(joint, at, before, inputs, last)
         while self._has_more(before):
@@ -442,6 +442,11 @@ class LaneBatchNode(JoinsLanes, ShardBatchNode):
             none = MadeOf.of_elements(0, np.zeros(0, np.int64)).grouped([0] * (turns + 1))
             yield Block(Listed([self.emptied(last.found())]), marks, none)
             return
+        if isinstance(found.table, Segments) and turns > 1:  # each turn as its function returned it
+            for n, rows in enumerate(order):
+                turn = found.sliced(int(rows.min()), int(rows.max()) + 1)
+                yield from self._made(turn, rows[None] - rows.min(), marks[n : n + 1], inputs, last)
+            return
         table, rows_of, order = found.table, found.made_of, order.ravel()
         if not np.array_equal(order, np.arange(table.rows)):
             table = tables.taken(table, order)
@@ -539,8 +544,11 @@ class _LastBatch:
         return self._batch
 
 
-def _feeds(inputs: Inputs, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Feed]:
-    """The rows of some lanes, each from a position on."""
+def _feeds(
+    inputs: Inputs, lanes: int, starts: Mapping[int, Sequence[int]], rows: int | None = None
+) -> list[Feed]:
+    """The rows of some lanes, each from a position on; without lanes, `rows` make a batch."""
     opened = inputs.in_lanes(lanes, starts)
     pairs = zip(opened, starts.values(), strict=True)
-    return [Feed(lane.blocks(0, position)) for lane, position in pairs]
+    unit = rows if lanes == 1 else None
+    return [Feed(lane.blocks(0, position, unit)) for lane, position in pairs]

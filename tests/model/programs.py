@@ -214,11 +214,11 @@ def joined_differ(
     name: str, whole: Outcome, shards: Sequence[Outcome], before: Sequence[Any] = ()
 ) -> str | None:
     """How rows of shards, put together, differ from the whole, which may have had batches before."""
-    if len({len(shard.values) for shard in shards}) > 1:
-        return f"{name}: {[len(shard.values) for shard in shards]} batches"
     batches = [*before, *whole.values]
     if any(map(elements.has_lists_of_trees, batches)):
-        return None  # whether such rows are a list depends on those that a batched function gets
+        return None  # whether such rows are a list, or refused, depends on those that are together
+    if len({len(shard.values) for shard in shards}) > 1:
+        return f"{name}: {[len(shard.values) for shard in shards]} batches"
     shapes = {str(joined([batch], row_shape, is_branch)) for batch in batches}
     if any(map(has_mask, batches)) and any("None" in repr(batch) for batch in batches):
         return None  # whether padding is None too depends on the elements that a shard has seen

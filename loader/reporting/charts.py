@@ -77,7 +77,7 @@ def timeline_chart(stats: Stats, what: str) -> Chart:
         limit = max(limit, 1.4 * float(np.quantile(each_ms, _TYPICAL)))
         means.append(f"{name} {in_time(float(each_ms.mean()) / 1e3)}")
         figure.add_scatter(
-            row=row, col=1, name=name, mode="lines", fill="tozeroy", fillcolor=f"{colour}59",
+            row=row, col=1, name=name, mode="lines", fill="tozeroy", fillcolor=f"rgba{(*bytes.fromhex(colour[1:]), 0.35)}",
             x=edges.tolist(), y=[*each_ms.tolist(), float(each_ms[-1])],
             line={"shape": "hv", "width": 1.2, "color": colour},
             hovertemplate=f"{what} %{{x}}<br>{name}: %{{y:.3~f}} ms<extra></extra>",

@@ -212,8 +212,10 @@ class LaneBatchNode(JoinsLanes, ShardBatchNode):
         return self.own_lanes(), self.lanes
 
     def own_lanes(self) -> list[int]:
-        """The lanes that have rows of the shard."""
-        return self.lanes_taken(self.lanes)
+        """The lanes that have rows of the shard: a batch has the rows of lane after lane."""
+        rows = self.size // self.lanes
+        found = {n for start, stop in self.slots() for n in range(start // rows, -(-stop // rows))}
+        return sorted(found)
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
@@ -248,7 +250,10 @@ class LaneBatchNode(JoinsLanes, ShardBatchNode):
         lanes, rows, width = self.own_lanes(), self.turn_rows, self.parent.width
         at = np.array(position[:-1], np.int64).reshape(self.lanes, width)
         before, last = position[-1] // self.lanes, _LastBatch(self, inputs, lanes[0])
-        whole, has_failed = self._whole_turns(inputs, at), False
+        whole, has_failed = (
+            inputs.turns(self.lanes, self._starts(at), rows, self._flat_slots()),
+            False,
+        )
         if whole is not None:
             before, has_failed = yield from self._from_turns(whole, at, before, inputs, last)
         joint = None if has_failed else inputs.joint(self.lanes, self._starts(at))
@@ -293,9 +298,6 @@ class LaneBatchNode(JoinsLanes, ShardBatchNode):
     def _flat_slots(self) -> IntArray:
         """The shard's rows of the rows of these lanes in a turn, end to end."""
         return np.concatenate([n * self.turn_rows + own for n, own in enumerate(self._own_rows())])
-
-    def _whole_turns(self, inputs: Inputs, at: IntArray) -> Turns | None:
-        return inputs.turns(self.lanes, self._starts(at), self.turn_rows, self._flat_slots())
 
     def _from_turns(
         self, turns: Turns, at: IntArray, before: int, inputs: Inputs, last: _LastBatch
@@ -548,7 +550,6 @@ def _feeds(
     inputs: Inputs, lanes: int, starts: Mapping[int, Sequence[int]], rows: int | None = None
 ) -> list[Feed]:
     """The rows of some lanes, each from a position on; without lanes, `rows` make a batch."""
-    opened = inputs.in_lanes(lanes, starts)
-    pairs = zip(opened, starts.values(), strict=True)
+    pairs = zip(inputs.in_lanes(lanes, starts), starts.values(), strict=True)
     unit = rows if lanes == 1 else None
     return [Feed(lane.blocks(0, position, unit)) for lane, position in pairs]

@@ -128,12 +128,6 @@ class Pieces:
         parts = [getattr(plan, name)[numbers] for _, plan, numbers in self.runs]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
-    @property
-    def lengths_given(self) -> IntArray:
-        """The given length of the document of each piece."""
-        parts = [plan.given[plan.documents[numbers]] for _, plan, numbers in self.runs]
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlannedNode(NumbersWithGaps, RegroupNode):
@@ -220,12 +214,6 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
         stop = min(start + self.unit, (epoch + 1) * self._epoch, self.parent.length)
         return start, stop
 
-    def lengths_of_window(self, window: int) -> IntArray:
-        """The lengths of the elements of a window: int64 `(elements,)`."""
-        start, stop = self._elements_of(window)
-        at = positions(np.arange(start, stop), self.measured_chain.length)
-        return known_lengths(self.measured_chain, at, self._known_lengths())
-
     @property
     def measured_chain(self) -> Node:
         """The chain whose lengths are asked for."""
@@ -246,7 +234,9 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
         """
         found = self.plans.get(window)
         if found is None:
-            lengths = self.lengths_of_window(window)
+            numbers = np.arange(*self._elements_of(window))
+            at = positions(numbers, self.measured_chain.length)
+            lengths = known_lengths(self.measured_chain, at, self._known_lengths())
             self._check_lengths(window, lengths)
             found = self.planned(lengths, divmod(window, self._windows))
             if len(found.bounds) > _GROUPS:
@@ -362,7 +352,8 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
         Raises:
             ElementError: If one differs.
         """
-        given = pieces.lengths_given
+        lengths = (plan.given[plan.documents[numbers]] for _, plan, numbers in pieces.runs)
+        given = np.concatenate([np.empty(0, np.int64), *lengths])
         if np.array_equal(given, found):
             return
         piece = int(np.argmax(given != found))

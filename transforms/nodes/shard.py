@@ -118,12 +118,6 @@ class ShardBatchNode(BatchNode):
         part = self.size // self.shards
         return [(start * part, stop * part) for start, stop in self._runs()]
 
-    def lanes_taken(self, lanes: int) -> list[int]:
-        """The lanes that have these rows, if a batch has the rows of `lanes`, lane after lane."""
-        rows = self.size // lanes
-        found = {n for start, stop in self.slots() for n in range(start // rows, -(-stop // rows))}
-        return sorted(found)
-
     def of_own_rows(self) -> Node | None:
         """The stream of the shard's rows alone; None if the rows of others must be made, too."""
         ranges = self.slots()

@@ -117,8 +117,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 BUDGETS: Final[dict[str, int]] = {
     "windrow.core": 1966,
     "windrow.sources": 3472,
-    "windrow.transforms": 6529,
-    "windrow.transforms.nodes": 9066,
+    "windrow.transforms": 6528,
+    "windrow.transforms.nodes": 9065,
     "windrow.sources.remote": 3857,
     "windrow.sources.zarr.local": 996,
     "windrow.sources.zarr": 10545,

@@ -286,7 +286,7 @@ def column_of(rows: list[Any]) -> Column:
         return list(rows)
     if type(rows[0]) is np.ndarray and set(map(type, rows)) == {np.ndarray}:
         return _joined_rows(rows) if agree(rows) else list(rows)
-    if any(_is_foreign_array(row) for row in _one_of_each_type(rows)):
+    if any(map(_is_foreign_array, {type(row): row for row in rows}.values())):
         rows = [np.asarray(row) if _is_foreign_array(row) else row for row in rows]
     # Whole passes in C over types, shapes and dtypes: a Python loop costs as much as the copy.
     kinds = set(map(type, rows))
@@ -314,10 +314,6 @@ def _is_foreign_array(value: Any) -> bool:
     return getattr(value, "__array__", None) is not None or (
         getattr(value, "__array_interface__", None) is not None
     )
-
-
-def _one_of_each_type(rows: list[Any]) -> list[Any]:
-    return list({type(row): row for row in rows}.values())
 
 
 def _numbers(rows: list[Any]) -> Column:

@@ -182,17 +182,14 @@ def named_columns(table: Table, who: str, place: Callable[[int], str]) -> dict[s
             )
         tree = columns.columns_of(values)
     if not isinstance(tree, dict):
-        if columns.children_of(tree) is not None or _holds_containers(tree):
+        has_trees = isinstance(tree, list) and any(isinstance(row, (dict, tuple)) for row in tree)
+        if has_trees or columns.children_of(tree) is not None:
             raise _not_documents(tree, who)
         return {"tokens": tree}
     for name, column in tree.items():
         if columns.children_of(column) is not None or not isinstance(name, str):
             raise _not_documents(tree, who)
     return tree
-
-
-def _holds_containers(column: Any) -> bool:
-    return isinstance(column, list) and any(isinstance(row, (dict, tuple)) for row in column)
 
 
 def _not_documents(tree: Any, who: str) -> ElementError:

@@ -15,8 +15,7 @@ from tests.devices.cases import Noting
 from tests.hypothesis_profiles import examples
 from windrow import DatasetIterator, IterDataset, MapDataset, ReadOptions
 from windrow.errors import PlanError
-from windrow.transforms.nodes import BatchParts, shared
-from windrow.transforms.nodes.lanes import LaneBatchNode
+from windrow.transforms.nodes import BatchParts, ShardBatchNode, shared
 
 OPTIONS = [ReadOptions(num_threads=0, prefetch_buffer_size=0), ReadOptions()]
 
@@ -127,7 +126,6 @@ def test_an_endless_chain_has_no_last_batch() -> None:
 def test_parts_are_named_in_the_chain() -> None:
     dataset = MapDataset.range(64).to_iter_dataset(lanes=8).repeat().batch(16)
     node = shared(dataset._node, BatchParts((0, 1, 5), 8))
-    assert isinstance(node, LaneBatchNode)
+    assert isinstance(node, ShardBatchNode)
     assert node.written == "batch(16).shard((0, 1, 5), 8)"
     assert node.slots() == [(0, 4), (10, 12)]
-    assert node.own_lanes() == [0, 1, 5]

@@ -238,7 +238,8 @@ class UnbatchNode(CountsRows, SpreadNode):
                 continue
             tree = columns.map_columns(_rows_of, columns.columns_in(batch))
             leaves = columns.leaves_of(tree)
-            rows = [len(leaf) if _has_rows(leaf) else None for leaf in leaves]
+            kinds = (list, columns.SizedColumn)
+            rows = [len(n) if isinstance(n, kinds) or np.ndim(n) else None for n in leaves]
             if not leaves or None in rows or len(set(rows)) > 1:
                 raise ElementError(
                     f"rebatch: {columns.spec(batch)} is not a batch, whose leaves have one number of"
@@ -289,10 +290,6 @@ class UnbatchNode(CountsRows, SpreadNode):
 
 def _rows_of(leaf: Any) -> Any:
     return leaf.rows if isinstance(leaf, Unstacked) else leaf
-
-
-def _has_rows(leaf: Any) -> bool:
-    return isinstance(leaf, (list, columns.SizedColumn)) or bool(np.ndim(leaf))
 
 
 def _batch(node: Node) -> BatchNode | None:

@@ -39,6 +39,7 @@ from windrow.transforms.row_blocks import (
     JointRows,
     Step,
     Turns,
+    cut,
     joined,
     made_of_all,
 )
@@ -445,9 +446,10 @@ class LaneBatchNode(JoinsLanes, ShardBatchNode):
             yield Block(Listed([self.emptied(last.found())]), marks, none)
             return
         if isinstance(found.table, Segments) and turns > 1:  # each turn as its function returned it
-            for n, rows in enumerate(order):
-                turn = found.sliced(int(rows.min()), int(rows.max()) + 1)
-                yield from self._made(turn, rows[None] - rows.min(), marks[n : n + 1], inputs, last)
+            rows = len(found) // turns
+            for n, turn in enumerate(cut(found, rows)):
+                own = order[n : n + 1] - n * rows
+                yield from self._made(turn, own, marks[n : n + 1], inputs, last)
             return
         table, rows_of, order = found.table, found.made_of, order.ravel()
         if not np.array_equal(order, np.arange(table.rows)):

@@ -45,9 +45,7 @@ from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.remote.transports import Transport, same
 
 if TYPE_CHECKING:
-    from windrow.sources.remote.cache_segments import IntArray, LocatedRanges
-    from windrow.sources.remote.coming_reads import ComingReads, RangesOf
-    from windrow.sources.remote.disk_cache import DiskCache, KeptRanges, KeptRun
+    from windrow.sources.remote.disk_cache import DiskCache, IntArray
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
 
@@ -201,43 +199,14 @@ class Fetcher:
         """Whether there is a cache on disk."""
         return self._cache is not None
 
-    def kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRun]:
-        """The ranges `[begin, end)` of a file, in order, that the cache on disk has."""
-        if self._cache is None or not len(begin):
-            return []
+    def kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> Sequence[bytes | None]:
+        """Return bytes of ranges `[begin, end)` of a file, from the cache on disk; None for others."""
+        if self._cache is None:
+            return [None] * len(begin)
         refuse_forked(LIBRARY, self._what)
-        runs = self._cache.get(file, begin, end)
-        self.stats.cached(sum(len(run.data) for run in runs))
-        return runs
-
-    def find_kept(
-        self, file: RemoteFile, begin: IntArray, end: IntArray, *, check: bool = True
-    ) -> list[KeptRanges]:
-        """As `kept`, but where they are instead of their bytes; `check` as for `DiskCache.find`.
-
-        The caller counts those that it reads.
-        """
-        if self._cache is None or not len(begin):
-            return []
-        refuse_forked(LIBRARY, self._what)
-        return self._cache.find(file, begin, end, check=check)
-
-    def locate_kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[LocatedRanges]:
-        """As `DiskCache.locate`. The caller counts what it reads by `read_located`."""
-        if self._cache is None or not len(begin):
-            return []
-        refuse_forked(LIBRARY, self._what)
-        return self._cache.locate(file, begin, end)
-
-    def read_located(self, size_bytes: int) -> None:
-        """Count bytes that are read from where `locate_kept` said."""
-        refuse_forked(LIBRARY, self._what)
-        self.stats.cached(size_bytes)
-
-    def doubt(self, file: RemoteFile, begin: IntArray, end: IntArray) -> None:
-        """As `DiskCache.doubt`."""
-        if self._cache is not None:
-            self._cache.doubt(file, begin, end)
+        found = self._cache.get(file, begin, end)
+        self.stats.cached(sum(len(data) for data in found if data is not None))
+        return found
 
     def keep(
         self, file: RemoteFile, begin: IntArray, end: IntArray, start: int, data: bytes
@@ -252,20 +221,16 @@ class Fetcher:
             data: Bytes that hold all ranges.
         """
         if self._cache is not None:
+            refuse_forked(LIBRARY, self._what)
             self._cache.put(file, begin, end, start, data)
-
-    def foresee(self, coming: ComingReads, ranges: RangesOf) -> None:
-        """Evict from the cache on disk what a stream needs last: see `DiskCache.foresee`."""
-        if self._cache is not None:
-            self._cache.foresee(coming, ranges)
 
     def read_kept(self, one: ByteRange) -> bytes:
         """The bytes of a range, from the cache on disk or fetched. Raises as `fetch`."""
         begin, end = np.array([one.start]), np.array([one.stop])
-        for run in self.kept(one.file, begin, end):
-            return run.data
-        (data,) = self.start([one]).result()
-        self.keep(one.file, begin, end, one.start, data)
+        (data,) = self.kept(one.file, begin, end)
+        if data is None:
+            (data,) = self.start([one]).result()
+            self.keep(one.file, begin, end, one.start, data)
         return data
 
     def read_whole(self, url: str) -> tuple[RemoteFile, bytes] | None:
@@ -276,6 +241,7 @@ class Fetcher:
         Raises:
             ReadError: If it cannot be read.
         """
+        refuse_forked(LIBRARY, self._what)
         try:
             if self._cache is not None and self._cache.knows(url):
                 size, version = self._ask(url, lambda transport, path: transport.state(path))

@@ -52,8 +52,7 @@ class RemoteOptions:
             were answered. The first answer is taken. 0.02 is 2% of them; 0 for none.
         cache_dir: A folder of a local disk that keeps what was fetched, for later epochs and runs and
             for all processes of the host; None to keep nothing there.
-        cache_bytes: The most bytes of that folder. What was used least recently is evicted; of ArrayRecord
-            files and of Zarr arrays that the native core decodes, what the streams of the process need last.
+        cache_bytes: The most bytes of that folder. What was used least recently is evicted.
 
     Raises:
         ArgumentError: If a value is not a number.

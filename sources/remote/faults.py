@@ -68,14 +68,6 @@ _TRANSIENT_ERRNO: Final = frozenset(
         *(errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EAGAIN),
     }
 )
-# How stores say that they get too many requests.
-_REFUSALS: Final = ("status 429", "status 503")
-_REFUSAL_CODES: Final = frozenset(
-    {
-        *("SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestThrottled"),
-        *("BandwidthLimitExceeded", "ServerBusy"),
-    }
-)
 # Faults that may pass, of a store that answers.
 _ANSWERED: Final = frozenset({"cut short", "wrong range", "changed", "answer not understood"})
 _DETAIL_CHARACTERS: Final = 300
@@ -116,11 +108,6 @@ class RequestError(Exception):
     def is_outage(self) -> bool:
         """Whether the store has not answered, as opposed to a wrong or partial answer."""
         return self.cause == "network" and self.kind not in _ANSWERED
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the store asks for fewer requests."""
-        return self.kind.startswith(_REFUSALS) or self.code in _REFUSAL_CODES
 
 
 def status_fault(status: int, *, code: str = "", retry_after_s: float = 0.0) -> RequestError:

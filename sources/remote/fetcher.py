@@ -2,8 +2,7 @@
 
 1. A range's bytes come from the version of the file that was opened, or an error names the URL,
    what was tried and the way out. Versions are never mixed, and bytes are never missing.
-2. A fetcher has at most `max_requests` requests in flight, over all its calls, and fewer to a store that
-   slows down (`pace.py`). All its `fetch` calls
+2. A fetcher has at most `max_requests` requests in flight, over all its calls. All its `fetch` calls
    together have at most `in_flight_bytes` requested and not yet taken, or one range. A caller that
    takes from one of them must not wait for another.
 3. Each range is one request, as it was given; the caller has merged neighbours.
@@ -344,7 +343,6 @@ class Fetcher:
             wanted.start,
             wanted.stop,
             wanted.file,
-            size_bytes=wanted.size_bytes,
             is_range=job.transport.confirms,
         )
         self.stats.received(len(data))

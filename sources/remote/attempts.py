@@ -38,7 +38,7 @@ _slots: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots]] = (
 
 
 def slots_of(store: str, most: int) -> asyncio.Semaphore:
-    """Slots for requests to a store, shared by the sources of the process with this limit."""
+    """Return the slots for requests to a store that sources share."""
     slots = _slots.setdefault(asyncio.get_running_loop(), weakref.WeakValueDictionary())
     found = slots.get((store, most))
     if found is None:
@@ -47,7 +47,7 @@ def slots_of(store: str, most: int) -> asyncio.Semaphore:
 
 
 def pause_s(options: RemoteOptions, faults: Sequence[RequestError]) -> float:
-    """The seconds before the next attempt: a random part of the backoff, or as requested."""
+    """Draw the seconds before the next attempt, or take those requested."""
     # The bound of the exponent keeps it finite in an outage.
     most = min(options.max_backoff_s, options.backoff_s * 2.0 ** min(64, len(faults) - 1))
     requested = min(options.max_backoff_s, faults[-1].retry_after_s)
@@ -55,7 +55,7 @@ def pause_s(options: RemoteOptions, faults: Sequence[RequestError]) -> float:
 
 
 class Attempts:
-    """Makes requests on an event loop, at most `max_requests` at a time, and retries them."""
+    """Makes requests on an event loop, and retries them."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Attempts:
         *args: *Ts,
         is_range: bool = False,
     ) -> T:
-        """The result of `ask(*args)`, which makes one request, after as many attempts as it needs.
+        """Make the request `ask(*args)`, as often as it needs.
 
         Args:
             url: The URL that is read, for an error.

@@ -93,7 +93,7 @@ class CacheDatabase:
         return int(self.rows.execute("SELECT ifnull(max(used), 0) FROM kept").fetchone()[0])
 
     def make_room(self, most_bytes: int, size_bytes: int, count: int) -> bool:
-        """Delete the least recently used rows until there is room for others, within a transaction.
+        """Delete the least recently used rows, within a transaction.
 
         Args:
             most_bytes: The most bytes that the database may take.

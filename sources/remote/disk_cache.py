@@ -98,7 +98,7 @@ class DiskCache:
         self._pause_until_s = {"get": 0.0, "put": 0.0}
 
     def get(self, file: RemoteFile, begin: IntArray, end: IntArray) -> Sequence[bytes | None]:
-        """Return the bytes of ranges `[begin, end)` of a file; None for those that are not kept."""
+        """Return the bytes of ranges `[begin, end)`; None for others."""
         wanted = list(zip(begin.tolist(), end.tolist(), strict=True))
         found = _Found([None] * len(wanted))
         if file.version:
@@ -110,7 +110,7 @@ class DiskCache:
     def put(
         self, file: RemoteFile, begin: IntArray, end: IntArray, start: int, data: bytes
     ) -> None:
-        """Keep the ranges `[begin, end)` of a file from `data`, which begins at `start`."""
+        """Keep ranges `[begin, end)` from `data`, which begins at `start`."""
         size = int((end - begin).sum())
         if not file.version or not 0 < size <= self._most_bytes // 4:
             return

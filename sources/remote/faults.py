@@ -106,12 +106,12 @@ class RequestError(Exception):
 
     @property
     def is_outage(self) -> bool:
-        """Whether the store has not answered, as opposed to a wrong or partial answer."""
+        """Whether the store has not answered, not even wrongly."""
         return self.cause == "network" and self.kind not in _ANSWERED
 
 
 def status_fault(status: int, *, code: str = "", retry_after_s: float = 0.0) -> RequestError:
-    """The fault of an answer with that HTTP status, and the server's `code` if it gave one."""
+    """Describe an answer with an HTTP status, and the server's `code`."""
     cause: Cause = "other"
     if code in _MISSING_CODES or (status in _MISSING_STATUS and code not in _DENIED_CODES):
         cause = "missing"
@@ -129,7 +129,7 @@ def status_fault(status: int, *, code: str = "", retry_after_s: float = 0.0) -> 
 
 
 def as_fault(error: Exception, redaction: Redaction = _PLAIN) -> RequestError:
-    """The fault that an `error` of a library stands for; `redaction` hides secrets in its detail."""
+    """Describe an error of a library; `redaction` hides secrets."""
     if isinstance(error, RequestError):
         return error
     detail = _detail(error, redaction)
@@ -190,7 +190,7 @@ def _by_status(error: BaseException) -> RequestError | None:
 
 
 def seconds(text: str) -> float:
-    """The seconds of a header Retry-After; 0 if it is empty or a date."""
+    """Parse the seconds of a header Retry-After; 0 for a date."""
     return float(text) if text.strip().isdigit() else 0.0
 
 
@@ -212,7 +212,7 @@ def failure(
     *,
     outage_s: float = 0.0,
 ) -> WindrowError:
-    """The error for the user, after the last attempt.
+    """Make the error for the user, after the last attempt.
 
     Args:
         what: The name of the reader.

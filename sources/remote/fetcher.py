@@ -66,7 +66,7 @@ class _RangeJob:
 
 
 class Fetcher:
-    """Reads bytes of files at URLs. Thread-safe. It pickles its settings; a copy opens files anew."""
+    """Reads bytes of files at URLs. Thread-safe; it pickles its settings alone."""
 
     def __init__(
         self,
@@ -113,13 +113,13 @@ class Fetcher:
         return f"Fetcher({self._what!r}, {self.options!r})"
 
     def expect_answers(self) -> None:
-        """Wait for stores that are away from now on, also in pickled copies: all have answered."""
+        """Wait for stores that are away from now on, also in copies."""
         self._outages.expect()
 
     # ---- bytes
 
     def tails(self, urls: Sequence[str], size_bytes: int) -> list[FileTail]:
-        """The last `size_bytes` of each file, or all of it; a URL that occurs twice is read once.
+        """Read the last `size_bytes` of each file, or all of it.
 
         Raises:
             NotFoundError: If a URL names no file.
@@ -143,11 +143,11 @@ class Fetcher:
         return [tails[url] for url in urls]
 
     def confirms(self, url: str) -> bool:
-        """Whether each answer states its file's version; if not, `fetch` checks the version at its end."""
+        """Whether each answer states its version; else `fetch` asks at its end."""
         return self._open(url)[0].confirms
 
     def start(self, wanted: Sequence[ByteRange]) -> Future[list[bytes]]:
-        """Start to read all ranges; the future holds their bytes, in their order.
+        """Start to read all ranges; the future has their bytes.
 
         Its `cancel` cancels the requests. It also holds errors, the same as `tails` raises.
 
@@ -157,7 +157,7 @@ class Fetcher:
         return self._submit(self._all(self._jobs(wanted), len(wanted)))
 
     def fetch(self, wanted: Sequence[ByteRange]) -> Iterator[tuple[int, bytes]]:
-        """The place and the bytes of each range, in the order in which they arrive.
+        """Yield the place and the bytes of each range as they arrive.
 
         Closing the iterator cancels the requests in flight. If a file system does not state the
         version in each answer, a change of the file is raised after the last range.
@@ -199,7 +199,7 @@ class Fetcher:
         return self._cache is not None
 
     def kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> Sequence[bytes | None]:
-        """Return bytes of ranges `[begin, end)` of a file, from the cache on disk; None for others."""
+        """Return ranges `[begin, end)` from the cache on disk; None for others."""
         if self._cache is None:
             return [None] * len(begin)
         refuse_forked(LIBRARY, self._what)
@@ -224,7 +224,7 @@ class Fetcher:
             self._cache.put(file, begin, end, start, data)
 
     def read_kept(self, one: ByteRange) -> bytes:
-        """The bytes of a range, from the cache on disk or fetched. Raises as `fetch`."""
+        """Read a range from the cache on disk, or fetch it."""
         begin, end = np.array([one.start]), np.array([one.stop])
         (data,) = self.kept(one.file, begin, end)
         if data is None:
@@ -233,7 +233,7 @@ class Fetcher:
         return data
 
     def read_whole(self, url: str) -> tuple[RemoteFile, bytes] | None:
-        """All of a file, from the cache on disk or fetched; None if it does not exist.
+        """Read all of a file, from the cache or fetched, or None.
 
         The store is always asked for the version of the file.
 
@@ -264,11 +264,11 @@ class Fetcher:
         return self._ask(url, lambda transport, path: transport.what(path)) == "file"
 
     def is_folder(self, url: str) -> bool:
-        """Whether the URL names a folder: over HTTP, a page of links to its contents."""
+        """Whether the URL names a folder; over HTTP, a page of links."""
         return self._ask(url, lambda transport, path: transport.what(path)) == "folder"
 
     def names_in(self, url: str) -> list[str]:
-        """The names in a folder, sorted; names of folders end in a slash.
+        """List the names in a folder, sorted; folders end in a slash.
 
         Raises:
             NotFoundError: If the folder does not exist.
@@ -277,7 +277,7 @@ class Fetcher:
         return self._ask(url, lambda transport, path: transport.names(path))
 
     def glob(self, url: str) -> list[str]:
-        """The URLs that match the pattern, sorted.
+        """List the URLs that match the pattern, sorted.
 
         Raises:
             ReadError: If folders cannot be listed.
@@ -299,7 +299,7 @@ class Fetcher:
         return [before + head + path + after for path in paths]
 
     def read_small(self, url: str) -> bytes | None:
-        """All of a file; None if it does not exist.
+        """Read all of a file; None if it does not exist.
 
         Raises:
             ReadError: If it cannot be read.

@@ -111,7 +111,7 @@ class RemoteOptions:
 
     @property
     def longest_s(self) -> float:
-        """The most seconds until one request has succeeded or failed for good, without outages.
+        """Return the most seconds of one request, without outages.
 
         A server may request a pause before each retry; it gets up to `max_backoff_s`.
         """
@@ -144,7 +144,7 @@ def is_remote_source(source: Any) -> bool:
 
 
 def as_remote_options(options: Any, what: str) -> RemoteOptions:
-    """`options`, or the defaults for None.
+    """Check `options`; None stands for the defaults.
 
     Raises:
         ArgumentError: If it is neither.
@@ -161,7 +161,7 @@ def as_remote_options(options: Any, what: str) -> RemoteOptions:
 
 
 def useless_options(what: str, options: Mapping[str, Any]) -> ArgumentError:
-    """The error for storage options of a source that opens no URL. Values are not shown."""
+    """Make the error for storage options of a source without URLs."""
     return ArgumentError(
         f"{what}: storage_options has {listing(sorted(options))}, and only URLs are opened with such"
         " options; leave storage_options out, or give a URL such as 's3://bucket/data'"

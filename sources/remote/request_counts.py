@@ -74,12 +74,12 @@ class RemoteStats:
             self._bytes += size_bytes
 
     def cached(self, size_bytes: int) -> None:
-        """Count bytes that came from the cache on disk; only then do `counts` have them."""
+        """Count bytes that came from the cache on disk."""
         with self._lock:
             self._cached_bytes = (self._cached_bytes or 0) + size_bytes
 
     def fault(self, kind: str) -> None:
-        """Count a failed request by its description, such as 'status 503', 'timeout', 'cut short'."""
+        """Count a failed request by its description, such as 'status 503'."""
         with self._lock:
             self._faults[kind] += 1
 
@@ -98,7 +98,7 @@ class RemoteStats:
                 self._away = None
 
     def counts(self) -> dict[str, Any]:
-        """Numbers of `requests` (including retries), `retries`, `bytes`, and `faults` by kind.
+        """Return numbers of `requests`, `retries`, `bytes`, and `faults` by kind.
 
         With a cache on disk also `cached_bytes`, which came from it. Second requests are in `requests` and,
         if there were any, in `hedged`. After outages `outage_s` has their seconds. `p50_s`, `p95_s` and
@@ -125,13 +125,13 @@ class RemoteStats:
         return found | _by_percentile(took_s)
 
     def times(self) -> list[float]:
-        """Seconds of the last requests that were answered."""
+        """Return the seconds of the last requests that were answered."""
         with self._lock:
             return list(self._took_s)
 
 
 def request_figures(stats: list[RemoteStats]) -> dict[str, float]:
-    """The counts of several sources in one, with the times of their last requests by percentile.
+    """Sum the counts of several sources, with percentiles of times.
 
     Returns:
         `requests`, `retries`, `hedged`, `outage_s` and, if a request was answered, `p50_s`, `p95_s` and

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import random
 import resource
 import signal
-import sqlite3
 import stat
 import tempfile
 from pathlib import Path
@@ -154,7 +152,7 @@ def numbered(number: int) -> RemoteFile:
 
 @pytest.mark.parametrize("size", [500, 20_000])
 def test_the_disk_is_bounded_and_what_was_used_last_stays(tmp_path: Path, size: int) -> None:
-    cache, most, count = DiskCache(str(tmp_path), MIB), 0, 4 * MIB // (size + 500)
+    cache, most, count = DiskCache(str(tmp_path), MIB), 0, 2 * MIB // (size + 500)
     for number in range(count):
         put(cache, (0, size), file=numbered(number))
         assert got(cache, (0, size), file=numbered(0)) == [True]
@@ -202,52 +200,21 @@ def test_ranges_larger_than_the_cache_are_not_kept(tmp_path: Path) -> None:
 # ---- faults of the disk
 
 
-class Full(sqlite3.Connection):
-    """A database on a full disk."""
-
-    def executemany(self, *_: object) -> sqlite3.Cursor:
-        error = sqlite3.OperationalError("database or disk is full")
-        error.sqlite_errorcode = sqlite3.SQLITE_FULL
-        raise error
-
-
 def test_a_full_disk_warns_once_and_what_is_kept_is_read(
-    cache: DiskCache,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    put(cache, (0, 100))
-    connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *a, **b: connect(*a, **b, factory=Full))
-    cache = DiskCache(str(tmp_path / "cache"), 8 * MIB)
-    with caplog.at_level(logging.WARNING):
-        put(cache, (100, 200), (300, 400))
-    assert caplog.text.count("database or disk is full") == 1
-    assert got(cache, (0, 100), (100, 200)) == [True, False]
-    monkeypatch.setattr(disk_cache, "_PAUSE_S", 0.0)
-    cache = DiskCache(str(tmp_path / "cache"), 8 * MIB)
-    put(cache, (300, 400))
-    monkeypatch.setattr(sqlite3, "connect", connect)
-    put(cache, (100, 200))
-    assert got(cache, (0, 100), (100, 200)) == [True, True]
-
-
-def test_a_file_that_may_not_grow_is_a_warning(
     cache: DiskCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(disk_cache, "_PAUSE_S", 0.0)
     put(cache, (0, 100))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, before[1]))  # no file may grow
     try:
-        put(cache, (0, 200_000), (300, 400))
+        put(cache, (0, 200_000), (0, 250_000))
+        assert got(cache, (0, 100), (0, 200_000)) == [True, False]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert caplog.text.count("reading continues without it") == 1
-    assert got(cache, (0, 100), (0, 200_000)) == [True, False]
     put(cache, (0, 200_000))
     assert got(cache, (0, 100), (0, 200_000)) == [True, True]
 

@@ -99,21 +99,6 @@ def test_the_share_of_requests_is_kept() -> None:
     assert not seen(1000).hedge(0)
 
 
-def test_slow_is_twice_the_95th_percentile_of_the_last_requests() -> None:
-    stats = RemoteStats()
-    for number in range(49):
-        stats.took(0.1)
-        assert stats.hedge_after_s is None, number
-    stats.took(0.1)
-    assert stats.hedge_after_s == pytest.approx(0.2)
-    for _ in range(2000):
-        stats.took(0.01)
-    assert stats.hedge_after_s == pytest.approx(0.02)
-    for number in range(1024):
-        stats.took(2.0 if number % 10 == 0 else 0.01)
-    assert stats.hedge_after_s == pytest.approx(4.0)
-
-
 def test_an_iterator_reports_requests(tmp_path: Path) -> None:
     write(tmp_path / "a.array_record", [bytes([number]) * 100 for number in range(50)])
     with RangeServer(tmp_path) as server:

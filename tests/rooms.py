@@ -121,7 +121,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.transforms.nodes": 9066,
     "windrow.sources.remote": 3016,
     "windrow.sources.zarr.local": 993,
-    "windrow.sources.zarr": 10275,
+    "windrow.sources.zarr": 10274,
     "windrow.sources.array_record": 3664,
     "windrow.sources.windows": 4836,
     "windrow.sources.tf_example": 981,

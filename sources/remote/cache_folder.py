@@ -2,7 +2,7 @@
 
 1. A transaction is whole or not there, so a process may be killed at any time, and any number of
    processes may use the folder. SQLite asks the disk for no synchronization: after a power failure the
-   database may be damaged, and `is_damage` says so.
+   database may be damaged, which is an error of `DAMAGE`.
 2. A row has the checksum of its key and its bytes.
 3. `used` is the number of bytes that had ever been written when a row was last used. So the least
    recently used row has the lowest one, and nothing is written as long as rows are only read.
@@ -24,6 +24,10 @@ from windrow.errors import NotFoundError, ReadError
 
 _NAME: Final = "ranges-2.sqlite"
 _FILES: Final = (f"{_NAME}-journal", _NAME)
+# Codes of errors: another process was writing for too long; the database is damaged. SQLITE_ERROR may mean
+# that a table is missing.
+BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 # Another process that writes is waited for as long.
 _WAIT_S: Final = 2.0
 _SCHEMA: Final = """
@@ -126,20 +130,9 @@ def delete_database(folder: str) -> None:
             os.unlink(os.path.join(folder, name))
 
 
-def is_damage(error: BaseException) -> bool:
-    """Whether an error means that the database is damaged."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_ERROR,  # such as a table that is not there
-    )
-
-
-def is_busy(error: BaseException) -> bool:
-    """Whether an error means that another process was writing for too long."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+def code_of(error: BaseException) -> int:
+    """Return the code of an error of SQLite; 0 of another error."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def checksum_of(file: bytes, start: int, stop: int, data: bytes | memoryview) -> int:
@@ -232,7 +225,7 @@ def cache_report(folder: str, *, verify: bool = False, clear: bool = False) -> C
             with contextlib.closing(CacheDatabase(folder)) as database:
                 urls, damaged = _urls(database), _delete_damaged(database) if verify else 0
     except (OSError, sqlite3.Error) as error:
-        if not is_damage(error) or not (verify or clear):
+        if code_of(error) not in DAMAGE or not (verify or clear):
             raise ReadError(
                 f"{folder} cannot be read: {error}; what is damaged is deleted by"
                 f" windrow cache {folder} --verify",

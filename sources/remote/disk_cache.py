@@ -29,12 +29,13 @@ import numpy.typing as npt
 
 from windrow.core.redaction import shown_url, without_secrets
 from windrow.sources.remote.cache_folder import (
+    BUSY,
+    DAMAGE,
     CacheDatabase,
     checksum_of,
+    code_of,
     delete_database,
     has_database,
-    is_busy,
-    is_damage,
     is_whole,
 )
 from windrow.sources.remote.remote_file import RemoteFile
@@ -43,6 +44,8 @@ T = TypeVar("T")
 IntArray = npt.NDArray[np.int64]
 
 _LONGEST_URL: Final = 2000
+# SQLite takes no blobs of a billion bytes.
+_MOST_BYTES: Final = 1 << 29
 _PAUSE_S: Final = 10.0
 # Bytes of a range in the indices of the database, and of a call in pages that are not full.
 _ROW_BYTES: Final = 128
@@ -112,7 +115,7 @@ class DiskCache:
     ) -> None:
         """Keep ranges `[begin, end)` from `data`, which begins at `start`."""
         size = int((end - begin).sum())
-        if not file.version or not 0 < size <= self._most_bytes // 4:
+        if not file.version or not 0 < size <= min(_MOST_BYTES, self._most_bytes // 4):
             return
         key, view, rows = _key(file, self._settings), memoryview(data), list[_Row]()
         for first, stop in zip(begin.tolist(), end.tolist(), strict=True):
@@ -196,10 +199,10 @@ class DiskCache:
     def _failed(self, error: OSError | sqlite3.Error) -> None:
         is_replaced = self._database is not None and not self._database.is_current()
         self._close()
-        if is_damage(error) and not is_replaced:
+        if code_of(error) in DAMAGE and not is_replaced:
             with contextlib.suppress(OSError):
                 delete_database(self._folder)
-        if not self._warned and not is_busy(error):
+        if not self._warned and code_of(error) not in BUSY:
             self._warned = True
             _log.warning(
                 "the cache in %s failed (%s); reading continues without it, and it is tried again"

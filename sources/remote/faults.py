@@ -247,11 +247,14 @@ def failure(
         text = f"{about} has changed since it was opened: {last.detail}. {_CHANGED}"
         return ReadError(text, file=shown, why="changed", is_unanswered=True)
     if outage_s:
-        detail += (
-            f". It had answered before, so it was waited for (RemoteOptions.outage_s={outage_s:g})"
-        )
+        detail += f". {waited_for(outage_s)}"
     text = f"{about} could not be read; {tried}{detail}. {_WAYS_OUT.get(last.cause, _OTHER)}"
     return ReadError(text, file=shown, why=last.kind, is_unanswered=True)
+
+
+def waited_for(outage_s: float) -> str:
+    """Say that a store was waited for, in an error."""
+    return f"It had answered before, so it was waited for (RemoteOptions.outage_s={outage_s:g})"
 
 
 def _options_of(url: str) -> list[str]:

@@ -35,7 +35,7 @@ from windrow.core.cancellation import CancelScope, current_scope, settle, stoppe
 from windrow.core.daemon_threads import DaemonPool
 from windrow.core.text import counted
 from windrow.sources.remote.attempts import pause_s
-from windrow.sources.remote.faults import RequestError, status_fault
+from windrow.sources.remote.faults import RequestError, status_fault, waited_for
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.request_counts import RemoteStats
@@ -262,8 +262,7 @@ class InFlightLimiter:
         tried = ", ".join(f"{kind} ({count})" for kind, count in kinds.items())
         text = (
             f"{reason(error)}; {len(read.faults)} attempts, the last {away_s:.0f} s after the first: {tried}."
-            f" It had answered before, so it was waited for"
-            f" (RemoteOptions.outage_s={self._options.outage_s:g})"
+            f" {waited_for(self._options.outage_s)}"
         )
         return TimeoutError(text) if isinstance(error, TimeoutError) else OSError(text)
 

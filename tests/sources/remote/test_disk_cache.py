@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import random
 import resource
 import signal
+import sqlite3
 import stat
 import tempfile
 from pathlib import Path
@@ -17,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.processes import Program, left, until
-from windrow.sources.remote import disk_cache
+from windrow.sources.remote import cache_folder, disk_cache
 from windrow.sources.remote.cache_folder import cache_report
 from windrow.sources.remote.disk_cache import DiskCache
 from windrow.sources.remote.remote_file import RemoteFile
@@ -276,6 +278,24 @@ for number in range(int(sys.argv[5])):
     assert found in (None, data[start:stop])
     cache.put(file, np.array([start]), np.array([stop]), start, data[start:stop])
 """
+
+
+def test_a_process_that_stops_while_it_writes_is_not_waited_for(
+    cache: DiskCache,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    put(cache, (0, 100))
+    monkeypatch.setattr(cache_folder, "_WAIT_S", 0.01)
+    monkeypatch.setattr(disk_cache, "_PAUSE_S", 0.0)
+    other = DiskCache(str(tmp_path / "cache"), 8 * MIB)
+    with contextlib.closing(sqlite3.connect(database(tmp_path / "cache"))) as rows:
+        rows.execute("BEGIN EXCLUSIVE")
+        put(other, (100, 200))
+        assert got(other, (0, 100)) == [False]
+    assert got(other, (0, 100), (100, 200)) == [True, False]
+    assert not caplog.text
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.sources": 3472,
     "windrow.transforms": 6529,
     "windrow.transforms.nodes": 9066,
-    "windrow.sources.remote": 3016,
+    "windrow.sources.remote": 3028,
     "windrow.sources.zarr.local": 993,
     "windrow.sources.zarr": 10274,
     "windrow.sources.array_record": 3664,

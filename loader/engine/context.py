@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,7 +43,6 @@ from windrow.transforms.row_blocks import KeptBlocks, OwnStates
 
 if TYPE_CHECKING:
     from windrow.engine.bad_records import BadRecords
-    from windrow.engine.coming_records import ComingRecords
 
 # Read batches of a remote source are read in parallel: while one waits, the other decodes.
 _REMOTE_READS = 2
@@ -175,14 +174,6 @@ class RunContext:
             )
             or None
         )
-
-    def coming_records(self, node: Node) -> Sequence[ComingRecords]:
-        """What a stream of a chain reads next, for each remote source that wants to know it."""
-        if not any(map(is_remote_source, sources_of(node))):
-            return ()
-        from windrow.engine.coming_records import coming_records  # few chains need it
-
-        return coming_records(node)
 
     def new_cache(self, room: CacheRoom) -> ChunkCache:
         """Memory for chunks of a part."""

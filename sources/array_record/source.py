@@ -39,7 +39,6 @@ from windrow.sources.array_record.package_reader import PackageReader, open_and_
 from windrow.sources.array_record.records import RecordGroups, RecordReader
 from windrow.sources.base import IntArray, checked_indices
 from windrow.sources.chunks import LaidOutSource
-from windrow.sources.remote.coming_reads import ComingReads
 from windrow.sources.remote.options import RemoteOptions, as_remote_options, useless_options
 from windrow.sources.remote.paths import is_remote, split_path
 from windrow.sources.remote.request_counts import RemoteStats
@@ -290,11 +289,6 @@ class ArrayRecordDataSource(LaidOutSource):
     def remote_stats(self) -> RemoteStats:
         """The counts of network requests."""
         return RemoteStats() if self._fetcher is None else self._fetcher.stats
-
-    def foresee(self, coming: ComingReads) -> None:
-        """Evict from the cache on disk what a stream needs last."""
-        if self._fetcher is not None:
-            self._fetcher.foresee(coming, self._records.coming_ranges)
 
     def read(self, indices: IntArray) -> list[bytes]:
         """The records at `indices`, in that order.

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Sequence
 from typing import Any
 
-from windrow.sources.chunks import Part
-from windrow.sources.remote.coming_reads import ComingReads
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.tree import ArrayTree
 
 
-class OverTree(abc.ABC):
+class OverTree:
     """A source of the arrays of a tree: what it says of the reads of all of them."""
 
     _tree: ArrayTree
-
-    @property
-    @abc.abstractmethod
-    def parts(self) -> Sequence[Part]:
-        """As for `LaidOutSource`."""
 
     @property
     def is_remote_source(self) -> bool:
@@ -45,7 +36,3 @@ class OverTree(abc.ABC):
     def remote_stats(self) -> RemoteStats:
         """The counts of requests to networks."""
         return self._tree.remote_stats
-
-    def foresee(self, coming: ComingReads) -> None:
-        """Evict from the cache on disk what a stream needs last."""
-        self._tree.foresee(coming, lambda: self.parts)

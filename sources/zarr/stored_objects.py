@@ -13,7 +13,6 @@ import abc
 import collections
 import os
 import threading
-from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import tensorstore as ts
@@ -133,16 +132,6 @@ class RangeObjects(StoredObjects):
     def known(self, key: str) -> RemoteFile | None:
         """An object whose version is known already."""
         return self._files.get(key)
-
-    def known_in(self, urls: Container[str]) -> list[tuple[str, RemoteFile, bytes]]:
-        """Objects with these URLs whose versions are known: their keys, and the ends that are known."""
-        with self._lock:
-            ends = self._ends
-            return [
-                (key, file, ends.get(key, b""))
-                for key, file in self._files.items()
-                if file.url in urls
-            ]
 
     def known_tail(self, key: str, size_bytes: int) -> bytes | None:
         """As `tail`, if that is known already; else None."""

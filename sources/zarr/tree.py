@@ -21,8 +21,7 @@ from windrow.core.process import refuse_forked
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, MissingExtraError, SourceError
 from windrow.sources.base import Columns
-from windrow.sources.chunks import ArrayPart, Part, RowReader
-from windrow.sources.remote.coming_reads import ComingReads
+from windrow.sources.chunks import ArrayPart, RowReader
 from windrow.sources.remote.options import useless_options
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.box_readers import python_reader
@@ -200,14 +199,6 @@ class ArrayTree:
     def expect_answers(self) -> None:
         """Wait for stores that are away from now on: all have answered."""
         self._access.expect_answers()
-
-    def foresee(self, coming: ComingReads, parts: Callable[[], Sequence[Part]]) -> None:
-        """Evict from the cache on disk what a stream needs last; `parts` returns the source's parts."""
-        backends = [array.backend for array in self.open()]
-        if any(isinstance(one, PythonArray) and one.cached is not None for one in backends):
-            from windrow.sources.zarr.coming_chunks import coming_ranges  # few arrays have a cache
-
-            self._access.fetcher.foresee(coming, partial(coming_ranges, parts))
 
     @property
     def facts(self) -> str:

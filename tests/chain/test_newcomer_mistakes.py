@@ -412,7 +412,7 @@ def _closure() -> Callable[[int], Any]:
     [(_Locked, r"map\(_Locked\)"), (_closure, r"map\(_closure.<locals>.<lambda>\)")],
 )
 def test_30_a_function_that_cannot_travel_is_named(make: Callable[[], Any], node: str) -> None:
-    with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object") as caught:
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object") as caught:
         _sent(make())
     why, which = (note for note in caught.value.__notes__ if note.startswith("windrow:"))
     assert re.fullmatch(

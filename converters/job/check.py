@@ -161,27 +161,13 @@ def check(
     """
     if threads is not None:
         check_integer(f"{WHAT}: threads", threads, 1)
-    begin = time.monotonic()
     found = FolderCheck.of(folder, storage_options=storage_options)
     if found is None:
         raise NotFoundError(
             f"{WHAT}: {target_of(folder, storage_options).shown(MANIFEST_NAME)}: no such file; no"
             " conversion was finished in that folder. windrow.verify reads what any folder holds"
         )
-    count = threads or (usable_cores() if found.is_local else _REMOTE_THREADS)
-    bad: list[BadFile] = []
-    with (
-        ProgressMeter("check", found.total_bytes, progress) as meter,
-        DaemonPool(count, "windrow-check") as pool,
-    ):
-        try:
-            for file, error in zip(found.files, pool.map(found.file, found.files), strict=True):
-                bad += [error] if error is not None else []
-                meter.add(file.records, file.size_bytes)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return found.report(bad, elapsed_s=time.monotonic() - begin)
+    return found.checked(threads=threads, progress=progress)
 
 
 class FolderCheck:
@@ -262,7 +248,25 @@ class FolderCheck:
         """The path or URL of a file."""
         return joined(_root(self._target), name)
 
-    def file(self, file: OutputFile) -> BadFile | None:
+    def checked(self, *, threads: int | None, progress: ShowProgress) -> CheckReport:
+        """Check all files of the folder; see `check`."""
+        begin = time.monotonic()
+        count = threads or (usable_cores() if self.is_local else _REMOTE_THREADS)
+        bad: list[BadFile] = []
+        with (
+            ProgressMeter("check", self.total_bytes, progress) as meter,
+            DaemonPool(count, "windrow-check") as pool,
+        ):
+            try:
+                for file, error in zip(self.files, pool.map(self._fault, self.files), strict=True):
+                    bad += [error] if error is not None else []
+                    meter.add(file.records, file.size_bytes)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return self._report(bad, elapsed_s=time.monotonic() - begin)
+
+    def _fault(self, file: OutputFile) -> BadFile | None:
         """Return the fault of a file of the manifest, or None. Reads it once."""
         try:
             size, crc32c = self._read(file)
@@ -280,8 +284,8 @@ class FolderCheck:
             why = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
         return BadFile(file.name, why)
 
-    def report(self, bad: Sequence[BadFile], *, elapsed_s: float) -> CheckReport:
-        """Return the report with the results of `file`. Reads the ends of record files."""
+    def _report(self, bad: Sequence[BadFile], *, elapsed_s: float) -> CheckReport:
+        """Return the report with the results of `_fault`. Reads the ends of record files."""
         wrong = {found.name for found in bad}
         good = [f for f in self.files if f.name not in wrong and self._has_records(f)]
         return CheckReport(

@@ -47,7 +47,7 @@ class GraphConversion:
             PlanError: If it has no counterpart, and the conversion is strict.
         """
         kind = grain_attributes.kind_of(node)
-        make = self.table[kind] if kind in self.table else type(self).other
+        make = self.table.get(kind or "", type(self).other)
         return self._once(node, lambda: make(self, node))
 
     def parent(self, node: Any) -> Any:

@@ -127,16 +127,10 @@ class WorkerPool:
         """Start processes until there are `count`, by default all; does not wait for them.
 
         Raises:
-            WorkerError: If one cannot be started. Those that ran before do jobs as before.
+            WorkerError: If one cannot be started.
             ClosedError: After `kill`.
         """
-        were_usable = bool(self._processes.workers) and not self._fatal
-        try:
-            self._start(self._most if count is None else count)
-        except WorkerError:
-            if were_usable:
-                self._fatal = ""
-            raise
+        self._start(self._most if count is None else count)
 
     @_call
     def ready(self) -> int:

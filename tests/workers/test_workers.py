@@ -199,21 +199,6 @@ def test_a_pool_takes_one_program_after_the_other() -> None:
         assert {team.wait(job) for job in last} <= {(0, 2), (1, 2)}
 
 
-def test_where_more_processes_cannot_be_started_the_first_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refused(*args: object) -> Any:
-        raise OSError("no more processes")
-
-    with workers(handlers.returned, count=2) as team:
-        team.start(1)
-        monkeypatch.setattr("windrow.workers.pool.WorkerProcess", refused)
-        with pytest.raises(WorkerError, match="worker 1 of 2 cannot be started: no more processes"):
-            team.start(2)
-        assert ask(team, 5) == 5
-        assert team.ready() == 1
-
-
 def test_reports_come_before_the_reply_in_order() -> None:
     with workers(handlers.reports, count=2) as team:
         jobs = {team.submit(count): count for count in (0, 3, 500)}

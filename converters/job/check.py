@@ -218,18 +218,12 @@ class FolderCheck:
         return cls(target, manifest, fetcher, storage_options)
 
     @property
-    def is_local(self) -> bool:
-        """Whether the folder lies on a local disk."""
-        return self._target.local is not None
-
-    @property
     def files(self) -> tuple[OutputFile, ...]:
         """The files that the manifest lists."""
         return self.manifest.files
 
     @property
-    def total_bytes(self) -> int:
-        """Bytes of all files that the manifest lists."""
+    def _total_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
     @property
@@ -251,10 +245,10 @@ class FolderCheck:
     def checked(self, *, threads: int | None, progress: ShowProgress) -> CheckReport:
         """Check all files of the folder; see `check`."""
         begin = time.monotonic()
-        count = threads or (usable_cores() if self.is_local else _REMOTE_THREADS)
+        count = threads or (_REMOTE_THREADS if self._target.local is None else usable_cores())
         bad: list[BadFile] = []
         with (
-            ProgressMeter("check", self.total_bytes, progress) as meter,
+            ProgressMeter("check", self._total_bytes, progress) as meter,
             DaemonPool(count, "windrow-check") as pool,
         ):
             try:
@@ -293,7 +287,7 @@ class FolderCheck:
             format=self.manifest.format,
             records=self.manifest.records,
             files=len(self.files),
-            read_bytes=self.total_bytes,
+            read_bytes=self._total_bytes,
             is_listed=self._there is not None,
             bad=(*bad, *self._miscounted(good), *self._beside()),
             elapsed_s=elapsed_s,

@@ -48,7 +48,7 @@ class ShardOptions:
 
 
 def as_shard(options: Any) -> ShardOptions:
-    """Return Grain's shard options, or those of a sampler of the user, as Windrow's.
+    """Return shard options of Grain, or of a sampler of the user, as Windrow's.
 
     Raises:
         AttributeError: If they have no numbers of shards.

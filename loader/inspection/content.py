@@ -32,7 +32,7 @@ _EXAMPLE: Final = "tf.train.Example"
 
 
 def picture_of(data: bytes) -> str | None:
-    """Return the format of the picture that `data` encodes, by its first bytes; None if it is none."""
+    """Return the format of the picture that `data` encodes, by its first bytes; None for other data."""
     found = next((name for magic, name in _PICTURES if data.startswith(magic)), None)
     if found == "WebP" and data[8:12] != b"WEBP":
         return None
@@ -58,18 +58,23 @@ def _picture(data: bytes) -> str | None:
 
 def content_of(record: bytes, features: Mapping[str, Feature] | None = None) -> Content:
     """Describe a record; `features` are the features of an Example that become arrays."""
-    size = len(record)
-    if not record:
-        return Content("empty", 0, "no bytes")
-    if (picture := _picture(record)) is not None:
-        return Content("picture", size, picture)
     if example := example_of(record):
         known = features or {}
         facts = tuple(_feature(name, values, known.get(name)) for name, values in example.items())
-        return Content("example", size, _EXAMPLE, facts)
-    if (text := _text_of(record)) is not None:
-        return Content("text", size, f"text: {text}")
-    return Content("bytes", size, f"bytes, beginning with {record[:16].hex(' ')}")
+        return Content("example", len(record), _EXAMPLE, facts)
+    kind, looks_like = _described(record, 16)
+    return Content(kind, len(record), looks_like)
+
+
+def _described(data: bytes, shown_bytes: int) -> tuple[str, str]:
+    """Return what kind of bytes these are, and what they look like."""
+    if not data:
+        return "empty", "no bytes"
+    if (picture := _picture(data)) is not None:
+        return "picture", picture
+    if (text := _text_of(data)) is not None:
+        return "text", f"text: {text}"
+    return "bytes", f"bytes, beginning with {data[:shown_bytes].hex(' ')}"
 
 
 def example_of(record: bytes) -> dict[str, Any] | None:
@@ -124,13 +129,7 @@ def _feature(name: str, values: Any, known: Feature | None) -> FeatureFacts:
 def _bytes_like(values: Sequence[bytes]) -> str:
     if not values:
         return ""
-    first = values[0]
-    if (picture := _picture(first)) is not None:
-        words = picture
-    elif (text := _text_of(first)) is not None:
-        words = f"text: {text}"
-    else:
-        words = f"bytes, beginning with {first[:8].hex(' ')}" if first else "no bytes"
+    _, words = _described(values[0], 8)
     return words if len(values) == 1 else f"{words}; and {len(values) - 1:,} more"
 
 

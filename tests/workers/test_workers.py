@@ -109,12 +109,6 @@ def test_a_request_that_cannot_be_pickled_is_refused() -> None:
 # --- errors --------------------------------------------------------------------------------------
 
 
-def test_functions_that_cannot_be_sent_are_refused_at_once() -> None:
-    lock = threading.Lock()
-    with pytest.raises(TypeError, match=r"cannot be sent .*lock.*(.|\n)*worker_init_fn"):
-        WorkerPool(lambda request, room: lock, MultiprocessingOptions(1))
-
-
 def test_functions_that_cannot_be_loaded_are_an_error_of_every_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,16 +133,6 @@ def test_a_reply_is_taken_once() -> None:
         assert team.wait(ticket) == 1
         with pytest.raises(ClosedError, match="taken or discarded before"):
             team.wait(ticket)
-
-
-def test_an_error_of_init_is_raised() -> None:
-    with workers(handlers.returned, handlers.fail_at_start, count=1) as team:
-        ticket = team.submit(1)
-        with pytest.raises(LookupError, match="no data for worker 0 of 1") as caught:
-            team.wait(ticket)
-        assert "in fail_at_start" in str(caught.value.__cause__)
-        with pytest.raises(LookupError, match="no data"):
-            team.submit(1)
 
 
 # --- start ---------------------------------------------------------------------------------------

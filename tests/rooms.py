@@ -138,12 +138,12 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.quality": 523,
     "windrow.explain": 2124,
     "windrow": 6211,
-    "windrow.grain_api": 3055,
-    "windrow.inspection": 1730,
-    "windrow.verification": 1127,
-    "windrow.formats": 596,
-    "windrow.reporting": 688,
-    "windrow.cli": 1502,
+    "windrow.grain_api": 3037,
+    "windrow.inspection": 1695,
+    "windrow.verification": 1066,
+    "windrow.formats": 548,
+    "windrow.reporting": 657,
+    "windrow.cli": 1335,
     "windrow.converters": 317,
 }
 # What each node must answer; it only falls too.

@@ -161,27 +161,13 @@ def check(
     """
     if threads is not None:
         check_integer(f"{WHAT}: threads", threads, 1)
-    begin = time.monotonic()
     found = FolderCheck.of(folder, storage_options=storage_options)
     if found is None:
         raise NotFoundError(
             f"{WHAT}: {target_of(folder, storage_options).shown(MANIFEST_NAME)}: no such file; no"
             " conversion was finished in that folder. windrow.verify reads what any folder holds"
         )
-    count = threads or (usable_cores() if found.is_local else _REMOTE_THREADS)
-    bad: list[BadFile] = []
-    with (
-        ProgressMeter("check", found.total_bytes, progress) as meter,
-        DaemonPool(count, "windrow-check") as pool,
-    ):
-        try:
-            for file, error in zip(found.files, pool.map(found.file, found.files), strict=True):
-                bad += [error] if error is not None else []
-                meter.add(file.records, file.size_bytes)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return found.report(bad, elapsed_s=time.monotonic() - begin)
+    return found.checked(threads=threads, progress=progress)
 
 
 class FolderCheck:
@@ -232,18 +218,12 @@ class FolderCheck:
         return cls(target, manifest, fetcher, storage_options)
 
     @property
-    def is_local(self) -> bool:
-        """Whether the folder lies on a local disk."""
-        return self._target.local is not None
-
-    @property
     def files(self) -> tuple[OutputFile, ...]:
         """The files that the manifest lists."""
         return self.manifest.files
 
     @property
-    def total_bytes(self) -> int:
-        """Bytes of all files that the manifest lists."""
+    def _total_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
     @property
@@ -262,7 +242,25 @@ class FolderCheck:
         """The path or URL of a file."""
         return joined(_root(self._target), name)
 
-    def file(self, file: OutputFile) -> BadFile | None:
+    def checked(self, *, threads: int | None, progress: ShowProgress) -> CheckReport:
+        """Check all files of the folder; see `check`."""
+        begin = time.monotonic()
+        count = threads or (_REMOTE_THREADS if self._target.local is None else usable_cores())
+        bad: list[BadFile] = []
+        with (
+            ProgressMeter("check", self._total_bytes, progress) as meter,
+            DaemonPool(count, "windrow-check") as pool,
+        ):
+            try:
+                for file, error in zip(self.files, pool.map(self._fault, self.files), strict=True):
+                    bad += [error] if error is not None else []
+                    meter.add(file.records, file.size_bytes)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return self._report(bad, elapsed_s=time.monotonic() - begin)
+
+    def _fault(self, file: OutputFile) -> BadFile | None:
         """Return the fault of a file of the manifest, or None. Reads it once."""
         try:
             size, crc32c = self._read(file)
@@ -280,8 +278,8 @@ class FolderCheck:
             why = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
         return BadFile(file.name, why)
 
-    def report(self, bad: Sequence[BadFile], *, elapsed_s: float) -> CheckReport:
-        """Return the report with the results of `file`. Reads the ends of record files."""
+    def _report(self, bad: Sequence[BadFile], *, elapsed_s: float) -> CheckReport:
+        """Return the report with the results of `_fault`. Reads the ends of record files."""
         wrong = {found.name for found in bad}
         good = [f for f in self.files if f.name not in wrong and self._has_records(f)]
         return CheckReport(
@@ -289,7 +287,7 @@ class FolderCheck:
             format=self.manifest.format,
             records=self.manifest.records,
             files=len(self.files),
-            read_bytes=self.total_bytes,
+            read_bytes=self._total_bytes,
             is_listed=self._there is not None,
             bad=(*bad, *self._miscounted(good), *self._beside()),
             elapsed_s=elapsed_s,

@@ -50,8 +50,8 @@ def pyarrow(module: str = "pyarrow") -> Any:
 
 
 @contextlib.contextmanager
-def opened(file: Input) -> Iterator[Any]:
-    """Open a file, as `pyarrow.parquet.ParquetFile`.
+def opened(file: Input, **options: Any) -> Iterator[Any]:
+    """Open a file, as `pyarrow.parquet.ParquetFile` with `options`.
 
     Raises:
         NotFoundError: If there is no such file.
@@ -60,7 +60,7 @@ def opened(file: Input) -> Iterator[Any]:
     parquet, arrow = pyarrow("pyarrow.parquet"), pyarrow()
     with open_to_read(file.url, file.options) as raw:
         try:
-            yield parquet.ParquetFile(raw)
+            yield parquet.ParquetFile(raw, **options)
         except (arrow.ArrowException, OSError) as error:
             if isinstance(error, WindrowError):
                 raise

@@ -34,7 +34,7 @@ from windrow.workers.by_value import pickled_by_value
 from windrow.workers.messages import UNSENT_RESULT, Failure, MessageBuffer, failure_of
 from windrow.workers.pool import WorkerPool
 from windrow.workers.process import Job
-from windrow.workers.stacking import as_tree, stacked, unstacked
+from windrow.workers.stacking import is_exact, stacked
 
 if TYPE_CHECKING:
     from windrow.engine.bad_rows import BadRow
@@ -367,8 +367,7 @@ def _packed(table: Table, buffer: MessageBuffer) -> tuple[Table | None, Any]:
 
 
 def _unpacked(found: Any, rows: int) -> Table:
-    tree = as_tree(found)
-    return Listed(unstacked(found)) if tree is None else Columnar(tree, rows)
+    return Columnar(found, rows) if is_exact(found) else Listed(columns.split(found, rows))
 
 
 # --- what is to be done --------------------------------------------------------------------------

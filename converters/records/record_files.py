@@ -32,7 +32,7 @@ from windrow.sources.base import IntArray
 
 # The offset of every 256th record is remembered, to begin reading near any row.
 STRIDE_RECORDS: Final = 256
-# ArrayRecord files whose ends are read together.
+# Files whose ends are read together.
 _FILES_AT_ONCE: Final = 64
 _SAMPLE_BYTES: Final = 32 << 20
 # Settings that `zarr_to_array_record` keeps in the manifest for readers of the records.
@@ -285,9 +285,13 @@ class RecordFormat(abc.ABC):
     counts_at_once: ClassVar[bool] = False
     """Whether counting reads the ends of files alone, so that a dry run may do it."""
 
-    @abc.abstractmethod
+    sample_bytes: ClassVar[int] = _SAMPLE_BYTES
+    """About the most bytes of the first records that are read together."""
+
     def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
-        """Files that are to be counted together."""
+        """Return files that are to be counted together."""
+        size = _FILES_AT_ONCE if self.counts_at_once else 1
+        return [tuple(files[start : start + size]) for start in range(0, len(files), size)]
 
     @abc.abstractmethod
     def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
@@ -311,11 +315,13 @@ class RecordFormat(abc.ABC):
             ConversionError: If a file has fewer records than it had.
         """
 
-    @abc.abstractmethod
     def beginning(
         self, file: Input, records: int, taken: int, bad: list[Bad] | None
     ) -> Iterator[RecordBlock]:
         """Yield the first records of a file, after `taken` of the `records` wanted of all files."""
+        (counted,) = self.count([file])
+        stop = min(records - taken, counted.records)
+        return self.blocks([_span(counted, 0, stop)] if stop else [], self.sample_bytes, bad)
 
     def first(self, files: Sequence[Input], records: int, *, skip_bad: bool) -> RecordBlock:
         """Return about `records` first records of all files, without damaged ones if `skip_bad`."""
@@ -335,11 +341,43 @@ class RecordFormat(abc.ABC):
             yield from self.blocks([_span(file, 0, file.records)], block_bytes, bad)
 
 
-class TFRecordFiles(RecordFormat):
-    """TFRecord files. Counting reads their frames."""
+class StreamFormat(RecordFormat):
+    """Files that are read from a byte on, some records at a time. Counting reads them to their ends."""
 
-    def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
-        return [(file,) for file in files]
+    @abc.abstractmethod
+    def runs(
+        self, span: RecordSpan, bad: list[Bad] | None, *, whole: bool = True
+    ) -> Iterator[tuple[RecordRun, list[bytes]]]:
+        """Yield the records of a span, some at a time; damaged ones go into `bad`, if it is given.
+
+        If `whole`, it is an error if the file ends before the span.
+        """
+
+    def beginning(
+        self, file: Input, records: int, taken: int, bad: list[Bad] | None
+    ) -> Iterator[RecordBlock]:
+        span = RecordSpan(file, 0, records - taken, records)
+        for run, found in self.runs(span, bad, whole=False):
+            yield RecordBlock(found, [run])
+
+    def blocks(
+        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
+    ) -> Iterator[RecordBlock]:
+        block, size = RecordBlock(), 0
+        for span in spans:
+            for run, records in self.runs(span, bad):
+                block.runs.append(run)
+                block.records += records
+                size += sum(map(len, records))
+                if size >= block_bytes:
+                    yield block
+                    block, size = RecordBlock(), 0
+        if block.records:
+            yield block
+
+
+class TFRecordFiles(StreamFormat):
+    """TFRecord files. Counting reads their frames."""
 
     def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
         (file,) = files
@@ -357,65 +395,42 @@ class TFRecordFiles(RecordFormat):
     def beginning(
         self, file: Input, records: int, taken: int, bad: list[Bad] | None
     ) -> Iterator[RecordBlock]:
-        for run, found in _runs(RecordSpan(file, 0, records, records), bad, whole=False):
-            yield RecordBlock(found, [run])
+        # All that are wanted, of each file: features are inferred from what this gives.
+        return super().beginning(file, records, 0, bad)
 
-    def blocks(
-        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
-    ) -> Iterator[RecordBlock]:
-        block, size = RecordBlock(), 0
-        for span in spans:
-            for run, records in _runs(span, bad):
-                block.runs.append(run)
-                block.records += records
-                size += sum(map(len, records))
-                if size >= block_bytes:
-                    yield block
-                    block, size = RecordBlock(), 0
-        if block.records:
-            yield block
-
-
-def _runs(
-    span: RecordSpan, bad: list[Bad] | None, *, whole: bool = True
-) -> Iterator[tuple[RecordRun, list[bytes]]]:
-    """Yield the records of a span, some at a time; damaged ones go into `bad`, if it is given.
-
-    If `whole`, it is an error if the file ends before the span.
-    """
-    number = span.start_record
-    for batch in read_batches(
-        span.source.url,
-        start_byte=span.start_byte,
-        start_record=span.start_record,
-        # Records read outside the span may be damaged: only the span's own records are judged.
-        skip_bad=True,
-        storage_options=span.source.options,
-    ):
-        lost = [error.records[0] for error in batch.bad if error.records]
-        number = batch.start_record + len(batch.records) + len(lost)
-        numbers = np.setdiff1d(np.arange(batch.start_record, number), lost, assume_unique=True)
-        if bad is not None:
-            bad += [
-                Bad(first, f"at byte {error.offset}: {error.why}")
-                for first, error in zip(lost, batch.bad, strict=True)
-            ]
-        for first, error in zip(lost, batch.bad, strict=True):
-            if bad is None and span.start <= first < span.stop and first not in span.skipped:
-                raise error
-        wanted = (numbers >= span.start) & (numbers < span.stop)
-        if span.skipped:
-            wanted &= ~np.isin(numbers, span.skipped)
-        records = batch.records
-        if not wanted.all():
-            records = list(itertools.compress(records, wanted.tolist()))
-            numbers = numbers[wanted]
-        if records:
-            yield RecordRun(span.source, numbers, batch.start_byte, batch.start_record), records
-        if number >= span.stop:
-            return
-    if whole:
-        raise fewer(span, number)
+    def runs(
+        self, span: RecordSpan, bad: list[Bad] | None, *, whole: bool = True
+    ) -> Iterator[tuple[RecordRun, list[bytes]]]:
+        number = span.start_record
+        for batch in read_batches(
+            span.source.url,
+            start_byte=span.start_byte,
+            start_record=span.start_record,
+            # Records read outside the span may be damaged: only the span's own records are judged.
+            skip_bad=True,
+            storage_options=span.source.options,
+        ):
+            lost = [error.records[0] for error in batch.bad if error.records]
+            number = batch.start_record + len(batch.records) + len(lost)
+            numbers = np.setdiff1d(np.arange(batch.start_record, number), lost, assume_unique=True)
+            for first, error in zip(lost, batch.bad, strict=True):
+                if bad is not None:
+                    bad.append(Bad(first, f"at byte {error.offset}: {error.why}"))
+                elif span.start <= first < span.stop and first not in span.skipped:
+                    raise error
+            wanted = (numbers >= span.start) & (numbers < span.stop)
+            if span.skipped:
+                wanted &= ~np.isin(numbers, span.skipped)
+            records = batch.records
+            if not wanted.all():
+                records = list(itertools.compress(records, wanted.tolist()))
+                numbers = numbers[wanted]
+            if records:
+                yield RecordRun(span.source, numbers, batch.start_byte, batch.start_record), records
+            if number >= span.stop:
+                return
+        if whole:
+            raise fewer(span, number)
 
 
 @contextlib.contextmanager
@@ -447,10 +462,6 @@ class ArrayRecordFiles(RecordFormat):
 
     counts_at_once = True
 
-    def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
-        starts = range(0, len(files), _FILES_AT_ONCE)
-        return [tuple(files[start : start + _FILES_AT_ONCE]) for start in starts]
-
     def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
         open_files = opened(files, among=True)
         known = [(file, open_files.file(file)) for file in files]
@@ -463,13 +474,6 @@ class ArrayRecordFiles(RecordFormat):
             )
             for file, found in known
         ]
-
-    def beginning(
-        self, file: Input, records: int, taken: int, bad: list[Bad] | None
-    ) -> Iterator[RecordBlock]:
-        (counted,) = self.count([file])
-        stop = min(records - taken, counted.records)
-        return self.blocks([_span(counted, 0, stop)] if stop else [], _SAMPLE_BYTES, bad)
 
     def blocks(
         self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None

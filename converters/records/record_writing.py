@@ -165,6 +165,12 @@ def shard_names(stem: str, files: int) -> list[str]:
     return [f"{stem}.array_record-{at:05}-of-{files:05}" for at in range(files)]
 
 
+def common_stem(stems: Iterable[str]) -> str:
+    """Return the stem of all inputs' names for a set of files; "records" if they differ."""
+    found = set(stems)
+    return found.pop() if len(found) == 1 else "records"
+
+
 def distinct_names(names: Iterable[str], inputs: Sequence[Input], or_else: str = "") -> list[str]:
     """Return the names of the files that inputs become, one each.
 
@@ -268,10 +274,14 @@ def finish_files(
 
 @dataclasses.dataclass(slots=True)
 class SkippedRecords:
-    """The records of one part of the work that were left out, up to the limit of all of it."""
+    """The records of one part of the work that were left out, up to the limit of all of it.
+
+    `more` has further entries of `FinishedPart.details`.
+    """
 
     limit: int
     found: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    more: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def add(self, at: int, first: int, stop: int, error: ReadError) -> None:
         """Leave out records `[first, stop)` of input number `at`, which `error` describes.
@@ -294,8 +304,8 @@ class SkippedRecords:
 
     @property
     def details(self) -> dict[str, Any]:
-        """The entry of `FinishedPart.details` for these records."""
-        return {"skipped": self.found} if self.found else {}
+        """The entries of `FinishedPart.details`."""
+        return {**self.more, **({"skipped": self.found} if self.found else {})}
 
 
 def skipped_details(

@@ -56,6 +56,7 @@ from windrow.converters.records.record_writing import (
     FileTask,
     SkippedRecords,
     check_writer_options,
+    common_stem,
     distinct_names,
     finish_files,
     records_bytes,
@@ -143,7 +144,11 @@ def array_record_to_array_record(
     settings = {"writer_options": writer_options, "files": files, "shuffle_seed": shuffle_seed}
     one_to_one = files is None and shuffle_seed is None
     plan = planned(FORMAT, sources, {**settings, **manifest_features(found)}, per_file=one_to_one)
-    names = _own_names(found) if one_to_one else shard_names(_stem(found), files or len(found))
+    if one_to_one:
+        names = _own_names(found)
+    else:
+        stem = common_stem(parts_of_name(source.name)[0] for source in sources)
+        names = shard_names(stem, files or len(found))
     if shuffle_seed is None:
         tasks = _tasks(found, names, one_to_one=one_to_one)
         stages = _copying(tasks, writer_options, max_bad_records)
@@ -217,11 +222,6 @@ def _own_names(found: Sequence[Counted]) -> list[str]:
 def _own_name(file: Counted) -> str:
     stem, mark, shard = parts_of_name(file.source.name)
     return f"{stem}{mark or '.array_record'}{shard}"
-
-
-def _stem(found: Sequence[Counted]) -> str:
-    stems = {parts_of_name(file.source.name)[0] for file in found}
-    return stems.pop() if len(stems) == 1 else "records"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

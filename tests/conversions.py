@@ -11,7 +11,7 @@ from typing import Any
 from tests.processes import until
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.job import planned
-from windrow.converters.job.manifest import Manifest
+from windrow.converters.job.manifest import Manifest, OutputFile
 from windrow.converters.job.stages import Conversion, ConversionStage, Expected, Report
 
 Work = Callable[[OutputFolder, Any, Report], Any]
@@ -50,12 +50,19 @@ def write_number(folder: OutputFolder, number: int, report: Report) -> FinishedP
 
     def make() -> FinishedPart:
         tell(folder, "made", number)
-        file = folder.write(f"{number:03}", b"%d" % number, records=1)
+        file = written(folder, f"{number:03}", b"%d" % number)
         return FinishedPart(f"number-{number}", 1, (file,))
 
     part = folder.part(f"number-{number}", make)
     report(1, 1)
     return part
+
+
+def written(folder: OutputFolder, name: str, data: bytes) -> OutputFile:
+    """Write a finished file of one record."""
+    with folder.incoming(name) as path:
+        Path(path).write_bytes(data)
+        return folder.publish(path, name, records=1)
 
 
 def write_manifest(folder: OutputFolder, parts: list[FinishedPart]) -> None:

@@ -12,13 +12,13 @@ from typing import Any, TypedDict, Unpack
 
 from windrow.converters.job.executor import run_here
 from windrow.converters.job.folder import (
+    Begun,
     FinishedPart,
     OutputFolder,
     begin,
     finished_before,
     is_finished,
     is_foreign,
-    plan_in,
     refuse_foreign,
 )
 from windrow.converters.job.inputs import Input, refuse_own_input
@@ -147,16 +147,16 @@ def describe(
 
 def _state(target: Target, plan: ConversionPlan) -> tuple[str, list[str], dict[str, int]]:
     """Return the state of a folder for `describe`, its plan's differences, and what is done."""
-    there, finished = plan_in(target)
+    begun = Begun.read_in(target)
+    manifest = Manifest.read_in(target) if begun is None else None
+    there = begun or manifest
     if there is None:
         return "foreign" if is_foreign(target) else "new", [], _done([])
-    differences = there.differences(plan)
-    if differences and (finished or there.key != plan.key):
+    differences = there.plan.differences(plan)
+    if differences and (manifest is not None or there.plan.key != plan.key):
         return "other", differences, _done([])
-    if finished:
-        manifest = Manifest.read_in(target)
-        files = () if manifest is None else manifest.files
-        return "finished", [], _done([FinishedPart("", 0, files)])
+    if manifest is not None:
+        return "finished", [], _done([FinishedPart("", 0, manifest.files)])
     folder = OutputFolder(target, plan.key)
     return "unfinished", differences, _done(folder.whole_parts())
 

@@ -34,11 +34,8 @@ FORMAT: Final = "array_record"
 WRITER_OPTIONS: Final = "group_size:1,zstd:3"
 # Items that one process works on at a time: some write, while others are read back and synced.
 AT_ONCE: Final = 4
-# More than two files would end together, and wait for the disk together. The package's writer
-# compresses while it holds the GIL. Two files at a time help it if reading waits, or releases the
-# GIL. Otherwise one at a time is a tenth faster, since two compete for the GIL.
+# More than two files would end together, and wait for the disk together.
 _turns = threading.BoundedSemaphore(2)
-_alone = threading.Lock()
 # Memory of the interpreter, the libraries, two writers and two readers, without the records held.
 _PROCESS_BYTES: Final = 240 << 20
 # Only the footer is read back.
@@ -79,7 +76,6 @@ def write_file(
     batches: Iterable[Sequence[bytes]],
     *,
     writer_options: str,
-    alone: bool = False,
 ) -> OutputFile:
     """Write the file `name` of `folder`, and give it its name.
 
@@ -88,15 +84,13 @@ def write_file(
         name: The file in it.
         batches: The records, some at a time; its errors are passed on.
         writer_options: Options of ArrayRecordWriter.
-        alone: Whether batches are read while the GIL is held. If the package's writer holds it too,
-            no other such file is written meanwhile; others are still read back and synced.
 
     Raises:
         ConversionError: If the file cannot be written.
     """
     options = options_of(writer_options) if native() is not None else None
     with folder.incoming(name) as path:
-        with _alone if alone and options is None else _turns:
+        with _turns:
             records = _write(path, batches, options or writer_options)
         return folder.publish(path, name, records=records)
 
@@ -199,14 +193,12 @@ class FileTask:
         name: The name of the file.
         key: The key of its part of the work.
         size_bytes: The bytes that progress reports for it, in all.
-        alone: As for `write_file`.
         details: Entries of `FinishedPart.details` in addition to the records that were left out.
     """
 
     name: str
     key: str
     size_bytes: int
-    alone: bool = dataclasses.field(default=False, kw_only=True)
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict, kw_only=True)
 
 
@@ -239,7 +231,7 @@ def _written(
 ) -> FinishedPart:
     skipped = SkippedRecords(max_bad_records)
     made = batches(folder, task, skipped, steps)
-    file = write_file(folder, task.name, made, writer_options=writer_options, alone=task.alone)
+    file = write_file(folder, task.name, made, writer_options=writer_options)
     return FinishedPart(task.key, file.records, (file,), {**task.details, **skipped.details})
 
 

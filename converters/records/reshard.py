@@ -496,26 +496,24 @@ class _ShuffleBucket:
 
 def _table(folder: OutputFolder, run: str, file: _ShuffledFileTask) -> list[int]:
     first, count = file.bucket * _NUMBER_BYTES, len(file.bounds)
-    found = folder.target.read(run, first, first + count * _NUMBER_BYTES)
-    if found is None or len(found) != count * _NUMBER_BYTES:
-        raise _damaged(folder, run)
+    found = folder.read_data(run, first, first + count * _NUMBER_BYTES)
     table: list[int] = np.frombuffer(found, "<i8").tolist()
     return table
 
 
 def _bucket(folder: OutputFolder, run: str, start: int, stop: int) -> _ShuffleBucket:
-    data = folder.target.read(run, start, stop)
-    if data is None or len(data) != stop - start or len(data) < _NUMBER_BYTES:
-        raise _damaged(folder, run)
-    count = int(np.frombuffer(data, "<i8", 1)[0])
+    data = folder.read_data(run, start, stop)
+    count = int.from_bytes(data[:_NUMBER_BYTES], "little", signed=True)
     head = _NUMBER_BYTES * (1 + 2 * count)
-    if not 0 <= count <= len(data) or head > len(data):
-        raise _damaged(folder, run)
-    places, lengths = np.frombuffer(data, "<i8", 2 * count, _NUMBER_BYTES).reshape(2, count)
-    ends = head + np.cumsum(lengths)
-    if (ends[-1] if count else head) != len(data):
-        raise _damaged(folder, run)
-    return _ShuffleBucket(data, places.astype(np.int64), ends - lengths, ends)
+    if count >= 0 and head <= len(data):
+        places, lengths = np.frombuffer(data, "<i8", 2 * count, _NUMBER_BYTES).reshape(2, count)
+        ends = head + np.cumsum(lengths)
+        if (ends[-1] if count else head) == len(data):
+            return _ShuffleBucket(data, places.astype(np.int64), ends - lengths, ends)
+    raise ConversionError(
+        f"{folder.target.shown(run)}: is damaged, and what the shuffle has read so far with it; check"
+        " the disk, and run it again: what is lost is read again"
+    )
 
 
 def _merged(
@@ -541,10 +539,3 @@ def _merged(
         some = order[at : at + _RECORDS_AT_ONCE]
         three = zip(which[some].tolist(), begins[some].tolist(), ends[some].tolist(), strict=True)
         yield [data[run][begin:end] for run, begin, end in three]
-
-
-def _damaged(folder: OutputFolder, run: str) -> ConversionError:
-    return ConversionError(
-        f"{folder.target.shown(run)}: is gone or damaged, and what the shuffle has read so far with"
-        " it; check the disk, and run it again: what is lost is read again"
-    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -22,10 +21,10 @@ import zstandard
 from windrow.core.native import native
 from windrow.errors import ArgumentError
 
-_MANY: Final = "multi_compress_to_buffer"
 _BLOSC: Final = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
 _SHUFFLES: Final = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
+Encoder: TypeAlias = Callable[[Any], bytes]
 # From the bytes of some chunks to encoded ones.
 Step: TypeAlias = Callable[[Sequence[Any]], list[bytes]]
 
@@ -79,20 +78,16 @@ def _level(text: str, settings: Sequence[str], default: int) -> int:
         raise ArgumentError(f"codecs {text!r}: {settings[0]!r} is not a level") from error
 
 
-class _ThreadCompressors(threading.local):
-    """Compressors that each thread reuses: making one costs as much as compressing 100 KB."""
-
-    def __init__(self) -> None:
-        self.zstd: dict[tuple[int, bool], zstandard.ZstdCompressor] = {}
-
-
-_of_thread = _ThreadCompressors()
-
-
 def steps_of(codecs: Sequence[Mapping[str, Any]], array: str) -> list[Step]:
     """Return the encoders of the chunks of an array; errors as for `encoder`."""
-    steps = [encoder(codec, array) for codec in codecs]
-    return [_core_step(json.dumps(codecs))] if steps and native() is not None else steps
+    encoders = [encoder(codec, array) for codec in codecs]
+    if encoders and native() is not None:
+        return [_core_step(json.dumps(codecs))]
+    return [functools.partial(_each, encode) for encode in encoders]
+
+
+def _each(encode: Encoder, chunks: Sequence[Any]) -> list[bytes]:
+    return [encode(data) for data in chunks]
 
 
 @functools.lru_cache
@@ -117,8 +112,8 @@ def _for_core(codec: Mapping[str, Any]) -> tuple[str, list[int]]:
     return "crc32c", []
 
 
-def encoder(codec: Mapping[str, Any], array: str) -> Step:
-    """Return the encoder of the chunks of an array; ArgumentError if there is no such codec."""
+def encoder(codec: Mapping[str, Any], array: str) -> Encoder:
+    """Return the encoder of a chunk of an array without the core; ArgumentError if there is none."""
     match codec:
         case {"name": "zstd", "configuration": {"level": int(level), **rest}} if (
             not set(rest) - {"checksum"} and level <= zstandard.MAX_COMPRESSION_LEVEL
@@ -138,7 +133,7 @@ def encoder(codec: Mapping[str, Any], array: str) -> Step:
         ):
             return functools.partial(_blosc, settings)
         case {"name": "crc32c", **rest} if not rest.get("configuration"):
-            return _crc32c
+            return with_checksum
     raise ArgumentError(
         f"array {array!r}: codec {json.dumps(codec)} is not known; there are zstd (with"
         f" 'level', up to {zstandard.MAX_COMPRESSION_LEVEL}), gzip ('level', 0 to 9), blosc (with"
@@ -147,44 +142,28 @@ def encoder(codec: Mapping[str, Any], array: str) -> Step:
     )
 
 
-def _zstd(level: int, checksum: bool, chunks: Sequence[Any]) -> list[bytes]:
-    held = _of_thread.zstd.get((level, checksum))
-    if held is None:
-        held = zstandard.ZstdCompressor(level=level, write_checksum=checksum)
-        _of_thread.zstd[level, checksum] = held
-    if _MANY not in zstandard.backend_features:
-        return [held.compress(data) for data in chunks]
-    # One call without the GIL: with a call for each 4 KB, most of the time was waiting for the GIL.
-    many = held.multi_compress_to_buffer(list(chunks))
-    return [many[k].tobytes() for k in range(len(chunks))]
+def _zstd(level: int, checksum: bool, data: Any) -> bytes:
+    return zstandard.ZstdCompressor(level=level, write_checksum=checksum).compress(data)
 
 
-def _gzip(level: int, chunks: Sequence[Any]) -> list[bytes]:
-    out = []
-    for data in chunks:
-        deflater = zlib.compressobj(level, wbits=16 + zlib.MAX_WBITS)  # of no time and no name
-        out.append(deflater.compress(data) + deflater.flush())
-    return out
+def _gzip(level: int, data: Any) -> bytes:
+    deflater = zlib.compressobj(level, wbits=16 + zlib.MAX_WBITS)  # of no time and no name
+    return deflater.compress(data) + deflater.flush()
 
 
-def _blosc(settings: Mapping[str, Any], chunks: Sequence[Any]) -> list[bytes]:
+def _blosc(settings: Mapping[str, Any], data: Any) -> bytes:
     from numcodecs import blosc  # it takes half as long to import as TensorStore
 
-    name, level, shuffle = settings["cname"], settings["clevel"], _SHUFFLES[settings["shuffle"]]
-    out = []
-    for data in chunks:
-        # It takes the size of a value from the array, and shuffles no part of one.
-        size = settings["typesize"]
-        typed = np.frombuffer(data, f"V{size}" if len(data) % size == 0 else np.uint8)
-        out.append(blosc.compress(typed, name.encode(), level, shuffle, settings["blocksize"]))
-    return out
+    # It takes the size of a value from the array, and shuffles no part of one.
+    size = settings["typesize"]
+    typed = np.frombuffer(data, f"V{size}" if len(data) % size == 0 else np.uint8)
+    name, shuffle = settings["cname"].encode(), _SHUFFLES[settings["shuffle"]]
+    found: bytes = blosc.compress(typed, name, settings["clevel"], shuffle, settings["blocksize"])
+    return found
 
 
-def _crc32c(chunks: Sequence[Any]) -> list[bytes]:
-    return [with_checksum(bytes(raw)) for raw in chunks]
-
-
-def with_checksum(data: bytes) -> bytes:
+def with_checksum(data: Any) -> bytes:
     """Return `data` with its CRC-32C appended."""
-    checksum: int = google_crc32c.value(data)
-    return data + checksum.to_bytes(4, "little")
+    raw = bytes(data)
+    checksum: int = google_crc32c.value(raw)
+    return raw + checksum.to_bytes(4, "little")

@@ -418,12 +418,7 @@ class _RechunkWork:
             read, piece, begin = found
             name = self._between(folder, item.job, read)
             start = begin * values.itemsize
-            data = folder.target.read(name, start, start + piece.cells * values.itemsize)
-            if data is None or len(data) != piece.cells * values.itemsize:
-                raise ConversionError(
-                    f"{folder.target.shown(name)}: is gone, or cut short, while it was read; run the"
-                    " conversion again, and do not change the folder meanwhile"
-                )
+            data = folder.read_data(name, start, start + piece.cells * values.itemsize)
             held = np.frombuffer(data, values.dtype).reshape(piece.shape)
             values[_cut(piece, item.box)] = held
 

@@ -27,6 +27,7 @@ from tests.conversion_cases import (
     stopped,
     tree,
 )
+from tests.conversions import written
 from windrow import converters
 from windrow.converters.job.folder import FinishedPart, OutputFolder, begin
 from windrow.converters.job.job import describe
@@ -233,7 +234,7 @@ def test_what_was_made_of_an_input_before_it_was_mended_vouches_for_nothing(tmp_
 
     def part(folder: OutputFolder, key: str, data: bytes) -> bytes:
         def make() -> FinishedPart:
-            file = folder.write("a.out", data, records=1)
+            file = written(folder, "a.out", data)
             return FinishedPart(f"{name}@{found.key}", 1, (file,))
 
         name, _, version = key.partition(" ")

@@ -14,6 +14,7 @@ import fsspec
 import pytest
 
 from tests.conversion_cases import BY_NAME, moments_of, reference, running, tree
+from tests.conversions import written
 from tests.processes import Program, until
 from windrow.converters.job.folder import FinishedPart, OutputFolder, begin
 from windrow.converters.job.locks import LEASE, check_lease, leased, locked
@@ -202,7 +203,7 @@ def test_a_run_whose_lease_was_taken_over_publishes_nothing_more(far: RemoteTarg
 
     def part(folder: OutputFolder, key: str) -> FinishedPart:
         return folder.part(
-            key, lambda: FinishedPart(key, 1, (folder.write(f"{key}.out", b"x", records=1),))
+            key, lambda: FinishedPart(key, 1, (written(folder, f"{key}.out", b"x"),))
         )
 
     with leased(far, False) as first:

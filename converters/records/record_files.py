@@ -98,7 +98,7 @@ class Counted:
     def from_json(cls, source: Input, value: dict[str, Any]) -> Counted:
         """Return the object for which `to_json` gave `value`."""
         bad = tuple(Bad(number, why) for number, why in value["bad"])
-        cuts = None if value.get("cuts") is None else tuple(value["cuts"])
+        cuts = None if value["cuts"] is None else tuple(value["cuts"])
         more = {"offsets": tuple(value["offsets"]), "bad": bad, "cuts": cuts}
         return cls(source, **{**value, **more})
 

@@ -69,6 +69,16 @@ class TextField:
             wrong.append((rows[error.at], failed))
 
 
+def without_tokens(
+    features: Mapping[str, Feature], text: TextField | None
+) -> tuple[Mapping[str, Feature], TextField | None]:
+    """Return columns and their text field with the text itself in place of its tokens."""
+    if text is None or text.tokens is None:
+        return features, text
+    others = {name: one for name, one in features.items() if name != TOKENS}
+    return {**others, text.name: Feature(BYTES)}, TextField(text.name)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class JsonDecoder:
     """Decodes lines. Picklable.
@@ -86,11 +96,7 @@ class JsonDecoder:
     @property
     def checker(self) -> JsonDecoder:
         """A decoder that finds the same bad records, and makes no tokens."""
-        if self.text is None or self.text.tokens is None:
-            return self
-        others = {name: one for name, one in self.features.items() if name != TOKENS}
-        text = TextField(self.text.name)
-        return JsonDecoder({**others, text.column: text.feature}, text, self.exact)
+        return JsonDecoder(*without_tokens(self.features, self.text), self.exact)
 
     def columns(self, records: Sequence[bytes], wrong: Wrong) -> dict[str, Column]:
         if self.text is None or self.text.tokens is None:
@@ -134,6 +140,12 @@ class LineDecoder:
     features: Mapping[str, Feature] = dataclasses.field(
         default_factory=lambda: {LINE: Feature(BYTES)}
     )
+    text: None = None
+
+    @property
+    def checker(self) -> LineDecoder:
+        """The same: it only looks at lines."""
+        return self
 
     def columns(self, records: Sequence[bytes], wrong: Wrong) -> dict[str, Column]:
         def row(record: bytes) -> dict[str, Any]:

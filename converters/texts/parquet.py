@@ -29,7 +29,7 @@ from windrow.converters.records.record_files import (
     fewer,
 )
 from windrow.converters.records.tfrecord import open_to_read
-from windrow.converters.texts.fields import RAW, TextField
+from windrow.converters.texts.fields import RAW, TextField, without_tokens
 from windrow.converters.zarr.decoding import Wrong
 from windrow.core.optional_imports import optional
 from windrow.errors import NotFoundError, ReadError, SourceError, WindrowError
@@ -226,11 +226,7 @@ class TableDecoder:
     @property
     def checker(self) -> TableDecoder:
         """A decoder that finds the same bad records, and makes no tokens."""
-        if self.text is None or self.text.tokens is None:
-            return self
-        others = {name: one for name, one in self.features.items() if name != self.text.column}
-        text = TextField(self.text.name)
-        return TableDecoder({**others, text.column: text.feature}, text)
+        return TableDecoder(*without_tokens(self.features, self.text))
 
     def columns(self, records: Any, wrong: Wrong) -> dict[str, Column]:
         fields = {name: name for name in self.features}

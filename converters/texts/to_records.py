@@ -210,7 +210,7 @@ def _conversion(
     else:
         names = shard_names(common_stem(_parted(source.name)[0] for source in texts.found), files)
     # A reader of the records takes `features` for the features of Examples.
-    examples = texts.field is None and LINE not in features
+    examples = texts.decoder.text is None and LINE not in features
     settings = {
         "conversion": name,
         **texts.to_json(),

@@ -49,7 +49,6 @@ from windrow.converters.zarr.rechunk_layout import (
     Settings,
     Sizes,
     converted,
-    dimensions_in,
 )
 from windrow.converters.zarr.rechunk_plan import CellBox, RechunkPlan, plan_rechunk, runs
 from windrow.converters.zarr.rows import PROCESS_BYTES, stage_metadata
@@ -168,21 +167,14 @@ def zarr_to_zarr(
     plans, at_once = _planned(found, memory_bytes)
     jobs = tuple(_RechunkedArray(*pair, cast) for pair in zip(found, plans, strict=True))
     stored = dict(arrays) if isinstance(arrays, Mapping) else names
-    along = dimensions_in(named, settings)
-    more: dict[str, Any] = {"dimensions": along} if along else {}
-    if labels:
-        more["coordinates"] = list(labels)
-    plan = ConversionPlan(
-        _FORMAT,
-        (inputs.id,),
-        {
-            "conversion": "zarr_to_zarr",
-            "arrays": stored,
-            "cast": cast,
-            **settings.to_json(),
-            **more,
-        },
-    )
+    stored_settings = {
+        "conversion": "zarr_to_zarr",
+        "arrays": stored,
+        "cast": cast,
+        **settings.to_json(),
+        **({"coordinates": list(labels)} if labels else {}),
+    }
+    plan = ConversionPlan(_FORMAT, (inputs.id,), stored_settings)
     lead = max(range(len(jobs)), key=lambda k: jobs[k].converted.layout.nbytes)
     work = _RechunkWork(jobs, lead)
     first = part_stage("read", work.reads, work.read, at_once=at_once)

@@ -202,23 +202,6 @@ def _check_names(arrays: Mapping[str, InputArray], settings: Settings) -> None:
         )
 
 
-def dimensions_in(arrays: Mapping[str, InputArray], settings: Settings) -> list[str]:
-    """The names in dicts of sizes that an array and a dimension have, with a number: for the dimension.
-
-    It was for the array in earlier versions, so conversions that they began have other files.
-    """
-    there = {dim for array in arrays.values() for dim in array.facts.dims}
-    given = [value for value in (settings.chunks, settings.shards) if isinstance(value, Mapping)]
-    return sorted(
-        {
-            name
-            for value in given
-            for name, size in value.items()
-            if name in arrays and name in there and type(size) is int and size
-        }
-    )
-
-
 def _by_array(what: str, taken: Sequence[_SelectedArray], value: Any) -> Any:
     """Replace dimensions in a dict of sizes by the arrays that have them.
 

@@ -13,6 +13,7 @@ from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.job import planned
 from windrow.converters.job.manifest import Manifest, OutputFile
 from windrow.converters.job.stages import Conversion, ConversionStage, Expected, Report
+from windrow.converters.zarr.layout import ArrayLayout, encode_parts
 
 Work = Callable[[OutputFolder, Any, Report], Any]
 
@@ -63,6 +64,11 @@ def written(folder: OutputFolder, name: str, data: bytes) -> OutputFile:
     with folder.incoming(name) as path:
         Path(path).write_bytes(data)
         return folder.publish(path, name, records=1)
+
+
+def encode(layout: ArrayLayout, origin: Sequence[int], block: Any) -> dict[str, bytes]:
+    """The stored files that hold a block of an array, by name in the group."""
+    return {name: b"".join(parts) for name, parts in encode_parts(layout, origin, block)}
 
 
 def write_manifest(folder: OutputFolder, parts: list[FinishedPart]) -> None:

@@ -289,6 +289,16 @@ class OutputFolder:
         """Return the value that was noted under `name`, or None."""
         return read_json(self.target, f"{self.work}/notes/{self.within}{name}.json")
 
+    def needed(self, name: str) -> Any:
+        """Return the value that an earlier stage noted under `name`; ConversionError if it is gone."""
+        value = self.noted(name)
+        if value is None:
+            raise ConversionError(
+                f"output {self.target.shown()}: the note {name!r} is gone; run the conversion again,"
+                " and do not change the folder meanwhile"
+            )
+        return value
+
     def data_name(self, name: str) -> str:
         """Return the name in `target` of the data file `name` that a stage leaves for the next."""
         return f"{self.work}/data/{self.within}{name}"

@@ -418,7 +418,7 @@ class Shuffle:
             size = total * (at + 1) // len(bounds) - total * at // len(bounds)
             # Only the first file lists what was left out.
             file = _ShuffledFileTask(
-                name, name, size, bucket, tuple(places), names, details={} if at else details
+                name, name, size, bucket, tuple(places), names, {} if at else details
             )
             files.append(file)
             bucket += len(places) - 1
@@ -440,11 +440,15 @@ class _ShuffleItem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ShuffledFileTask(FileTask):
-    """The task of writing the buckets from number `bucket` on, whose places are between `bounds`."""
+    """The task of writing the buckets from number `bucket` on, whose places are between `bounds`.
+
+    `details` are entries of `FinishedPart.details`.
+    """
 
     bucket: int
     bounds: tuple[int, ...]
     runs: tuple[str, ...]
+    details: Mapping[str, Any]
 
 
 def _held_bytes(file: Counted, records: int) -> int:
@@ -473,6 +477,7 @@ def _ordered(
     folder: OutputFolder, file: _ShuffledFileTask, skipped: SkippedRecords, steps: Steps
 ) -> Iterator[list[bytes]]:
     """Yield the records of a file in their order, some at a time."""
+    skipped.more.update(file.details)
     tables = [_table(folder, run, file) for run in file.runs]
     for at, (first, stop) in enumerate(itertools.pairwise(file.bounds)):
         buckets = [

@@ -213,8 +213,7 @@ def _finish(
 ) -> None:
     """Write metadata and manifest, unless there are no tokens; it may run twice."""
     if tokens is not None:
-        noted: Any = folder.noted("arrays")
-        items = {layout["name"]: layout["shape"][0] for layout in noted or ()}
+        items = {layout["name"]: layout["shape"][0] for layout in folder.needed("arrays")}
         records = items.get(f"{TOKENS}/{OFFSETS}", 1) - 1
         refuse_no_tokens(tokens, records, items.get(f"{TOKENS}/{VALUES}", 0))
     finish(plan, known, folder, results)

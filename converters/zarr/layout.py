@@ -21,13 +21,17 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windrow.converters.zarr.chunk_codecs import Step, encoder, steps_of, with_checksum, zstd
-from windrow.converters.zarr.strings import (
+from windrow.converters.zarr.chunk_codecs import (
+    Step,
     bytes_codec,
     data_type,
     encoded,
+    encoder,
     is_string,
+    steps_of,
     string_dtype,
+    with_checksum,
+    zstd,
 )
 from windrow.core.daemon_threads import shared_pool
 from windrow.core.machine import usable_cores
@@ -59,7 +63,7 @@ class ArrayLayout:
     Args:
         name: Its name in the group; nested names are joined by `/`, and an array without a group is
             ''.
-        dtype: One of `DTYPES`, or of `strings`.
+        dtype: One of `DTYPES`, or of `chunk_codecs`.
         shape: The shape of the array; () for a scalar.
         chunk_shape: The cells that are compressed as one: the inner chunk of an array with shards.
         shard_shape: The cells that are stored as one file, whole chunks; None if each chunk is one.
@@ -312,19 +316,6 @@ def _json_bytes(value: object) -> bytes:
 
 
 # --- files ---------------------------------------------------------------------------------------
-
-
-def encode(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) -> dict[str, bytes]:
-    """The stored files that hold `block`, by name in the group."""
-    return dict(encode_each(layout, origin, block))
-
-
-def encode_each(
-    layout: ArrayLayout, origin: Sequence[int], block: AnyArray
-) -> Iterator[tuple[str, bytes]]:
-    """The stored files that hold `block`, one by one; arguments and errors as for `encode_parts`."""
-    for name, parts in encode_parts(layout, origin, block):
-        yield name, b"".join(parts)
 
 
 def encode_parts(

@@ -379,7 +379,7 @@ class _RechunkWork:
             with open(path, "wb") as file:
                 for piece, _ in job.plan.pieces_of_read(item.box):
                     for part, _ in runs(piece, _PART_BYTES // values.itemsize):
-                        data = values[_cut(part, item.box)].tobytes()
+                        data = values[part.within(item.box)].tobytes()
                         checksum = google_crc32c.extend(checksum, data)
                         size_bytes += file.write(data)
             _put(folder, path, name)
@@ -412,7 +412,7 @@ class _RechunkWork:
             start = begin * values.itemsize
             data = folder.read_data(name, start, start + piece.cells * values.itemsize)
             held = np.frombuffer(data, values.dtype).reshape(piece.shape)
-            values[_cut(piece, item.box)] = held
+            values[piece.within(item.box)] = held
 
         # In parts, so that little memory is held in addition to the block.
         pieces = (
@@ -436,11 +436,6 @@ def _place(job: int, box: CellBox) -> str:
     """Return a name for a box of a job that says which cells it holds."""
     axes = zip(box.first, box.shape, strict=True)
     return "-".join([str(job), *(f"{first}+{size}" for first, size in axes)])
-
-
-def _cut(part: CellBox, whole: CellBox) -> tuple[slice, ...]:
-    axes = zip(part.first, part.shape, whole.first, strict=True)
-    return tuple(slice(first - w, first - w + size) for first, size, w in axes)
 
 
 def _put(folder: OutputFolder, path: str, name: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from windrow.converters.job.manifest import as_json
 from windrow.converters.zarr.array_inputs import Cells, InputArray, InputFacts
-from windrow.converters.zarr.chunk_codecs import codecs_of
+from windrow.converters.zarr.chunk_codecs import ASSUMED_BYTES, codecs_of
 from windrow.converters.zarr.layout import (
     ArrayLayout,
     encoding_bytes,
@@ -24,7 +24,6 @@ from windrow.converters.zarr.layout import (
     training_rows,
 )
 from windrow.converters.zarr.rechunk_plan import Grids
-from windrow.converters.zarr.strings import ASSUMED_BYTES
 from windrow.core.text import listing
 from windrow.errors import ArgumentError
 from windrow.sources.tf_example.features import DTYPES, numpy_dtype

@@ -30,6 +30,7 @@ from windrow.converters.job.manifest import (
     Manifest,
     OutputFile,
     Skipped,
+    inputs_of,
 )
 from windrow.converters.job.stages import ConversionStage, Expected, Steps, part_stage
 from windrow.converters.records.record_files import (
@@ -444,12 +445,12 @@ def finish_group(
 ) -> Group:
     """Write the metadata of a group, made of the inputs `found`; it may run twice."""
     features, _ = _noted_features(folder)
-    layouts = [ArrayLayout.from_json(value) for value in _noted(folder, "arrays")]
+    layouts = [ArrayLayout.from_json(value) for value in folder.needed("arrays")]
     attributes = {**known.group_attributes, "": {**known.attributes, **attribute(features)}}
     metadata = metadata_files(layouts, attributes[""], group_attributes=attributes)
     heads = stage_metadata(folder, metadata)
     inputs, skipped = noted_inputs(folder, found)
-    files = [OutputFile(**value) for value in _noted(folder, "converted")]
+    files = [OutputFile(**value) for value in folder.needed("converted")]
     order = {layout.name: at for at, layout in enumerate(layouts)}
     files += [
         file
@@ -463,17 +464,8 @@ def noted_inputs(
     folder: OutputFolder, found: Sequence[InputId]
 ) -> tuple[tuple[InputFile, ...], tuple[Skipped, ...]]:
     """Return the inputs `found`, and their bad records, as `RecordsWork.counted` noted them."""
-    noted = _noted(folder, "inputs")
-    inputs = tuple(
-        InputFile(one.name, one.size_bytes, good, one.version, len(bad))
-        for one, (good, bad) in zip(found, noted, strict=True)
-    )
-    skipped = tuple(
-        Skipped(one.name, number, why)
-        for one, (_, bad) in zip(found, noted, strict=True)
-        for number, why in bad
-    )
-    return inputs, skipped
+    noted = folder.needed("inputs")
+    return inputs_of(found, [good + len(bad) for good, bad in noted], [bad for _, bad in noted])
 
 
 def _ragged_place(part: FinishedPart, order: Mapping[str, int]) -> tuple[int, int]:
@@ -484,22 +476,6 @@ def _ragged_place(part: FinishedPart, order: Mapping[str, int]) -> tuple[int, in
 
 def _noted_features(folder: OutputFolder) -> tuple[dict[str, Feature], float]:
     """The features, and the bytes of a row of those that are ragged."""
-    value = folder.noted("features")
-    if not isinstance(value, dict):
-        raise _note_gone(folder, "features")
+    value = folder.needed("features")
     where = folder.target.shown("features")
     return features_from_json(value["features"], where=where), float(value["ragged_bytes"])
-
-
-def _noted(folder: OutputFolder, name: str) -> list[Any]:
-    value = folder.noted(name)
-    if not isinstance(value, list):
-        raise _note_gone(folder, name)
-    return value
-
-
-def _note_gone(folder: OutputFolder, name: str) -> ConversionError:
-    return ConversionError(
-        f"output {folder.target.shown()}: the note {name!r} is gone; run the conversion again, and do"
-        " not change the folder meanwhile"
-    )

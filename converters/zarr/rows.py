@@ -30,7 +30,6 @@ from windrow.converters.zarr.layout import (
     NOT_STORED,
     AnyArray,
     ArrayLayout,
-    encode_each,
     encode_rows,
     fill_scalar,
     rows_layout,
@@ -413,11 +412,11 @@ class RowFiles:
         layout, file = self._layout, self._layout.file_shape[0]
         chunk, beside = layout.chunk_shape[0], (0,) * (len(layout.shape) - 1)
         if layout.shard_shape is None:
-            for name, data in encode_each(layout, (self._at, *beside), rows):
-                size = min(chunk, self._stop - self._at)
-                records = size if self._counted else 0
-                self.files.append(self._folder.write_staged(name, data, records=records))
-                self._at += size
+            (((_,), data),) = encode_rows(layout, rows)
+            name = layout.key((self._at // chunk, *beside))
+            records = len(rows) if self._counted else 0
+            self.files.append(self._folder.write_staged(name, data, records=records))
+            self._at += len(rows)
             return
         first = self._at // file
         if self._shard is None:

@@ -17,13 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import hypothesis_profiles
+from tests.conversions import encode
 from windrow.converters import Manifest, array_record_to_zarr, encode_example
 from windrow.converters.job.inputs import find_inputs
 from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import MANIFEST_NAME
 from windrow.converters.records.record_files import cut, files_of, read_span
 from windrow.converters.records.record_writing import SkippedRecords
-from windrow.converters.zarr.layout import ArrayLayout, encode, metadata_files
+from windrow.converters.zarr.layout import ArrayLayout, metadata_files
 from windrow.converters.zarr.to_records import zarr_to_array_record
 from windrow.errors import ConversionError, NotFoundError, ReadError, SourceError
 from windrow.sources.tf_example.features import DTYPES, Feature, numpy_dtype

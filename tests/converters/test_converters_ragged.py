@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conversions import encode
 from tests.hypothesis_profiles import examples
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.stages import part_stage
 from windrow.converters.job.targets import LocalTarget
 from windrow.converters.zarr import ragged
-from windrow.converters.zarr.layout import encode, rows_layout
+from windrow.converters.zarr.layout import rows_layout
 from windrow.converters.zarr.ragged import Spool, Spooled, ragged_files
 from windrow.converters.zarr.rows import (
     Storage,

@@ -24,7 +24,7 @@ from tests.conversion_cases import tree
 from tests.hypothesis_profiles import examples
 from windrow.converters import Manifest, array_record_to_array_record
 from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED
-from windrow.converters.records.batch_writer import HELD_BYTES
+from windrow.converters.records.record_writing import HELD_BYTES
 from windrow.core.progress import Progress
 from windrow.errors import (
     ArgumentError,

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conversion_cases import tree
+from tests.conversions import encode
 from windrow.converters import (
     Feature,
     Manifest,
@@ -30,7 +31,7 @@ from windrow.converters import (
     zarr_to_array_record,
 )
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.converters.zarr.layout import ArrayLayout, encode, metadata_files
+from windrow.converters.zarr.layout import ArrayLayout, metadata_files
 from windrow.core.progress import Progress
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource

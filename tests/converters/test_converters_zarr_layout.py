@@ -17,13 +17,12 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conversions import encode
 from tests.hypothesis_profiles import examples
 from windrow.converters.zarr import layout as zarr_layout
 from windrow.converters.zarr.chunk_codecs import codecs_of
 from windrow.converters.zarr.layout import (
     ArrayLayout,
-    encode,
-    encode_each,
     fill_scalar,
     metadata_files,
     rows_layout,
@@ -96,7 +95,7 @@ def test_a_block_that_is_not_whole_files_is_refused() -> None:
     layout = ArrayLayout("x", "int32", (10,), (2,), (4,))
     for origin, size, dtype in ((0, 3, "int32"), (2, 4, "int32"), (8, 4, "int32"), (0, 4, "int64")):
         with pytest.raises(ConversionError, match=rf"array 'x': a block of {dtype} \[{size}\] at"):
-            list(encode_each(layout, (origin,), np.zeros(size, dtype)))
+            encode(layout, (origin,), np.zeros(size, dtype))
 
 
 @pytest.mark.parametrize(

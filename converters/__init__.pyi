@@ -4,7 +4,7 @@ from windrow.converters.job.check import BadFile as BadFile
 from windrow.converters.job.check import CheckReport as CheckReport
 from windrow.converters.job.check import check as check
 from windrow.converters.job.manifest import Manifest as Manifest
-from windrow.converters.records.array_record import (
+from windrow.converters.match_shards import (
     convert_tf_to_arrayrecord_disk_match_shards as convert_tf_to_arrayrecord_disk_match_shards,
 )
 from windrow.converters.records.array_record import (

@@ -65,6 +65,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "windrow.converters.texts": (*_BASE, *_PATHS, *_CONVERSIONS[:3]),
     "windrow.converters.tfds": (*_BASE, *_PATHS, *_CONVERSIONS[:3]),
     "windrow.converters.beam": (*_BASE, *_PATHS, *_CONVERSIONS[:5]),
+    "windrow.converters.match_shards": (*_BASE, *_PATHS, *_CONVERSIONS),
     "windrow.stats": (*_BASE, *_SOURCES, "windrow.transforms", "windrow.transforms.nodes"),
     "windrow.engine": _BELOW_CHAIN[:-1],
     "windrow.devices": _BELOW_CHAIN,

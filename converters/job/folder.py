@@ -22,11 +22,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import urllib.parse
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO, Final
 
 import google_crc32c
 
@@ -328,6 +329,20 @@ class OutputFolder:
         self._write_json(MANIFEST_NAME, manifest.to_json())
         self.clear_up()
 
+    def written(self) -> Manifest:
+        """Return the manifest that `finish` wrote.
+
+        Raises:
+            ConversionError: If it is not there.
+        """
+        manifest = Manifest.read_in(self.target)
+        if manifest is None:
+            raise ConversionError(
+                f"output {self.target.shown()}: the work is done, but there is no manifest; all workers"
+                " have to see that folder under the same path"
+            )
+        return manifest
+
     def _check_lease(self) -> None:
         if self.lease is not None:
             check_lease(self.target, self.lease)
@@ -369,14 +384,6 @@ class Begun:
             return None
         plan = ConversionPlan.from_json(value, where=target.shown(UNFINISHED))
         return cls(plan, isinstance(value, dict) and value.get(_CLEARING) is True)
-
-    @classmethod
-    def readable_in(cls, target: Target) -> Begun | None:
-        """As `read_in`, but None if it is damaged: a run that overwrites does not need it."""
-        try:
-            return cls.read_in(target)
-        except ReadError:
-            return None
 
 
 def finished_before(target: Target, plan: ConversionPlan) -> Manifest | None:
@@ -444,25 +451,28 @@ def begin(
     fresh = not set(target.listed()) - {WORK} and not set(target.listed(WORK)) - _HELD
     folder = OutputFolder(target, plan.key, lease, run=uuid.uuid4().hex, fresh=fresh)
     marker = {"note": _NOTE, "resume": resume, **plan.to_json()}
-    begun = Begun.readable_in(target)
+    begun = _readable(target)
     clearing = overwrite or (begun is not None and begun.clearing)
     if begun is not None and not clearing:
         _forget_mended(folder, begun.plan, plan)
-    _write_marker(target, {**marker, _CLEARING: True} if clearing else marker)
+    folder._write_json(UNFINISHED, {**marker, _CLEARING: True} if clearing else marker)
     _remove_old(folder, everything=clearing)
     if clearing:
-        _write_marker(target, marker)
+        folder._write_json(UNFINISHED, marker)
     return folder
-
-
-def _write_marker(target: Target, marker: Mapping[str, Any]) -> None:
-    target.write(UNFINISHED, json.dumps(marker, indent=1).encode())
 
 
 def is_begun(target: Target) -> bool:
     """Return whether a run has begun in `target`, has removed the old files, and has not ended."""
-    begun = Begun.readable_in(target)
+    begun = _readable(target)
     return begun is not None and not begun.clearing
+
+
+def _readable(target: Target) -> Begun | None:
+    """Return what the marker says; a run that overwrites ignores a damaged one."""
+    with suppress(ReadError):
+        return Begun.read_in(target)
+    return None
 
 
 def _forget_mended(folder: OutputFolder, there: ConversionPlan, plan: ConversionPlan) -> None:
@@ -480,15 +490,19 @@ def _forget_mended(folder: OutputFolder, there: ConversionPlan, plan: Conversion
 
 def output_file(path: str, name: str, *, records: int) -> OutputFile:
     """Return the entry for the local file at `path`, read back from disk, to be called `name`."""
-    found, size_bytes = 0, 0
     try:
         with open(path, "rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                found = google_crc32c.extend(found, block)
-                size_bytes += len(block)
+            return OutputFile(name, os.fstat(file.fileno()).st_size, records, checksum_of(file))
     except OSError as error:
         raise ReadError(f"{path}: cannot be read back: {error.strerror}") from error
-    return OutputFile(name, size_bytes, records, f"{found:08x}")
+
+
+def checksum_of(file: BinaryIO) -> str:
+    """Read a file from here on; return its CRC-32C in hexadecimal, as manifests have it."""
+    found = 0
+    while block := file.read(_BLOCK_BYTES):
+        found = google_crc32c.extend(found, block)
+    return f"{found:08x}"
 
 
 class StagedFile:

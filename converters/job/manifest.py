@@ -272,26 +272,6 @@ class Manifest:
         return cls.from_json(_json_value(data, where), where=where)
 
 
-def inputs_of(
-    ids: Sequence[InputId],
-    records: Sequence[int],
-    bad: Sequence[Sequence[tuple[int, str]]],
-) -> tuple[tuple[InputFile, ...], tuple[Skipped, ...]]:
-    """Return the inputs of a manifest, and their records that were left out.
-
-    Args:
-        ids: The inputs.
-        records: The number of records of each, with those left out.
-        bad: For each, the numbers of the records that were left out, and the reasons.
-    """
-    inputs = tuple(
-        InputFile(one.name, one.size_bytes, count - len(out), one.version, len(out))
-        for one, count, out in zip(ids, records, bad, strict=True)
-    )
-    skipped = (Skipped(one.name, *out) for one, some in zip(ids, bad, strict=True) for out in some)
-    return inputs, tuple(skipped)
-
-
 def output_from_json(value: object, *, where: str, also_in: str | None = None) -> OutputFile:
     """The output file in `value`, read from the file `where`; it may also lie in `also_in`."""
     file = _flat(OutputFile, value, where)

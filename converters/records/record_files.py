@@ -18,12 +18,13 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from windrow.converters.job.inputs import Input, manifest_beside
+from windrow.converters.job.stages import Report, dropped
 from windrow.converters.records.record_reading import opened, read_good
 from windrow.converters.records.record_writing import SkippedRecords
 from windrow.converters.records.tfrecord import FRAME_BYTES, read_batches
@@ -39,12 +40,6 @@ _SAMPLE_BYTES: Final = 32 << 20
 TOLD: Final = ("features", "arrays", "attributes", "group_attributes")
 # Bytes of decoded records that are read at once.
 BATCH_BYTES: Final = 8 << 20
-
-Progress = Callable[[int, int], None]
-
-
-def dropped(records: int, done_bytes: int) -> None:
-    """Do nothing with progress."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -294,7 +289,7 @@ class RecordFormat(abc.ABC):
         return [tuple(files[start : start + size]) for start in range(0, len(files), size)]
 
     @abc.abstractmethod
-    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Report = dropped) -> list[Counted]:
         """Count the files' records by their frames or footers; the records are not examined.
 
         Args:
@@ -379,7 +374,7 @@ class StreamFormat(RecordFormat):
 class TFRecordFiles(StreamFormat):
     """TFRecord files. Counting reads their frames."""
 
-    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Report = dropped) -> list[Counted]:
         (file,) = files
         offsets: list[int] = []
         records = data_bytes = 0
@@ -462,7 +457,7 @@ class ArrayRecordFiles(RecordFormat):
 
     counts_at_once = True
 
-    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Report = dropped) -> list[Counted]:
         open_files = opened(files, among=True)
         known = [(file, open_files.file(file)) for file in files]
         return [

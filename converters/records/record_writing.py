@@ -24,7 +24,14 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import Input
-from windrow.converters.job.manifest import ConversionPlan, Manifest, OutputFile, inputs_of
+from windrow.converters.job.manifest import (
+    ConversionPlan,
+    InputFile,
+    InputId,
+    Manifest,
+    OutputFile,
+    Skipped,
+)
 from windrow.converters.job.stages import ConversionStage, Steps, part_stage
 from windrow.converters.job.targets import growing, unwritable
 from windrow.core.native import native
@@ -449,3 +456,23 @@ def manifest_of(
     inputs, skipped = inputs_of(plan.inputs, records, bad)
     files = tuple(file for part in parts for file in part.files)
     return Manifest(plan.format, inputs, plan.settings, files, skipped)
+
+
+def inputs_of(
+    ids: Sequence[InputId],
+    records: Sequence[int],
+    bad: Sequence[Sequence[tuple[int, str]]],
+) -> tuple[tuple[InputFile, ...], tuple[Skipped, ...]]:
+    """Return the inputs of a manifest, and their records that were left out.
+
+    Args:
+        ids: The inputs.
+        records: The number of records of each, with those left out.
+        bad: For each, the numbers of the records that were left out, and the reasons.
+    """
+    inputs = tuple(
+        InputFile(one.name, one.size_bytes, count - len(out), one.version, len(out))
+        for one, count, out in zip(ids, records, bad, strict=True)
+    )
+    skipped = (Skipped(one.name, *out) for one, some in zip(ids, bad, strict=True) for out in some)
+    return inputs, tuple(skipped)

@@ -24,15 +24,14 @@ import numpy as np
 import zstandard
 
 from windrow.converters.job.inputs import Input
+from windrow.converters.job.stages import Report, dropped
 from windrow.converters.records.record_files import (
     STRIDE_RECORDS,
     Bad,
     Counted,
-    Progress,
     RecordRun,
     RecordSpan,
     StreamFormat,
-    dropped,
     fewer,
 )
 from windrow.converters.records.tfrecord import is_gzip, open_to_read, without_gzip
@@ -226,7 +225,7 @@ def _no_lines() -> str:
 class JsonLinesFiles(StreamFormat):
     """JSON Lines files. Counting looks for the ends of lines."""
 
-    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Report = dropped) -> list[Counted]:
         (file,) = files
         whole = is_compressed(file.name)
         offsets: list[int] = []

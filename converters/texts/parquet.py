@@ -17,15 +17,14 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.converters.job.inputs import Input
+from windrow.converters.job.stages import Report, dropped
 from windrow.converters.records.record_files import (
     Bad,
     Counted,
-    Progress,
     RecordBlock,
     RecordFormat,
     RecordRun,
     RecordSpan,
-    dropped,
     fewer,
 )
 from windrow.converters.records.tfrecord import open_to_read
@@ -81,7 +80,7 @@ class ParquetFiles(RecordFormat):
     counts_at_once = True
     sample_bytes = 8 << 20
 
-    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Report = dropped) -> list[Counted]:
         return [self._counted(file) for file in files]
 
     def _counted(self, file: Input) -> Counted:
@@ -93,11 +92,12 @@ class ParquetFiles(RecordFormat):
         mean = -(-decoded // max(1, starts[-1]))
         return Counted(file, starts[-1], record_bytes=mean, cuts=tuple(starts[:-1]))
 
-    def _check(self, file: Input, types: Mapping[str, str]) -> None:
+    def _check(self, file: Input, types: Mapping[str, Any]) -> None:
         for name in self.names:
-            if types.get(name) != self.schema[name]:
+            kind = str(types.get(name, "none"))
+            if kind != self.schema[name]:
                 raise SourceError(
-                    f"{file.shown}: field {name!r} is of type {types.get(name, 'none')}, and"
+                    f"{file.shown}: field {name!r} is of type {kind}, and"
                     f" {self.schema[name]} in the first file; convert files of one schema together"
                 )
 
@@ -136,9 +136,9 @@ class ParquetFiles(RecordFormat):
             raise fewer(span, first)
 
 
-def types_of(table: Any) -> dict[str, str]:
-    """Return the types of the fields of a `ParquetFile`, by name."""
-    return {field.name: str(field.type) for field in table.schema_arrow}
+def types_of(table: Any) -> dict[str, Any]:
+    """Return the types of the fields of a `ParquetFile`, as pyarrow has them, by name."""
+    return {field.name: field.type for field in table.schema_arrow}
 
 
 def fields_of(file: Input, names: Sequence[str] | None, text: str | None) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def fields_of(file: Input, names: Sequence[str] | None, text: str | None) -> dic
         SourceError: If the field with the text is of another type.
     """
     with opened(file) as table:
-        there = {field.name: field.type for field in table.schema_arrow}
+        there = types_of(table)
     if names is None:
         names = list(there) if text is None else []
     for name in (*names, *([] if text is None else [text])):

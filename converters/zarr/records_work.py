@@ -16,13 +16,15 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import Input
+from windrow.converters.job.job import planned
 from windrow.converters.job.manifest import (
     ConversionPlan,
     InputFile,
@@ -30,9 +32,15 @@ from windrow.converters.job.manifest import (
     Manifest,
     OutputFile,
     Skipped,
-    inputs_of,
 )
-from windrow.converters.job.stages import ConversionStage, Expected, Steps, part_stage
+from windrow.converters.job.stages import (
+    Conversion,
+    ConversionStage,
+    Expected,
+    Steps,
+    dropped,
+    part_stage,
+)
 from windrow.converters.records.record_files import (
     Bad,
     Counted,
@@ -42,6 +50,7 @@ from windrow.converters.records.record_files import (
     cut,
     reporting_changes,
 )
+from windrow.converters.records.record_writing import inputs_of
 from windrow.converters.zarr.decoding import (
     OFFSET_BYTES,
     SAMPLE_RECORDS,
@@ -83,6 +92,9 @@ from windrow.sources.tf_example.features import (
     features_to_json,
 )
 from windrow.sources.zarr.names import BLOCKS, OFFSETS, VALUES
+
+# Called with the plan, the folder and the results of the last stage.
+Finish = Callable[[ConversionPlan, OutputFolder, list[FinishedPart]], None]
 
 # Bytes of rows in one work item: enough to be worth a task, and quick to do again.
 _PIECE_BYTES: Final = 64 << 20
@@ -229,7 +241,7 @@ class RecordsWork:
 
     def count(self, folder: OutputFolder, item: _CountItem, steps: Steps) -> FinishedPart:
         checked = self.max_bad_records > 0
-        progress = (lambda records, size: steps.reach(0, size)) if not checked else _unheard
+        progress = (lambda records, size: steps.reach(0, size)) if not checked else dropped
         with reporting_changes(item.files):
             counted = self.files.count(item.files, progress)
             if checked:
@@ -377,6 +389,56 @@ class RecordsWork:
         with room(self.memory_bytes).taken(writing_bytes([item.layout])):
             return item.write(folder, steps)
 
+    # The end.
+
+    def conversion(
+        self, name: str, settings: Mapping[str, Any], finish: Finish | None = None
+    ) -> Conversion:
+        """Return the conversion to one group, with these settings besides those of storing.
+
+        `finish` is called, in place of the method, with the plan, the folder and the last results.
+        """
+        # The plan does not have `max_bad_records`: what is finished stays as it is.
+        plan = planned(
+            "zarr", self.found, {"conversion": name, **settings, **self.storage.to_json()}
+        )
+        return Conversion(
+            name=name,
+            plan=plan,
+            stages=self.stages,
+            finish=functools.partial(finish or self.finish, plan),
+            expected=self.expected(),
+        )
+
+    def finish(
+        self, plan: ConversionPlan, folder: OutputFolder, results: list[FinishedPart]
+    ) -> None:
+        """Write metadata and manifest, and publish all files; it may run twice."""
+        group = self.group(folder, results)
+        tops = sorted({layout.name.split("/")[0] for layout in group.layouts})
+        folder.publish_store([*tops, METADATA])
+        folder.finish(
+            Manifest(plan.format, group.inputs, plan.settings, group.files, group.skipped)
+        )
+
+    def group(self, folder: OutputFolder, results: list[FinishedPart]) -> Group:
+        """Write the metadata of the group; it may run twice."""
+        known = self.known or Described({})
+        features, _ = _noted_features(folder)
+        layouts = [ArrayLayout.from_json(value) for value in folder.needed("arrays")]
+        attributes = {**known.group_attributes, "": {**known.attributes, **attribute(features)}}
+        metadata = metadata_files(layouts, attributes[""], group_attributes=attributes)
+        heads = stage_metadata(folder, metadata)
+        inputs, skipped = noted_inputs(folder, [one.id for one in self.found])
+        files = [OutputFile(**value) for value in folder.needed("converted")]
+        order = {layout.name: at for at, layout in enumerate(layouts)}
+        files += [
+            file
+            for part in sorted(results, key=lambda part: _ragged_place(part, order))
+            for file in part.files
+        ]
+        return Group(tuple(layouts), attributes, inputs, (*heads, *files), skipped)
+
 
 def in_order(parts: Sequence[FinishedPart]) -> list[FinishedPart]:
     """The parts of a stage in the order of their records; their keys are `WHAT-FIRST-...`."""
@@ -409,10 +471,6 @@ def places_of_cuts(file: Counted, rows: int = 1) -> Sequence[int]:
     return sorted(row for row in good if row < file.good)
 
 
-def _unheard(records: int, done_bytes: int) -> None:
-    """Do nothing: progress is reported later."""
-
-
 # --- the end -------------------------------------------------------------------------------------
 
 
@@ -428,36 +486,6 @@ class Group:
     inputs: tuple[InputFile, ...]
     files: tuple[OutputFile, ...]
     skipped: tuple[Skipped, ...]
-
-
-def finish(
-    plan: ConversionPlan, known: Described, folder: OutputFolder, results: list[FinishedPart]
-) -> None:
-    """Write metadata and manifest, and publish all files; it may run twice."""
-    group = finish_group(plan.inputs, known, folder, results)
-    tops = sorted({layout.name.split("/")[0] for layout in group.layouts})
-    folder.publish_store([*tops, METADATA])
-    folder.finish(Manifest(plan.format, group.inputs, plan.settings, group.files, group.skipped))
-
-
-def finish_group(
-    found: Sequence[InputId], known: Described, folder: OutputFolder, results: list[FinishedPart]
-) -> Group:
-    """Write the metadata of a group, made of the inputs `found`; it may run twice."""
-    features, _ = _noted_features(folder)
-    layouts = [ArrayLayout.from_json(value) for value in folder.needed("arrays")]
-    attributes = {**known.group_attributes, "": {**known.attributes, **attribute(features)}}
-    metadata = metadata_files(layouts, attributes[""], group_attributes=attributes)
-    heads = stage_metadata(folder, metadata)
-    inputs, skipped = noted_inputs(folder, found)
-    files = [OutputFile(**value) for value in folder.needed("converted")]
-    order = {layout.name: at for at, layout in enumerate(layouts)}
-    files += [
-        file
-        for part in sorted(results, key=lambda part: _ragged_place(part, order))
-        for file in part.files
-    ]
-    return Group(tuple(layouts), attributes, inputs, (*heads, *files), skipped)
 
 
 def noted_inputs(

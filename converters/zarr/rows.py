@@ -374,7 +374,7 @@ class RowFiles:
         self._counted = counted
         self._at = start
         self._waiting: list[AnyArray] = []
-        self._shard: StagedFile | None = None
+        self._file: StagedFile | None = None
         self._lengths: list[int] = []  # of the chunks in the file
         self._unfinished = contextlib.ExitStack()
         self.files: list[OutputFile] = []
@@ -410,28 +410,21 @@ class RowFiles:
     def _encode(self, rows: AnyArray) -> None:
         """Rows of one file, from a chunk's beginning on."""
         layout, file = self._layout, self._layout.file_shape[0]
-        chunk, beside = layout.chunk_shape[0], (0,) * (len(layout.shape) - 1)
-        if layout.shard_shape is None:
-            (((_,), data),) = encode_rows(layout, rows)
-            name = layout.key((self._at // chunk, *beside))
-            records = len(rows) if self._counted else 0
-            self.files.append(self._folder.write_staged(name, data, records=records))
-            self._at += len(rows)
-            return
         first = self._at // file
-        if self._shard is None:
-            name = layout.key((first, *beside))
-            self._shard = self._unfinished.enter_context(self._folder.staged(name))
+        if self._file is None:
+            name = layout.key((first, *(0 for _ in layout.shape[1:])))
+            self._file = self._unfinished.enter_context(self._folder.staged(name))
         for lengths, data in encode_rows(layout, rows):
-            self._shard.write(data)
+            self._file.write(data)
             self._lengths += lengths
         self._at += len(rows)
         if self._at == self._stop or self._at % file == 0:
-            self._shard.write(shard_index(self._lengths, file // chunk))
+            if layout.shard_shape is not None:
+                self._file.write(shard_index(self._lengths, file // layout.chunk_shape[0]))
             records = self._at - first * file if self._counted else 0
-            self.files.append(self._shard.finished(records=records))
+            self.files.append(self._file.finished(records=records))
             self._unfinished.close()
-            self._shard, self._lengths = None, []
+            self._file, self._lengths = None, []
 
 
 def shard_index(lengths: Sequence[int], chunks: int) -> bytes:

@@ -108,32 +108,11 @@ def test_an_index_of_many_chunks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", Options(1)),
-        ("zstd", Options(1)),
-        ("group_size:16,zstd:7", Options(16, "zstd", 7)),
-        ("zstd:-5,window_log:12,group_size:2", Options(2, "zstd", -5, 12)),
-        ("uncompressed,group_size:3", Options(3, "uncompressed")),
-        ("brotli:3", None),
-        ("snappy", Options(1, "snappy")),
-        ("snappy,group_size:7", Options(7, "snappy")),
-        ("snappy,zstd", None),
-        ("snappy,window_log:20", None),
-        ("transpose:true", None),
-        ("group_size:1,pad_to_block_boundary:true", None),
-        ("max_parallelism:2", None),
-        ("group_size:0", None),
-        ("zstd:3,uncompressed", None),
-        ("zstd:3,zstd:4", None),
-        ("group_size:1,group_size:2", None),
-        ("uncompressed,window_log:20", None),
-        ("zstd:3 ", None),
-        ("nonsense", None),
-    ],
+    "text",
+    ["brotli:3", "snappy,zstd", "snappy,window_log:20", "zstd:3,zstd:4", "zstd:3 ", "nonsense"],
 )
-def test_options_that_are_taken(text: str, expected: Options | None) -> None:
-    assert options_of(text) == expected
+def test_options_that_only_the_package_knows(text: str) -> None:
+    assert options_of(text) is None
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import tensorstore as ts
 
 from tests.processes import until
 from windrow.converters.job.folder import FinishedPart, OutputFolder
@@ -69,6 +71,22 @@ def written(folder: OutputFolder, name: str, data: bytes) -> OutputFile:
 def encode(layout: ArrayLayout, origin: Sequence[int], block: Any) -> dict[str, bytes]:
     """The stored files that hold a block of an array, by name in the group."""
     return {name: b"".join(parts) for name, parts in encode_parts(layout, origin, block)}
+
+
+def store(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files, by their names in a folder."""
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def values_in(folder: Path, name: str = "") -> Any:
+    """The values of an array of Zarr v3, as TensorStore reads them."""
+    spec = {
+        "driver": "zarr3",
+        "kvstore": f"file://{folder}/{name}/" if name else f"file://{folder}/",
+    }
+    return ts.open(spec, open=True).result().read().result()
 
 
 def write_manifest(folder: OutputFolder, parts: list[FinishedPart]) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conversion_cases import tree
-from tests.conversions import encode
+from tests.conversions import encode, store
 from windrow.converters import (
     Feature,
     Manifest,
@@ -40,19 +40,15 @@ from windrow.sources.tf_example.features import Ragged, features_from_json, nump
 SMALL = 1 << 18
 
 
-def store(
+def stored(
     folder: Path,
     arrays: Sequence[tuple[ArrayLayout, Any]],
     attributes: Mapping[str, Any] | None = None,
 ) -> None:
     """A Zarr group, or one array without one."""
     for layout, values in arrays:
-        for name, data in encode(layout, (0,) * values.ndim, values).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
-    for name, data in metadata_files([layout for layout, _ in arrays], attributes).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
+        store(folder, encode(layout, (0,) * values.ndim, values))
+    store(folder, metadata_files([layout for layout, _ in arrays], attributes))
 
 
 def bits(rng: np.random.Generator, dtype: str, shape: Sequence[int]) -> Any:
@@ -88,7 +84,7 @@ def pair(folder: Path, *, records: int = 20, chunk: int = 3, **attributes: Any) 
     )
     lat = ArrayLayout("lat", "float64", (4,), (4,), dimension_names=("lat",))
     height = ArrayLayout("height", "int64", (), ())
-    store(
+    stored(
         folder,
         [(x, values["x"]), (time, values["time"]), (lat, np.arange(4.0)), (height, np.array(2))],
         {"title": "a pair"},
@@ -320,7 +316,7 @@ def test_damaged_chunks_and_offsets(tmp_path: Path) -> None:
     items = ArrayLayout("r/values", "int64", (5,), (5,))
     for number, wrong in enumerate(([0, 3, 2, 5], [0, 1, 2, 6], [-1, 0, 1, 5])):
         folder = tmp_path / f"r{number}.zarr"
-        store(folder, [(offsets, np.array(wrong)), (items, np.arange(5))], told)
+        stored(folder, [(offsets, np.array(wrong)), (items, np.arange(5))], told)
         with pytest.raises(
             ReadError, match=r"array 'r/offsets': the offsets of rows 0 to 2 do not"
         ):

@@ -19,12 +19,12 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-import tensorstore as ts
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import zarr_layouts
+from tests.conversions import values_in
 from tests.hypothesis_profiles import examples
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
@@ -77,14 +77,6 @@ def files_in(folder: Path) -> dict[str, bytes]:
     names = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
     names.pop(MANIFEST_NAME, None)
     return names
-
-
-def values_in(folder: Path, name: str = "") -> Any:
-    spec = {
-        "driver": "zarr3",
-        "kvstore": f"file://{folder}/{name}/" if name else f"file://{folder}/",
-    }
-    return ts.open(spec, open=True).result().read().result()
 
 
 def some_bits(dtype: str, shape: tuple[int, ...]) -> Any:

@@ -31,7 +31,8 @@ from windrow.errors import ArgumentError, ConversionError
 _BLOSC: Final = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
 _SHUFFLES: Final = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
-Encoder: TypeAlias = Callable[[Any], bytes]
+# The name and the numbers of a codec, as the native core takes them.
+Codec: TypeAlias = tuple[str, tuple[int, ...]]
 # From the bytes of some chunks to encoded ones.
 Step: TypeAlias = Callable[[Sequence[Any]], list[bytes]]
 
@@ -86,50 +87,32 @@ def _level(text: str, settings: Sequence[str], default: int) -> int:
 
 
 def steps_of(codecs: Sequence[Mapping[str, Any]], array: str) -> list[Step]:
-    """Return the encoders of the chunks of an array; errors as for `encoder`."""
-    encoders = [encoder(codec, array) for codec in codecs]
-    if encoders and native() is not None:
-        return [_core_step(json.dumps(codecs))]
-    return [functools.partial(_each, encode) for encode in encoders]
-
-
-def _each(encode: Encoder, chunks: Sequence[Any]) -> list[bytes]:
-    return [encode(data) for data in chunks]
+    """Return the encoders of the chunks of an array; errors as for `known_codec`."""
+    found = tuple(known_codec(codec, array) for codec in codecs)
+    if found and native() is not None:
+        return [_core_step(found)]
+    return [functools.partial(_each, *codec) for codec in found]
 
 
 @functools.lru_cache
-def _core_step(codecs: str) -> Step:
-    """Return the native core's encoder by codecs of `encoder`, as JSON; it keeps its memory."""
+def _core_step(codecs: tuple[Codec, ...]) -> Step:
+    """Return the native core's encoder, which keeps its memory."""
     core: Any = native()
-    step: Step = core.ChunkEncoder(list(map(_for_core, json.loads(codecs)))).encode
+    step: Step = core.ChunkEncoder([(name, list(numbers)) for name, numbers in codecs]).encode
     return step
 
 
-def _for_core(codec: Mapping[str, Any]) -> tuple[str, list[int]]:
-    settings = codec.get("configuration") or {}
-    match codec["name"]:
-        case "zstd":
-            return "zstd", [settings["level"], int(settings.get("checksum", False))]
-        case "gzip":
-            return "gzip", [settings["level"]]
-        case "blosc":
-            numbers = (settings[name] for name in ("typesize", "blocksize"))
-            shuffle = _SHUFFLES[settings["shuffle"]]
-            return f"blosc:{settings['cname']}", [settings["clevel"], shuffle, *numbers]
-    return "crc32c", []
-
-
-def encoder(codec: Mapping[str, Any], array: str) -> Encoder:
-    """Return the encoder of a chunk of an array without the core; ArgumentError if there is none."""
+def known_codec(codec: Mapping[str, Any], array: str) -> Codec:
+    """Return a codec of the chunks of an array; ArgumentError if it is not known."""
     match codec:
         case {"name": "zstd", "configuration": {"level": int(level), **rest}} if (
             not set(rest) - {"checksum"} and level <= zstandard.MAX_COMPRESSION_LEVEL
         ):
-            return functools.partial(_zstd, level, bool(rest.get("checksum", False)))
+            return "zstd", (level, int(bool(rest.get("checksum", False))))
         case {"name": "gzip", "configuration": {"level": int(level), **rest}} if (
             not rest and 0 <= level <= 9
         ):
-            return functools.partial(_gzip, level)
+            return "gzip", (level,)
         case {"name": "blosc", "configuration": dict(settings)} if (
             set(settings) == {"cname", "clevel", "shuffle", "typesize", "blocksize"}
             and settings["cname"] in _BLOSC
@@ -138,9 +121,11 @@ def encoder(codec: Mapping[str, Any], array: str) -> Encoder:
             and settings["typesize"] in range(1, 256)
             and settings["blocksize"] in range(1 << 31)
         ):
-            return functools.partial(_blosc, settings)
+            shuffle = _SHUFFLES[settings["shuffle"]]
+            sizes = settings["typesize"], settings["blocksize"]
+            return f"blosc:{settings['cname']}", (settings["clevel"], shuffle, *sizes)
         case {"name": "crc32c", **rest} if not rest.get("configuration"):
-            return with_checksum
+            return "crc32c", ()
     raise ArgumentError(
         f"array {array!r}: codec {json.dumps(codec)} is not known; there are zstd (with"
         f" 'level', up to {zstandard.MAX_COMPRESSION_LEVEL}), gzip ('level', 0 to 9), blosc (with"
@@ -149,24 +134,28 @@ def encoder(codec: Mapping[str, Any], array: str) -> Encoder:
     )
 
 
-def _zstd(level: int, checksum: bool, data: Any) -> bytes:
-    return zstandard.ZstdCompressor(level=level, write_checksum=checksum).compress(data)
+def _each(name: str, numbers: Sequence[int], chunks: Sequence[Any]) -> list[bytes]:
+    """Encode chunks by a codec without the core."""
+    return [_encoded(name, numbers, data) for data in chunks]
 
 
-def _gzip(level: int, data: Any) -> bytes:
-    deflater = zlib.compressobj(level, wbits=16 + zlib.MAX_WBITS)  # of no time and no name
-    return deflater.compress(data) + deflater.flush()
+def _encoded(name: str, numbers: Sequence[int], data: Any) -> bytes:
+    match name.partition(":"), numbers:
+        case ("zstd", *_), (level, checksum):
+            return zstandard.ZstdCompressor(level=level, write_checksum=bool(checksum)).compress(
+                data
+            )
+        case ("gzip", *_), (level,):
+            deflater = zlib.compressobj(level, wbits=16 + zlib.MAX_WBITS)  # of no time and no name
+            return deflater.compress(data) + deflater.flush()
+        case ("blosc", _, compressor), (level, shuffle, size, block_bytes):
+            from numcodecs import blosc  # it takes half as long to import as TensorStore
 
-
-def _blosc(settings: Mapping[str, Any], data: Any) -> bytes:
-    from numcodecs import blosc  # it takes half as long to import as TensorStore
-
-    # It takes the size of a value from the array, and shuffles no part of one.
-    size = settings["typesize"]
-    typed = np.frombuffer(data, f"V{size}" if len(data) % size == 0 else np.uint8)
-    name, shuffle = settings["cname"].encode(), _SHUFFLES[settings["shuffle"]]
-    found: bytes = blosc.compress(typed, name, settings["clevel"], shuffle, settings["blocksize"])
-    return found
+            # It takes the size of a value from the array, and shuffles no part of one.
+            typed = np.frombuffer(data, f"V{size}" if len(data) % size == 0 else np.uint8)
+            found: bytes = blosc.compress(typed, compressor.encode(), level, shuffle, block_bytes)
+            return found
+    return with_checksum(data)
 
 
 def with_checksum(data: Any) -> bytes:

@@ -26,8 +26,8 @@ from windrow.converters.zarr.chunk_codecs import (
     bytes_codec,
     data_type,
     encoded,
-    encoder,
     is_string,
+    known_codec,
     steps_of,
     string_dtype,
     with_checksum,
@@ -110,7 +110,7 @@ class ArrayLayout:
                 f"{what}: {len(self.dimension_names)} dimension names for {rank} axes"
             )
         for codec in self.codecs:
-            encoder(codec, self.name)
+            known_codec(codec, self.name)
 
     @property
     def file_shape(self) -> Cells:

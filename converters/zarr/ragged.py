@@ -216,10 +216,7 @@ class BlockFiles(FilesOfRows):
     runs: tuple[_EndsRun, ...] = dataclasses.field(repr=False)
 
     def _blocks(self, folder: OutputFolder) -> Iterator[Array]:
-        yield self._records(folder)
-
-    def _records(self, folder: OutputFolder) -> Array:
-        """The first record that begins at the first value of each block, or after it."""
+        # The first record that begins at the first value of each block, or after it.
         edges = np.arange(self.start, self.stop) * self.layout.attributes[BLOCK_VALUES]
         found = np.zeros(len(edges), _OFFSET)
         done = 1 if self.start == 0 else 0  # record 0 begins with block 0
@@ -234,7 +231,7 @@ class BlockFiles(FilesOfRows):
                     first = run.rows + start // _OFFSET.itemsize + 1
                     found[done:until] = first + np.searchsorted(ends, edges[done:until])
                     done = until
-        return found
+        yield found
 
 
 def block_files(layout: ArrayLayout, spooled: Sequence[Spooled]) -> list[BlockFiles]:

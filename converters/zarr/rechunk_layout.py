@@ -272,6 +272,7 @@ def _taken(
         if dim is not None and dim in settings.select:
             spans[k] = _span(dim, settings.select[dim], facts.shape[k])
     dims = facts.dims or (None,) * rank
+    named = settings.dtype if isinstance(settings.dtype, Mapping) else ()
     return _SelectedArray(
         name,
         array,
@@ -279,9 +280,7 @@ def _taken(
         tuple(span.start for span in spans),
         tuple(len(spans[k]) for k in axes),
         tuple(dims[k] for k in axes),
-        facts.dtype
-        if is_label and name not in _by_name(settings.dtype)
-        else _dtype(name, facts, settings),
+        facts.dtype if is_label and name not in named else _dtype(name, facts, settings),
         is_label,
     )
 
@@ -480,8 +479,3 @@ def _layout(
 def _of(value: Any, name: str, default: Any) -> Any:
     """Return the setting of one array, from a dict by name or from one setting for all."""
     return value.get(name, default) if isinstance(value, Mapping) else value
-
-
-def _by_name(value: Any) -> Mapping[str, Any]:
-    """The settings of single arrays."""
-    return value if isinstance(value, Mapping) else {}

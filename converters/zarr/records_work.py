@@ -164,6 +164,11 @@ class RecordsWork:
             part_stage("ragged", self.ragged, self.write_ragged),
         )
 
+    @property
+    def described(self) -> Described:
+        """What is known of the rows, which may be nothing."""
+        return self.known or Described({})
+
     def decoder(self, features: dict[str, Feature]) -> ColumnDecoder:
         if self.known_decoder is not None:
             return self.known_decoder
@@ -318,10 +323,8 @@ class RecordsWork:
     def _layouts(
         self, features: dict[str, Feature], ragged_bytes: float, records: int
     ) -> tuple[ArrayLayout, ...]:
-        return tuple(map(self._dressed, self.storage.layouts(features, ragged_bytes, records)))
-
-    def _dressed(self, layout: ArrayLayout) -> ArrayLayout:
-        return layout if self.known is None else self.known.dressed(layout)
+        layouts = self.storage.layouts(features, ragged_bytes, records)
+        return tuple(map(self.described.dressed, layouts))
 
     def convert(self, folder: OutputFolder, item: _ConvertItem, steps: Steps) -> FinishedPart:
         with room(self.memory_bytes).taken(item.memory_bytes):
@@ -370,10 +373,12 @@ class RecordsWork:
             if feature.ragged:
                 spooled = [Spooled(**part.details["spooled"][name]) for part in ordered]
                 total = sum(one.items for one in spooled)
-                values = self._dressed(
+                values = self.described.dressed(
                     self.storage.values_layout(f"{name}/{VALUES}", feature, total, records)
                 )
-                offsets = self._dressed(self.storage.offsets_layout(f"{name}/{OFFSETS}", records))
+                offsets = self.described.dressed(
+                    self.storage.offsets_layout(f"{name}/{OFFSETS}", records)
+                )
                 items += ragged_files(VALUES, values, spooled)
                 items += ragged_files(OFFSETS, offsets, spooled)
                 layouts += [values, offsets]
@@ -423,7 +428,7 @@ class RecordsWork:
 
     def group(self, folder: OutputFolder, results: list[FinishedPart]) -> Group:
         """Write the metadata of the group; it may run twice."""
-        known = self.known or Described({})
+        known = self.described
         features, _ = _noted_features(folder)
         layouts = [ArrayLayout.from_json(value) for value in folder.needed("arrays")]
         attributes = {**known.group_attributes, "": {**known.attributes, **attribute(features)}}

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -205,21 +204,6 @@ def test_ragged_features_come_back(
             assert metadata(here / "back", name) == metadata(here / "a.zarr", name)
         group = json.loads((here / "back" / "zarr.json").read_text())
         assert group == json.loads((here / "a.zarr" / "zarr.json").read_text())
-
-
-def test_zarr_v2_and_times(tmp_path: Path) -> None:
-    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
-    times = (np.arange(7) * 10**9).astype("datetime64[ns]")
-    array = group.create_array("when", shape=(7,), chunks=(2,), dtype=times.dtype)
-    array[...] = times
-    settings = zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out").settings
-    assert np.array_equal(columns(tmp_path / "out")["when"].view("datetime64[ns]"), times)
-    assert settings["arrays"]["when"]["attributes"] == {
-        "units": "nanoseconds since 1970-01-01",
-        "calendar": "proleptic_gregorian",
-    }
-    array_record_to_zarr(tmp_path / "out", tmp_path / "back")
-    assert metadata(tmp_path / "back", "when")["attributes"]["units"].startswith("nanoseconds")
 
 
 def test_names_choose_arrays(tmp_path: Path) -> None:

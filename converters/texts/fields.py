@@ -144,7 +144,7 @@ class LineDecoder:
 
     @property
     def checker(self) -> LineDecoder:
-        """The same: it only looks at lines."""
+        """The same decoder, which makes no tokens."""
         return self
 
     def columns(self, records: Sequence[bytes], wrong: Wrong) -> dict[str, Column]:

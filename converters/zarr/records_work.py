@@ -399,7 +399,7 @@ class RecordsWork:
     def conversion(
         self, name: str, settings: Mapping[str, Any], finish: Finish | None = None
     ) -> Conversion:
-        """Return the conversion to one group, with these settings besides those of storing.
+        """Return the conversion to one group; the plan has `settings`, and how arrays are stored.
 
         `finish` is called, in place of the method, with the plan, the folder and the last results.
         """

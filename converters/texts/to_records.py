@@ -152,22 +152,11 @@ def parquet_to_array_record(
     """Convert Parquet files to ArrayRecord files: Examples of rows, the text of a field, or tokens.
 
     All is as for `json_lines_to_array_record`, with these exceptions. Without `field`, a record is a
-    tf.train.Example with a feature for each field, as `parquet_to_zarr` describes them; the manifest
-    has these features, so that `array_record_to_zarr` makes arrays of them. Each file becomes one
-    file, unless `files` is given. A row group is the unit that is read.
-
-    Args:
-        inputs: A path, glob, folder (of files with `.parquet` in their names) or URL, or a list of them.
-        output: A folder or URL, new, empty, or of an earlier run.
-        field: The field with the text.
-        tokenizer: As for `json_lines_to_zarr`.
-        end_token: As there.
-        names: Fields to take into Examples; by default all.
-        writer_options: Options of ArrayRecordWriter.
-        files: Number of files of about the same number of records; row groups are not cut.
-        max_bad_records: The most rows that may have a null in a field that is taken.
-        storage_options: Settings of the file system of inputs and tokenizer, as in fsspec.
-        **run: How it runs: `RunOptions`.
+    tf.train.Example with a feature for each field, or for those in `names`, as `parquet_to_zarr`
+    describes them; the manifest has these features, so that `array_record_to_zarr` makes arrays of
+    them. A folder's files have `.parquet` in their names. Each file becomes one file, unless `files` is
+    given. A row group is the unit that is read, and is not cut. A row with a null in a field that is
+    taken is bad.
     """
     _check_settings(writer_options, files, max_bad_records)
     if field is not None and names is not None:

@@ -70,7 +70,10 @@ def written(folder: OutputFolder, name: str, data: bytes) -> OutputFile:
 
 def encode(layout: ArrayLayout, origin: Sequence[int], block: Any) -> dict[str, bytes]:
     """The stored files that hold a block of an array, by name in the group."""
-    return {name: b"".join(parts) for name, parts in encode_parts(layout, origin, block)}
+    return {
+        name: b"".join(parts)
+        for name, parts in encode_parts(layout, origin, block, ahead_bytes=1 << 25)
+    }
 
 
 def store(folder: Path, files: Mapping[str, bytes]) -> None:

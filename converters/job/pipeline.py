@@ -56,14 +56,16 @@ class _PipelineRun:
     def __init__(self, show: ShowProgress) -> None:
         self._show = show
         self._meter: ProgressMeter | None = None
+        self._shown = contextlib.ExitStack()
         self._lock = threading.Lock()
         self.error: BaseException | None = None
 
     def begin(self, stage: str, total_bytes: int) -> None:
         """Show the progress of a stage from now on."""
         with self._lock:
-            self._close()
-            self._meter = ProgressMeter(stage, total_bytes or None, self._show).__enter__()
+            self._shown.close()
+            meter = ProgressMeter(stage, total_bytes or None, self._show)
+            self._meter = self._shown.enter_context(meter)
 
     def report(self, records: int, done_bytes: int) -> None:
         if self._meter is not None:
@@ -71,11 +73,7 @@ class _PipelineRun:
 
     def close(self) -> None:
         with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        if self._meter is not None:
-            self._meter.__exit__(None, None, None)
+            self._shown.close()
             self._meter = None
 
 

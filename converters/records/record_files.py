@@ -330,11 +330,6 @@ class RecordFormat(abc.ABC):
                     return block
         return block
 
-    def read_all(self, file: Counted, bad: list[Bad], *, block_bytes: int) -> Iterator[RecordBlock]:
-        """Yield all good records of a file; damaged ones go into `bad`."""
-        if file.records:
-            yield from self.blocks([_span(file, 0, file.records)], block_bytes, bad)
-
 
 class StreamFormat(RecordFormat):
     """Files that are read from a byte on, some records at a time. Counting reads them to their ends."""

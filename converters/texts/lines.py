@@ -123,7 +123,10 @@ def read_lines(
                 waiting.append(block)
                 waiting_bytes += len(block)
                 if waiting_bytes > LONGEST_LINE_BYTES:
-                    raise _unreadable(name, at, _no_lines())
+                    most = f"{LONGEST_LINE_BYTES:,} bytes"
+                    raise _unreadable(
+                        name, at, f"a line has more than {most}, so this is not JSON Lines"
+                    )
                 continue
             held = b"".join([*waiting, block[:end]])
             waiting, waiting_bytes = [block[end:]], len(block) - end
@@ -216,10 +219,6 @@ def _unreadable(name: str, offset: int, why: str) -> ReadError:
         offset=offset,
         why=why,
     )
-
-
-def _no_lines() -> str:
-    return f"a line has more than {LONGEST_LINE_BYTES:,} bytes, so this is not JSON Lines"
 
 
 class JsonLinesFiles(StreamFormat):

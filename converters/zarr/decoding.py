@@ -31,6 +31,13 @@ OFFSET_BYTES: Final = 8
 _COMPLEX: Final = ("complex64", "complex128")
 
 
+def function_name(function: Callable[..., Any] | None) -> str | None:
+    """Return the name by which plans know a function; None without one."""
+    if function is None:
+        return None
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
 class ColumnDecoder(Protocol):
     """Decodes records to columns. Picklable."""
 

@@ -14,7 +14,7 @@ from windrow.converters.job.inputs import Paths, find_inputs
 from windrow.converters.job.job import RunOptions
 from windrow.converters.job.stages import Conversion, check_integer
 from windrow.converters.records.record_files import files_of
-from windrow.converters.zarr.decoding import Decode
+from windrow.converters.zarr.decoding import Decode, function_name
 from windrow.converters.zarr.records_work import RecordsWork
 from windrow.converters.zarr.rows import (
     Features,
@@ -190,9 +190,8 @@ def _conversion(
     work = RecordsWork(
         files_of(format), found, known, decode, storage, max_bad_records, memory_bytes
     )
-    name = getattr(decode, "__qualname__", type(decode).__qualname__)
     settings = {
         **({"features": None} if known is None else known.to_json()),
-        "decode": None if decode is None else name,
+        "decode": function_name(decode),
     }
     return work.conversion(f"{format}_to_zarr", settings)

@@ -42,7 +42,6 @@ AnyArray = npt.NDArray[Any]
 Cells: TypeAlias = tuple[int, ...]
 _Job = TypeVar("_Job")
 
-AHEAD_BYTES: Final = 32 << 20
 METADATA: Final = "zarr.json"
 
 # Records of this size are read one by one without waste; smaller ones share a chunk.
@@ -323,7 +322,7 @@ def encode_parts(
     origin: Sequence[int],
     block: AnyArray,
     *,
-    ahead_bytes: int = AHEAD_BYTES,
+    ahead_bytes: int,
 ) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yield the stored files that hold `block`: name in the group, and bytes part by part.
 

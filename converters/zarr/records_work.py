@@ -259,7 +259,8 @@ class RecordsWork:
     def _checked(self, file: Counted, features: dict[str, Feature], steps: Steps) -> Counted:
         """The file with its bad records: all are read, and decoded."""
         bad: list[Bad] = []
-        blocks = self.files.read_all(file, bad, block_bytes=BLOCK_BYTES)
+        (whole,) = cut([file], [0, file.records])
+        blocks = self.files.blocks(whole.spans, BLOCK_BYTES, bad)
         for more in bad_in(self.checker or self.decoder(features), blocks):
             bad += more
             self._check_bad([dataclasses.replace(file, bad=tuple(bad))])

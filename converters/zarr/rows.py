@@ -156,7 +156,7 @@ def described_by_manifest(found: Sequence[Input]) -> Described | None:
     settings = {} if manifest is None else manifest.settings
     if settings.get("features") is None:
         return None
-    where = f"{manifest_place(split_path(found[0].url)[0])}: features"
+    where = f"the manifest in {split_path(found[0].url)[0]}: features"
     described = Described(
         features_from_json(settings["features"], where=where),
         _objects(settings.get("arrays"), where),
@@ -166,11 +166,6 @@ def described_by_manifest(found: Sequence[Input]) -> Described | None:
     check_names(described.features)
     _check_arrays(described, where)
     return described
-
-
-def manifest_place(folder: str) -> str:
-    """Return the place of the manifest for messages."""
-    return f"the manifest in {folder}"
 
 
 def _objects(value: object, where: str) -> dict[str, Any]:

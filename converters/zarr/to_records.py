@@ -41,6 +41,7 @@ from windrow.converters.records.reshard import (
     MOST_MEMORY_BYTES,
 )
 from windrow.converters.zarr.array_inputs import OTHERS, AnyArray, InputArray
+from windrow.converters.zarr.decoding import function_name
 from windrow.converters.zarr.example_encode import encode_examples
 from windrow.converters.zarr.zarr_inputs import ArrayInputs, array_names, find_arrays
 from windrow.core.machine import usable_cores
@@ -144,7 +145,7 @@ def zarr_to_array_record(
         "writer_options": writer_options,
         "files": files,
         "records_per_file": records_per_file,
-        "encode": None if encode is None else encode_name(encode),
+        "encode": function_name(encode),
     }
     described = _described(inputs, fields) if encode is None else {}
     plan = ConversionPlan(FORMAT, (inputs.id,), {**settings, **described})
@@ -172,11 +173,6 @@ def _tasks(stem: str, starts: Sequence[int], rows: RowEncoder) -> tuple[_RowsFil
         _RowsFileTask(name, name, rows.share(*span), *span)
         for name, span in zip(names, spans, strict=True)
     )
-
-
-def encode_name(encode: Encode) -> str:
-    """Return the name by which a function is known."""
-    return str(getattr(encode, "__qualname__", type(encode).__qualname__))
 
 
 def _stem(name: str) -> str:

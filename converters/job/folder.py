@@ -370,14 +370,14 @@ def is_finished(target: Target) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Begun:
+class UnfinishedPlan:
     """What the marker of an unfinished folder says: its plan, and whether old files are being removed."""
 
     plan: ConversionPlan
     clearing: bool
 
     @classmethod
-    def read_in(cls, target: Target) -> Begun | None:
+    def read_in(cls, target: Target) -> UnfinishedPlan | None:
         """Return what the marker in `target` says; None without a marker, ReadError if it is damaged."""
         value = read_json(target, UNFINISHED)
         if value is None:
@@ -393,7 +393,7 @@ def finished_before(target: Target, plan: ConversionPlan) -> Manifest | None:
         ConversionError: If another plan was begun or finished there, or a finished file is gone.
         ReadError: If the marker or the manifest is damaged.
     """
-    begun, manifest = Begun.read_in(target), Manifest.read_in(target)
+    begun, manifest = UnfinishedPlan.read_in(target), Manifest.read_in(target)
     if begun is not None:
         if begun.plan.key != plan.key:
             _refuse_other(target, "begun", begun.plan, plan)
@@ -468,10 +468,10 @@ def is_begun(target: Target) -> bool:
     return begun is not None and not begun.clearing
 
 
-def _readable(target: Target) -> Begun | None:
+def _readable(target: Target) -> UnfinishedPlan | None:
     """Return what the marker says; a run that overwrites ignores a damaged one."""
     with suppress(ReadError):
-        return Begun.read_in(target)
+        return UnfinishedPlan.read_in(target)
     return None
 
 

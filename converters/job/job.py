@@ -12,9 +12,9 @@ from typing import Any, TypedDict, Unpack
 
 from windrow.converters.job.executor import run_here
 from windrow.converters.job.folder import (
-    Begun,
     FinishedPart,
     OutputFolder,
+    UnfinishedPlan,
     begin,
     finished_before,
     is_finished,
@@ -152,7 +152,7 @@ def describe(
 
 def _state(target: Target, plan: ConversionPlan) -> tuple[str, list[str], dict[str, int]]:
     """Return the state of a folder for `describe`, its plan's differences, and what is done."""
-    begun = Begun.read_in(target)
+    begun = UnfinishedPlan.read_in(target)
     manifest = Manifest.read_in(target) if begun is None else None
     there = begun or manifest
     if there is None:

@@ -92,12 +92,11 @@ class ParquetFiles(RecordFormat):
         mean = -(-decoded // max(1, starts[-1]))
         return Counted(file, starts[-1], record_bytes=mean, cuts=tuple(starts[:-1]))
 
-    def _check(self, file: Input, types: Mapping[str, Any]) -> None:
+    def _check(self, file: Input, types: Mapping[str, str]) -> None:
         for name in self.names:
-            kind = str(types.get(name, "none"))
-            if kind != self.schema[name]:
+            if types.get(name) != self.schema[name]:
                 raise SourceError(
-                    f"{file.shown}: field {name!r} is of type {kind}, and"
+                    f"{file.shown}: field {name!r} is of type {types.get(name, 'none')}, and"
                     f" {self.schema[name]} in the first file; convert files of one schema together"
                 )
 
@@ -136,9 +135,9 @@ class ParquetFiles(RecordFormat):
             raise fewer(span, first)
 
 
-def types_of(table: Any) -> dict[str, Any]:
-    """Return the types of the fields of a `ParquetFile`, as pyarrow has them, by name."""
-    return {field.name: field.type for field in table.schema_arrow}
+def types_of(table: Any) -> dict[str, str]:
+    """Return the types of the fields of a `ParquetFile`, by name."""
+    return {field.name: str(field.type) for field in table.schema_arrow}
 
 
 def fields_of(file: Input, names: Sequence[str] | None, text: str | None) -> dict[str, Any]:
@@ -155,7 +154,7 @@ def fields_of(file: Input, names: Sequence[str] | None, text: str | None) -> dic
         SourceError: If the field with the text is of another type.
     """
     with opened(file) as table:
-        there = types_of(table)
+        there = {field.name: field.type for field in table.schema_arrow}
     if names is None:
         names = list(there) if text is None else []
     for name in (*names, *([] if text is None else [text])):

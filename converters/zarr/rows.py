@@ -5,7 +5,7 @@ their arrays are made from rows as they come. A shard is put together from its c
 it grows, so that memory holds a block of rows at most.
 
 Invariants: features have names that arrays of one Zarr group can have. The files are the same as if
-`layout.encode_each` made them of all rows at once, for any blocks.
+`layout.encode_parts` made them of all rows at once, for any blocks.
 """
 
 from __future__ import annotations

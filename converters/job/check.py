@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
-import numpy as np
 from fsspec.core import url_to_fs
 
+from windrow.converters.job.folder import checksum_of
 from windrow.converters.job.inputs import files_below
 from windrow.converters.job.manifest import MANIFEST_NAME, Manifest, OutputFile
 from windrow.converters.job.stages import check_integer
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from windrow.sources.remote.fetcher import Fetcher
 
 WHAT: Final = "check"
-# A block of this size stays in a core's cache from the read to the checksum.
-_BLOCK_BYTES: Final = 1 << 20
 _REMOTE_BLOCK_BYTES: Final = 8 << 20
 # Threads for a remote folder, where every read waits for a network.
 _REMOTE_THREADS: Final = 8
@@ -296,8 +294,8 @@ class FolderCheck:
     def _read(self, file: OutputFile) -> tuple[int, str]:
         """Size and checksum of a file; a file of the wrong size is not read."""
         path = self.place(file.name)
-        found = 0
         if self._fetcher is not None:
+            found = 0
             size, blocks = _remote_blocks(self._fetcher, path, file.size_bytes)
             for block in blocks:
                 found = google_crc32c.extend(found, block)
@@ -305,14 +303,9 @@ class FolderCheck:
         try:
             with open(path, "rb", buffering=0) as opened:
                 size = os.fstat(opened.fileno()).st_size
-                if size != file.size_bytes:
-                    return size, ""
-                memory = np.empty(_BLOCK_BYTES, np.uint8)
-                while count := opened.readinto(memory.data):
-                    found = google_crc32c.extend(found, memory[:count])
+                return size, checksum_of(opened) if size == file.size_bytes else ""
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFoundError(path) from error
-        return size, f"{found:08x}"
 
     def _miscounted(self, files: Sequence[OutputFile]) -> Iterator[BadFile]:
         """Yield the whole record files whose number of records is not the listed one."""

@@ -97,21 +97,15 @@ class OpenRecordFiles:
         return found
 
     def _stored(self, at: int, groups: int) -> npt.NDArray[Any]:
-        """Return the stored bytes of each group of a file; all equal if they cannot be found."""
-        source, first = self.source, 0
-        if self._direct:
-            first = sum(-(-file.records // file.group) for file in source.files[:at])
+        """Return the stored bytes of each group of a file; all equal if they cannot be found.
+
+        Without the core they are not: the package does not show its index.
+        """
         stored = np.ones(groups, np.int64)
+        first = sum(-(-file.records // file.group) for file in self.source.files[:at])
         with contextlib.suppress(WindrowError):  # reading the records raises the error again
-            if not self._direct:
-                # The reader by byte ranges has the index; the package does not show its own.
-                source = ArrayRecordDataSource(
-                    source.files[at].path,
-                    storage_options=options_for([source.files[at].path], self.options),
-                    direct=True,
-                )
-            (part,) = source.parts
-            if part.chunk_count >= first + groups:
+            (part,) = self.source.parts
+            if self._direct and part.chunk_count >= first + groups:
                 stored = part.places_of_chunks()(np.arange(first, first + groups)).stored_bytes
         return stored
 

@@ -37,9 +37,9 @@ from windrow.converters.zarr.array_inputs import (
     plain,
     without_two_nans,
 )
+from windrow.converters.zarr.chunk_codecs import of_metadata
 from windrow.converters.zarr.coordinates import Labelled, labels_of
 from windrow.converters.zarr.layout import stored_fill
-from windrow.converters.zarr.strings import of_metadata
 from windrow.core.daemon_threads import shared_pool
 from windrow.core.optional_imports import optional
 from windrow.core.redaction import Redaction, shown_url
@@ -260,7 +260,7 @@ def _zarr_array(found: Found, own: list[tuple[Found, Sequence[int] | None]]) -> 
     if of_any_length(metadata) and not any_length:
         raise _no_numbers(found, "objects that are not strings")
     if found.shape == ():
-        return _Scalar(_scalar_facts(found, any_length), found)
+        return _found_scalar(found, any_length)
     (opened,) = open_arrays(found.what, (found,))
     own.append((found, opened.own_shape))
     return _ZarrArray(_facts(found, opened), found)
@@ -379,24 +379,17 @@ class _ZarrArray(InputArray):
 
 
 class _Scalar(InputArray):
-    """An array of shape () of Zarr."""
+    """An array of shape () of Zarr, whose value is read when it is found."""
 
-    def __init__(self, facts: InputFacts, found: Found) -> None:
+    def __init__(self, facts: InputFacts, value: AnyArray) -> None:
         super().__init__(facts)
-        self._found = found
+        self._value = value
 
     def start(self, boxes: Sequence[Box]) -> Future[None]:
+        for box in boxes:
+            box.out[...] = self._value
         done: Future[None] = Future()
-        try:
-            value, _ = _scalar(self._found)
-            if value.dtype.kind in "mM":
-                value = value.view(np.int64)
-            for box in boxes:
-                box.out[...] = value
-        except ReadError as error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
+        done.set_result(None)
         return done
 
 
@@ -424,16 +417,17 @@ def _scalar(found: Found) -> tuple[AnyArray, Any]:
         raise ReadError(f"{found.named} in {found.where} cannot be read: {why}") from error
 
 
-def _scalar_facts(found: Found, any_length: str) -> InputFacts:
+def _found_scalar(found: Found, any_length: str) -> _Scalar:
     value, fill = _scalar(found)
     metadata = found.metadata or {}
     missing = fill if metadata.get("zarr_format") == 2 else None
-    if value.dtype.kind in "mM" and missing is not None:
+    is_time = value.dtype.kind in "mM"
+    if is_time and missing is not None:
         missing = metadata.get("fill_value")  # the number, not the time
     more = _typed(found, value.dtype.newbyteorder("="), fill, missing, any_length)
     if fill is None:
         more["fill_value"] = None
-    return InputFacts(
+    facts = InputFacts(
         name=found.name,
         where=found.where,
         shape=(),
@@ -441,6 +435,7 @@ def _scalar_facts(found: Found, any_length: str) -> InputFacts:
         shift=(),
         **more,
     )
+    return _Scalar(facts, value.view(np.int64) if is_time else value)
 
 
 # --- identity ------------------------------------------------------------------------------------

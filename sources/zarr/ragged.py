@@ -12,25 +12,22 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, Literal, TypeAlias, Union
 
 import numpy as np
 
-from windrow.core.process import refuse_forked
 from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
-from windrow.sources.chunks import ArrayPart, LaidOutSource
+from windrow.sources.chunks import ArrayPart
 from windrow.sources.ragged_column import RaggedColumn
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.find import noted_in_parent
-from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.local.metadata import held_records
 from windrow.sources.zarr.missing import Missing
 from windrow.sources.zarr.names import BLOCKS, OFFSETS, TOKENIZER, VALUES, choose_rows
 from windrow.sources.zarr.objects import standing_for
 from windrow.sources.zarr.offsets import Offsets, block_edges
-from windrow.sources.zarr.open_array import LIBRARY, OpenArray
+from windrow.sources.zarr.open_array import OpenArray
 from windrow.sources.zarr.over_tree import OverTree
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import ArrayTree
@@ -135,7 +132,7 @@ class _RaggedField:
         return f"{self.name}: {shown}" if self.name else shown
 
 
-class RaggedDataSource(OverTree, LaidOutSource):
+class RaggedDataSource(OverTree):
     """Sequences of different lengths in Zarr, such as tokens of documents, as arrays or strings."""
 
     def __init__(
@@ -343,7 +340,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
         Raises:
             ReadError: If this process was forked from a process that had used TensorStore.
         """
-        refuse_forked(LIBRARY, _WHAT)
+        self._open_tree()
         return [field.part() for field in self._fields]
 
     def still_parts(self) -> Sequence[ArrayPart]:
@@ -368,17 +365,6 @@ class RaggedDataSource(OverTree, LaidOutSource):
         edges = block_edges(field.array.part) if offsets is None else offsets.block_starts()
         bounds: IntArray = np.unique(np.clip([0, *edges, self._length], 0, self._length))
         return bounds
-
-    def read(self, indices: IntArray) -> Columns:
-        """Records at `indices`: per field an array `(n, ...)`, a sequence of arrays, or a list.
-
-        Raises:
-            ReadError: If a chunk or the offsets cannot be read, or the offsets are damaged. Or if
-                this process was forked from a process that had used TensorStore.
-        """
-        wanted = checked_indices(indices, self._length, _WHAT)
-        reads = [partial(part.read, wanted) for part in self.parts]
-        return self.assembled(side_by_side(reads, wait=self.is_remote_source), wanted)
 
     def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
         """The tree of `read`, from one column per part."""

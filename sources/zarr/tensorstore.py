@@ -80,7 +80,7 @@ class StoreReader:
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
-        return read_rows([self._array], rows)[0]
+        return read_rows(self._array, rows)
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in memory; their bytes in storage are not known."""
@@ -305,48 +305,36 @@ class _RowRead:
     take: IntArray | None = None
 
 
-def read_rows(arrays: Sequence[StoreArray], wanted: IntArray) -> list[AnyArray]:
-    """Rows `wanted` of each array, in that order, in new memory.
+def read_rows(array: StoreArray, wanted: IntArray) -> AnyArray:
+    """Rows `wanted` of an array, in that order, in new memory.
 
     Raises:
         ReadError: If a chunk cannot be read; the message names array, chunk and records. Or if
             the array is gone and would read as fill values.
     """
-    budget = IN_FLIGHT_BYTES // max(1, len(arrays))
-    plans = [_plan(array, wanted, budget) for array in arrays]
-    answers: list[AnyArray | None] = [None] * len(arrays)
+    plan = _plan(array, wanted, IN_FLIGHT_BYTES)
+    answer: AnyArray | None = None
     errors = dict[int, ReadError]()
-    for turn in range(max((len(plan) for plan in plans), default=0)):
-        started = [
-            (at, chunk, arrays[at].start(chunk.rows))
-            for at, plan in enumerate(plans)
-            if turn < len(plan)
-            for chunk in plan[turn]
-        ]
-        for at, chunk, future in started:
-            array = arrays[at]
+    for turn in plan:
+        for chunk, future in [(chunk, array.start(chunk.rows)) for chunk in turn]:
             try:
                 block = future.result()
             except (ValueError, RuntimeError, OSError) as error:
                 block, lost = _read_again(array, chunk, error)
                 errors.update(lost)
             if chunk.to is None:
-                answers[at] = block
+                answer = block
                 continue
-            answer = answers[at]
             if answer is None:
-                answer = answers[at] = _empty(array, len(wanted))
+                answer = _empty(array, len(wanted))
             answer[chunk.to] = block if chunk.take is None else block[chunk.take]
-    for array, plan, answer in zip(arrays, plans, answers, strict=True):
-        if array.presence is not None and answer is not None:
-            array.presence.check(answer, _a_row_per_chunk(array, plan[0][0], wanted), array.where)
-    found = [
-        _empty(array, 0) if answer is None else answer
-        for array, answer in zip(arrays, answers, strict=True)
-    ]
+    if answer is None:
+        return _empty(array, 0)
+    if array.presence is not None:
+        array.presence.check(answer, _a_row_per_chunk(array, plan[0][0], wanted), array.where)
     if errors:
-        raise partly_read(found[0] if len(found) == 1 else found, errors)
-    return found
+        raise partly_read(answer, errors)
+    return answer
 
 
 def _a_row_per_chunk(

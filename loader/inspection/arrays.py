@@ -128,7 +128,7 @@ def inspect_arrays(place: Location, tree: FoundTree, sizes: Mapping[str, int]) -
         stored_bytes=_sum(stored),
         decoded_bytes=_sum(decoded),
         arrays=tuple(arrays),
-        attributes=dict(tree.attributes) if isinstance(tree, FoundGroup) else {},
+        attributes=dict(tree.groups[()]) if isinstance(tree, FoundGroup) else {},
     )
 
 

@@ -46,8 +46,10 @@ from windrow.sources.zarr.names import (
     Found,
     FoundGroup,
     FoundTree,
+    Keys,
     ShownGroup,
     as_shown,
+    gathered,
     noted_rows,
 )
 from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
@@ -169,7 +171,8 @@ def _find_each(
         return _find(access, value[key], _joined(name, key), inner)
 
     calls = [functools.partial(find_item, key) for key in value]
-    return dict(zip(value, side_by_side(calls, wait=any(map(_waits, value.values()))), strict=True))
+    found = side_by_side(calls, wait=any(map(_waits, value.values())))
+    return gathered(zip([(key,) for key in value], found, strict=True), {})
 
 
 def _waits(value: Any) -> bool:
@@ -374,31 +377,21 @@ def _scale_of_parent(folder: Folder, name: str) -> Found | None:
 def _consolidated(listed: Consolidated, name: str) -> FoundTree:
     """A group whose own metadata describe all nodes in it."""
     folder, nodes = listed.folder, listed.nodes
-    items: dict[str, FoundTree] = {}
-    groups: dict[str, dict[str, FoundTree]] = {"": items}
-
-    def inside(path: str) -> dict[str, FoundTree]:
-        if path not in groups:
-            parent, _, last = path.rpartition("/")
-            groups[path] = {}
-            meta, zattrs = nodes.get(path, ({}, None))
-            inside(parent)[last] = FoundGroup(groups[path], attributes_of(meta, zattrs))
-        return groups[path]
-
+    arrays: dict[Keys, Found] = {}
+    groups: dict[Keys, Mapping[str, Any]] = {(): listed.attributes}
     for path in sorted(nodes):
         meta, zattrs = nodes[path]
+        keys = tuple(path.split("/"))
         # A path that leads out of the group is not one of its nodes.
-        if "shape" in meta and not {"", ".", ".."} & set(path.split("/")):
-            parent, _, last = path.rpartition("/")
-            inside(parent)[last] = found_array(
-                folder.child(path),
-                _joined(name, path),
-                meta,
-                zattrs,
-                consolidated=listed,
-                path=path,
-            )
-    return _filled(folder, name, FoundGroup(items, listed.attributes))
+        if "shape" not in meta or {"", ".", ".."} & set(keys):
+            continue
+        for count in range(1, len(keys)):
+            group = nodes.get("/".join(keys[:count]), ({}, None))
+            groups.setdefault(keys[:count], attributes_of(*group))
+        arrays[keys] = found_array(
+            folder.child(path), _joined(name, path), meta, zattrs, consolidated=listed, path=path
+        )
+    return _filled(folder, name, gathered(arrays.items(), groups))
 
 
 def _group(
@@ -428,28 +421,13 @@ def _group(
     children = levels if children is None else children
     calls = [functools.partial(inside, path) for path in children]
     nodes = side_by_side(calls, wait=folder.access is not None)
-    items: dict[str, FoundTree] = {}
-    for path, found in zip(children, nodes, strict=True):
-        if isinstance(found, Found) or (isinstance(found, FoundGroup) and found.items):
-            _put(items, path.split("/"), found)
-    return _filled(folder, name, FoundGroup(items, attributes))
-
-
-def _put(items: dict[str, FoundTree], steps: Sequence[str], found: FoundTree) -> None:
-    """Put what was found below a group into its groups."""
-    first, *rest = steps
-    if not rest:
-        items[first] = found
-        return
-    group = items.setdefault(first, FoundGroup({}))
-    if isinstance(group, FoundGroup):
-        inner = dict(group.items)
-        _put(inner, rest, found)
-        items[first] = FoundGroup(inner, group.attributes)
+    items = zip(children, nodes, strict=True)
+    inner = [(tuple(path.split("/")), found) for path, found in items if found is not None]
+    return _filled(folder, name, gathered(inner, {(): attributes}))
 
 
 def _filled(folder: Folder, name: str, group: FoundGroup) -> FoundGroup:
-    if not group.items and not name:
+    if not group.arrays and not name:
         if folder.known:
             shown = ", ".join(map(repr, folder.known))
             raise SourceError(

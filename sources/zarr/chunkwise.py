@@ -32,7 +32,7 @@ from windrow.sources.zarr.metadata import keys_of, sizes_of
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.precomputed import PrecomputedChunks, check_ending
 from windrow.sources.zarr.refused import gone, refuse_absurd
-from windrow.sources.zarr.remote import FetchedPresence
+from windrow.sources.zarr.remote import RemotePresence
 from windrow.sources.zarr.stored_objects import StoredObjects, objects_of
 from windrow.sources.zarr.zarr_python import PythonArray
 
@@ -234,7 +234,7 @@ def _presence(found: Found, objects: StoredObjects, raw: bytes, fill: bytes) -> 
     if found.folder is not None:
         presence = presence_of_file(os.path.join(found.folder, _KEY))
         return dataclasses.replace(presence, fill=fill)
-    return FetchedPresence(lambda: objects.whole(_KEY), found.where + _KEY, raw, fill)
+    return RemotePresence(lambda: objects.whole(_KEY), found.where + _KEY, raw, fill)
 
 
 def _edges(item: Any, size: int) -> tuple[int, ...]:

@@ -106,7 +106,7 @@ def noted_in_parent(access: Access, value: Any) -> str | None:
     text, what = os.fspath(value), access.what
     folder: Folder = (
         store_folder(what, text, access, ())
-        if is_remote(text) or ("|" in text and "://" in text)
+        if _is_url(text)
         else LocalFolder(what, local_path(text, what=what))
     )
     key = ""
@@ -181,6 +181,10 @@ def _waits(value: Any) -> bool:
     return isinstance(value, str) and (is_remote(value) or "://" in value)
 
 
+def _is_url(text: str) -> bool:
+    return is_remote(text) or ("|" in text and "://" in text)
+
+
 def _joined(name: str, path: str) -> str:
     return f"{name}/{path}" if name else path
 
@@ -189,10 +193,10 @@ def _find_path(
     access: Access, text: str | bytes, name: str, known: tuple[str, ...], *, own: bool
 ) -> FoundTree:
     what = access.what
-    if isinstance(text, str) and (is_remote(text) or ("|" in text and "://" in text)):
+    if isinstance(text, str) and _is_url(text):
         if "|" in text and (route := access.route(text)).is_array:
             return Found(what, name, access.hide(text), dict(route.spec or {}), access=access)
-        return _find_remote(store_folder(what, text, access, known), name, own=own)
+        return _find_node(store_folder(what, text, access, known), name, own=own)
     path = local_path(text, what=what)  # type: ignore[arg-type]  # bytes are refused there
     refuse_left_by_tfds(path, what=what)
     # The marker lies in the folder that a conversion writes, which may be the array's parent.
@@ -201,30 +205,23 @@ def _find_path(
     return _find_node(LocalFolder(what, path), name, own=own)
 
 
-def _find_remote(folder: Folder, name: str, *, own: bool) -> FoundTree:
-    """As `_find_node`, and check that no conversion is writing the folder or its parent."""
+def _find_node(folder: Folder, name: str, *, own: bool = False) -> FoundTree:
+    """The arrays of a node that no conversion is writing, or a scale of a volume; `own` as in `_try_node`."""
     found = _try_node(folder, name, own=own and folder.listed() is not None)
-    parent = folder.parent()
-    folders = [folder] if parent is None else [folder, parent[0]]
-    side_by_side([functools.partial(_refuse_unfinished, one) for one in folders], wait=True)
-    return _node_or_scale(folder, name, found)
+    if folder.local() is None:
+        parent = folder.parent()
+        folders = [folder] if parent is None else [folder, parent[0]]
+        side_by_side([functools.partial(_refuse_unfinished, one) for one in folders], wait=True)
+    found = found or _scale_of_parent(folder, name)
+    if found is None:
+        raise folder.absent()
+    return found
 
 
 def _refuse_unfinished(folder: Folder) -> None:
     marker = MetadataLookup(folder).read(UNFINISHED_MARKER)
     if marker is not None:
         raise unfinished(folder.where.rstrip("/"), what=folder.what, marker=marker)
-
-
-def _find_node(folder: Folder, name: str, *, own: bool = False) -> FoundTree:
-    return _node_or_scale(folder, name, _try_node(folder, name, own=own))
-
-
-def _node_or_scale(folder: Folder, name: str, found: FoundTree | None) -> FoundTree:
-    found = found or _scale_of_parent(folder, name)
-    if found is None:
-        raise folder.absent()
-    return found
 
 
 def _try_node(folder: Folder, name: str, depth: int = 0, *, own: bool = False) -> FoundTree | None:
@@ -278,11 +275,10 @@ def found_array(
     With `consolidated` metadata these are its metadata at `path`.
     """
     attributes = attributes_of(meta, zattrs)
-    return Found(
-        what=folder.what,
-        name=name,
-        where=folder.where,
-        spec=_spec("zarr3" if is_v3(meta) else "zarr", folder, **_cache_settings(folder, meta)),
+    return _found(
+        folder,
+        name,
+        _spec("zarr3" if is_v3(meta) else "zarr", folder, **_cache_settings(folder, meta)),
         folder=folder.local(),
         dims=dims_of(meta, attributes),
         attributes=attributes,
@@ -291,10 +287,14 @@ def found_array(
         listing="" if consolidated is None else consolidated.shown,
         consolidated=consolidated,
         path=path,
-        access=folder.access,
         url=folder.url,
         opened=folder.opened,
     )
+
+
+def _found(place: Folder, name: str, spec: Any, **facts: Any) -> Found:
+    """An array in a folder, which TensorStore opens by `spec`."""
+    return Found(place.what, name, place.where, spec, access=place.access, **facts)
 
 
 def _cache_settings(folder: Folder, meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -322,16 +322,8 @@ def _n5(folder: Folder, name: str, meta: Mapping[str, Any], depth: int) -> Found
     shape = sizes_of(meta.get("dimensions"))
     if shape is None:
         return _group(folder, name, meta, depth, bare=True)
-    return Found(
-        what=folder.what,
-        name=name,
-        where=folder.where,
-        spec=_spec("n5", folder),
-        dims=axis_names(meta.get("axes"), len(shape)),
-        attributes=meta,
-        shape=shape,
-        access=folder.access,
-    )
+    dims = axis_names(meta.get("axes"), len(shape))
+    return _found(folder, name, _spec("n5", folder), dims=dims, attributes=meta, shape=shape)
 
 
 def _scales(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -343,18 +335,11 @@ def _scales(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _precomputed(folder: Folder, name: str, info: Mapping[str, Any], scale: int) -> Found:
-    size, channels = sizes_of(_scales(info)[scale].get("size")), info.get("num_channels")
+    meta, channels = _scales(info)[scale], info.get("num_channels")
+    size = sizes_of(meta.get("size"))
     shape = (*size, channels) if size is not None and isinstance(channels, int) else None
-    return Found(
-        what=folder.what,
-        name=name,
-        where=folder.where,
-        spec=_spec("neuroglancer_precomputed", folder, scale_index=scale),
-        dims=_PRECOMPUTED_AXES,
-        attributes=_scales(info)[scale],
-        shape=shape,
-        access=folder.access,
-    )
+    spec = _spec("neuroglancer_precomputed", folder, scale_index=scale)
+    return _found(folder, name, spec, dims=_PRECOMPUTED_AXES, attributes=meta, shape=shape)
 
 
 def _scale_of_parent(folder: Folder, name: str) -> Found | None:

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, Union
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -30,13 +30,11 @@ from windrow.sources.zarr.offsets import Offsets, block_edges
 from windrow.sources.zarr.open_array import OpenArray
 from windrow.sources.zarr.over_tree import OverTree
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import ArrayTree
+from windrow.sources.zarr.tree import ArrayTree, Numbers, shaped
 
 _WHAT: Final = "RaggedDataSource"
 _SHOWN_FIELDS: Final = 4
 _BYTES, _STR = "bytes", "str"
-
-_Layout: TypeAlias = Union[int, "dict[str, _Layout]"]  # a leaf is the number of a field
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -206,7 +204,7 @@ class RaggedDataSource(OverTree):
             noted[""] = noted_in_parent(access, arrays)
         self._noted, self._text = noted, text
         self._lock = threading.Lock()
-        self._opened: tuple[tuple[_RaggedField, ...], _Layout] | None = None
+        self._opened: tuple[tuple[_RaggedField, ...], Numbers] | None = None
         fields = self._fields
         for field in fields:
             _check(field)
@@ -239,7 +237,7 @@ class RaggedDataSource(OverTree):
     def _fields(self) -> tuple[_RaggedField, ...]:
         return self._open()[0]
 
-    def _open(self) -> tuple[tuple[_RaggedField, ...], _Layout]:
+    def _open(self) -> tuple[tuple[_RaggedField, ...], Numbers]:
         """The fields, and the tree of a record with their numbers."""
         opened = self._tree.open()
         with self._lock:
@@ -252,7 +250,7 @@ class RaggedDataSource(OverTree):
 
     def _laid_out(
         self, tree: Any, path: str, opened: Sequence[OpenArray], fields: list[_RaggedField]
-    ) -> _Layout:
+    ) -> Numbers:
         if isinstance(tree, dict) and path not in self._noted:
             return {
                 name: self._laid_out(item, f"{path}/{name}" if path else name, opened, fields)
@@ -372,7 +370,7 @@ class RaggedDataSource(OverTree):
         return self._shaped([field.column(column, indices) for field, column in pairs])
 
     def _shaped(self, leaves: Sequence[Any]) -> Any:
-        return _with_leaves(self._open()[1], leaves)
+        return shaped(self._open()[1], leaves)
 
 
 def _with_pairs(names: Any) -> list[str]:
@@ -382,12 +380,6 @@ def _with_pairs(names: Any) -> list[str]:
         return pair
     plain = [name for name in names if isinstance(name, str)]
     return plain + [f"{name.strip('/')}/{array}" for name in plain for array in pair]
-
-
-def _with_leaves(layout: _Layout, leaves: Sequence[Any]) -> Any:
-    if isinstance(layout, dict):
-        return {name: _with_leaves(item, leaves) for name, item in layout.items()}
-    return leaves[layout]
 
 
 def _check(field: _RaggedField) -> None:

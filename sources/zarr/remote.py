@@ -65,7 +65,7 @@ class RemotePresence:
         self._read, self._where, self._raw, self._fill = read, where, raw, fill
         self._metadata = metadata_in(raw)
         self._lock = threading.Lock()
-        self._looked_s = time.monotonic()  # when the last look began
+        self._looked_s = self._tried_s = time.monotonic()  # when the last look, or try, began
         self._is_looking = False  # by `look_sometimes`
         self._failed: str | None = None
 
@@ -92,7 +92,7 @@ class RemotePresence:
         Raises:
             ReadError: If an earlier check found that its metadata are gone or describe another array.
         """
-        if time.monotonic() - self._looked_s > LOOK_EVERY_S and not self._is_looking:
+        if time.monotonic() - self._tried_s > LOOK_EVERY_S and not self._is_looking:
             self._is_looking = True
             try:
                 run(self._look_later)
@@ -109,27 +109,29 @@ class RemotePresence:
 
     def _check(self, missed: bool, where: str) -> None:
         came_s = time.monotonic()
-        if missed or came_s - self._looked_s > LOOK_EVERY_S:
+        if missed or came_s - self._tried_s > LOOK_EVERY_S:
             with self._lock:
-                if self._looked_s <= came_s:
-                    began_s = time.monotonic()
-                    self._look(missed)
-                    self._looked_s = began_s
+                if (self._looked_s if missed else self._tried_s) <= came_s:
+                    began_s = self._tried_s = time.monotonic()
+                    if self._look(missed):
+                        self._looked_s = began_s
         self._refuse_failed(where)
 
     def _refuse_failed(self, where: str) -> None:
         if self._failed is not None:
             raise gone_error(where, self._where, self._failed)
 
-    def _look(self, must: bool) -> None:
+    def _look(self, must: bool) -> bool:
+        """Read the metadata again; False if that failed and need not succeed."""
         try:
             now = self._read()
         except (ValueError, RuntimeError, OSError):
             if must:
                 raise
-            return  # the reads themselves will report the error
+            return False  # the reads themselves will report the error
         if now != self._raw:
             self._failed = change_since(self._metadata, now) or self._failed
+        return True
 
 
 class RemoteArray:

@@ -65,7 +65,9 @@ from windrow.sources.zarr.zarr_python import (
 _SHOWN_CHARACTERS: Final = 200
 _SHOWN_ARRAYS: Final = 4
 
-_Numbers: TypeAlias = Union[int, "dict[str, _Numbers]"]  # the tree; each leaf is an array's number
+Numbers: TypeAlias = Union[int, "dict[str, Numbers]"]
+"""A tree of which each leaf is a number, such as that of an array."""
+
 Chooser: TypeAlias = Callable[
     [str, FoundTree, Sequence[str] | None], tuple[ChosenTree, tuple[Found, ...]]
 ]
@@ -247,7 +249,7 @@ class ArrayTree:
 
     def assembled(self, columns: Sequence[Any]) -> Columns:
         """The tree with one column per array."""
-        return _shaped(self._numbers, columns.__getitem__)
+        return shaped(self._numbers, columns)
 
 
 @bare
@@ -469,17 +471,18 @@ def _ways(opened: tuple[OpenArray, ...]) -> str:
     return "; ".join(f"{way}: {listing(names, _SHOWN_ARRAYS)}" for way, names in by_way.items())
 
 
-def _numbered(tree: ChosenTree, found: list[Found]) -> _Numbers:
+def _numbered(tree: ChosenTree, found: list[Found]) -> Numbers:
     if isinstance(tree, dict):
         return {name: _numbered(item, found) for name, item in tree.items()}
     found.append(tree)
     return len(found) - 1
 
 
-def _shaped(layout: _Numbers, leaf: Callable[[int], Any]) -> Columns:
-    if isinstance(layout, dict):
-        return {name: _shaped(item, leaf) for name, item in layout.items()}
-    return leaf(layout)
+def shaped(tree: Numbers, leaves: Sequence[Any]) -> Any:
+    """The tree with the leaf of each number in its place."""
+    if isinstance(tree, dict):
+        return {name: shaped(item, leaves) for name, item in tree.items()}
+    return leaves[tree]
 
 
 def _shown(facts: Sequence[str], rows: Callable[[], int]) -> str:

@@ -441,7 +441,7 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
             f"{found.what}: {found.named} in {found.where} ({why})", "zarr"
         ) from error
     objects = objects_of(found)
-    key, raw = _stored_metadata(found, objects)
+    key, raw = stored_metadata(found, objects)
     try:
         meta = json.loads(raw)
     except ValueError as error:
@@ -467,11 +467,7 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
         raise unread(found, f"{why}; {LIBRARY} says {said}") from cause
     if agreed is not None:
         shape = agreed
-    presence: PresenceCheck | RemotePresence | None = None
-    if found.folder is not None and fill:
-        presence = dataclasses.replace(presence_of_file(os.path.join(found.folder, key)), fill=fill)
-    elif found.access is not None and fill:
-        presence = RemotePresence(lambda: objects.whole(key), found.where + key, raw, fill)
+    presence = presence_of_stored(found, objects, key, raw, fill) if fill else None
     cached = None
     if by_core and isinstance(presence, RemotePresence) and has_cache(objects):
         from windrow.sources.zarr.cached_chunks import cached_chunks
@@ -516,8 +512,13 @@ def _fill_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
     return np.asarray(value, dtype).tobytes()
 
 
-def _stored_metadata(found: Found, objects: StoredObjects) -> tuple[str, bytes]:
-    """Key and bytes of an array's own metadata."""
+def stored_metadata(found: Found, objects: StoredObjects) -> tuple[str, bytes]:
+    """Key and bytes of an array's own metadata.
+
+    Raises:
+        NotFoundError: If they are gone.
+        SourceError: If they cannot be read.
+    """
     key = _KEYS[2 if "dtype" in (found.metadata or {}) else 3]
     try:
         raw = objects.whole(key)
@@ -529,3 +530,14 @@ def _stored_metadata(found: Found, objects: StoredObjects) -> tuple[str, bytes]:
     if raw is None:
         raise gone(found, f"it has no {key}")
     return key, raw
+
+
+def presence_of_stored(
+    found: Found, objects: StoredObjects, key: str, raw: bytes, fill: bytes
+) -> PresenceCheck | RemotePresence | None:
+    """The check whether an array is still there, by its own metadata, with the bytes of its fill value."""
+    if found.folder is not None:
+        return dataclasses.replace(presence_of_file(os.path.join(found.folder, key)), fill=fill)
+    if found.access is None:
+        return None
+    return RemotePresence(lambda: objects.whole(key), found.where + key, raw, fill)

@@ -30,7 +30,6 @@ from windrow.sources.zarr.metadata import keys_of, sizes_of
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.precomputed import PrecomputedChunks, check_ending
 from windrow.sources.zarr.refused import refuse_absurd
-from windrow.sources.zarr.stored_objects import objects_of
 from windrow.sources.zarr.zarr_python import PythonArray, presence_of_stored, stored_metadata
 
 Cells = tuple[int, ...]
@@ -173,7 +172,7 @@ def open_unequal(found: Found) -> PythonArray:
         NotFoundError: If it is gone.
         SourceError: If its metadata are not understood, or TensorStore lacks its codec or dtype.
     """
-    objects = objects_of(found)
+    objects = found.objects()
     name, raw = stored_metadata(found, objects)
     try:
         meta = json.loads(raw)

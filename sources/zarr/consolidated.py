@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.errors import SourceError
+from windrow.sources.zarr.folders import Folder, LocalFolder, metadata_of
 from windrow.sources.zarr.metadata import attributes_of, is_v3, sizes_of
 from windrow.sources.zarr.names import Consolidated, Found
-from windrow.sources.zarr.stores import Folder, LocalFolder, metadata_of
 
 # The entries next to the shape that say where values lie and how they are read.
 _STORED: Final = ("dtype", "data_type", "chunks", "chunk_grid")

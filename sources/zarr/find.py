@@ -30,6 +30,13 @@ from windrow.sources.remote.paths import (
 )
 from windrow.sources.zarr.consolidated import capped, consolidated_in
 from windrow.sources.zarr.error_text import bare
+from windrow.sources.zarr.folders import (
+    Folder,
+    LocalFolder,
+    MetadataLookup,
+    metadata_of,
+    store_folder,
+)
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.local.presence import spec_of
@@ -55,14 +62,7 @@ from windrow.sources.zarr.names import (
 from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
 from windrow.sources.zarr.pyramids import dataset_paths
 from windrow.sources.zarr.refused import gone, refuse_absurd, unread
-from windrow.sources.zarr.stores import (
-    Access,
-    Folder,
-    LocalFolder,
-    MetadataLookup,
-    metadata_of,
-    store_folder,
-)
+from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.urls import is_remote_spec
 
 _NOT_NUMBERS: Final = ("char", "byte", "string", "ustring", "json")

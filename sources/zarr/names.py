@@ -20,8 +20,11 @@ import tensorstore as ts
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.error_text import reason
-from windrow.sources.zarr.opened import OpenedStore
-from windrow.sources.zarr.stores import Access, Folder
+from windrow.sources.zarr.folders import Folder, LocalFolder, StoreFolder
+from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
+from windrow.sources.zarr.stored_objects import RangeObjects, StoredObjects
+from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.urls import has_file_system
 
 Keys: TypeAlias = tuple[str, ...]
 """The keys that lead to an array or a group in a tree; () for the tree itself."""
@@ -152,6 +155,31 @@ class Found:
         """TensorStore's driver of it; '' if it was not found as a spec."""
         spec = self.spec.to_json() if isinstance(self.spec, ts.Spec) else self.spec
         return str(spec.get("driver", "")) if isinstance(spec, dict) else ""
+
+    def objects(self) -> StoredObjects:
+        """The objects in which it is stored, by key.
+
+        Raises:
+            SourceError: If its store cannot be opened.
+        """
+        access = self.access
+        if self.folder is not None:
+            return LocalFolder(self.what, self.folder)
+        if access is None and isinstance(self.spec, dict):  # N5 and precomputed volumes
+            return LocalFolder(self.what, self.spec["kvstore"]["path"])
+        if access is None:
+            raise TypeError("an array outside of a local folder needs an access")
+        if self.opened is not None:
+            return OpenedFolder(self.what, self.opened, access)
+        if self.url is not None and (self.spec is None or has_file_system(self.url)):
+            return RangeObjects(access, self.url)
+        kvstore = self.spec["kvstore"] if isinstance(self.spec, dict) else self.spec.kvstore
+        try:
+            return StoreFolder(self.what, self.where, access.opened(kvstore), access)
+        except (ValueError, RuntimeError, OSError) as error:
+            raise SourceError(
+                f"{self.what}: {self.where} cannot be read: {access.reason(error)}"
+            ) from None
 
     @property
     def named(self) -> str:

@@ -51,7 +51,7 @@ from windrow.sources.zarr.metadata import (
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.refused import gone, refuse_absurd, unread
 from windrow.sources.zarr.remote import RemotePresence, filled, unreachable
-from windrow.sources.zarr.stored_objects import StoredObjects, has_cache, objects_of
+from windrow.sources.zarr.stored_objects import StoredObjects, has_cache
 from windrow.sources.zarr.stores import Access
 
 if TYPE_CHECKING:
@@ -440,7 +440,7 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
         raise missing_extra(
             f"{found.what}: {found.named} in {found.where} ({why})", "zarr"
         ) from error
-    objects = objects_of(found)
+    objects = found.objects()
     key, raw = stored_metadata(found, objects)
     try:
         meta = json.loads(raw)

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -441,7 +441,7 @@ def open_each(found: list[Found], *, refuse: bool = False) -> list[Any]:
         if isinstance(dtype, str) and re.fullmatch(_STRING_DTYPE, dtype):
             # Refuse these before opening: TensorStore aborts the process on some of them.
             raise unread(item, f"dtype {dtype!r}")
-    futures = [_open(item) for item in _parsable(found)]
+    futures = [_open(item) for item in found]
     stores = []
     for item, future in zip(found, futures, strict=True):
         try:
@@ -464,6 +464,14 @@ def _open(item: Found, assumed: bool | None = None) -> Any:
         return item.spec
     if isinstance(item.spec, HeldArray):
         return item.spec.open(item)
+    if isinstance(item.spec, dict):
+        try:
+            ts.Spec(item.spec)
+        except (ValueError, TypeError) as error:
+            why, cause = item.reason(error)
+            raise SourceError(
+                f"{item.what}: the spec of array {item.name!r} cannot be used: {why}"
+            ) from cause
     access = item.access
     if access is None:
         return ts.open(item.spec, open=True, read=True, assume_metadata=assumed)
@@ -473,19 +481,6 @@ def _open(item: Found, assumed: bool | None = None) -> Any:
         ),
         where=item.where,
     )
-
-
-def _parsable(found: list[Found]) -> Iterator[Found]:
-    for item in found:
-        if isinstance(item.spec, dict):
-            try:
-                ts.Spec(item.spec)
-            except (ValueError, TypeError) as error:
-                why, cause = item.reason(error)
-                raise SourceError(
-                    f"{item.what}: the spec of array {item.name!r} cannot be used: {why}"
-                ) from cause
-        yield item
 
 
 def _opened(item: Found, future: Any) -> Any:

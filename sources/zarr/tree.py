@@ -267,38 +267,31 @@ def open_arrays(
         NotFoundError, SourceError: As `ZarrDataSource` raises them.
     """
     plain = [_plain_or_reason(what, item, direct) for item in found]
-    unequal = {item for item in found if has_unequal_chunks(item)}
-    python = {
-        item: why
+    opened = [
+        _open_alone(item, array, by_core=direct is not False)
         for item, array in zip(found, plain, strict=True)
-        if isinstance(array, str) and item not in unequal and (why := why_by_python(item))
-    }
-    left = [
-        item
-        for item, array in zip(found, plain, strict=True)
-        if item not in python
-        and item not in unequal
-        and (isinstance(array, str) or native_chunks(array) is None)
     ]
+    left = [item for item, array in zip(found, opened, strict=True) if array is None]
     stores = iter(_with_remotes(left, open_each(left)))
-    opened = []
-    for item, array in zip(found, plain, strict=True):
-        if item in unequal:
-            opened.append(_python_array(item, open_unequal(item)))
-        elif not isinstance(array, str) and item not in left:
-            opened.append(_open_directly(item, PlainStore(array, partial(_opened, item))))
-        elif item in python:
-            opened.append(_open_by_python(item, python[item], by_core=direct is not False))
-        else:
-            opened.append(_open_by_store(item, *next(stores), array))
+    every = [
+        array or _open_by_store(item, *next(stores), why)
+        for item, array, why in zip(found, opened, plain, strict=True)
+    ]
     for item in found:
         refuse_misplaced(item)
-    return tuple(array.without_missing() if array.refuses else array for array in opened)
+    return tuple(array.without_missing() if array.refuses else array for array in every)
 
 
-def _opened(found: Found) -> Any:
-    """The open store of an array, or the SourceError if TensorStore cannot open it."""
-    return open_each([found])[0]
+def _open_alone(found: Found, plain: PlainArray | str, *, by_core: bool) -> OpenArray | None:
+    """Opens an array that TensorStore does not open, or not at once; None for any other."""
+    if has_unequal_chunks(found):
+        return _python_array(found, open_unequal(found))
+    if isinstance(plain, PlainArray):
+        if native_chunks(plain) is None:
+            return None
+        return _open_directly(found, PlainStore(plain, lambda: open_each([found])[0]))
+    why = why_by_python(found)
+    return _python_array(found, open_python(found, why, by_core=by_core)) if why else None
 
 
 def _with_remotes(
@@ -331,7 +324,7 @@ def _open_instead(found: Found, error: SourceError) -> OpenArray:
     if found.metadata is None:
         raise error
     try:
-        return _open_by_python(found, "TensorStore cannot open it")
+        return _python_array(found, open_python(found, "TensorStore cannot open it"))
     except (SourceError, MissingExtraError):
         raise error from error.__cause__  # None for remote arrays
 
@@ -391,10 +384,6 @@ def _open_directly(found: Found, store: PlainStore) -> OpenArray:
     alone = is_read_by_row(plain) and not isinstance(reader, PlainStoreReader)
     part = _part(found, plain, plain.chunk_shape[0], reader, alone=alone)
     return OpenArray(_with_fitting_dims(found, plain.shape), part, plain.chunk_shape, store)
-
-
-def _open_by_python(found: Found, why: str, *, by_core: bool = True) -> OpenArray:
-    return _python_array(found, open_python(found, why, by_core=by_core))
 
 
 def _python_array(found: Found, python: PythonArray) -> OpenArray:

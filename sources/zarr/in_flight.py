@@ -61,6 +61,7 @@ class _RemoteRead:
     answer: Future[Any]
     context: contextvars.Context
     where: str
+    outlasts: bool
     began_s: float = 0.0
     began: int = 0  # for the pace
     due: float = math.inf
@@ -109,6 +110,7 @@ class InFlightLimiter:
         *,
         weight_bytes: int = 0,
         where: str = "",
+        outlasts: bool = True,
     ) -> Future[Any]:
         """Start a read, now or when its turn comes. Does not wait.
 
@@ -118,13 +120,16 @@ class InFlightLimiter:
             size_bytes: Bytes of its values in memory.
             weight_bytes: Bytes of the chunks that it needs in memory, if these are more.
             where: What is read, without secrets.
+            outlasts: Whether it is begun again while its store is away.
 
         Returns:
             A future of its values.
         """
         context = contextvars.copy_context()
         weight = max(size_bytes, weight_bytes)
-        read = _RemoteRead(begin, max(1, requests), size_bytes, weight, Future(), context, where)
+        read = _RemoteRead(
+            begin, max(1, requests), size_bytes, weight, Future(), context, where, outlasts
+        )
         read.answer.set_running_or_notify_cancel()  # it cannot be cancelled any more
         cancel_scope = current_scope()
         if cancel_scope is not None:
@@ -235,7 +240,7 @@ class InFlightLimiter:
     def _waits(self, read: _RemoteRead, error: BaseException) -> bool:
         """Whether a read that has failed is begun again later, since its store is away."""
         fault, outages = _fault_of(error), self._outages
-        if outages is None or read.is_cancelled or not fault.is_outage:
+        if outages is None or read.is_cancelled or not (read.outlasts and fault.is_outage):
             return False
         with self._lock:
             if read not in self._under_way:

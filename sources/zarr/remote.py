@@ -59,9 +59,12 @@ class RemotePresence:
     """
 
     def __init__(
-        self, read: Callable[[], bytes | None], where: str, raw: bytes, fill: bytes
+        self, read: Callable[[bool], bytes | None], where: str, raw: bytes, fill: bytes
     ) -> None:
-        """`read` reads the metadata again; `raw` are the metadata at opening."""
+        """`read` reads the metadata again, and waits for a store that is away if it must succeed.
+
+        `raw` are the metadata at opening.
+        """
         self._read, self._where, self._raw, self._fill = read, where, raw, fill
         self._metadata = metadata_in(raw)
         self._lock = threading.Lock()
@@ -124,7 +127,7 @@ class RemotePresence:
     def _look(self, must: bool) -> bool:
         """Read the metadata again; False if that failed and need not succeed."""
         try:
-            now = self._read()
+            now = self._read(must)
         except (ValueError, RuntimeError, OSError):
             if must:
                 raise
@@ -163,26 +166,23 @@ class RemoteArray:
         answer = None if self._metadata is None else self._metadata.result()
         if answer is None or answer.state != "value":
             return
-        read = partial(self.access.read, self._store.kvstore, self._key)
+        store, key = self._store.kvstore, self._key
+
+        def read(must: bool) -> bytes | None:
+            return self.access.read(store, key, outlasts=must)
+
         with contextlib.suppress(ValueError):  # it holds no metadata
             raw = bytes(answer.value)
-            self._presence = RemotePresence(read, self._where + self._key, raw, b"")
+            self._presence = RemotePresence(read, self._where + key, raw, b"")
             if self._store.fill_value is not None:
                 self._fill = np.asarray(self._store.fill_value, self._fill.dtype)
 
-    def start(
-        self,
-        view: Any,
-        failed: Callable[[BaseException], ReadError],
-        *,
-        scattered: int | None = None,
-    ) -> Future[AnyArray]:
+    def start(self, view: Any, failed: Callable[[BaseException], ReadError]) -> Future[AnyArray]:
         """Start reading a view of the store; the future has the values, in memory of their own.
 
         Args:
             view: The store, with fewer cells.
             failed: Makes the error of the future from the error of the read.
-            scattered: Chunks along the first axis, if the view picks single rows.
         """
         answer: Future[AnyArray] = Future()
         answer.set_running_or_notify_cancel()
@@ -194,13 +194,13 @@ class RemoteArray:
                 settle(answer, error=error)
                 return answer
         size_bytes = math.prod(view.shape) * self._fill.dtype.itemsize
-        edges = self._edges(self._chunk, view, scattered is not None)
+        edges = self._edges(self._chunk, view)
         # Cells of one stored object are one request.
-        requests = _count(self._edges(self._object, view, scattered is not None), scattered)
+        requests = math.prod(map(len, self._edges(self._object, view)))
         chunk_bytes = 0  # unknown
         if None not in self._chunk:
             chunk_bytes = math.prod(map(int, self._chunk)) * self._fill.dtype.itemsize
-        weight = _count(edges, scattered) * chunk_bytes
+        weight = math.prod(map(len, edges)) * chunk_bytes
         read = self.access.in_flight.start(
             view.read, requests, size_bytes, weight_bytes=weight, where=self._where
         )
@@ -236,16 +236,12 @@ class RemoteArray:
         except Exception as other:  # otherwise the caller would wait forever
             settle(answer, error=failed(other))
 
-    def _edges(
-        self, cells: Sequence[int | None], view: Any, scattered: bool
-    ) -> list[Sequence[int]]:
-        """Where chunks of `cells` begin along each axis of a view; if `scattered`, each row is one."""
+    def _edges(self, cells: Sequence[int | None], view: Any) -> list[Sequence[int]]:
+        """Where chunks of `cells` begin along each axis of a view."""
         edges: list[Sequence[int]] = []
         axes = zip(cells, self._origin, view.shape, view.domain.inclusive_min, strict=True)
-        for axis, (chunk, origin, size, first) in enumerate(axes):
-            if scattered and axis == 0:
-                edges.append(range(size))
-            elif chunk is None or origin is None:
+        for chunk, origin, size, first in axes:
+            if chunk is None or origin is None:
                 edges.append((0,))
             else:
                 edges.append((0, *range(chunk - (first - origin) % chunk, size, chunk)))
@@ -269,12 +265,6 @@ class RemoteArray:
             if bool(_same_bytes(np.ascontiguousarray(block), self._fill).all()):
                 return True
         return False
-
-
-def _count(edges: Sequence[Sequence[int]], scattered: int | None) -> int:
-    """The number of chunks that begin at `edges`; `scattered` along the first axis if it is given."""
-    counts = [len(edge) for edge in edges]
-    return math.prod(counts if scattered is None else [scattered, *counts[1:]])
 
 
 Begin = Callable[[Sequence[Box]], "tuple[Sequence[int], Future[AnyArray]]"]

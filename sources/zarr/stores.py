@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import tensorstore as ts
@@ -190,14 +191,15 @@ class Access:
         """
         return ts.KvStore.open(spec, context=self.context).result(timeout=self.options.longest_s)
 
-    def read(self, store: ts.KvStore, key: str) -> bytes | None:
-        """The value at `key`; None if it is absent. Waits.
+    def read(self, store: ts.KvStore, key: str, *, outlasts: bool = True) -> bytes | None:
+        """The value at `key`; None if it is absent. Waits, and if it `outlasts` outages, for the store too.
 
         Raises:
             ValueError: If it cannot be read.
             TimeoutError: If that takes too long.
         """
-        answer = self.in_flight.start(lambda: store.read(key), where=self.place(store)).result()
+        begin, where = partial(store.read, key), self.place(store)
+        answer = self.in_flight.start(begin, where=where, outlasts=outlasts).result()
         return bytes(answer.value) if answer.state == "value" else None
 
     def place(self, store: ts.KvStore) -> str:

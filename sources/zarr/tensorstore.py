@@ -303,10 +303,11 @@ def read_rows(array: StoreArray, wanted: IntArray) -> AnyArray:
     found, errors = np.empty((len(rows), *array.row_shape), array.dtype), dict[int, ReadError]()
     first = 0
     for turn in _turns(array, rows):
-        for part, read in [(part, array.start(_as_run(part))) for part in turn]:
+        for part, read in [(part, array.start(_read_for(array, part))) for part in turn]:
             stop = first + len(part)
             try:
                 block = read.result()
+                block = block if len(block) == len(part) else block[part - part[0]]
             except (ValueError, RuntimeError, OSError) as error:
                 block, lost = _read_again(array, part, error)
                 errors.update((first + at, one) for at, one in lost.items())
@@ -326,27 +327,30 @@ def read_rows(array: StoreArray, wanted: IntArray) -> AnyArray:
     return found
 
 
-def _as_run(rows: IntArray) -> slice | IntArray:
+def _read_for(array: StoreArray, rows: IntArray) -> slice | IntArray:
+    """What to read for rising rows; a remote array is read in runs."""
+    if array.remote is not None:
+        return slice(int(rows[0]), int(rows[-1]) + 1)
     run = run_of(rows)
     return rows if run is None else run
 
 
 def _turns(array: StoreArray, rows: IntArray) -> list[list[IntArray]]:
-    """The reads of rising rows, in rounds of at most `IN_FLIGHT_BYTES`; consecutive rows are one read."""
+    """The reads of rising rows, in rounds of at most `IN_FLIGHT_BYTES`.
+
+    Consecutive rows are one read, and other rows of a remote array one for each chunk.
+    """
     if run_of(rows) is not None:
         return [[rows]]
     most = max(1, IN_FLIGHT_BYTES // max(1, array.row_bytes))
-    turns = np.split(rows, range(most, len(rows), most))
     if array.remote is None:
-        return [[part] for part in turns]
-    # A read has as many chunks as may be in flight together.
-    chunk_bytes = max(1, max(1, array.chunk_rows) * array.row_bytes)
-    chunks = max(1, array.remote.access.options.in_flight_bytes // chunk_bytes)
-    found = []
-    for part in turns:
-        number = np.cumsum(np.diff(array.chunk_of(part), prepend=-1) != 0) - 1
-        found.append(np.split(part, np.flatnonzero(np.diff(number // chunks)) + 1))
-    return found
+        return [[part] for part in np.split(rows, range(most, len(rows), most))]
+    parts = np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1)
+    ends = np.cumsum([part[-1] + 1 - part[0] for part in parts])
+    turns: dict[int, list[IntArray]] = {}
+    for end, part in zip(ends.tolist(), parts, strict=True):
+        turns.setdefault(end // most, []).append(part)
+    return list(turns.values())
 
 
 def _read_again(

@@ -149,7 +149,7 @@ def find_arrays(
     chosen = [item for item in items.values() if names is None or _named(item.name, names)]
     own: list[tuple[Found, Sequence[int] | None]] = []
     arrays = {item.name: _zarr_array(item, own) for item in chosen}
-    groups = dict(_groups(tree))
+    groups = _groups(tree)
     inputs = ArrayInputs(arrays, groups.pop("", {}), groups, InputId("", 0, ""))
     if names is not None and labels:
         there = _labelled(tree)
@@ -191,7 +191,7 @@ def _with_more(tree: FoundTree, names: Sequence[str], url: str, access: Access) 
     """Return a tree with the labels of the arrays in `names`, where a group cannot be listed too."""
     known = list(names)
     while is_remote(url) and not all(item.listing for item in arrays_of(tree)):
-        there, groups = _labelled(tree), dict(_groups(tree))
+        there, groups = _labelled(tree), _groups(tree)
         absent = [labels_of(name, there, groups)[1] for name in there if _named(name, names)]
         more = set(itertools.chain.from_iterable(absent)) - set(known)
         if not more:
@@ -241,13 +241,13 @@ def _no_numbers(found: Found, what: str) -> SourceError:
     )
 
 
-def _groups(tree: FoundTree, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and attributes of all groups; the outermost one is ''."""
-    if not isinstance(tree, FoundGroup):
-        return
-    yield name, {str(key): plain(value) for key, value in tree.attributes.items()}
-    for key, item in tree.items.items():
-        yield from _groups(item, f"{name}/{key}" if name else key)
+def _groups(tree: FoundTree) -> dict[str, dict[str, Any]]:
+    """The attributes of all groups by name; the outermost one is ''."""
+    groups = tree.groups if isinstance(tree, FoundGroup) else {}
+    return {
+        "/".join(at): {str(key): plain(value) for key, value in attributes.items()}
+        for at, attributes in groups.items()
+    }
 
 
 # --- arrays of Zarr ------------------------------------------------------------------------------

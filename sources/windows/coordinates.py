@@ -25,6 +25,7 @@ from windrow.errors import SourceError
 from windrow.sources.windows.cf import decoding_of, times_of, unit_ns
 from windrow.sources.windows.selection import Coordinate
 from windrow.sources.zarr.find import found_array
+from windrow.sources.zarr.folders import Folder, LocalFolder, MetadataLookup, store_folder
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.metadata import (
@@ -36,13 +37,7 @@ from windrow.sources.zarr.metadata import (
 )
 from windrow.sources.zarr.names import Consolidated, Found
 from windrow.sources.zarr.opened import OpenedFolder
-from windrow.sources.zarr.stores import (
-    Access,
-    Folder,
-    LocalFolder,
-    MetadataLookup,
-    store_folder,
-)
+from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import open_arrays
 from windrow.sources.zarr.zarr_python import PythonReader, open_python
 

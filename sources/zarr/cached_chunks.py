@@ -25,7 +25,7 @@ from windrow.sources.zarr.local.presence import metadata_in
 
 if TYPE_CHECKING:
     from windrow.sources.remote.remote_file import RemoteFile
-    from windrow.sources.zarr.remote import FetchedPresence
+    from windrow.sources.zarr.remote import RemotePresence
     from windrow.sources.zarr.stored_objects import RangeObjects
 
 _ENTRY_BYTES: Final = 16
@@ -40,7 +40,7 @@ class CachedChunks:
         layout: PlainLayout,
         chunks: NativeChunks,
         objects: RangeObjects,
-        presence: FetchedPresence,
+        presence: RemotePresence,
     ) -> None:
         """Open nothing yet.
 
@@ -159,7 +159,7 @@ class CachedChunks:
 
 
 def cached_chunks(
-    raw: bytes, objects: RangeObjects, presence: FetchedPresence, expected: Mapping[str, Any]
+    raw: bytes, objects: RangeObjects, presence: RemotePresence, expected: Mapping[str, Any]
 ) -> CachedChunks | None:
     """The chunks of an array; None if the native core does not decode it, or it is not there.
 

@@ -106,7 +106,6 @@ class InFlightLimiter:
         *,
         weight_bytes: int = 0,
         where: str = "",
-        for_all: bool = False,
         outlasts: bool = True,
     ) -> Future[Any]:
         """Start a read, now or when its turn comes. Does not wait.
@@ -117,7 +116,6 @@ class InFlightLimiter:
             size_bytes: Bytes of its values in memory.
             weight_bytes: Bytes of the chunks that it needs in memory, if these are more.
             where: What is read, without secrets.
-            for_all: Whether other callers may wait for it too, so that no cancel scope ends it.
             outlasts: Whether it is begun again while its store is away.
 
         Returns:
@@ -129,7 +127,7 @@ class InFlightLimiter:
             begin, max(1, requests), size_bytes, weight, Future(), context, where, outlasts
         )
         read.answer.set_running_or_notify_cancel()  # it cannot be cancelled any more
-        cancel_scope = None if for_all else current_scope()
+        cancel_scope = current_scope()
         if cancel_scope is not None:
             read.cancel_scope = cancel_scope
             cancel_scope.add(read, lambda: self._cancel(read))

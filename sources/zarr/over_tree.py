@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from windrow.core.process import refuse_forked
+from windrow.sources.base import Columns, IntArray, checked_indices
+from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.request_counts import RemoteStats
+from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.open_array import LIBRARY, OpenArray
 from windrow.sources.zarr.tree import ArrayTree
 
 
-class OverTree:
+class OverTree(LaidOutSource):
     """A source of the arrays of a tree: what it says of the reads of all of them."""
 
     _tree: ArrayTree
+
+    def _open_tree(self) -> tuple[OpenArray, ...]:
+        """The open arrays. Raises ReadError in a fork of a process that had used TensorStore."""
+        refuse_forked(LIBRARY, type(self).__name__)
+        return self._tree.open()
+
+    def read(self, indices: IntArray) -> Columns:
+        """Read the records at `indices`, in that order, in new memory.
+
+        Raises:
+            ReadError: If a chunk cannot be read; the message names array, file and records. Or
+                if this process was forked from a process that had used TensorStore.
+        """
+        wanted = checked_indices(indices, len(self), type(self).__name__)
+        reads = [partial(part.read, wanted) for part in self.parts]
+        return self.assembled(side_by_side(reads, wait=self.is_remote_source), wanted)
 
     @property
     def is_remote_source(self) -> bool:

@@ -166,7 +166,7 @@ LEVELS = "the levels are\n  8_8_40: x 8nm, y 8nm, z 40nm\n  16_16_40: x 16nm, y 
         ({"resolution": {"z": 40}}, SourceError, f"which several levels have: name more axes; {LEVELS}"),
         ({"resolution": {"channel": 1}}, SourceError, f"resolution is {{'channel': 1}}, which no level has; {LEVELS}"),
         ({"resolution": {"w": 8}}, ArgumentError, f"resolution names 'w', and the axes are ['x', 'y', 'z', 'channel']; {LEVELS}"),
-        ({"resolution": {"x": "8deg"}}, ArgumentError, "resolution['x'] is '8deg', an angle, and the axis counts in nm; give a length, or a number"),
+        ({"resolution": {"x": "8s"}}, ArgumentError, "resolution['x'] is '8s', a time, and the axis counts in nm; give a length, or a number"),
         ({"resolution": {"x": "8"}}, ArgumentError, "resolution['x'] is '8'; write a number and its unit, such as '8nm' or '0.5um', or give a number"),
         ({"resolution": {"x": "8 px"}}, ArgumentError, "with the unknown unit 'px'; known are pm, Å, nm"),
         ({"resolution": {"x": None}}, ArgumentError, "resolution['x'] must be a number, or a string such as '8nm', got None"),

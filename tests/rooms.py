@@ -133,7 +133,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.texts": 1981,
     "windrow.converters.tfds": 1335,
     "windrow.stats": 1095,
-    "windrow.engine": 7703,
+    "windrow.engine": 7323,
     "windrow.devices": 1404,
     "windrow.quality": 523,
     "windrow.explain": 2124,

@@ -89,6 +89,8 @@ class RunContext:
         if self.options.ahead:
             self._here = LocalExecutor(ThreadMap(self._threads))
             self._pool = self._new_pool(self._threads, "windrow-read")
+        threads = StageThreads(self._here.thread_map, self._pool, self.options.num_threads)
+        self._executors.begin(threads, self.maker)
 
     @property
     def ahead(self) -> bool:
@@ -97,8 +99,7 @@ class RunContext:
 
     def executor_of(self, stage: ChainStage) -> StageExecutor:
         """The executor that does the work of a stage."""
-        threads = StageThreads(self._here.thread_map, self._pool, self.options.num_threads)
-        return self._executors.in_run(stage, self._here, threads, self.maker)
+        return self._executors.of(stage, self._here)
 
     def stop(self) -> None:
         """Stop the run: make no later element, and end reads that wait for a network."""

@@ -13,9 +13,8 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from windrow.core.cancellation import CancelScope
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.machine import usable_cores
-from windrow.core.threads import HelpedPool
+from windrow.core.threads import DaemonPool
 from windrow.engine import execute
 from windrow.engine.budgets import CacheRoom, budget_of
 from windrow.engine.chunk_cache import ChunkCache
@@ -83,7 +82,7 @@ class RunContext:
         self._threads = max(options.num_threads for options in found)
         self._pool: Executor | None = None
         self._lanes: dict[int, Executor] = {}
-        self._decoding: HelpedPool | None = None
+        self._decoding: DaemonPool | None = None
         self._streams = len(parts)
         self._here = LocalExecutor()
         if self.options.ahead:

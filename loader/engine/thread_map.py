@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Final, Generic, TypeVar
 
-from windrow.core.daemon_threads import DaemonPool
+from windrow.core.threads import DaemonPool
 from windrow.errors import ClosedError
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from windrow.core.machine import MIB, free_bytes, usable_cores
+from windrow.core.machine import MIB, machine_bytes, usable_cores
 from windrow.engine.thread_map import ThreadMap
 from windrow.errors import WindrowError
 from windrow.stats.profiler import ActivityClock
@@ -26,9 +26,9 @@ _log = logging.getLogger("windrow.workers")
 # Seconds of work that are measured, and what passes before: threads and sizes of work items settle.
 _SAMPLE_S: Final = 1.0
 _SETTLE_S: Final = 0.25
-# Memory of a worker, and the share of the free memory that workers may take.
+# Memory of a worker, and the share of the memory that workers may take.
 _WORKER_BYTES: Final = 100 * MIB
-_FREE_SHARE: Final = 0.5
+_MEMORY_SHARE: Final = 0.25
 # Seconds that sending an element to a worker and back takes this process, at least.
 _SEND_S: Final = 5e-6
 # How many times as fast workers must be by the estimate to be worth their memory and their start.
@@ -147,7 +147,7 @@ class WorkerChooser:
             old.computed_s + computed_s - before[1],
         )
         if self._sample.passed_s >= _SAMPLE_S:
-            room = int(_FREE_SHARE * free_bytes() / _WORKER_BYTES)
+            room = int(_MEMORY_SHARE * machine_bytes() / _WORKER_BYTES)
             self.decide(*choose_workers(self._sample, cores=self._cores, room=room))
 
     def decide(self, workers: int, reason: str) -> None:

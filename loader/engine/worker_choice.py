@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from windrow.core.machine import MIB, machine_bytes, usable_cores
 from windrow.engine.thread_map import ThreadMap
@@ -38,42 +38,31 @@ _BUSY: Final = 0.8
 _STARTED: Final = "windrow: raised when a worker started"
 
 
-class WorkSample(NamedTuple):
-    """Work that this process did while the loop waited for elements.
-
-    Attributes:
-        rows: Elements that were made.
-        passed_s: Seconds that passed.
-        functions_s: The seconds of `passed_s` in which functions were called.
-        computed_s: Seconds that all threads computed.
-    """
-
-    rows: int
-    passed_s: float
-    functions_s: float
-    computed_s: float
-
-
-def choose_workers(sample: WorkSample, *, cores: int, room: int) -> tuple[int, str]:
+def choose_workers(
+    rows: int, passed_s: float, functions_s: float, computed_s: float, *, cores: int, room: int
+) -> tuple[int, str]:
     """Return how many workers keep up with what this process reads and sends, and why.
 
     Args:
-        sample: The work of this process.
+        rows: Elements that this process made while the loop waited for them.
+        passed_s: Seconds that passed.
+        functions_s: The seconds of `passed_s` in which functions were called.
+        computed_s: Seconds that all threads computed.
         cores: Cores that this process and its workers may keep busy: no more workers than that.
         room: Workers for which there is memory.
     """
     most = min(cores, room)
     if most < 1:
         return 0, "there is no memory for workers"
-    reads_s = max(0.0, sample.passed_s - sample.functions_s)
-    own_s = reads_s + sample.rows * _SEND_S
+    reads_s = max(0.0, passed_s - functions_s)
+    own_s = reads_s + rows * _SEND_S
     # Functions on several threads keep more than one core busy.
-    work_s = max(sample.functions_s, sample.computed_s - reads_s)
+    work_s = max(functions_s, computed_s - reads_s)
     least_s = max(own_s, work_s / most, (own_s + work_s) / cores, 1e-9)
-    gain = sample.passed_s / least_s
+    gain = passed_s / least_s
     reason = (
-        f"functions take {sample.functions_s / max(sample.passed_s, 1e-9):.0%} of the time,"
-        f" {1e6 * sample.functions_s / max(sample.rows, 1):,.1f} us for an element;"
+        f"functions take {functions_s / max(passed_s, 1e-9):.0%} of the time,"
+        f" {1e6 * functions_s / max(rows, 1):,.1f} us for an element;"
         f" workers make it at most {gain:.1f} times as fast"
     )
     workers = 0 if gain < _GAIN else min(most, math.ceil(work_s / (_BUSY * least_s)))
@@ -123,7 +112,8 @@ class WorkerChooser:
     def begin(self, maker: ActivityClock, thread_map: ThreadMap | None) -> None:
         """Begin a run, whose times `maker` counts, and whose functions `thread_map` calls here."""
         self._maker, self._thread_map = maker, thread_map or ThreadMap(0)
-        self._settled_s, self._sample = 0.0, WorkSample(0, 0.0, 0.0, 0.0)
+        self._settled_s = 0.0
+        self._rows, self._passed_s, self._functions_s, self._computed_s = 0, 0.0, 0.0, 0.0
         self._last_s = self._now_s()
         self._note()
 
@@ -131,24 +121,21 @@ class WorkerChooser:
         """Note elements that were made here; decide after enough of them."""
         if self._is_decided:
             return
-        (passed_s, computed_s), before = self._now_s(), self._last_s
-        self._last_s = passed_s, computed_s
+        before, self._last_s = self._last_s, self._now_s()
         if self._maker.is_ahead:
             return  # the loop did not wait for them
-        passed_s -= before[0]
+        passed_s, computed_s = (now - then for now, then in zip(self._last_s, before, strict=True))
         if self._settled_s < _SETTLE_S:
             self._settled_s += passed_s
             return
-        old = self._sample
-        self._sample = WorkSample(
-            old.rows + rows,
-            old.passed_s + passed_s,
-            old.functions_s + functions_s,
-            old.computed_s + computed_s - before[1],
-        )
-        if self._sample.passed_s >= _SAMPLE_S:
+        self._rows += rows
+        self._passed_s += passed_s
+        self._functions_s += functions_s
+        self._computed_s += computed_s
+        if self._passed_s >= _SAMPLE_S:
+            measured = self._rows, self._passed_s, self._functions_s, self._computed_s
             room = int(_MEMORY_SHARE * machine_bytes() / _WORKER_BYTES)
-            self.decide(*choose_workers(self._sample, cores=self._cores, room=room))
+            self.decide(*choose_workers(*measured, cores=self._cores, room=room))
 
     def decide(self, workers: int, reason: str) -> None:
         """Fix the number of workers, 0 for none."""

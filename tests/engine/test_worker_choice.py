@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windrow import MultiprocessingOptions
-from windrow.engine.worker_choice import WorkerChooser, WorkSample, choose_workers
+from windrow.engine.worker_choice import WorkerChooser, choose_workers
 from windrow.stats.profiler import ActivityClock
 from windrow.transforms.nodes import WorkerSettings
 
@@ -46,8 +46,9 @@ class World:
         row_s = self.row_s(0)
         rows = round(1 / row_s)
         computed_s = rows * (self.reads_s + self.calls_s)
-        sample = WorkSample(rows, rows * row_s, rows * self.calls_s / self.threads, computed_s)
-        return choose_workers(sample, cores=self.cores, room=self.room)
+        functions_s = rows * self.calls_s / self.threads
+        limits = {"cores": self.cores, "room": self.room}
+        return choose_workers(rows, rows * row_s, functions_s, computed_s, **limits)
 
 
 def test_slow_python_gets_all_cores() -> None:

@@ -280,14 +280,6 @@ def error_of(make: Callable[[], Any]) -> tuple[type[BaseException], str, list[st
     return type(error), re.sub("0x[0-9a-f]+", "0x", str(error)), getattr(error, "__notes__", [])
 
 
-def test_functions_that_cannot_be_pickled_are_refused_as_ever() -> None:
-    lock = threading.Lock()
-    dataset = M.range(10).map(lambda n: (n, lock))
-    auto = error_of(lambda: list(dataset.mp_prefetch("auto")))
-    assert auto == error_of(lambda: list(dataset.mp_prefetch(2)))
-    assert "what cannot be pickled belongs to map(" in "".join(auto[2])
-
-
 def test_errors_of_functions_are_those_without_workers() -> None:
     dataset = M.source([5, 2, 0]).map(lambda n: 10 // n)
     kind, text, notes = error_of(lambda: list(dataset.mp_prefetch("auto")))

@@ -30,7 +30,7 @@ from windrow.transforms.nodes import Node, WorkerSettings, source_of, walk
 from windrow.transforms.nodes.split import Halves, halved
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.row_blocks import Block
-from windrow.transforms.tables import Columnar, Listed, elements
+from windrow.transforms.tables import Columnar, Listed, Table, elements
 from windrow.workers.by_value import pickled_by_value
 from windrow.workers.messages import UNSENT_RESULT, Failure, MessageBuffer, failure_of
 from windrow.workers.pool import WorkerPool
@@ -313,9 +313,7 @@ class _Reply:
             raise error  # SystemExit and the like end the stream where they are
         block = self.result.block
         if self.small is not None:
-            tree = as_tree(self.small)
-            table = Listed(unstacked(self.small)) if tree is None else Columnar(tree, len(block))
-            block = dataclasses.replace(block, table=table)
+            block = dataclasses.replace(block, table=_unpacked(self.small, len(block)))
         if self.has_unstacked:
             restacked = Listed([columns.restacked(each) for each in elements(block.table)])
             block = dataclasses.replace(block, table=restacked)
@@ -330,6 +328,11 @@ def _packed(block: Block, buffer: MessageBuffer) -> tuple[Block, Any]:
     if record_sizes.nbytes(table.elements[0]) > _SMALL_ROW_BYTES:
         return block, None
     return dataclasses.replace(block, table=Listed([])), stacked(table.elements, buffer)
+
+
+def _unpacked(found: Any, rows: int) -> Table:
+    tree = as_tree(found)
+    return Listed(unstacked(found)) if tree is None else Columnar(tree, rows)
 
 
 # --- what is to be done --------------------------------------------------------------------------

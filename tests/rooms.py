@@ -115,8 +115,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 }
 # The lines that each package may have. The numbers only fall: `python -m tools.house --write` lowers them.
 BUDGETS: Final[dict[str, int]] = {
-    "windrow.core": 1966,
-    "windrow.sources": 3472,
+    "windrow.core": 1874,
+    "windrow.sources": 3471,
     "windrow.transforms": 6529,
     "windrow.transforms.nodes": 9066,
     "windrow.sources.remote": 3857,
@@ -133,7 +133,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.texts": 1981,
     "windrow.converters.tfds": 1335,
     "windrow.stats": 1095,
-    "windrow.engine": 7323,
+    "windrow.engine": 7312,
     "windrow.devices": 1404,
     "windrow.quality": 523,
     "windrow.explain": 2124,

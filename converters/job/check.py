@@ -25,10 +25,10 @@ from windrow.converters.job.inputs import files_below
 from windrow.converters.job.manifest import MANIFEST_NAME, Manifest, OutputFile
 from windrow.converters.job.stages import check_integer
 from windrow.converters.job.targets import WORK, RemoteTarget, Target, target_of
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.machine import usable_cores
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.core.text import bad_lines
+from windrow.core.threads import DaemonPool
 from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.remote.options import RemoteOptions

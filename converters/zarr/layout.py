@@ -33,8 +33,8 @@ from windrow.converters.zarr.chunk_codecs import (
     with_checksum,
     zstd,
 )
-from windrow.core.daemon_threads import shared_pool
 from windrow.core.machine import usable_cores
+from windrow.core.threads import shared_pool
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.tf_example.features import DTYPES, numpy_dtype
 

@@ -53,7 +53,7 @@ from windrow.converters.zarr.rechunk_layout import (
 from windrow.converters.zarr.rechunk_plan import CellBox, RechunkPlan, plan_rechunk, runs
 from windrow.converters.zarr.rows import PROCESS_BYTES, stage_metadata
 from windrow.converters.zarr.zarr_inputs import ArrayInputs, array_names, find_arrays
-from windrow.core.daemon_threads import DaemonPool
+from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.zarr.names import RAGGED
 

@@ -40,9 +40,9 @@ from windrow.converters.zarr.array_inputs import (
 from windrow.converters.zarr.chunk_codecs import of_metadata
 from windrow.converters.zarr.coordinates import Labelled, labels_of
 from windrow.converters.zarr.layout import stored_fill
-from windrow.core.daemon_threads import shared_pool
 from windrow.core.optional_imports import optional
 from windrow.core.redaction import Redaction, shown_url
+from windrow.core.threads import shared_pool
 from windrow.errors import (
     ArgumentError,
     ConversionError,

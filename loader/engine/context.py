@@ -13,9 +13,8 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from windrow.core.cancellation import CancelScope
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.machine import usable_cores
-from windrow.core.threads import HelpedPool
+from windrow.core.threads import DaemonPool
 from windrow.engine import execute
 from windrow.engine.budgets import CacheRoom, budget_of
 from windrow.engine.chunk_cache import ChunkCache
@@ -82,12 +81,14 @@ class RunContext:
         self._threads = max(options.num_threads for options in found)
         self._pool: Executor | None = None
         self._lanes: dict[int, Executor] = {}
-        self._decoding: HelpedPool | None = None
+        self._decoding: DaemonPool | None = None
         self._streams = len(parts)
         self._here = LocalExecutor()
         if self.options.ahead:
             self._here = LocalExecutor(ThreadMap(self._threads))
             self._pool = self._new_pool(self._threads, "windrow-read")
+        threads = StageThreads(self._here.thread_map, self._pool, self.options.num_threads)
+        self._executors.begin(threads, self.maker)
 
     @property
     def ahead(self) -> bool:
@@ -96,8 +97,7 @@ class RunContext:
 
     def executor_of(self, stage: ChainStage) -> StageExecutor:
         """The executor that does the work of a stage."""
-        threads = StageThreads(self._here.thread_map, self._pool, self.options.num_threads)
-        return self._executors.in_run(stage, self._here, threads, self.maker)
+        return self._executors.of(stage, self._here)
 
     def stop(self) -> None:
         """Stop the run: make no later element, and end reads that wait for a network."""

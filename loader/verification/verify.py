@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from typing import Any, Final, Literal
 
 from windrow.converters.job.stages import check_integer
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.machine import usable_cores
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.core.text import with_article
+from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError
 from windrow.iter_dataset import IterDataset
 from windrow.map_dataset import MapDataset

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.redaction import shown_url
 from windrow.core.text import listing
+from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError, EmptyPathsError, NotFoundError, ReadError, SourceError
 from windrow.sources.array_record.chunks import BLOCK, FIRST_CHUNK, WHAT
 from windrow.sources.array_record.index import TAIL_BYTES, Index, footer_span, parse_footer

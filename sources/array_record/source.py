@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.native import native
 from windrow.core.process import refuse_forked
 from windrow.core.text import listing
+from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, SourceError
 from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.core_reader import CoreReader

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from windrow.core.daemon_threads import DaemonThreads
 from windrow.core.redaction import Redaction, shown_url
+from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError, MissingExtraError, WindrowError, missing_extra
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.transports import (
@@ -67,7 +67,7 @@ class FileSystems:
         self._what, self._storage_options, self._options = what, storage_options, options
         self._redaction = redaction
         self._lock = threading.Lock()
-        self.threads = DaemonThreads()
+        self.threads = DaemonPool(None, "windrow-files")
         """Threads for calls that block."""
         self._transports: dict[Any, tuple[Any, Transport]] = {}
         self._by_url: dict[str, tuple[Transport, str]] = {}

@@ -19,7 +19,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from windrow.core.daemon_threads import DaemonThreads
+from windrow.core.threads import DaemonPool
 from windrow.sources.remote.faults import RequestError, as_fault, seconds, status_fault
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.remote_file import RemoteFile
@@ -98,7 +98,7 @@ class Transport:
     serial: bool
     """Whether only one request may be made at a time."""
 
-    def __init__(self, fs: Any, threads: DaemonThreads) -> None:
+    def __init__(self, fs: Any, threads: DaemonPool) -> None:
         """Wrap a file system; subclasses wrap one that is not shared."""
         self._fs, self._threads = fs, threads
         self._asynchronous = is_asynchronous(fs)
@@ -205,7 +205,7 @@ class HttpTransport(Transport):
 
     confirms = True
 
-    def __init__(self, fs: Any, threads: DaemonThreads, options: RemoteOptions) -> None:
+    def __init__(self, fs: Any, threads: DaemonPool, options: RemoteOptions) -> None:
         super().__init__(fs, threads)
         self._options = options
         self._timeout = _aiohttp_timeout(options)
@@ -433,7 +433,7 @@ class ObjectStoreTransport(Transport, abc.ABC):
 class S3Transport(ObjectStoreTransport):
     """Objects of S3, or of a store with its protocol."""
 
-    def __init__(self, fs: Any, threads: DaemonThreads) -> None:
+    def __init__(self, fs: Any, threads: DaemonPool) -> None:
         super().__init__(fs, threads)
         # Our retries pause for a random time, are counted, and know transient faults.
         fs.retries = 1
@@ -471,7 +471,7 @@ class S3Transport(ObjectStoreTransport):
 class GcsTransport(ObjectStoreTransport):
     """Objects of Google Cloud Storage, by media downloads."""
 
-    def __init__(self, fs: Any, threads: DaemonThreads, options: RemoteOptions) -> None:
+    def __init__(self, fs: Any, threads: DaemonPool, options: RemoteOptions) -> None:
         super().__init__(fs, threads)
         fs.requests_timeout = _aiohttp_timeout(options)
         # Without gcsfs's retries, whose pauses grow to half a minute and are not counted.

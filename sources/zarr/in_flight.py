@@ -32,8 +32,8 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from windrow.core.cancellation import CancelScope, current_scope, settle, stopped
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.text import counted
+from windrow.core.threads import DaemonPool
 from windrow.sources.remote.attempts import pause_s
 from windrow.sources.remote.faults import RequestError, status_fault, waited_for
 from windrow.sources.remote.options import RemoteOptions

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import tensorstore as ts
 
-from windrow.core.daemon_threads import DaemonThreads
 from windrow.core.redaction import HIDDEN, Redaction, shown_url
 from windrow.core.text import with_article
+from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.remote.options import as_remote_options
 from windrow.sources.remote.outages import Outages
@@ -89,7 +89,7 @@ class Access:
         self.in_flight = InFlightLimiter(self.options, self.stats, outages)
         # The fetcher counts its requests, and waits for stores, itself.
         self.fetches = InFlightLimiter(self.options, RemoteStats())
-        self._threads = DaemonThreads()
+        self._threads = DaemonPool(None, "windrow-files")
         self._lock = threading.Lock()
         self._fetcher: Fetcher | None = None
         self._expect()

@@ -115,8 +115,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 }
 # The lines that each package may have. The numbers only fall: `python -m tools.house --write` lowers them.
 BUDGETS: Final[dict[str, int]] = {
-    "windrow.core": 1966,
-    "windrow.sources": 3462,
+    "windrow.core": 1874,
+    "windrow.sources": 3461,
     "windrow.transforms": 6528,
     "windrow.transforms.nodes": 9065,
     "windrow.sources.remote": 3028,
@@ -133,7 +133,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.texts": 1869,
     "windrow.converters.tfds": 1332,
     "windrow.stats": 1093,
-    "windrow.engine": 7616,
+    "windrow.engine": 7225,
     "windrow.devices": 1404,
     "windrow.quality": 523,
     "windrow.explain": 2124,

@@ -132,7 +132,9 @@ def measured(dataset: Any, blocks: int) -> windrow.Stats:
         blocked_s=0.001 * blocks,
         waited_for={"reading": waited_s * 0.7, "map(brighter)": waited_s * 0.3},
         delivered_bytes=1000 * elements,
-        sources=tuple(costs.times(elements) for costs in explanation.batch),
+        sources=tuple(
+            costs.times(elements / explanation.batches.high) for costs in explanation.epoch
+        ),
         buffers_bytes=1_000_000,
         peak_buffers_bytes=2_000_000,
         buffers_by={"chunks": 1_000_000, "queue": 0},

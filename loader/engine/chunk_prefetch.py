@@ -123,7 +123,6 @@ class ChunkPrefetcher:
         # finalizer holds the reads.
         self._errors = weakref.WeakKeyDictionary[ChunkRead, dict[int, Exception]]()
         weakref.finalize(self, let_go, self._tickets, self._known, self._reads).atexit = False
-        counters.has_cache(self)
 
     # --- planning --------------------------------------------------------------------------------
 
@@ -161,7 +160,6 @@ class ChunkPrefetcher:
             found.uses.append((ticket, at))
             found.rows += count
             ticket.chunks.append(found)
-        self._counters.wanted(len(wanted.numbers), self.entered - entered)
         if _log.isEnabledFor(logging.DEBUG):
             from windrow.core.debug_log import debug
 
@@ -391,9 +389,7 @@ class ChunkPrefetcher:
     def _slot(self, *, must: bool) -> int | None:
         """A slot for a chunk to read; None if reads fill all slots and it is not a `must`."""
         if self._free and (self._keeps or not self._idle):
-            slot = heapq.heappop(self._free)
-            self._counters.holds(self)
-            return slot
+            return heapq.heappop(self._free)
         if self._idle:
             oldest = self._idle.pop(next(iter(self._idle)))
             del self._known[oldest.number]

@@ -6,13 +6,13 @@ Invariant: plain values only, so that costs can be printed, compared, pickled an
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from windrow.core.text import ABSENT
+from windrow.core.text import ABSENT, TextTable
 from windrow.transforms.amounts import Amount
 
-__all__ = ["Amount", "SourceCosts", "column_text", "combined", "known"]
+__all__ = ["Amount", "SourceCosts", "column_text", "costs_table", "known"]
 
 _NOTHING: Final = Amount.exactly(0)
 
@@ -46,8 +46,6 @@ class SourceCosts:
         decoded_bytes: Bytes of them once they are decoded, without Python's objects around records of
             bytes; None if unknown.
         delivered_bytes: Bytes of the records; None if unknown.
-        hits: Chunks that a read batch needs and that another read batch has read or is reading.
-        held_bytes: The most bytes of its chunks that Windrow holds in memory at a time.
     """
 
     source: str
@@ -57,8 +55,6 @@ class SourceCosts:
     stored_bytes: Amount | None
     decoded_bytes: Amount | None
     delivered_bytes: Amount | None
-    hits: Amount
-    held_bytes: Amount = _NOTHING
 
     @property
     def decoded_per_delivered(self) -> Amount | None:
@@ -69,16 +65,31 @@ class SourceCosts:
         return Amount(decoded.low / delivered.high, decoded.high / delivered.low)
 
     def times(self, factor: float) -> SourceCosts:
-        """Return the costs multiplied by `factor`; the memory held at a time stays the same."""
-        found = combined(lambda own: own.times(factor), [self])
-        return dataclasses.replace(found, held_bytes=self.held_bytes)
+        """Return the costs multiplied by `factor`."""
+        return self.changed(lambda own: own.times(factor))
+
+    def changed(self, function: Callable[[Amount], Amount]) -> SourceCosts:
+        """Return the costs with `function` of each amount that is known."""
+        amounts = {name: getattr(self, name) for name in _AMOUNTS}
+        found: dict[str, Any] = {n: function(own) for n, own in amounts.items() if own is not None}
+        return dataclasses.replace(self, **found)
+
+    def __add__(self, other: SourceCosts) -> SourceCosts:
+        sums: dict[str, Any] = {}
+        for name in _AMOUNTS:
+            one, two = getattr(self, name), getattr(other, name)
+            sums[name] = None if one is None or two is None else one + two
+        return dataclasses.replace(self, **sums)
 
 
-def combined(function: Callable[..., Amount], costs: Sequence[SourceCosts]) -> SourceCosts:
-    """Return costs of one source, with `function` of the amounts in each column that all know."""
-    numbers: dict[str, Any] = {}
-    for field in dataclasses.fields(SourceCosts):
-        values = [getattr(each, field.name) for each in costs]
-        if all(isinstance(value, Amount) for value in values):
-            numbers[field.name] = function(*values)
-    return dataclasses.replace(costs[0], **numbers)
+_AMOUNTS: Final = tuple(field.name for field in dataclasses.fields(SourceCosts)[1:])
+
+
+def costs_table(title: str, costs: Iterable[tuple[str, SourceCosts]]) -> TextTable:
+    """Make a table of costs, with a row for each name."""
+    heads = ["", *(name.replace("_", " ") for name in _AMOUNTS), "decoded per delivered"]
+    rows = []
+    for name, own in costs:
+        texts = [column_text(column, getattr(own, column)) for column in _AMOUNTS]
+        rows.append([name, *texts, column_text("", own.decoded_per_delivered)])
+    return TextTable(title, heads, rows)

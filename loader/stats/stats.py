@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from windrow.core.text import TextTable, counted, in_units, notebook_html
-from windrow.stats.costs import SourceCosts, column_text
+from windrow.stats.costs import SourceCosts, costs_table
 from windrow.transforms.amounts import PackCounts
 
-JSON_VERSION = 1
+JSON_VERSION = 2
 """The version of the keys of `to_json`."""
 
 NOTHING_YET = "nothing was asked for yet"
@@ -174,9 +174,7 @@ def tables_of(stats: Stats) -> list[TextTable]:
         return []
     tables = [TextTable("time", (), _times(stats)), TextTable("memory", (), _memory(stats))]
     if stats.sources:
-        heads = tuple(name.replace("_", " ") for name, _ in _columns(stats.sources[0]))
-        rows = [[text for _, text in _columns(source)] for source in stats.sources]
-        tables.append(TextTable("sources", heads, rows))
+        tables.append(costs_table("sources", [(each.source, each) for each in stats.sources]))
     if stats.chosen:
         numbers = [("functions run in", str(each)) for each in stats.chosen]
         tables.append(TextTable("workers", (), numbers))
@@ -220,10 +218,3 @@ def _memory(stats: Stats) -> list[tuple[str, str]]:
 
 def _figure(name: str, value: float) -> str:
     return f"{value:.3f} s" if name.endswith("_s") else f"{value:,.0f}"
-
-
-def _columns(costs: SourceCosts) -> list[tuple[str, str]]:
-    """The columns of a source, with their names."""
-    names = [field.name for field in dataclasses.fields(costs)[1:]]
-    texts = [(name, column_text(name, getattr(costs, name))) for name in names]
-    return [("source", costs.source), *texts]

@@ -13,19 +13,17 @@ from windrow.transforms import orders
 from windrow.transforms.blocks import most_in_window
 from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
-from windrow.transforms.nodes.following import JoinsLanes, group_size
+from windrow.transforms.nodes.following import group_size
 from windrow.transforms.nodes.index import ReindexNode, ShuffleNode, SliceNode, WindowShuffleNode
 from windrow.transforms.nodes.interleave import StreamInterleaveNode
 from windrow.transforms.nodes.lanes import LaneBatchNode
 from windrow.transforms.nodes.limit import StreamLimitNode
-from windrow.transforms.nodes.metadata import pass_length
 from windrow.transforms.nodes.parts import CutNode
 from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.routing import SelectNode
 from windrow.transforms.nodes.sample import SampleNode
 from windrow.transforms.nodes.streams import StreamWindowShuffleNode
 from windrow.transforms.nodes.values import EachNode
-from windrow.transforms.nodes.whole_chain import source_of
 
 AT_ONCE: Final = 2**16
 """Positions that are computed in one call."""
@@ -147,35 +145,9 @@ def cuts_whole_elements(node: Node) -> bool:
     return isinstance(node, CutNode) and all(c.is_whole for box in node.have.values() for c in box)
 
 
-def leaves_out_between(node: Node) -> bool:
-    """Whether a node leaves out many elements that lie between those that it takes."""
-    if isinstance(node, ReindexNode):
-        return bool(node.length) and int(np.ptp(node.indices)) + 1 >= 2 * node.length
-    if isinstance(node, SampleNode):
-        return node.parent.length >= 2 * node.length
-    return isinstance(node, SliceNode) and abs(node.step) > 1 and node.length > 1
-
-
 def takes_again(node: Node) -> bool:
     """Whether a node may take an element of its parent twice in a pass."""
     return isinstance(node, (SampleNode, ReindexNode, SelectNode))
-
-
-def takes_each(node: Node) -> bool:
-    """Whether every pass of a node takes each element of its only parent once."""
-    if isinstance(node, SliceNode):  # of what repeats for ever
-        whole = pass_length(node.parent) if node.parent.is_endless() else node.parent.length
-        return (node.start, node.step) == (0, 1) and node.length >= whole
-    if len(node.parents) > 1 or ends_parents(node):
-        return False
-    if isinstance(node, JoinsLanes) and len(node.run_lanes[0]) < node.run_lanes[1]:
-        return False
-    if node.length == STREAM or node.shuffles or node.keeps_epochs or node.has_gaps:
-        return True
-    size = group_size(node)
-    if size is not None:
-        return -(-node.parent.length // size) == node.length
-    return source_of(node) is not None
 
 
 def ends_parents(node: Node) -> bool:

@@ -111,10 +111,7 @@ def chain_of_tokens() -> windrow.MapDataset[Any]:
 
 def timeline(blocks: int) -> tuple[BlockTimes, ...]:
     """Blocks of two elements each, of which the loop waits for every third."""
-    return tuple(
-        BlockTimes(2, 0.01 * at, 0.004, 0.002, 0.01 * at + 0.006, 0.006 if at % 3 == 0 else 0.0)
-        for at in range(blocks)
-    )
+    return tuple(BlockTimes(2, 0.004, 0.002, 0.006 if at % 3 == 0 else 0.0) for at in range(blocks))
 
 
 def measured(dataset: Any, blocks: int) -> windrow.Stats:

@@ -347,28 +347,19 @@ class ChunkUses:
         order = np.argsort(which, kind="stable")
         places = before + order * records // len(which)
         ends = np.flatnonzero(np.diff(which[order], append=-1))
-        begins = np.append(0, ends[:-1] + 1)
-        gaps, since = np.diff(places), places[:-1]
-        within = np.delete(np.arange(len(gaps)), ends[:-1])
-        if len(within):
-            self._note(int(gaps[within].max()), float(self._per_made(gaps, since)[within].max()))
-        firsts, lasts = places[begins].tolist(), places[ends].tolist()
-        for chunk, first, last in zip(chunks.numbers, firsts, lasts, strict=True):
-            used = self.last.get(chunk)
-            if used is not None:
-                self._note(first - used, float(self._per_made(first - used, used)))
-            self.last[chunk] = last
+        firsts, lasts = places[np.append(0, ends[:-1] + 1)], places[ends]
+        pairs = zip(chunks.numbers, firsts.tolist(), strict=True)
+        earlier = np.array([self.last.get(chunk, first) for chunk, first in pairs])
+        since = np.append(np.delete(places[:-1], ends[:-1]), earlier)
+        gaps = np.append(np.delete(np.diff(places), ends[:-1]), firsts - earlier)
+        self._farthest = max(self._farthest, int(gaps.max()))
+        self._needed = max(self._needed, float((gaps / (self._unit + since)).max()))
+        self.last.update(zip(chunks.numbers, lasts.tolist(), strict=True))
 
     @property
     def batches(self) -> int:
         """The most read batches that there can be."""
         return -(-self.records // max(1, self._unit))
-
-    def _per_made(self, gap: Any, since: Any) -> Any:
-        return gap / (self._unit + since)
-
-    def _note(self, gap: int, needed: float) -> None:
-        self._farthest, self._needed = max(self._farthest, gap), max(self._needed, needed)
 
     def lie_close(self, batches_per_plan: int) -> bool:
         """Whether the next use of a chunk is planned before the last one is over.

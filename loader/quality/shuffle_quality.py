@@ -34,7 +34,6 @@ ASSUMED_BATCH: Final = 64
 
 _SHUFFLED_ROWS: Final = 2**17  # rows of shuffled batches; of a short epoch in several shuffles
 _MOST_SHUFFLES: Final = 100
-_FEW_PARTS: Final = 32  # the ratio is about sqrt(2 / parts) off
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -189,10 +188,6 @@ def quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) ->
         notes += (f"ranks run on over {leaves.count} sources, one after the other",)
     if leaves.blocks is None:
         notes += ("blocks are not counted: a source declares no blocks, or too many",)
-    if ratio is not None and not found.is_exact and found.parts < _FEW_PARTS:
-        notes += (
-            f"the ratio is rough: only {found.parts} independent parts of the order were seen",
-        )
     return ShuffleQuality(
         batch_size=int(counts.max()),
         records=found.records,

@@ -20,40 +20,24 @@ JSON_VERSION = 2
 
 NOTHING_YET = "nothing was asked for yet"
 
-# The names of `Stats.requests` in a table.
-_REQUESTS = {
-    "requests": "made",
-    "retries": "made again",
-    "hedged": "made twice",
-    "outage_s": "waited for a store that was away",
-    "at_once": "at a time, at most, now",
-    "p50_s": "time of a request, median",
-    "p95_s": "time of a request, 95th percentile",
-    "p99_s": "time of a request, 99th percentile",
-}
-
 # Below this share a user would not notice that the loop waits.
 _NOTICED = 0.005
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlockTimes:
-    """Times at which a block was made and taken, in seconds since the first `next`.
+    """The seconds that a block took. Blocks that came within a millisecond are counted as one.
 
     Args:
         elements: Elements of the block.
-        started_s: When the thread began to make it; negative if that was before the first `next`.
         reading_s: Seconds of making it that were spent reading.
         mapping_s: Seconds in functions and in stacking batches, also in workers.
-        taken_s: When the loop received it.
         waited_s: How long the loop had waited for it.
     """
 
     elements: int
-    started_s: float
     reading_s: float
     mapping_s: float
-    taken_s: float
     waited_s: float
 
 
@@ -184,8 +168,14 @@ def tables_of(stats: Stats) -> list[TextTable]:
         bad = [(name, f"{count:,}") for name, count in stats.bad_records.items()]
         tables.append(TextTable("bad records", (), bad))
     if stats.requests is not None:
-        told = [(_REQUESTS[name], _figure(name, n)) for name, n in stats.requests.items()]
-        tables.append(TextTable("requests", (), told))
+        figures = [
+            (
+                name.removesuffix("_s"),
+                f"{number:.3f} s" if name.endswith("_s") else f"{number:,.0f}",
+            )
+            for name, number in stats.requests.items()
+        ]
+        tables.append(TextTable("requests", (), figures))
     return tables
 
 
@@ -214,7 +204,3 @@ def _memory(stats: Stats) -> list[tuple[str, str]]:
         **{f"{kind} at most": in_units(size) for kind, size in stats.peak_by.items()},
     }
     return list(rows.items())
-
-
-def _figure(name: str, value: float) -> str:
-    return f"{value:.3f} s" if name.endswith("_s") else f"{value:,.0f}"

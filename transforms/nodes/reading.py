@@ -45,13 +45,11 @@ class OrderCost(NamedTuple):
         begin: Cost of moving to another place, however few elements are found there.
         each: Cost of each element from there on.
         span: Elements that one such move yields.
-        together: The most elements that come together out of the same blocks.
     """
 
     begin: float = 0
     each: float = 1
     span: float = 1
-    together: int = 1
 
     def scattered(self, length: int) -> float:
         """The cost of each element if neighbours lie all over `length` elements of this cost.
@@ -67,8 +65,8 @@ def order_cost(node: Node) -> OrderCost:
     A node that is not named here takes what its parents take together.
     """
     found = [order_cost(parent) for parent in node.parents] or [OrderCost()]
-    begin, each, span, _ = (sum(part) for part in zip(*found, strict=True))
-    cost = OrderCost(begin, each, span, max(own.together for own in found))
+    begin, each, span = (sum(part) for part in zip(*found, strict=True))
+    cost = OrderCost(begin, each, span)
     match node:
         case ShuffleNode():
             if node.length <= orders.TABLE_LENGTH:
@@ -81,10 +79,10 @@ def order_cost(node: Node) -> OrderCost:
             return cost._replace(begin=begin + ORDER, each=1 + each + own)
         case BlockShuffleNode():
             most = most_in_window(node.order.bounds, node.order.window_blocks)
-            together, each = max(most, cost.together), 2 + cost.scattered(node.length)
-            if together > _SMALL_WINDOW:
-                return OrderCost(begin + together / 2, each, 1, together)
-            return OrderCost(begin + ORDER / 2, each, ORDER, together)
+            each = 2 + cost.scattered(node.length)
+            if most > _SMALL_WINDOW:
+                return OrderCost(begin + most / 2, each, 1)
+            return OrderCost(begin + ORDER / 2, each, ORDER)
         case SliceNode() if abs(node.step) > 1 and node.length > 1:
             step = abs(node.step)
             each = min(step * each, begin + each)

@@ -12,8 +12,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-import numpy as np
-
 from windrow.core.text import counted
 from windrow.explain.advice import has_blocks
 from windrow.explain.explanation import AcrossProcesses, Advice, ProcessCosts, in_numbers
@@ -45,13 +43,9 @@ class SharedStream:
     processes: Sequence[int]
     chain_of: Callable[[Node, int], Node]
 
-    def sample(self) -> list[int]:
-        """The processes that are run: this one, and others at equal distances."""
-        count = len(self.processes)
-        if count <= _MOST_RUN:
-            return list(self.processes)
-        at = np.linspace(0, count - 1, _MOST_RUN - 1).astype(int).tolist()
-        return sorted({self.own, *(self.processes[n] for n in at)})
+    def sample(self) -> Sequence[int]:
+        """The processes that are run, at equal distances."""
+        return self.processes[:: -(-len(self.processes) // _MOST_RUN)]
 
 
 def across(shared: SharedStream) -> AcrossProcesses:

@@ -318,10 +318,7 @@ class Profiler:
         now_s = self._clock()
         if not self._in_turn:
             self._before_s = None if is_ready else self.maker.spent_s()
-        did, since_s, waited_s, own_s = self._loop  # as `_turned`, without a call
-        if did == _WORKS:
-            own_s += now_s - since_s
-        self._loop = _WAITS, now_s, waited_s, own_s
+        self._loop = _turned(self._loop, _WAITS, now_s)
 
     def got(self) -> None:
         """Note that a block has arrived, in columns."""
@@ -338,9 +335,8 @@ class Profiler:
             made: How the block was made; None if it was made while the loop waited.
         """
         now_s = self._clock()
-        _, asked_s, waited_s, own_s = self._loop
-        took_s = now_s - asked_s
-        self._loop = _WORKS, now_s, waited_s + took_s, own_s
+        took_s = now_s - self._loop[1]
+        self._loop = _turned(self._loop, _WORKS, now_s)
         self._split_s += now_s - self._got_s
         self._elements += elements
         self._delivered_bytes += size_bytes

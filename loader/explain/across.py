@@ -14,9 +14,9 @@ from typing import Final
 
 from windrow.core.text import counted
 from windrow.explain.advice import has_blocks
-from windrow.explain.explanation import AcrossProcesses, Advice, ProcessCosts, in_numbers
+from windrow.explain.explanation import AcrossProcesses, Advice, ProcessCosts
 from windrow.explain.read_costs import figures_of
-from windrow.stats.costs import known
+from windrow.stats.costs import in_numbers, known
 from windrow.transforms.nodes import Node, tail_of, walk
 from windrow.transforms.nodes.reading import as_block_shuffle
 

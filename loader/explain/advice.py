@@ -15,14 +15,22 @@ from typing import Any, Final, TypeAlias
 from windrow.core.machine import machine_bytes
 from windrow.engine.budgets import MOST_KEPT
 from windrow.errors import PlanError
-from windrow.explain.explanation import Advice, in_bytes, in_numbers
+from windrow.explain.explanation import Advice
 from windrow.explain.memory import rooms_of
-from windrow.explain.paths import Path, passes_of, paths
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.foreign import ForeignDataSource
-from windrow.stats.costs import Amount, SourceCosts
-from windrow.transforms.nodes import STREAM, Node, ToStreamNode, chains_of, sources_of
+from windrow.stats.costs import Amount, SourceCosts, in_bytes, in_numbers
+from windrow.transforms.nodes import (
+    STREAM,
+    Node,
+    ToStreamNode,
+    chains_of,
+    source_of,
+    sources_of,
+    walk,
+)
 from windrow.transforms.nodes.reading import as_block_shuffle, is_global
+from windrow.transforms.nodes.streams import passes
 
 # Thresholds for advice: reads of a chunk in a pass.
 _OFTEN: Final = 1.5
@@ -39,23 +47,23 @@ class _SourceRead:
     """A source and how it is read.
 
     Args:
+        chain: The chain.
         source: The source.
-        ways: The nodes from the last one to the source; a source that occurs twice has two paths.
         costs: Its costs in an epoch.
         room: The `resident_bytes` that keep all chunks of the streams that read it; 0 if they have
             room, and None if the machine has none.
     """
 
+    chain: Node
     source: Any
-    ways: Sequence[Path]
     costs: SourceCosts
     room: int | None
 
     @property
     def reads(self) -> float:
         """How often a chunk is read in a pass; 0 without chunks."""
-        streams = max(passes_of([n for n in path if n.length == STREAM]) for path in self.ways)
-        return self.costs.reads.middle / (streams * self.costs.chunks.middle or math.inf)
+        times = (passes(node) or 1 for node in walk(self.chain) if node.length == STREAM)
+        return self.costs.reads.middle / (math.prod(times) * self.costs.chunks.middle or math.inf)
 
     @property
     def often(self) -> str:
@@ -64,8 +72,9 @@ class _SourceRead:
 
     @property
     def shuffles(self) -> list[Node]:
-        """The shuffles between the last node and the source, in the order of the chain."""
-        return [node for path in self.ways for node in reversed(path) if node.shuffles]
+        """The shuffles after the source, in the order of the chain."""
+        found = [n for n in walk(self.chain) if n.shuffles and self.source in sources_of(n)]
+        return found[::-1]
 
 
 def advice_on(node: Node, numbers: Mapping[int, int], epoch: Sequence[SourceCosts]) -> list[Advice]:
@@ -76,10 +85,9 @@ def advice_on(node: Node, numbers: Mapping[int, int], epoch: Sequence[SourceCost
         numbers: The numbers of its nodes by `id`.
         epoch: The costs of reading each source.
     """
-    ways = list(paths(node))
     reads = [
-        _SourceRead(s, [path for own, path in ways if own is s], costs, _room(node, s))
-        for s, costs in zip(sources_of(node), epoch, strict=True)
+        _SourceRead(node, source, costs, _room(node, source))
+        for source, costs in zip(sources_of(node), epoch, strict=True)
     ]
     streams = list({id(each): each for each in chains_of(node)}.values())
     rules = [
@@ -100,7 +108,7 @@ def _on_calls(read: _SourceRead) -> _Rule:
     if isinstance(source, ForeignDataSource) and not source.batched and records.high > 1:
         yield (
             "record-by-record",
-            read.ways[0][-1],
+            next(node for node in walk(read.chain) if source_of(node) is source),
             f"{in_numbers(records)} records an epoch are read by as many calls of Python",
             "give the source a method __getitems__(indices) that reads many at once, or convert it"
             " to Zarr or ArrayRecord (windrow.converters)",

@@ -314,8 +314,10 @@ def _parted(node: Node) -> Node:
     size = group_size(changed) or 0
     if node.length == STREAM or size <= _MOST_RECORDS:
         return changed
-    rows = min(changed.parent.length, changed.length * size)  # without a remainder that is dropped
-    return BatchNode((SliceNode(changed.parents, 0, 1, rows),), _MOST_RECORDS, False, None)
+    rows, parents = changed.length * size, changed.parents
+    if rows < changed.parent.length:  # the remainder is dropped
+        parents = (SliceNode(parents, 0, 1, rows),)
+    return BatchNode(parents, _MOST_RECORDS, False, None)
 
 
 # --- readers that read nothing -------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from windrow.core.text import ABSENT, TextTable, counted, notebook_html, shortened
 from windrow.sources.base import ArraySpec
-from windrow.stats.costs import Amount, SourceCosts, column_text, costs_table
+from windrow.stats.costs import Amount, SourceCosts, costs_table, in_bytes, in_numbers
 from windrow.transforms.nodes import VAST
 
 JSON_VERSION: Final = 2
@@ -217,20 +217,6 @@ def spec_text(spec: Any) -> str:
             return str(spec)
 
 
-def in_numbers(amount: Amount | None) -> str:
-    """An amount as a number, marked with ≈ unless it is exact."""
-    return column_text("", amount)
-
-
-def in_bytes(amount: Amount | None) -> str:
-    """Bytes in units that people read, marked in the same way."""
-    return _UNKNOWN if amount is None else column_text("_bytes", amount)
-
-
-def _count(number: int | None) -> str:
-    return _UNKNOWN if number is None else f"{number:,}"
-
-
 # --- in a few lines --------------------------------------------------------------------------------
 
 _COLUMNS_WIDE: Final = 80
@@ -322,16 +308,16 @@ def _of_nodes(explanation: Explanation) -> TextTable:
     for node in explanation.nodes:
         above = [str(number) for number in node.parents]
         spec = _UNKNOWN if node.spec is None else spec_text(node.spec)
-        size = _UNKNOWN if node.element_bytes is None else in_bytes(node.element_bytes)
+        length = _UNKNOWN if node.length is None else f"{node.length:,}"
         rows.append(
             [
                 str(node.number),
                 ", ".join(above) or ABSENT,
                 shortened(node.label, _LABEL),
                 node.runs,
-                "endless" if node.is_endless else _count(node.length),
+                "endless" if node.is_endless else length,
                 spec,
-                size,
+                in_bytes(node.element_bytes),
             ]
         )
     headers = ["", "of", "as written", "as run", "length", "element", "bytes"]
@@ -347,9 +333,7 @@ def number_of(elements: Amount) -> str:
 
 def _of_whole(explanation: Explanation) -> TextTable:
     rows = [
-        ["bytes per element", in_bytes(explanation.batch_bytes)],
         ["elements per epoch", number_of(explanation.batches)],
-        ["epochs", "for ever" if explanation.is_endless else "1"],
         ["buffers at most", in_bytes(explanation.buffers)],
     ]
     rows += [

@@ -16,12 +16,11 @@ from windrow.engine.budgets import CacheRoom, budget_of, rooms
 from windrow.engine.chunk_prefetch import EARLY_BYTES
 from windrow.engine.prefetch import FREE_BYTES
 from windrow.explain.dry_run import DryRun, PlannedPart
-from windrow.explain.paths import may_end_early
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
 from windrow.transforms.nodes import Node, ToStreamNode, chains_of, sources_of, walk
 from windrow.transforms.nodes.metadata import element_bytes
-from windrow.transforms.nodes.reading import most_records
+from windrow.transforms.nodes.reading import may_end_early, most_records
 from windrow.transforms.nodes.streams import workers_of
 
 

@@ -18,15 +18,14 @@ import numpy as np
 
 from windrow.explain.dry_run import MOST_S, DryRun, dry_run, in_small_batches, mean_bytes
 from windrow.explain.memory import bound_of
-from windrow.explain.paths import may_end_early, passes_of, paths
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import LaidOutSource, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.costs import Amount, SourceCosts
 from windrow.stats.read_counters import SourceCounters
-from windrow.transforms.nodes import Node, ToStreamNode, sources_of, walk
+from windrow.transforms.nodes import Node, ToStreamNode, source_of, sources_of
 from windrow.transforms.nodes.epochs import first_epoch
-from windrow.transforms.nodes.reading import takes_again
+from windrow.transforms.nodes.reading import may_end_early, takes_again
 from windrow.transforms.nodes.streams import passes
 from windrow.transforms.record_sizes import record_bytes
 
@@ -164,10 +163,13 @@ def _scaled(
 
 def _most_records_of(source: Any, node: Node) -> float:
     """The most records of a source that a stream takes, where it takes none again in a pass."""
-    for each in walk(node):
-        if takes_again(each) or each.is_endless() or passes(each) is None:
-            return math.inf
-    return len(source) * sum(passes_of(path) for own, path in paths(node) if own is source)
+    times = passes(node)
+    if takes_again(node) or node.is_endless() or times is None:
+        return math.inf
+    own = source_of(node)
+    if own is not None:
+        return len(own) if own is source else 0
+    return times * sum(_most_records_of(source, parent) for parent in node.parents)
 
 
 def _missing(run: DryRun, node: Node, streams: Sequence[_Stream]) -> float:

@@ -18,8 +18,7 @@ import numpy as np
 
 from windrow.core.optional_imports import optional
 from windrow.core.text import counted
-from windrow.explain.explanation import in_bytes
-from windrow.stats.costs import Amount, SourceCosts, known
+from windrow.stats.costs import Amount, SourceCosts, in_bytes, known
 from windrow.stats.stats import Stats
 
 _READING: Final = "#3f8ecf"

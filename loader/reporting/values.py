@@ -7,15 +7,16 @@ Invariant: strings are as they come; the template escapes them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Final
 
 from windrow.core.text import counted, in_units, listing, shortened
-from windrow.explain.explanation import Explanation, in_bytes, number_of
+from windrow.explain.explanation import Explanation, number_of
 from windrow.explain.explanation import tables_of as explained
 from windrow.reporting import charts
 from windrow.reporting.elements import ElementSample, is_batched
-from windrow.stats.costs import column_text, known
+from windrow.stats.costs import in_bytes, in_numbers, known
 from windrow.stats.stats import Stats
 from windrow.stats.stats import tables_of as measured
 from windrow.transforms.nodes import Node
@@ -77,7 +78,7 @@ def _facts(
     worst = max((r for r in ratios if r is not None), key=lambda r: r.high, default=None)
     if worst is not None:
         several = "of the costliest source" if len(ratios) > 1 else ""
-        yield "decoded per byte delivered", column_text("", worst), several
+        yield "decoded per byte delivered", in_numbers(worst), several
     measured = "" if stats is None else f"measured: {in_units(stats.peak_buffers_bytes)}"
     yield "buffers at most", in_bytes(explanation.buffers), measured
     quality = explanation.quality
@@ -113,10 +114,10 @@ def _nodes(explanation: Explanation) -> list[dict[str, Any]]:
 
 
 def _bytes_chart(explanation: Explanation, stats: Stats | None, what: str) -> charts.Chart | None:
-    predicted = explanation.epoch
-    if not any(known(c.delivered_bytes).high or known(c.decoded_bytes).high for c in predicted):
+    predicted, batches = explanation.epoch, explanation.batches.high
+    sizes = [size for c in predicted for size in (c.delivered_bytes, c.decoded_bytes)]
+    if not 0 < batches < math.inf or not any(known(size).high for size in sizes):
         return None
-    batches = explanation.batches.high
     runs = {"predicted": (predicted, batches)}
     note = ""
     if stats is not None and stats.sources:

@@ -9,22 +9,30 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from windrow.core.text import ABSENT, TextTable
+from windrow.core.text import TextTable
 from windrow.transforms.amounts import Amount
 
-__all__ = ["Amount", "SourceCosts", "column_text", "costs_table", "known"]
+__all__ = ["Amount", "SourceCosts", "costs_table", "in_bytes", "in_numbers", "known"]
 
 _NOTHING: Final = Amount.exactly(0)
 
 
-def column_text(name: str, amount: Amount | None) -> str:
-    """Format an amount, marked with ≈ unless it is exact; columns named `..._bytes` are in bytes."""
+def in_numbers(amount: Amount | None) -> str:
+    """Format an amount as a number, marked with ≈ unless it is exact."""
+    return _marked(amount, str)
+
+
+def in_bytes(amount: Amount | None) -> str:
+    """Format an amount in units of bytes, marked in the same way."""
+    return _marked(amount, Amount.in_units)
+
+
+def _marked(amount: Amount | None, text: Callable[[Amount], str]) -> str:
     if amount is None:
-        return ABSENT
-    if not amount.is_exact:
-        number = float(f"{amount.middle:.3g}")
-        return f"≈{column_text(name, Amount.exactly(number))}"
-    return amount.in_units() if name.endswith("_bytes") else str(amount)
+        return "unknown"
+    if amount.is_exact:
+        return text(amount)
+    return f"≈{text(Amount.exactly(float(f'{amount.middle:.3g}')))}"
 
 
 def known(amount: Amount | None) -> Amount:
@@ -90,6 +98,7 @@ def costs_table(title: str, costs: Iterable[tuple[str, SourceCosts]]) -> TextTab
     heads = ["", *(name.replace("_", " ") for name in _AMOUNTS), "decoded per delivered"]
     rows = []
     for name, own in costs:
-        texts = [column_text(column, getattr(own, column)) for column in _AMOUNTS]
-        rows.append([name, *texts, column_text("", own.decoded_per_delivered)])
+        numbers = map(in_numbers, (own.records, own.chunks, own.reads))
+        sizes = map(in_bytes, (own.stored_bytes, own.decoded_bytes, own.delivered_bytes))
+        rows.append([name, *numbers, *sizes, in_numbers(own.decoded_per_delivered)])
     return TextTable(title, heads, rows)

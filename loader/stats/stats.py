@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from windrow.core.text import TextTable, counted, in_units, notebook_html
-from windrow.stats.costs import SourceCosts, costs_table
+from windrow.stats.costs import Amount, SourceCosts, costs_table
 from windrow.transforms.amounts import PackCounts
 
 JSON_VERSION = 2
@@ -204,3 +205,37 @@ def _memory(stats: Stats) -> list[tuple[str, str]]:
         **{f"{kind} at most": in_units(size) for kind, size in stats.peak_by.items()},
     }
     return list(rows.items())
+
+
+# --- as one flat dict ----------------------------------------------------------------------------
+
+# Fields of `SourceCosts`.
+_COSTS: Final = ("records", "reads", "stored_bytes", "decoded_bytes", "delivered_bytes")
+
+
+def metrics_of(stats: Stats) -> dict[str, float]:
+    """The numbers of stats by name, as `DatasetIterator.metrics` returns them."""
+    found = {
+        "elements": stats.elements,
+        "delivered_bytes": stats.delivered_bytes,
+        "passed_s": stats.passed_s,
+        "waited_s": stats.waited_s,
+        "loop_s": stats.loop_s,
+        "reading_s": stats.reading_s,
+        "mapping_s": sum(stats.mapping_s.values()),
+        "blocked_s": stats.blocked_s,
+        "waited_share": stats.waited_s / stats.passed_s if stats.passed_s else 0.0,
+        "buffers_bytes": stats.buffers_bytes,
+    }
+    for name in _COSTS if stats.sources else ():
+        amount: Amount | None = getattr(sum(stats.sources[1:], start=stats.sources[0]), name)
+        if amount is not None:
+            key = "source_delivered_bytes" if name == "delivered_bytes" else name
+            found[key] = amount.middle
+    if stats.bad_records is not None:
+        found["bad_records"] = sum(stats.bad_records.values())
+    if stats.chosen:
+        found["workers"] = sum(each.workers for each in stats.chosen)
+    for name, value in (stats.requests or {}).items():
+        found[f"request_{name}" if name.startswith("p") else name] = value
+    return {name: float(value) for name, value in found.items() if math.isfinite(value)}

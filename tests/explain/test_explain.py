@@ -168,7 +168,7 @@ def test_unknown_bytes_of_what_somebody_else_reads() -> None:
     assert (costs.stored_bytes, costs.decoded_bytes, costs.delivered_bytes) == (None,) * 3
     assert costs.reads == Amount.exactly(100)
     table = explanation.details().partition("sources, in an epoch")[2].partition("\n\n")[0]
-    assert table.split()[-4:] == ["-"] * 4
+    assert table.split()[-4:] == ["unknown"] * 4
 
 
 @pytest.mark.parametrize(

@@ -58,14 +58,6 @@ class Noting:
         self.note(1)
         return element
 
-    def with_index(self, index: int, element: Any) -> Any:
-        self.note(1)
-        return element
-
-    def with_rng(self, element: Any, rng: np.random.Generator) -> Any:
-        self.note(1)
-        return element
-
     def keeps(self, element: Any) -> bool:
         self.note(1)
         return True
@@ -103,11 +95,6 @@ class AtOnce(OneByOne):
 
 KINDS: dict[str, tuple[str, Callable[[Dataset, Noting], Dataset]]] = {
     "map": ("map(Noting.each)", lambda ds, noting: ds.map(noting.each)),
-    "map_with_index": (
-        "map_with_index(Noting.with_index)",
-        lambda ds, noting: ds.map_with_index(noting.with_index),
-    ),
-    "random_map": ("random_map(", lambda ds, noting: ds.random_map(noting.with_rng, seed=1)),
     "filter": ("filter(", lambda ds, noting: ds.filter(noting.keeps)),
     "map of columns": (
         "map(Noting.columns, batched=True)",

@@ -24,6 +24,7 @@ from windrow.transforms.nodes.routing import SelectNode
 from windrow.transforms.nodes.sample import SampleNode
 from windrow.transforms.nodes.streams import StreamWindowShuffleNode
 from windrow.transforms.nodes.values import EachNode
+from windrow.transforms.nodes.whole_chain import walk
 
 AT_ONCE: Final = 2**16
 """Positions that are computed in one call."""
@@ -148,8 +149,12 @@ def takes_again(node: Node) -> bool:
     return isinstance(node, (SampleNode, ReindexNode, SelectNode))
 
 
-def ends_parents(node: Node) -> bool:
-    """Whether a stream may end before each of its parents has ended."""
+def may_end_early(node: Node) -> bool:
+    """Whether a stream may end before one that it is made of."""
+    return any(map(_ends_parents, walk(node)))
+
+
+def _ends_parents(node: Node) -> bool:
     if node.length != STREAM:
         return False
     if isinstance(node, LaneBatchNode):  # with the shortest lane

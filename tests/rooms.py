@@ -132,7 +132,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.zarr": 5651,
     "windrow.converters.texts": 1981,
     "windrow.converters.tfds": 1335,
-    "windrow.stats": 1018,
+    "windrow.stats": 1062,
     "windrow.engine": 7673,
     "windrow.devices": 1404,
     "windrow.quality": 504,

@@ -18,8 +18,7 @@ import numpy as np
 
 from windrow.core.optional_imports import optional
 from windrow.core.text import counted
-from windrow.explain.explanation import in_bytes
-from windrow.stats.costs import Amount, SourceCosts, known
+from windrow.stats.costs import Amount, SourceCosts, in_bytes, known
 from windrow.stats.stats import Stats
 
 _READING: Final = "#3f8ecf"
@@ -103,17 +102,16 @@ def timeline_chart(stats: Stats, what: str) -> Chart:
 
 
 def bytes_chart(
-    predicted: Sequence[SourceCosts], measured: Sequence[SourceCosts], what: str, note: str
+    runs: Mapping[str, tuple[Sequence[SourceCosts], float]], what: str, note: str
 ) -> Chart:
     """Draw the bytes per element of all sources: stored, decoded and delivered.
 
     Args:
-        predicted: Predicted costs per element.
-        measured: Measured costs per element; empty if nothing was measured.
+        runs: By name the costs of each source, and the number of elements that they are for.
         what: The word for an element.
-        note: What a reader must know to compare the two.
+        note: What a reader must know to compare runs.
     """
-    sums = {"predicted": _sums(predicted)} | ({"measured": _sums(measured)} if measured else {})
+    sums = {name: _sums(costs, elements) for name, (costs, elements) in runs.items()}
     # A source in memory stores and decodes nothing.
     kinds = [kind for kind in sums["predicted"] if any(s[kind].high for s in sums.values())]
     data = [
@@ -144,12 +142,13 @@ def bytes_chart(
     )
 
 
-def _sums(costs: Sequence[SourceCosts]) -> dict[str, Amount]:
-    """Sum the bytes of all sources by kind; an unknown amount counts as 0."""
-    return {
+def _sums(costs: Sequence[SourceCosts], elements: float) -> dict[str, Amount]:
+    """Sum the bytes of all sources by kind, for each element; an unknown amount counts as 0."""
+    sums = {
         kind: sum((known(getattr(c, f"{kind}_bytes")) for c in costs), start=Amount.exactly(0))
         for kind in ("stored", "decoded", "delivered")
     }
+    return {kind: amount.times(1 / max(1, elements)) for kind, amount in sums.items()}
 
 
 def in_time(seconds: float) -> str:

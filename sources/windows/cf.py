@@ -82,7 +82,7 @@ def decoding_of(
 ) -> Decoding | None:
     """The decoding of an array by its attributes; None where values are delivered as stored.
 
-    Times are left as their numbers: see `times_of`. xarray is asked only where an attribute tells something.
+    Times are left as their numbers: see `times_of`. xarray is asked only where it is needed.
 
     Args:
         attributes: Attributes of the array.
@@ -147,7 +147,7 @@ def times_of(
 
     Returns:
         datetime64[ns], or timedelta64[ns]; in us where the times are out of the range of ns. None if the
-        attributes tell of no times, or datetime64 cannot represent the calendar or a time.
+        attributes have no units of time, or datetime64 cannot represent the calendar or a time.
 
     Raises:
         MissingExtraError: If xarray, or cftime where it is needed, is not installed.
@@ -175,7 +175,7 @@ def times_of(
 
 
 def _decoded_times(numbers: AnyArray, attributes: Mapping[str, Any], name: str) -> AnyArray | None:
-    """Times or durations in ns, else in us; None if there are no such times."""
+    """Times or durations in ns, else in us; None if xarray has none for them."""
     if not numbers.size:
         return np.empty(0, "m8[ns]" if "dtype" in attributes else "M8[ns]")
     what = f"decoding the times of {name!r}"
@@ -185,7 +185,7 @@ def _decoded_times(numbers: AnyArray, attributes: Mapping[str, Any], name: str) 
         times = xarray.coders.CFDatetimeCoder(time_unit=unit)
         spans = xarray.coders.CFTimedeltaCoder(unit, decode_via_units=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # times that stay numbers are no surprise
+            warnings.simplefilter("ignore")  # some times stay numbers
             try:
                 found: AnyArray = xarray.conventions.decode_cf_variable(
                     name, variable, decode_times=times, decode_timedelta=spans

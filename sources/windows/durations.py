@@ -33,7 +33,7 @@ def duration(given: Any, what: str) -> np.timedelta64 | None:
     pandas = optional("pandas", f"{what}: a duration", "xarray")
     try:
         if isinstance(given, str) and not _WRITTEN.fullmatch(given):
-            raise ValueError("it is no number with a unit")
+            raise ValueError("a number with a unit is needed")
         if (found := pandas.Timedelta(given)) is pandas.NaT:
             raise ValueError("it is NaT")
         found = found.as_unit("ns")

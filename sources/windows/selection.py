@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -126,25 +126,20 @@ class Coordinate:
                 f" numbers in these units: {self.range}"
             ) from error
 
-    def before(self, label: Any) -> int:
-        """The number of ascending values that are less than a label."""
-        index, key = self._sought(label)
-        return self._place(label, lambda: index.slice_indexer(key, None).start)
-
-    def up_to(self, label: Any) -> int:
-        """The number of ascending values that are a label or less."""
-        index, key = self._sought(label)
-        return self._place(label, lambda: index.slice_indexer(None, key).stop)
-
-    def _place(self, label: Any, look_up: Callable[[], Any]) -> int:
+    def places(self, low: Any, high: Any) -> tuple[int, int]:
+        """The places `[start, stop)` of the ascending values from a label to another; None is no end."""
+        first = None if low is None else self._sought(low)
+        last = None if high is None else self._sought(high)
         try:
-            return int(look_up())
-        except (
-            ValueError,
-            KeyError,
-        ) as error:  # pandas cannot hold such times in the unit of the index
+            start = 0 if first is None else int(first[0].slice_indexer(first[1], None).start)
+            if last is None:
+                return start, len(self.cells)
+            return start, int(last[0].slice_indexer(None, last[1]).stop)
+        except (ValueError, KeyError) as error:
+            # The unit of the index is too fine for such times.
             raise SourceError(
-                f"{self.what}: the label {label!r} is too far from its times to compare; {self.range}"
+                f"{self.what}: a label from {low!r} to {high!r} is too far from its times to compare;"
+                f" {self.range}"
             ) from error
 
     def nearest(self, label: Any) -> int | None:
@@ -190,9 +185,10 @@ def range_of(coordinate: Coordinate, wanted: slice) -> slice:
         )
     count, descends = len(coordinate), coordinate.direction < 0
     low, high = (wanted.stop, wanted.start) if descends else (wanted.start, wanted.stop)
-    start = 0 if low is None else coordinate.before(low)
-    stop = count if high is None else coordinate.up_to(high)
-    if coordinate.direction == 0 and (low, high) != (None, None):
+    if low is None and high is None:
+        return slice(0, count)
+    start, stop = coordinate.places(low, high)
+    if coordinate.direction == 0:
         raise SourceError(
             f"{coordinate.what} neither ascends nor descends, so that a slice from {wanted.start!r} to"
             f" {wanted.stop!r} has no meaning; give a list of labels, or sort the array along it"
@@ -218,7 +214,9 @@ def position_of(coordinate: Coordinate, label: Any, *, method: str | None = None
     """
     if method not in (None, "nearest"):
         raise ArgumentError(f'{coordinate.what}: method must be None or "nearest", got {method!r}')
-    first, stop = coordinate.before(label), coordinate.up_to(label)
+    if label is None:
+        key_of(label, coordinate.values.dtype, coordinate.what)  # raises
+    first, stop = coordinate.places(label, label)
     if method is not None:
         first, stop = _nearest(coordinate, label)
     if first == stop:
@@ -283,7 +281,8 @@ def _nearest(coordinate: Coordinate, label: Any) -> tuple[int, int]:
     first = coordinate.nearest(label)
     if first is None:
         return 0, 0
-    return first, coordinate.up_to(coordinate.values[coordinate.cells[first]])
+    value = coordinate.values[coordinate.cells[first]]
+    return coordinate.places(value, value)
 
 
 def _absent(coordinate: Coordinate, label: Any) -> SourceError:

@@ -314,3 +314,18 @@ def test_months_have_no_fixed_length(tmp_path: Path) -> None:
     ):
         chosen_days(path, slice("2000-03", "2000-05"))
     assert chosen_days(path, slice(2, 4)) == [2, 3, 4]
+
+
+def test_windows_by_cells_need_no_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(tmp_path / "w", np.arange(40))
+    for module in ("xarray", "pandas", "cftime"):
+        monkeypatch.setitem(sys.modules, module, None)
+    fields = {"x": Field("t", {"time": [-6, 0]}), "y": Field("t", {"time": 3})}
+    windows = WindowDataSource(tmp_path / "w", fields=fields, decode=True)
+    assert windows[0]["x"][:, 0].tolist() == [0, 60]
+    for wrong in (
+        lambda: source(tmp_path / "w", "6h"),
+        lambda: chosen_days(tmp_path / "w", "2019"),
+    ):
+        with pytest.raises(MissingExtraError, match=r"windrow-data\[xarray\]"):
+            wrong()

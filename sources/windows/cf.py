@@ -235,14 +235,11 @@ def described(
     found = {name: value for name, value in attributes.items() if name not in left_out}
     fill = found.get("_FillValue") if fill_value is None else fill_value
     if not decoded and fill is not None:
-        try:
-            found["_FillValue"] = _fills("_FillValue", fill, np.dtype(stored_dtype))[0]
-        except SourceError:
-            found["_FillValue"] = fill
+        found["_FillValue"] = shown_fill(fill, stored_dtype)
     return found
 
 
-def shown_fill(value: Any, dtype: str) -> Any:
+def shown_fill(value: Any, dtype: npt.DTypeLike) -> Any:
     """The number of an attribute `_FillValue`, which xarray may write as base64; else `value`."""
     try:
         stored = np.dtype(dtype)

@@ -123,7 +123,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.sources.zarr.local": 993,
     "windrow.sources.zarr": 9842,
     "windrow.sources.array_record": 3664,
-    "windrow.sources.windows": 4831,
+    "windrow.sources.windows": 4388,
     "windrow.sources.tf_example": 981,
     "windrow.sources.tfds": 2315,
     "windrow.workers": 2067,

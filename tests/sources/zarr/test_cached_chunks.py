@@ -287,7 +287,9 @@ def test_what_comes_too_late_is_dropped(server: RangeServer, cached: RemoteOptio
     source = at_last(lambda: ZarrDataSource(server.url("rows"), remote=short))
     out = np.zeros((2, 7), "f4")
     server.chance(1.0, [drip(0.004)])  # a chunk comes after the end of its read
-    ended = source.parts[0].reader.start([Span(8, 10, out)], InlineExecutor())
+    (part,) = source.parts
+    assert isinstance(part, ArrayPart)
+    ended = part.reader.start([Span(8, 10, out)], InlineExecutor())
     try:
         ended.result(timeout=30)
     except ReadError:

@@ -28,6 +28,7 @@ from windrow.core.native import native
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError, WindrowError
 from windrow.sources import (
+    ArrayPart,
     RaggedDataSource,
     RemoteOptions,
     Span,

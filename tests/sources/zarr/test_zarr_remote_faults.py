@@ -32,7 +32,7 @@ from tests.object_store import ObjectStore
 from tests.range_server import Fault, RangeServer, cut, drip, reset, s3_error, stall, status
 from windrow import MapDataset
 from windrow.errors import ReadError, SourceError
-from windrow.sources import RemoteOptions, Span, ZarrDataSource
+from windrow.sources import ArrayPart, RemoteOptions, Span, ZarrDataSource
 
 TENSORSTORE = ["plain", "shard"]
 FSSPEC = ["filter", "cookies"]

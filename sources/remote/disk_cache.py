@@ -64,7 +64,7 @@ _log = logging.getLogger("windrow.remote")
 
 
 @dataclasses.dataclass(slots=True)
-class _Found:
+class _KeptRanges:
     """What was found: bytes of ranges, and rows of the database to note as used, or to delete."""
 
     data: list[bytes | None]
@@ -103,7 +103,7 @@ class DiskCache:
     def get(self, file: RemoteFile, begin: IntArray, end: IntArray) -> Sequence[bytes | None]:
         """Return the bytes of ranges `[begin, end)`; None for others."""
         wanted = list(zip(begin.tolist(), end.tolist(), strict=True))
-        found = _Found([None] * len(wanted))
+        found = _KeptRanges([None] * len(wanted))
         if file.version:
             self._try("get", partial(self._find, found, _key(file, self._settings), wanted))
         if found.old or found.damaged:
@@ -133,7 +133,7 @@ class DiskCache:
 
     def _find(
         self,
-        found: _Found,
+        found: _KeptRanges,
         key: bytes,
         wanted: Sequence[tuple[int, int]],
         database: CacheDatabase,

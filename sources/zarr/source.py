@@ -163,7 +163,7 @@ class ZarrDataSource(OverTree):
     def parts(self) -> Sequence[ArrayPart | BoxPart]:
         """One part per array, in the order of the tree; chunks are the chunks of the first axis.
 
-        Arrays of which boxes are read have chunks of all axes.
+        An array is read in chunks along all axes where only boxes of its rows are read.
 
         Raises:
             ReadError: If this process was forked from a process that had used TensorStore.

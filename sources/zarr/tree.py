@@ -64,7 +64,7 @@ _SHOWN_CHARACTERS: Final = 200
 _SHOWN_ARRAYS: Final = 4
 
 Numbers: TypeAlias = Union[int, "dict[str, Numbers]"]
-"""A tree of which each leaf is a number, such as that of an array."""
+"""A tree whose leaves are numbers of arrays or fields."""
 
 Chooser: TypeAlias = Callable[
     [str, FoundTree, Sequence[str] | None], tuple[ChosenTree, tuple[Found, ...]]

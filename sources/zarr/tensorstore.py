@@ -329,7 +329,7 @@ def read_rows(array: StoreArray, wanted: IntArray) -> AnyArray:
 
 def _read_for(array: StoreArray, rows: IntArray) -> slice | IntArray:
     """What to read for rising rows; a remote array is read in runs."""
-    if array.remote is not None:
+    if array.remote is not None and len(rows):
         return slice(int(rows[0]), int(rows[-1]) + 1)
     run = run_of(rows)
     return rows if run is None else run

@@ -121,7 +121,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.transforms.nodes": 9040,
     "windrow.sources.remote": 3028,
     "windrow.sources.zarr.local": 993,
-    "windrow.sources.zarr": 9842,
+    "windrow.sources.zarr": 9845,
     "windrow.sources.array_record": 3664,
     "windrow.sources.windows": 4388,
     "windrow.sources.tf_example": 981,

@@ -127,7 +127,7 @@ class Coordinate:
             ) from error
 
     def places(self, low: Any, high: Any) -> tuple[int, int]:
-        """The places `[start, stop)` of the ascending values from a label to another; None is no end."""
+        """The places `[start, stop)` of the ascending values from a label to another; None for no bound."""
         first = None if low is None else self._sought(low)
         last = None if high is None else self._sought(high)
         try:

@@ -291,19 +291,11 @@ def filled(
     ends, context = Ends(len(groups), partial(groups_read, groups, exact=exact)), copy_context()
 
     def arrived(number: int, first: Sequence[int], read: Future[AnyArray]) -> None:
-        try:
-            # The values have memory of their own, since a late read must not write to boxes.
-            for box in groups[number]:
-                box.fill(read.result(), first)
-        except ReadError as error:
-            if again and not error.is_unanswered:
-                read_again(number)
-            else:
-                ends.end(number, error)
-        except Exception as error:
-            ends.end(number, error)
+        error = _fill(groups[number], first, read)
+        if again and isinstance(error, ReadError) and not error.is_unanswered:
+            read_again(number)
         else:
-            ends.end(number, None)
+            ends.end(number, error)
 
     def read_again(number: int) -> None:
         boxes = groups[number]
@@ -318,6 +310,17 @@ def filled(
         first, read = begin(boxes)
         read.add_done_callback(partial(arrived, number, first))
     return ends.done
+
+
+def _fill(boxes: Sequence[Box], first: Sequence[int], read: Future[AnyArray]) -> Exception | None:
+    """Fill boxes with what was read, and return the error; its frame holds nothing that holds the error."""
+    try:
+        # The values have memory of their own, since a late read must not write to boxes.
+        for box in boxes:
+            box.fill(read.result(), first)
+    except Exception as error:
+        return error
+    return None
 
 
 def _same_bytes(values: AnyArray, fill: AnyArray) -> npt.NDArray[np.bool_]:

@@ -127,7 +127,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.sources.tf_example": 981,
     "windrow.sources.tfds": 2320,
     "windrow.workers": 2067,
-    "windrow.converters.job": 3603,
+    "windrow.converters.job": 3601,
     "windrow.converters.records": 2326,
     "windrow.converters.zarr": 5651,
     "windrow.converters.texts": 1981,

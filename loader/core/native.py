@@ -2,7 +2,7 @@
 
 `windrow.core._native` is built with the package from the crate in `loader/core/native/`, where there
 is a Rust compiler. Without it Windrow gives the same values by TensorStore and other packages, more
-slowly. `WINDROW_NATIVE=0` in the environment makes Windrow do without it.
+slowly, or refuses. `WINDROW_NATIVE=0` in the environment makes Windrow do without it.
 
 Invariant: nothing else imports `windrow.core._native`.
 """
@@ -18,10 +18,15 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
+from windrow.errors import MissingExtraError
+
 CRATE: Final = Path(__file__).with_suffix("")
 _MODULE: Final = "windrow.core._native"
 _FNV_START: Final = 0xCBF2_9CE4_8422_2325
 _FNV_PRIME: Final = 0x0100_0000_01B3
+_TO_BUILD: Final = (
+    "With a Rust compiler (https://rustup.rs), installing windrow-data anew builds it"
+)
 
 
 @functools.cache
@@ -33,13 +38,27 @@ def native() -> Any | None:
         return importlib.import_module(_MODULE)
     except ImportError as error:
         warnings.warn(
-            f"Windrow's native core cannot be imported ({error}), so reading is slower. With a Rust"
-            " compiler (https://rustup.rs), installing windrow-data anew builds it;"
+            f"Windrow's native core cannot be imported ({error}), so reading is slower. {_TO_BUILD};"
             " WINDROW_NATIVE=0 in the environment does without it and without this warning",
             RuntimeWarning,
             stacklevel=2,
         )
         return None
+
+
+def needed(what: str) -> Any:
+    """The native core, for what nothing else does.
+
+    Raises:
+        MissingExtraError: If it was not built, or is switched off.
+    """
+    core = native()
+    if core is None:
+        raise MissingExtraError(
+            f"{what} needs Windrow's native core, which was not built or is switched off by"
+            f" WINDROW_NATIVE=0. {_TO_BUILD}"
+        )
+    return core
 
 
 def buffer_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -21,6 +21,7 @@ from windrow.converters.job.inputs import Input
 from windrow.converters.records.tfrecord import FRAME_BYTES, head_records, is_gzip, record_stops
 from windrow.converters.texts.lines import is_compressed, read_lines
 from windrow.converters.texts.parquet import opened, types_of
+from windrow.core.native import native
 from windrow.errors import ReadError
 from windrow.inspection.content import content_of
 from windrow.inspection.facts import Inspection, RecordFileFacts, SampleFacts
@@ -179,18 +180,21 @@ def array_record_files(
     Raises:
         WindrowError: As `ArrayRecordDataSource` raises it.
     """
-    # Read byte ranges also on a local disk, since this reads the whole index with options and sizes.
-    source = ArrayRecordDataSource(paths, split=split, storage_options=storage_options, direct=True)
+    # The core reads the whole index, with options and sizes.
+    direct = True if native() is not None else None
+    source = ArrayRecordDataSource(
+        paths, split=split, storage_options=storage_options, direct=direct
+    )
     files = {file.path: file for file in source.files}.values()
     records = _sampled(source)
-    decoded = [file.facts.decoded_bytes or 0 for file in files]
+    decoded = [file.facts.decoded_bytes for file in files]
     groups = [file.group for file in files]
     return RecordFileFacts(
         name=split or "",
         files=len(files),
         records=len(source),
         stored_bytes=sum(file.facts.size_bytes for file in files),
-        decoded_bytes=sum(decoded),
+        decoded_bytes=sum(n for n in decoded if n is not None) if None not in decoded else None,
         group_records=(min(groups), max(groups)),
         options=tuple(dict.fromkeys(file.facts.written_with or "" for file in files)),
         sample=SampleFacts.of(records),

@@ -24,7 +24,6 @@ from windrow.cli.main import main
 from windrow.core.native import native
 from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
-from windrow.sources.array_record import range_reader
 from windrow.sources.remote import disk_cache
 from windrow.sources.remote.cache_segments import SegmentFile, stored_segments
 from windrow.sources.remote.disk_cache import DiskCache
@@ -226,18 +225,6 @@ def test_what_is_not_whole_any_more_is_fetched_again(
         # A file that is open can be read to its end after it was deleted.
         assert bool(server.counts().requests) == (looks or harm != "vanished")
     assert source.read(np.arange(COUNT)) == records
-
-
-def test_without_the_core_the_records_are_the_same(
-    server: RangeServer, remote: RemoteOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(range_reader, "native", lambda: None)
-    records = sorted(write_records(tmp_path / "served" / "a", options="group_size:3"))
-    source = ArrayRecordDataSource(server.url("a"), remote=remote)
-    assert epoch(source, 0) == records
-    server.reset_counts()
-    assert epoch(source, 1) == records
-    assert server.counts().requests == 0
 
 
 @pytest.mark.parametrize("harm", ["removed", "full", "small"])

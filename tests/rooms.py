@@ -115,7 +115,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 }
 # The lines that each package may have. The numbers only fall: `python -m tools.house --write` lowers them.
 BUDGETS: Final[dict[str, int]] = {
-    "windrow.core": 1966,
+    "windrow.core": 1965,
     "windrow.sources": 3472,
     "windrow.transforms": 6471,
     "windrow.transforms.nodes": 9066,

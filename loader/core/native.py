@@ -13,20 +13,14 @@ import functools
 import importlib
 import os
 import warnings
-from pathlib import Path
 from typing import Any, Final
 
 import numpy.typing as npt
 
 from windrow.errors import MissingExtraError
 
-CRATE: Final = Path(__file__).with_suffix("")
 _MODULE: Final = "windrow.core._native"
-_FNV_START: Final = 0xCBF2_9CE4_8422_2325
-_FNV_PRIME: Final = 0x0100_0000_01B3
-_TO_BUILD: Final = (
-    "With a Rust compiler (https://rustup.rs), installing windrow-data anew builds it"
-)
+_TO_BUILD: Final = "With Rust (https://rustup.rs), installing windrow-data anew builds it"
 
 
 @functools.cache
@@ -66,17 +60,3 @@ def buffer_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if array.dtype.isbuiltin == 1 and array.dtype.kind not in "mM":
         return array
     return array.view(f"V{array.dtype.itemsize}")
-
-
-def sources_hash(crate: Path = CRATE) -> str:
-    """The hash of the crate's sources, which the core has as `SOURCES` if it was built from them.
-
-    FNV-1a with 64 bits over the name and the bytes of each file, names in order, in hexadecimal.
-    """
-    files = [crate / "Cargo.toml", crate / "Cargo.lock", crate / "build.rs"]
-    files += (crate / "src").rglob("*.rs")
-    found = _FNV_START
-    for name, file in sorted((file.relative_to(crate).as_posix(), file) for file in files):
-        for byte in name.encode() + file.read_bytes():
-            found = ((found ^ byte) * _FNV_PRIME) & (2**64 - 1)
-    return f"{found:016x}"

@@ -141,13 +141,6 @@ def test_weights_are_near_the_truth(tmp_path: Path, codec: str, padding: str, gr
     assert last[0] == pytest.approx((300 % group or 1) * (held / 300), rel=0.15)
 
 
-def damaged(path: Path, record: bytes) -> Path:
-    content = bytearray(path.read_bytes())
-    content[content.index(record) + len(record) // 2] ^= 1
-    path.write_bytes(content)
-    return path
-
-
 def test_a_damaged_header_gives_no_wild_weight(tmp_path: Path) -> None:
     path = write(tmp_path / "a", [bytes(100)] * 80, "group_size:40,uncompressed")
     content = bytearray(path.read_bytes())
@@ -158,18 +151,6 @@ def test_a_damaged_header_gives_no_wild_weight(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"record 0 of .*stored with records 0 to 39"):
         started(part, [0])
     assert started(part, [1]) == [[bytes(100)] * 40]
-
-
-@pytest.mark.parametrize("count", [3, 64, 65, 100])
-def test_a_damaged_record_among_few_and_many(tmp_path: Path, count: int) -> None:
-    records = [bytes([i]) * 500 for i in range(100)]
-    source = ArrayRecordDataSource(
-        damaged(write(tmp_path / "a", records, "group_size:1,uncompressed"), records[2])
-    )
-    asked = np.random.default_rng(0).permutation(count)
-    with pytest.raises(ReadError, match=r"record 2 of .*/a \(chunk 2\), record 2 of this source"):
-        source.read(asked)
-    assert source.read(asked[asked != 2]) == [records[i] for i in asked if i != 2]
 
 
 @pytest.mark.parametrize("codec", ["zstd", "uncompressed", "brotli:1", "zstd,transpose:true"])

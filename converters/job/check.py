@@ -314,7 +314,7 @@ class FolderCheck:
         paths = [self.place(file.name) for file in files]
         try:
             options = options_for(paths, self._options)
-            source = ArrayRecordDataSource(paths, direct=True, storage_options=options)
+            source = ArrayRecordDataSource(paths, storage_options=options)
         except (SourceError, ReadError, NotFoundError) as error:
             if len(files) == 1:
                 yield BadFile(files[0].name, str(error))

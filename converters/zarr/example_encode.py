@@ -25,8 +25,7 @@ from windrow.sources.tf_example.features import (
     Ragged,
     cast,
 )
-from windrow.sources.tf_example.message import encode_example
-from windrow.sources.tf_example.wire import BYTES_LIST, FLOAT_LIST, INT64_LIST
+from windrow.sources.tf_example.message import BYTES_LIST, FLOAT_LIST, INT64_LIST, encode_example
 
 _Rows: TypeAlias = npt.NDArray[np.int64]
 

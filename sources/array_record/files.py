@@ -83,7 +83,7 @@ class FileFacts:
         first_decoded_bytes: Bytes of that chunk's records by its header, which is not verified.
         decoded_bytes: Bytes of all records, if the index was read; else None.
         record_bytes: Bytes of every record, if the index was read and shows that all have the same.
-        written_with: The options of its writer, if the index was read; else None.
+        written_with: The options of its writer; None if unknown.
     """
 
     size_bytes: int

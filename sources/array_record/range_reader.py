@@ -1,7 +1,5 @@
 """Reads ArrayRecord files by byte ranges: files at URLs, and local files that are read with them.
 
-Without the native core it also reads local files with `direct=True`.
-
 The files' indices state the places of records, so a call is planned as a whole: the record groups
 in the order of their files, with neighbouring groups in one request.
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import windrow
-from tests.array_record_bytes import written
+from tests.array_record_bytes import needs_core, written
 from tests.limits import CALM, at_last, ended, passed, within
 from tests.object_store import ObjectStore
 from tests.range_server import (
@@ -33,6 +33,8 @@ from tests.range_server import (
 )
 from windrow.errors import NotFoundError, ReadError, WindrowError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
+
+pytestmark = needs_core
 
 NAME = "a.array_record"
 # Many small requests. A stall is asked again soon, and so is what waits that long on a busy machine.

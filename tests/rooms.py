@@ -123,7 +123,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.sources.zarr.local": 996,
     "windrow.sources.zarr": 10545,
     "windrow.sources.array_record": 4005,
-    "windrow.sources.windows": 4393,
+    "windrow.sources.windows": 4402,
     "windrow.sources.tf_example": 981,
     "windrow.sources.tfds": 2320,
     "windrow.workers": 2356,

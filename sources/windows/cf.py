@@ -11,6 +11,7 @@ import binascii
 import dataclasses
 import math
 import numbers
+import re
 import struct
 import warnings
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ _NAMED: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _PACKING: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _MIXED: Final = ("standard", "gregorian")  # Julian before the reform
 _STANDARD: Final = (*_MIXED, "proleptic_gregorian")
+_WEEKS: Final = re.compile("^weeks?(?= since |$)", re.IGNORECASE)
 _REFORM: Final = np.datetime64("1582-10-15")
 _LONGEST_FLOAT: Final = np.dtype(np.float64)
 
@@ -158,15 +160,22 @@ def times_of(
         return None
     if not duration and (" since " not in units or calendar not in _STANDARD):
         return None
-    given: dict[str, Any] = {"units": units}
-    given |= {"dtype": attributes["dtype"]} if duration else {"calendar": calendar}
-    present = np.asarray(values == values)
+    whole = values.dtype.kind in "iu"
+    present = np.asarray(values != np.iinfo(np.int64).min if whole else values == values)
+    given: dict[str, Any] = {"dtype": attributes["dtype"]} if duration else {"calendar": calendar}
+    given["units"] = _WEEKS.sub("days", units)  # xarray has no weeks
+    days = 1 if given["units"] == units else 7
     if decoding is not None:
         values = values if decoding.seen_as is None else values.astype(decoding.seen_as)
         present &= ~decoding.absent(values)
-        packing = {"scale_factor": decoding.scale, "add_offset": decoding.offset}
-        given |= {key: value for key, value in packing.items() if value is not None}
-    decoded = _decoded_times(values[present], given, name)  # cftime makes dates of NaN
+        if decoding.scale is not None:
+            given["scale_factor"] = decoding.scale
+        if decoding.offset is not None:
+            given["add_offset"] = decoding.offset * days
+    numbers = values[present]
+    if days > 1:
+        numbers = numbers.astype(np.int64 if whole else np.float64) * days
+    decoded = _decoded_times(numbers, given, name)  # cftime would make dates of NaN
     if decoded is None:
         return None
     found = np.full(values.shape, "NaT", decoded.dtype)

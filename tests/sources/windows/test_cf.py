@@ -177,6 +177,7 @@ def times(values: Any, units: str, calendar: str | None = None, **more: Any) -> 
     [
         (6, "Hours since 2000-01-01T06:00:00-0100", None, "2000-01-01T13"),
         (0.25, "days since 1970-01-01", "proleptic_gregorian", "1970-01-01T06"),
+        (2, "weeks since 2000-01-01", None, "2000-01-15"),
         # The reanalysis of NCEP counts from the year 1, before the calendar's reform.
         (17067072, "hours since 1-1-1 00:00:0.0", None, "1948-01-01"),
         (17067078.5, "hours since 1-1-1 00:00:0.0", "gregorian", "1948-01-01T06:30"),
@@ -225,11 +226,11 @@ def test_other_times_stay_numbers(value: Any, units: str, calendar: str | None) 
 
 
 def test_durations_are_those_of_xarray() -> None:
-    got = times(np.array([0, 6, 12], np.int16), "hours", None, dtype="timedelta64[s]")
-    expected = np.array([0, 6, 12], "m8[h]")
-    assert got is not None
-    assert got.dtype == np.dtype("m8[ns]")
-    np.testing.assert_array_equal(got, expected)
+    for units, unit in (("hours", "h"), ("weeks", "W")):
+        got = times(np.array([0, 6, -(2**63)]), units, None, dtype="timedelta64[s]")
+        assert got is not None
+        assert got.dtype == np.dtype("m8[ns]")
+        np.testing.assert_array_equal(got, np.array([0, 6, "NaT"], f"m8[{unit}]"))
 
 
 def test_without_xarray_only_what_needs_decoding_names_the_extra(

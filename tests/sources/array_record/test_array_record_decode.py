@@ -253,7 +253,7 @@ def test_frames_of_every_kind_of_block(tmp_path: Path, kind: str, checksum: bool
     frame = zstandard.ZstdCompressor(write_checksum=checksum).compress(record)
     chunk = of_one_frame(tmp_path, record, frame)
     assert decode([chunk] * 100) == [[record]] * 100
-    for more in (b"x", frame, zstandard.compress(b""), b"\x50\x2a\x4d\x18\0\0\0\0"):
+    for more in (b"x", frame, zstandard.compress(b"")):
         longer = of_one_frame(tmp_path, record, frame + more)
         with pytest.raises(ChunkError, match="chunk 299: zstd"):
             decode([chunk] * 299 + [longer])
@@ -267,6 +267,15 @@ def test_a_frame_that_promises_much_takes_no_memory(tmp_path: Path) -> None:
     frame = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 40) + b"\x01\x00\x00"
     with pytest.raises(ChunkError, match=r"zstd: a frame of 1,099,511,627,776 bytes where 5"):
         decode([of_one_frame(tmp_path, b"abcde", frame)])
+
+
+@pytest.mark.parametrize("more", [b"x", zstandard.compress(b"more"), b"\x50\x2a\x4d\x18\0\0\0\0"])
+def test_more_than_a_frame_is_damage(tmp_path: Path, more: bytes) -> None:
+    (chunk,) = chunks_of(written(tmp_path / "a", [b"abc" * 100], "group_size:1,zstd"))
+    header, data = stripped(chunk)
+    longer = sealed(header, data + more)
+    with pytest.raises(ChunkError, match="zstd"):
+        decode([longer] * 1_000)
 
 
 def test_a_compression_that_is_unknown_is_refused(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.sources.zarr.local": 993,
     "windrow.sources.zarr": 9845,
     "windrow.sources.array_record": 2900,
-    "windrow.sources.windows": 4388,
+    "windrow.sources.windows": 4397,
     "windrow.sources.tf_example": 913,
     "windrow.sources.tfds": 2315,
     "windrow.workers": 2067,

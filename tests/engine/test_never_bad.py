@@ -144,7 +144,7 @@ def test_chunks_that_memory_does_not_hold_are_not_damaged(monkeypatch: pytest.Mo
         def array_record_decode(*_: Any) -> Any:
             raise core.ChunkError(3, "it asks for more memory than there is: 4,096 bytes")
 
-    monkeypatch.setattr(decode.native, "needed", lambda what: Short)
+    monkeypatch.setattr("windrow.core.native.needed", lambda _what: Short)
     with pytest.raises(MemoryError, match="chunk 3: it asks for more memory"):
         decode.decode([])
 

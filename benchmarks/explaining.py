@@ -186,6 +186,12 @@ def smaller_windows(place: Place) -> Both:
     return _read(many, options), _read(few, options)
 
 
+def consecutive(place: Place) -> Both:
+    """Every eighth record, and as many that lie together."""
+    chunks = _stored(place)
+    return _read(chunks[::8]), _read(chunks[: records_of(place) // 8])
+
+
 def with_threads(place: Place) -> Both:
     """Without threads, and with them."""
     chain = _stored(place).shuffle(seed=1)
@@ -204,6 +210,7 @@ PAIRS: Final[Mapping[str, tuple[str, Callable[[Place], Both]]]] = {
     "global-shuffle": ("block_shuffle", in_blocks),
     "resident-bytes": ("room for the store", with_room),
     "window-room": ("a window of 2 blocks, not 64", smaller_windows),
+    "strides": ("consecutive records", consecutive),
     "no-threads": ("without num_threads=0", with_threads),
     "record-by-record": ("many records in one call", many_at_once),
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from windrow.errors import ArgumentError, PlanError
 from windrow.stats.profiler import Profiler
-from windrow.stats.stats import Stats, metrics_of
+from windrow.stats.stats import Stats
 
 if TYPE_CHECKING:
     from windrow import state_files
@@ -168,6 +168,8 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
             10.0
         """
         self._check_is_chain("metrics")
+        from windrow.metrics import metrics_of  # few processes ask
+
         return metrics_of(self.stats())
 
     def on_stats(self, callback: Callable[[Stats], Any] | None, every_s: float = 10.0) -> None:

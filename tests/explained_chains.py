@@ -370,8 +370,7 @@ FIRST = {
     "without threads": Case(
         lambda f: (
             _zarr(f, "chunks").batch(40).to_iter_dataset(ReadOptions(num_threads=0, block_bytes=1))
-        ),
-        exact=False,
+        )
     ),
     "the first elements of a stream": Case(
         lambda f: _zarr(f, "chunks").shuffle(seed=1).to_iter_dataset().batch(10).limit(20),

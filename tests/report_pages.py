@@ -111,7 +111,10 @@ def chain_of_tokens() -> windrow.MapDataset[Any]:
 
 def timeline(blocks: int) -> tuple[BlockTimes, ...]:
     """Blocks of two elements each, of which the loop waits for every third."""
-    return tuple(BlockTimes(2, 0.004, 0.002, 0.006 if at % 3 == 0 else 0.0) for at in range(blocks))
+    return tuple(
+        BlockTimes(2, 0.01 * at, 0.004, 0.002, 0.01 * at + 0.006, 0.006 if at % 3 == 0 else 0.0)
+        for at in range(blocks)
+    )
 
 
 def measured(dataset: Any, blocks: int) -> windrow.Stats:
@@ -129,9 +132,7 @@ def measured(dataset: Any, blocks: int) -> windrow.Stats:
         blocked_s=0.001 * blocks,
         waited_for={"reading": waited_s * 0.7, "map(brighter)": waited_s * 0.3},
         delivered_bytes=1000 * elements,
-        sources=tuple(
-            costs.times(elements / explanation.batches.high) for costs in explanation.epoch
-        ),
+        sources=tuple(costs.times(elements) for costs in explanation.batch),
         buffers_bytes=1_000_000,
         peak_buffers_bytes=2_000_000,
         buffers_by={"chunks": 1_000_000, "queue": 0},

@@ -81,10 +81,11 @@ def test_every_kind_of_thing_to_add_has_a_test() -> None:
         ("sources/zarr/local/codecs.py", "COMPRESSORS"),
         ("sources/chunks.py", "LaidOutSource"),
         ("sources/chunks.py", "Scattered"),
-        ("loader/explain/explanation.py", "Explanation"),
+        ("loader/explain/explanation.py", "_COLUMNS"),
+        ("loader/explain/explanation.py", "_BYTES"),
         ("loader/stats/read_counters.py", "ReadCounters"),
         ("loader/stats/stats.py", "Stats"),
-        ("loader/stats/stats.py", "_COSTS"),
+        ("loader/metrics.py", "_COSTS"),
     ],
 )
 def test_the_files_to_edit_hold_what_is_edited(path: str, name: str) -> None:

@@ -136,6 +136,7 @@ class CacheRoom:
             of them fit, they are kept once a chunk that was given up is wanted again.
         scatters: Whether chunks go straight to all read batches that want them, and into no slot.
             That is so if not all chunks fit and the direct way costs no more.
+        places: The number of chunks whose records fit into memory together.
     """
 
     source: LaidOutSource
@@ -147,6 +148,7 @@ class CacheRoom:
     slots: int
     keeps: bool
     scatters: bool
+    places: int
 
     @property
     def fits(self) -> bool:
@@ -195,6 +197,7 @@ def rooms(
                 slots=slots,
                 keeps=part.chunk_count <= in_flight + own.usual_bytes // weight,
                 scatters=scatters and part.chunk_count > slots,
+                places=max(slots, own.horizon_bytes // weight) if scatters else slots,
             )
         )
     return found, budget

@@ -109,6 +109,13 @@ class ChunkPrefetcher:
         self._credit = 0.0
         self._given_bytes = 0  # of columns of read batches that are not made yet
         self.entered = 0  # chunks that were put into the queue
+        # Chunks that had to be read again, or evicted, for lack of room.
+        self.crowded_out = 0
+        # Reads that were started before chunks went straight to read batches.
+        self.started_early = 0
+        # Chunks that went straight to read batches, with the place of the last read batch until it
+        # is made.
+        self._handed_out: dict[int, int] = {}
         self._place = 0  # of the read batch being planned
         self.planned = self._made = 0  # records, since the start of the stream
         self._tickets: dict[int, list[Ticket]] = {}  # of planned read batches
@@ -116,6 +123,7 @@ class ChunkPrefetcher:
         # finalizer holds the reads.
         self._errors = weakref.WeakKeyDictionary[ChunkRead, dict[int, Exception]]()
         weakref.finalize(self, let_go, self._tickets, self._known, self._reads).atexit = False
+        counters.has_cache(self)
 
     # --- planning --------------------------------------------------------------------------------
 
@@ -140,6 +148,8 @@ class ChunkPrefetcher:
             found = self._known.get(chunk)
             if found is None:
                 found = PlannedChunk(chunk, due=ticket.place)
+                if self._handed_out.pop(chunk, -1) >= self._made:
+                    self.crowded_out += 1
                 self._known[chunk] = found
                 if self._entered_once:
                     self._enter(chunk)
@@ -151,6 +161,7 @@ class ChunkPrefetcher:
             found.uses.append((ticket, at))
             found.rows += count
             ticket.chunks.append(found)
+        self._counters.wanted(len(wanted.numbers), self.entered - entered)
         if _log.isEnabledFor(logging.DEBUG):
             from windrow.core.debug_log import debug
 
@@ -173,6 +184,11 @@ class ChunkPrefetcher:
     def cache_bytes(self) -> int:
         """Bytes of the slots that chunks were read to: their memory is kept."""
         return (self._slots - len(self._free)) * self._chunk_bytes
+
+    @property
+    def waiting(self) -> int:
+        """Chunks that are to be read, and were not started."""
+        return len(self._queue)
 
     @property
     def given_bytes(self) -> int:
@@ -260,6 +276,7 @@ class ChunkPrefetcher:
                 break
             chunk = self._next()
             if chunk.uses:
+                self._handed_out[chunk.number] = chunk.uses[-1][0].place
                 chunk.out = self._targets(chunk)
                 starting.append(chunk)
             else:  # its read batches failed
@@ -307,6 +324,7 @@ class ChunkPrefetcher:
 
     def _start(self, chunks: list[PlannedChunk]) -> None:
         self._counters.started([chunk.number for chunk in chunks])
+        self.started_early += 0 if self._hands_out else len(chunks)
         try:
             future = self._cache.start(chunks, self._pool)
         except Exception as error:  # of a source that does not put it into the future
@@ -373,7 +391,9 @@ class ChunkPrefetcher:
     def _slot(self, *, must: bool) -> int | None:
         """A slot for a chunk to read; None if reads fill all slots and it is not a `must`."""
         if self._free and (self._keeps or not self._idle):
-            return heapq.heappop(self._free)
+            slot = heapq.heappop(self._free)
+            self._counters.holds(self)
+            return slot
         if self._idle:
             oldest = self._idle.pop(next(iter(self._idle)))
             del self._known[oldest.number]
@@ -384,6 +404,7 @@ class ChunkPrefetcher:
             if not self._reads:
                 raise RuntimeError("prefetcher: every slot is taken, and none by a chunk in use")
             self._collect(wait=True)
+        self.crowded_out += 1
         if _log.isEnabledFor(logging.DEBUG):
             from windrow.core.debug_log import debug
 
@@ -506,6 +527,9 @@ class ChunkPrefetcher:
 
     def _let_go(self, ticket: Ticket) -> None:
         self._made += ticket.count
+        handed_out = self._handed_out
+        while handed_out and handed_out[first := next(iter(handed_out))] < self._made:
+            del handed_out[first]
         self._account(ticket, -1)
         if ticket.is_early:
             self._given_bytes -= self._column_bytes(ticket)
@@ -533,6 +557,7 @@ class ChunkPrefetcher:
         while self._idle:
             self._forget(self._idle.popitem()[1])
         while (chunk := self._farthest()) is not None:
+            self._handed_out[chunk.number] = chunk.uses[-1][0].place
             self._spill(chunk)
             self._release(chunk)
         if len(self._free) == self._slots:

@@ -264,6 +264,7 @@ class BlockQueue:
             maker.weigh(always=True)
             with doing(ROOM):
                 self._wait_for_room(len(block), size_bytes)
+            maker.begin_block()
         if not self._ready.put(ReadyBlock(block, size_bytes, made)):
             return False
         self._waiting_bytes = 0
@@ -304,6 +305,7 @@ def _make(blocks: Blocks, shared: BlockQueue, run: RunContext) -> None:
     run.cancel_scope.enter()
     try:
         with run.maker.working():
+            run.maker.begin_block()
             for block in blocks:
                 if not shared.put(block):
                     break

@@ -12,13 +12,19 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from windrow.core.text import counted
-from windrow.explain.advice import has_blocks
-from windrow.explain.explanation import AcrossProcesses, Advice, ProcessCosts
+from windrow.errors import PlanError
+from windrow.explain.advice import in_place_of
+from windrow.explain.explanation import (
+    AcrossProcesses,
+    Advice,
+    ProcessCosts,
+    in_numbers,
+)
 from windrow.explain.read_costs import figures_of
-from windrow.stats.costs import in_numbers, known
 from windrow.transforms.nodes import Node, tail_of, walk
-from windrow.transforms.nodes.reading import as_block_shuffle
 
 # The most processes that are run, and the seconds of planning that all runs of a chain may take.
 _MOST_RUN: Final = 8
@@ -43,9 +49,13 @@ class SharedStream:
     processes: Sequence[int]
     chain_of: Callable[[Node, int], Node]
 
-    def sample(self) -> Sequence[int]:
-        """The processes that are run, at equal distances."""
-        return self.processes[:: -(-len(self.processes) // _MOST_RUN)]
+    def sample(self) -> list[int]:
+        """The processes that are run: this one, and others at equal distances."""
+        count = len(self.processes)
+        if count <= _MOST_RUN:
+            return list(self.processes)
+        at = np.linspace(0, count - 1, _MOST_RUN - 1).astype(int).tolist()
+        return sorted({self.own, *(self.processes[n] for n in at)})
 
 
 def across(shared: SharedStream) -> AcrossProcesses:
@@ -60,6 +70,9 @@ def across(shared: SharedStream) -> AcrossProcesses:
     return AcrossProcesses(len(shared.processes), tuple(found), alone.costs)
 
 
+# --- lanes ---------------------------------------------------------------------------------------
+
+
 def advice_on_lanes(
     shared: SharedStream, found: AcrossProcesses, numbers: Mapping[int, int]
 ) -> Iterator[Advice]:
@@ -71,22 +84,39 @@ def advice_on_lanes(
         numbers: The numbers of the nodes of this process's chain by `id`.
     """
     lanes = tail_of(shared.chain_of(shared.whole, shared.own)).shards
-    shuffle = next((each for each in walk(shared.whole) if each.shuffles), None)
-    pairs = zip(found.epoch, found.alone, strict=True)
-    bytes_of = [(known(c.decoded_bytes).middle, known(a.decoded_bytes).middle) for c, a in pairs]
-    more = max((all_of / max(1.0, alone) for all_of, alone in bytes_of), default=1.0)
-    if lanes == 1 or more < _OFTEN or shuffle is None or tail_of(shared.whole).lanes > 1:
+    more = _more_decoded(found)
+    orders = [each for each in walk(shared.whole) if each.shuffles]
+    if lanes == 1 or more < _OFTEN or not orders or tail_of(shared.whole).lanes > 1:
         return
-    if not has_blocks(shuffle) or len(shuffle.parent.layout().bounds) <= lanes:
+    shuffle = orders[0]
+    if _blocks_of(shuffle) < lanes:
         return
     times = " or ".join(in_numbers(each) for each in found.times_read if each is not None)
-    before = f"use block_shuffle in place of {shuffle.written}, and "
     yield Advice(
         "lanes",
         max(numbers.values()),
         f"{counted(found.count, 'process')} read each chunk {times} times in all, and"
         f" decode {more:.3g} times the bytes of one process alone",
-        f"{'' if as_block_shuffle(shuffle) else before}to_iter_dataset(lanes={lanes}) before the"
-        f" batch, or a multiple of {lanes} lanes",
+        f"{in_place_of(shuffle)}to_iter_dataset(lanes={lanes}) before the batch, or a multiple of {lanes} lanes",
         "each chunk is read by one process",
+    )
+
+
+def _blocks_of(shuffle: Node) -> int:
+    """The blocks that a block shuffle in place of a shuffle has; 0 if it has none."""
+    try:
+        return len(shuffle.parent.layout().bounds) - 1
+    except PlanError:
+        return 0
+
+
+def _more_decoded(found: AcrossProcesses) -> float:
+    """Bytes that all processes decode per byte of one alone, of the source where they are most."""
+    return max(
+        (
+            costs.decoded_bytes.middle / max(1.0, alone.decoded_bytes.middle)
+            for costs, alone in zip(found.epoch, found.alone, strict=True)
+            if costs.decoded_bytes is not None and alone.decoded_bytes is not None
+        ),
+        default=1.0,
     )

@@ -23,7 +23,7 @@ import numpy as np
 from windrow.engine import streams as stream
 from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedChunks, WantedRecords
-from windrow.engine.chunk_prefetch import TICKET_BYTES, ChunkPrefetcher
+from windrow.engine.chunk_prefetch import ChunkPrefetcher
 from windrow.engine.context import RunContext
 from windrow.engine.execute import Finish, Reader
 from windrow.engine.executors import Executors, Found, StageExecutor, W
@@ -50,7 +50,6 @@ from windrow.transforms.nodes import (
 )
 from windrow.transforms.nodes.dealing import dealing_of
 from windrow.transforms.nodes.following import JoinsLanes, group_size, over
-from windrow.transforms.nodes.index import SliceNode
 from windrow.transforms.nodes.metadata import element_bytes
 from windrow.transforms.nodes.reading import ORDER, POSITION_S, most_records, order_cost
 from windrow.transforms.nodes.regroup import BatchNode
@@ -95,13 +94,6 @@ class PlannedPart(NamedTuple):
         return self.is_kept or self.uses.lie_close(self.whole.batches_per_plan)
 
     @property
-    def planned_bytes(self) -> int:
-        """Bytes of all records and of the indices to plan them."""
-        room, uses = self.ahead.room, self.uses
-        fragments, records = uses.fragments * room.index_bytes, uses.records * room.record_bytes
-        return fragments + records + uses.batches * TICKET_BYTES
-
-    @property
     def is_kept(self) -> bool:
         """Whether all chunks stay in memory: none went straight to the one read batch that took it."""
         return self.ahead.room.keeps and not self.uses.skip
@@ -119,6 +111,7 @@ class DryRun(RunContext):
         largest_block: The most bytes of a block that the loop got.
         parts: The parts that were read through a prefetcher.
         is_whole: Whether the run came to its end.
+        varies: Whether a read batch was longer than the first one.
     """
 
     has_values = False
@@ -139,7 +132,8 @@ class DryRun(RunContext):
         self.largest: dict[int, int] = {}
         self.largest_block = 0
         self.parts: list[PlannedPart] = []
-        self.is_whole = True
+        self.is_whole, self.varies = True, False
+        self._shortest = 0
         self._caches: list[NullCache] = []
         self._bytes: dict[int, float] = {}
         self.meter = Profiler(node, lambda: 0.0)
@@ -178,9 +172,17 @@ class DryRun(RunContext):
 
     # --- what happens ---
 
-    def spend(self, seconds: float = 0.0, *, records: int = 0) -> None:
-        """Add seconds of planning and of planning records; end the run if the sum is above its limit."""
-        self._spent_s += seconds + self._record_s * records
+    def asked(self, records: int) -> None:
+        """Count planned records of a source."""
+        self.spend(self._record_s * records)
+
+    def planned(self, chunks: int) -> None:
+        """Count chunks that a read batch wants."""
+        self.spend(_CHUNK_S * chunks)
+
+    def spend(self, seconds: float) -> None:
+        """Add seconds of planning; end the run if the sum is above its limit."""
+        self._spent_s += seconds
         if self._spent_s > self._most_s:
             raise _Enough
 
@@ -202,8 +204,10 @@ class DryRun(RunContext):
             finish()
         node = stage.chain
         if not sources_of(node):  # otherwise it was counted when it was planned
-            self.spend(records=rows * most_records(node.parent))
+            self.spend(self._record_s * rows * most_records(node.parent))
         self.made[id(node)] = self.made.get(id(node), 0) + rows
+        self._shortest = self._shortest or rows
+        self.varies = self.varies or rows > self._shortest
         block = self._block(stage.top, as_array(work.elements)[:, None] + 1)
         size_bytes = max(reader.bytes_read, expected_bytes, nbytes(block.table))
         self.largest[id(node)] = max(self.largest.get(id(node), 0), size_bytes)
@@ -311,13 +315,9 @@ def in_small_batches(node: Node) -> Node:
 
 def _parted(node: Node) -> Node:
     changed = over(node, tuple(map(_parted, node.parents)))
-    size = group_size(changed) or 0
-    if node.length == STREAM or size <= _MOST_RECORDS:
+    if node.length == STREAM or (group_size(changed) or 0) <= _MOST_RECORDS:
         return changed
-    rows, parents = changed.length * size, changed.parents
-    if rows < changed.parent.length:  # the remainder is dropped
-        parents = (SliceNode(parents, 0, 1, rows),)
-    return BatchNode(parents, _MOST_RECORDS, False, None)
+    return BatchNode(changed.parents, _MOST_RECORDS, False, None)
 
 
 # --- readers that read nothing -------------------------------------------------------------------
@@ -349,19 +349,28 @@ class ChunkUses:
         order = np.argsort(which, kind="stable")
         places = before + order * records // len(which)
         ends = np.flatnonzero(np.diff(which[order], append=-1))
-        firsts, lasts = places[np.append(0, ends[:-1] + 1)], places[ends]
-        pairs = zip(chunks.numbers, firsts.tolist(), strict=True)
-        earlier = np.array([self.last.get(chunk, first) for chunk, first in pairs])
-        since = np.append(np.delete(places[:-1], ends[:-1]), earlier)
-        gaps = np.append(np.delete(np.diff(places), ends[:-1]), firsts - earlier)
-        self._farthest = max(self._farthest, int(gaps.max()))
-        self._needed = max(self._needed, float((gaps / (self._unit + since)).max()))
-        self.last.update(zip(chunks.numbers, lasts.tolist(), strict=True))
+        begins = np.append(0, ends[:-1] + 1)
+        gaps, since = np.diff(places), places[:-1]
+        within = np.delete(np.arange(len(gaps)), ends[:-1])
+        if len(within):
+            self._note(int(gaps[within].max()), float(self._per_made(gaps, since)[within].max()))
+        firsts, lasts = places[begins].tolist(), places[ends].tolist()
+        for chunk, first, last in zip(chunks.numbers, firsts, lasts, strict=True):
+            used = self.last.get(chunk)
+            if used is not None:
+                self._note(first - used, float(self._per_made(first - used, used)))
+            self.last[chunk] = last
 
     @property
     def batches(self) -> int:
         """The most read batches that there can be."""
         return -(-self.records // max(1, self._unit))
+
+    def _per_made(self, gap: Any, since: Any) -> Any:
+        return gap / (self._unit + since)
+
+    def _note(self, gap: int, needed: float) -> None:
+        self._farthest, self._needed = max(self._farthest, gap), max(self._needed, needed)
 
     def lie_close(self, batches_per_plan: int) -> bool:
         """Whether the next use of a chunk is planned before the last one is over.
@@ -393,7 +402,7 @@ class NullCache(ChunkCache):
         self, indices: IntArray, places: PiecePlaces | None = None
     ) -> tuple[Any, WantedChunks]:
         found, chunks = self._cache.fragments(indices, places)
-        self._run.spend(_CHUNK_S * len(chunks.numbers))
+        self._run.planned(len(chunks.numbers))
         self.uses.add(len(indices), chunks)
         return found, chunks
 
@@ -441,7 +450,7 @@ class NullReader(Reader):
     def start(self, source: Any, records: IntArray, places: PiecePlaces | None = None) -> Finish:
         """Plan reading records of a source, or parts of them."""
         if self.run is not None:
-            self.run.spend(records=len(records))
+            self.run.asked(len(records))
         finish = super(NullReader, self).start(source, records, places)
         self.finishes.append(finish)
         return finish

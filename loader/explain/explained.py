@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from windrow.engine.budgets import default_options
 from windrow.explain.across import SharedStream, across, advice_on_lanes
 from windrow.explain.advice import advice_on
 from windrow.explain.explanation import Explanation, NodeLine
-from windrow.explain.read_costs import Figures, figures_of, from_none
+from windrow.explain.read_costs import Figures, about, figures_of
 from windrow.explain.running import running
 from windrow.quality.shuffle_quality import quality_of
+from windrow.stats.costs import Amount, SourceCosts, combined
 from windrow.transforms.nodes import (
     STREAM,
     VAST,
     Node,
     ToStreamNode,
     parents_first,
+    source_of,
     sources_of,
 )
 from windrow.transforms.nodes.epochs import first_epoch
@@ -52,9 +54,11 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
     found = figures_of(node)
     order = parents_first(node)
     numbers = {id(each): number for number, each in enumerate(order)}
+    sources = {id(source): number for number, source in enumerate(sources_of(node))}
     runs = running(node)
-    lines = tuple(_line(each, numbers, runs) for each in order)
-    advice = advice_on(node, numbers, found.costs)
+    lines = tuple(_line(each, numbers, sources, runs) for each in order)
+    quality = quality_of(whole)
+    advice = advice_on(node, numbers, found.costs, quality)
     every = None
     if shared is not None:
         every = across(shared)
@@ -63,7 +67,7 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
     epoch = found.costs
     others_end = tail.agree is not None and not endless
     if others_end:
-        epoch = tuple(costs.changed(from_none) for costs in epoch)
+        epoch = tuple(combined(lambda own: Amount(0, own.high), [costs]) for costs in epoch)
     return Explanation(
         nodes=lines,
         spec=lines[-1].spec,
@@ -72,13 +76,21 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
         batch_bytes=lines[-1].element_bytes,
         batches=batches,
         epoch=epoch,
+        later_epoch=found.later if endless else epoch,
+        batch=tuple(_each(costs, batches) for costs in epoch) if batches.high else (),
         buffers=found.buffers,
         buffers_by=found.buffers_by,
-        quality=quality_of(whole),
+        quality=quality,
         advice=tuple(advice),
         unknown=(*_unknown(node, order, found), *([_OTHERS_END] if others_end else [])),
         across=every,
     )
+
+
+def _each(costs: SourceCosts, batches: Amount) -> SourceCosts:
+    """The costs of one element of the chain."""
+    mean = costs.times(1 / batches.high)
+    return mean if batches.is_exact else combined(lambda own: about(own.high), [mean])
 
 
 def _unknown(node: Node, order: list[Node], found: Figures) -> Iterator[str]:
@@ -116,7 +128,10 @@ def _has_any_number(node: Node) -> bool:
     return node.length == STREAM and VAST <= node.elements().high < math.inf
 
 
-def _line(node: Node, numbers: dict[int, int], runs: dict[int, str]) -> NodeLine:
+def _line(
+    node: Node, numbers: dict[int, int], sources: dict[int, int], runs: dict[int, str]
+) -> NodeLine:
+    source: Any = source_of(node)
     return NodeLine(
         number=numbers[id(node)],
         label=node.written,
@@ -126,6 +141,7 @@ def _line(node: Node, numbers: dict[int, int], runs: dict[int, str]) -> NodeLine
         is_endless=node.is_endless(),
         element_bytes=element_bytes(node),
         parents=tuple(numbers[id(parent)] for parent in node.parents),
+        source=None if source is None else sources[id(source)],
     )
 
 

@@ -9,12 +9,18 @@ import dataclasses
 import json
 import math
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from windrow.core.text import ABSENT, TextTable, counted, notebook_html, shortened
+from windrow.core.text import (
+    ABSENT,
+    TextTable,
+    counted,
+    notebook_html,
+    shortened,
+)
 from windrow.sources.base import ArraySpec
-from windrow.stats.costs import Amount, SourceCosts, costs_table, in_bytes, in_numbers
+from windrow.stats.costs import Amount, SourceCosts, column_text
 from windrow.transforms.nodes import VAST
 
 JSON_VERSION: Final = 2
@@ -37,6 +43,8 @@ class NodeLine:
             unknown.
         element_bytes: Bytes of one of its elements; None if they are unknown.
         parents: Numbers of its parents.
+        source: The number of the source that it reads, as in `Explanation.epoch`; None for other
+            nodes.
         is_endless: Whether its elements never end.
     """
 
@@ -47,6 +55,7 @@ class NodeLine:
     length: int | None
     element_bytes: Amount | None
     parents: tuple[int, ...]
+    source: int | None = None
     is_endless: bool = False
 
 
@@ -108,8 +117,10 @@ class AcrossProcesses:
         Chunks that several processes read count for each of them.
         """
         more = self.count / len(self.processes)
-        by_source = zip(*(process.epoch for process in self.processes), strict=True)
-        return tuple(sum(own[1:], start=own[0]).times(more) for own in by_source)
+        return tuple(
+            _summed(own).times(more)
+            for own in zip(*(process.epoch for process in self.processes), strict=True)
+        )
 
     @property
     def times_read(self) -> tuple[Amount | None, ...]:
@@ -149,6 +160,8 @@ class Explanation:
         batches: Elements of the chain in one epoch; an interval where a filter decides.
         epoch: The costs of reading each source in the first epoch. The order is the order in which
             a walk from the last node meets the sources.
+        later_epoch: The same for each epoch after it, in a chain that repeats.
+        batch: The same for an element of the chain, on average over the first epoch.
         buffers: A bound of the bytes that Windrow's own buffers hold: no run holds more.
         buffers_by: The same by kind of buffer, as in `Stats.peak_by`.
         quality: The quality of the order (`windrow.shuffle_quality`); None if it is unknown.
@@ -165,6 +178,8 @@ class Explanation:
     batch_bytes: Amount | None
     batches: Amount
     epoch: tuple[SourceCosts, ...]
+    later_epoch: tuple[SourceCosts, ...]
+    batch: tuple[SourceCosts, ...]
     buffers: Amount
     buffers_by: Mapping[str, Amount]
     quality: Any = None
@@ -174,12 +189,24 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as values that `json.dumps` takes: specs as strings, and a `version` of the keys."""
-        nodes = [dataclasses.replace(node, spec=_spec_json(node.spec)) for node in self.nodes]
-        plain = dataclasses.replace(self, spec=_spec_json(self.spec), nodes=tuple(nodes))
-        found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(plain)))
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        found["spec"] = None if self.spec is None else spec_text(self.spec)
+        found["nodes"] = [
+            {
+                **dataclasses.asdict(node),
+                "spec": None if node.spec is None else spec_text(node.spec),
+            }
+            for node in self.nodes
+        ]
+        for name in ("epoch", "later_epoch", "batch"):
+            found[name] = [_costs_json(costs) for costs in found[name]]
+        quality = self.quality
+        if quality is not None:
+            found["quality"] = quality.to_json()
         if self.across is None:
             del found["across"]
-        return {"version": JSON_VERSION, **found}
+        plain: dict[str, Any] = json.loads(json.dumps(found, default=_plain))
+        return {"version": JSON_VERSION, **plain}
 
     def __str__(self) -> str:
         return "\n".join(_summary(self))
@@ -215,6 +242,20 @@ def spec_text(spec: Any) -> str:
             return spec.__name__
         case _:
             return str(spec)
+
+
+def in_numbers(amount: Amount | None) -> str:
+    """An amount as a number, marked with ≈ unless it is exact."""
+    return column_text("", amount)
+
+
+def in_bytes(amount: Amount | None) -> str:
+    """Bytes in units that people read, marked in the same way."""
+    return _UNKNOWN if amount is None else column_text("_bytes", amount)
+
+
+def _count(number: int | None) -> str:
+    return _UNKNOWN if number is None else f"{number:,}"
 
 
 # --- in a few lines --------------------------------------------------------------------------------
@@ -275,9 +316,8 @@ def _read(costs: SourceCosts) -> str:
 
 
 def _sizes(costs: SourceCosts) -> str:
-    stored, decoded, delivered = costs.stored_bytes, costs.decoded_bytes, costs.delivered_bytes
-    return (
-        f"{in_bytes(stored)} stored, {in_bytes(decoded)} decoded, {in_bytes(delivered)} delivered"
+    return ", ".join(
+        f"{in_bytes(getattr(costs, name))} {name.removesuffix('_bytes')}" for name in _BYTES
     )
 
 
@@ -293,12 +333,10 @@ def _slow(explanation: Explanation) -> str:
 
 
 def tables_of(explanation: Explanation) -> Iterator[TextTable]:
-    """Yield a table of the nodes, one of the whole chain, and one of the sources in an epoch."""
+    """Yield a table of the nodes, one of the whole chain, and one of each source."""
     yield _of_nodes(explanation)
     yield _of_whole(explanation)
-    if explanation.epoch:
-        named = [(shortened(costs.source, _TITLE), costs) for costs in explanation.epoch]
-        yield costs_table("sources, in an epoch", named)
+    yield from _of_sources(explanation)
     if explanation.across is not None and explanation.across.alone:
         yield _of_processes(explanation.across)
 
@@ -308,16 +346,16 @@ def _of_nodes(explanation: Explanation) -> TextTable:
     for node in explanation.nodes:
         above = [str(number) for number in node.parents]
         spec = _UNKNOWN if node.spec is None else spec_text(node.spec)
-        length = _UNKNOWN if node.length is None else f"{node.length:,}"
+        size = _UNKNOWN if node.element_bytes is None else in_bytes(node.element_bytes)
         rows.append(
             [
                 str(node.number),
                 ", ".join(above) or ABSENT,
                 shortened(node.label, _LABEL),
                 node.runs,
-                "endless" if node.is_endless else length,
+                "endless" if node.is_endless else _count(node.length),
                 spec,
-                in_bytes(node.element_bytes),
+                size,
             ]
         )
     headers = ["", "of", "as written", "as run", "length", "element", "bytes"]
@@ -333,7 +371,10 @@ def number_of(elements: Amount) -> str:
 
 def _of_whole(explanation: Explanation) -> TextTable:
     rows = [
+        ["element", _UNKNOWN if explanation.spec is None else spec_text(explanation.spec)],
+        ["bytes per element", in_bytes(explanation.batch_bytes)],
         ["elements per epoch", number_of(explanation.batches)],
+        ["epochs", "for ever" if explanation.is_endless else "1"],
         ["buffers at most", in_bytes(explanation.buffers)],
     ]
     rows += [
@@ -344,15 +385,71 @@ def _of_whole(explanation: Explanation) -> TextTable:
     return TextTable("", [], rows)
 
 
+_COLUMNS: Final = ("records", "chunks", "reads", "hits")
+_BYTES: Final = ("stored_bytes", "decoded_bytes", "delivered_bytes")
+
+
+def _of_sources(explanation: Explanation) -> Iterator[TextTable]:
+    later = explanation.later_epoch
+    for number, epoch in enumerate(explanation.epoch):
+        columns = {
+            "epoch": epoch,
+            "batch": explanation.batch[number] if explanation.batch else None,
+        }
+        if later and later[number] != epoch:
+            columns = {"first epoch": epoch, "later epoch": later[number], **columns}
+            del columns["epoch"]
+        known = {title: costs for title, costs in columns.items() if costs is not None}
+        rows = [
+            [name, *(in_numbers(getattr(costs, name)) for costs in known.values())]
+            for name in _COLUMNS
+        ]
+        for name in _BYTES:
+            title = name.replace("_bytes", "") + (", about" if name == "stored_bytes" else "")
+            rows.append([title, *(in_bytes(getattr(costs, name)) for costs in known.values())])
+        ratios = [in_numbers(costs.decoded_per_delivered) for costs in known.values()]
+        rows.append(["decoded per delivered", *ratios])
+        if epoch.held_bytes.high:
+            held = [ABSENT if title == "batch" else in_bytes(epoch.held_bytes) for title in known]
+            rows.append(["held of its chunks, at most", *held])
+        yield TextTable(f"source {number}: {shortened(epoch.source, _TITLE)}", ["", *known], rows)
+
+
 def _of_processes(found: AcrossProcesses) -> TextTable:
-    rows = [(f"process {each.process}", each.epoch) for each in found.processes]
-    rows += [(f"all {found.count:,}", found.epoch), ("one alone", found.alone)]
+    columns: list[tuple[str, SourceCosts, Amount | None]] = [
+        (f"process {each.process}", _summed(each.epoch), each.buffers) for each in found.processes
+    ]
+    columns.append((f"all {found.count:,}", _summed(found.epoch), None))
+    columns.append(("one alone", _summed(found.alone), None))
+    rows = []
+    for name, costs, buffers in columns:
+        ratio = costs.decoded_per_delivered
+        rows.append(
+            [
+                name,
+                in_numbers(costs.chunks),
+                in_numbers(costs.reads),
+                in_bytes(costs.decoded_bytes),
+                in_bytes(costs.delivered_bytes),
+                ABSENT if ratio is None else in_numbers(ratio),
+                ABSENT if buffers is None else in_bytes(buffers),
+            ]
+        )
+    heads = ["", "chunks", "reads", "decoded", "delivered", "decoded per delivered"]
     times = [in_numbers(each) for each in found.times_read if each is not None]
     each_chunk = f": a chunk is read {' or '.join(times)} times in all" if times else ""
-    return costs_table(
-        f"processes, in the first epoch{each_chunk}",
-        [(name, sum(costs[1:], start=costs[0])) for name, costs in rows],
-    )
+    title = f"processes, in the first epoch{each_chunk}"
+    return TextTable(title, [*heads, "buffers at most"], rows)
+
+
+def _summed(costs: Sequence[SourceCosts]) -> SourceCosts:
+    """The sum of costs; a figure that one of them does not know is unknown."""
+    sums: dict[str, Any] = {}
+    for field in dataclasses.fields(SourceCosts):
+        values = [getattr(each, field.name) for each in costs]
+        if field.name != "source":
+            sums[field.name] = None if None in values else sum(values, start=Amount.exactly(0))
+    return dataclasses.replace(costs[0], **sums)
 
 
 def _lists(explanation: Explanation) -> Iterator[tuple[str, list[str]]]:
@@ -367,5 +464,15 @@ def _lists(explanation: Explanation) -> Iterator[tuple[str, list[str]]]:
 # --- as JSON -------------------------------------------------------------------------------------
 
 
-def _spec_json(spec: Any) -> str | None:
-    return None if spec is None else spec_text(spec)
+def _costs_json(costs: SourceCosts) -> dict[str, Any]:
+    ratio = costs.decoded_per_delivered
+    return {
+        **dataclasses.asdict(costs),
+        "decoded_per_delivered": None if ratio is None else dataclasses.asdict(ratio),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return str(value)

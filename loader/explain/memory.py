@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from windrow.core.machine import shared_bytes_of
 from windrow.engine.budgets import CacheRoom, budget_of, rooms
-from windrow.engine.chunk_prefetch import EARLY_BYTES
+from windrow.engine.chunk_prefetch import EARLY_BYTES, TICKET_BYTES
 from windrow.engine.prefetch import FREE_BYTES
 from windrow.explain.dry_run import DryRun, PlannedPart
+from windrow.explain.paths import may_end_early
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
 from windrow.transforms.nodes import Node, ToStreamNode, chains_of, sources_of, walk
 from windrow.transforms.nodes.metadata import element_bytes
-from windrow.transforms.nodes.reading import may_end_early, most_records
+from windrow.transforms.nodes.reading import most_records
 from windrow.transforms.nodes.streams import workers_of
 
 
@@ -35,11 +37,19 @@ def rooms_of(node: Node, stream: ToStreamNode) -> tuple[list[CacheRoom], int]:
     return found, budget.horizon_bytes
 
 
-def bound_of(node: Node, run: DryRun, ran: Node) -> dict[str, int]:
-    """The most bytes that each kind of buffer of a stream holds, from a dry run of its first epoch `ran`."""
+class Bound(NamedTuple):
+    """The most bytes that each kind of buffer holds, and of chunks by the `id` of their source."""
+
+    by: dict[str, int]
+    held: dict[int, int]
+
+
+def bound_of(node: Node, run: DryRun, ran: Node) -> Bound:
+    """The bound of a whole stream, from a dry run of its first epoch, which is the stream `ran`."""
     # Then a run of another speed reads and plans no more than this one did.
     is_whole = run.is_whole and not node.is_endless() and not may_end_early(node)
     found = dict.fromkeys(("chunks", "planned", "rounds", "queue"), 0)
+    held: dict[int, int] = {}
     largest = 0
     for stream, stream_ran in zip(chains_of(node), chains_of(ran), strict=True):
         batch_bytes = _read_batch_bytes(ran, stream_ran, run)
@@ -48,34 +58,53 @@ def bound_of(node: Node, run: DryRun, ran: Node) -> dict[str, int]:
         largest = max(largest, batch_bytes)
         found["rounds"] += 2 * batch_bytes
         own_rooms, horizon_bytes = rooms_of(node, stream)
-        seen: list[PlannedPart] = []
+        if own_rooms:
+            seen = run.parts if is_whole else []
+            found["planned"] += _planned_bytes(own_rooms, horizon_bytes, seen, batch_bytes)
         for room in own_rooms:
-            own = run.parts_of(room.source, room.part) if is_whole else []
-            most = max((len(each.uses.last) for each in own), default=room.slots)
-            found["chunks"] += min(room.slots, most) * room.chunk_bytes
-            seen += own
-        found["planned"] += _planned_bytes(own_rooms, horizon_bytes, batch_bytes, seen)
+            chunk_bytes = _chunk_bytes(room, seen)
+            found["chunks"] += chunk_bytes
+            held[id(room.source)] = held.get(id(room.source), 0) + chunk_bytes
     # A block is made of others, and then waits for room in the queue.
     lanes = max((stream.lanes for stream in chains_of(node)), default=1)
     found["rounds"] += 2 * max(largest, lanes * run.largest_block)
     found["queue"] = _queue_bytes(node, run)
     workers = _worker_bytes(node, largest)
-    return found | ({"workers": workers} if workers else {})
+    return Bound(found | ({"workers": workers} if workers else {}), held)
+
+
+def _seen_of(room: CacheRoom, seen: Sequence[PlannedPart]) -> list[PlannedPart]:
+    part, source = room.part, room.source
+    rooms_seen = ((own, own.ahead.room) for own in seen)
+    return [own for own, r in rooms_seen if r.source is source and r.part.name == part.name]
+
+
+def _chunk_bytes(room: CacheRoom, seen: Sequence[PlannedPart]) -> int:
+    """Bytes of the slots, which are no more than the chunks that are read."""
+    counts = [len(own.uses.last) for own in _seen_of(room, seen)]
+    return min([room.slots, *([max(counts)] if counts else [])]) * room.chunk_bytes
 
 
 def _planned_bytes(
     own_rooms: Sequence[CacheRoom],
     horizon_bytes: int,
-    batch_bytes: int,
     seen: Sequence[PlannedPart],
+    batch_bytes: int,
 ) -> int:
     """Bytes of the indices of planned read batches, and of columns that have memory already."""
-    if not own_rooms:
-        return 0
     fits = all(room.fits for room in own_rooms)
     columns = min(horizon_bytes, EARLY_BYTES) if fits else horizon_bytes
     most = FREE_BYTES + columns + 2 * batch_bytes
-    return min(most, sum(each.planned_bytes for each in seen)) if seen else most
+    if not seen:
+        return most
+    indices = sum(
+        own.uses.fragments * room.index_bytes
+        + own.uses.records * room.record_bytes
+        + own.uses.batches * TICKET_BYTES
+        for room in own_rooms
+        for own in _seen_of(room, seen)
+    )
+    return min(most, indices)
 
 
 def _read_batch_bytes(node: Node, stream: ToStreamNode, run: DryRun) -> int:

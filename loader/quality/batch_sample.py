@@ -85,12 +85,14 @@ class BatchSample:
         batches: Rows of the batches.
         population: Rows of an epoch, or as many like these.
         records: Rows of an epoch.
+        parts: Number of parts of the order that were seen and are independent of each other.
         is_exact: Whether the sample has every batch that any epoch can have.
     """
 
     batches: Rows
     population: Rows
     records: int
+    parts: int
     is_exact: bool
 
 
@@ -117,15 +119,15 @@ def sample(node: Node) -> BatchSample:
     times = int(min(MOST_POSITIONS / positions, MOST_ROWS / (float(elements) * size)))
     if not times:
         elements = epoch_length(node)
-        indices = _places(cost, elements, size, epochs=_EPOCHS_OF_LONG if varies else 1)
+        indices, parts = _places(cost, elements, size, epochs=_EPOCHS_OF_LONG if varies else 1)
         found = _traced(node, indices, size)
-        return BatchSample(found, found.redrawn(), _records(node), is_exact=False)
+        return BatchSample(found, found.redrawn(), _records(node), parts, is_exact=False)
     times = min(times, max(1, _MOST_EPOCHS // epochs)) if varies else 1
     found = _traced(node, np.arange(times * elements), size)
     rows = int(found.counts.sum())
     # A chain that ends within its first batch has fewer rows than epochs.
-    records = max(1, rows // (times * epochs))
-    return BatchSample(found, found.first(records), records, is_exact=not varies)
+    records, parts = max(1, rows // (times * epochs)), max(1, rows // cost.together)
+    return BatchSample(found, found.first(records), records, parts, is_exact=not varies)
 
 
 def _traced(node: Node, indices: IntArray, size: int) -> Rows:
@@ -151,10 +153,13 @@ def _traced(node: Node, indices: IntArray, size: int) -> Rows:
     return Rows(every[every > 0], joined)
 
 
-def _places(cost: OrderCost, elements: int, size: int, *, epochs: int) -> IntArray:
+def _places(cost: OrderCost, elements: int, size: int, *, epochs: int) -> tuple[IntArray, int]:
     """Choose runs of elements, one at a random place in each of equal parts of an epoch.
 
     Where moving to a place is expensive, runs are longer, and spread over the rows that the move yields.
+
+    Returns:
+        The elements, and the number of independent parts of the order that they are from.
     """
     each = size * cost.each
     length = int(np.clip(cost.begin / 3 / each, 1, elements))
@@ -167,8 +172,9 @@ def _places(cost: OrderCost, elements: int, size: int, *, epochs: int) -> IntArr
     epochs = max(1, min(epochs, 2**62 // elements))
     starts += np.arange(runs) % epochs * elements
     inside = np.arange(length) * extent // length
-    found: IntArray = (starts[:, None] + inside).ravel()
-    return found
+    in_run = max(1, min(length, extent * size // cost.together))
+    parts = min(runs * in_run, epochs * elements * size // cost.together)
+    return (starts[:, None] + inside).ravel(), max(1, parts)
 
 
 def _records(node: Node) -> int:

@@ -34,6 +34,7 @@ ASSUMED_BATCH: Final = 64
 
 _SHUFFLED_ROWS: Final = 2**17  # rows of shuffled batches; of a short epoch in several shuffles
 _MOST_SHUFFLES: Final = 100
+_FEW_PARTS: Final = 32  # the ratio is about sqrt(2 / parts) off
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,8 +89,12 @@ class ShuffleQuality:
                 f"  blocks in a batch: {about}{_shown(self.blocks_per_batch)} of {self.blocks:,}; under"
                 f" a global shuffle ≈{_shown(self.blocks_per_batch_shuffled)}"
             )
-        if self.variance_ratio is None:
-            lines.append("  all batches have the same mean, in any order")
+        if self.variance_ratio is None and self.batch_size == self.records:
+            lines.append("  an epoch is one batch, in any order")
+        elif self.variance_ratio is None and self.batch_size > self.records:
+            lines.append("  a batch is more than an epoch, in any order")
+        elif self.variance_ratio is None:
+            lines.append("  all records have the same rank, so all batches have the same mean")
         else:
             lines.append(
                 f"  variance of batch means on sorted data: {about}{_shown(self.variance_ratio)} times"
@@ -112,24 +117,28 @@ def _shown(value: float | None) -> str:
 # --- of a chain ------------------------------------------------------------------
 
 
-def quality_of(node: Node) -> ShuffleQuality | None:
+def quality_of(
+    node: Node, *, batch_size: int | None = None, block: int | None = None
+) -> ShuffleQuality | None:
     """Measure the shuffle quality of a chain; None if it is empty, or only some elements are batches.
 
     A chain without batches is measured as if its elements were batched.
 
     Args:
         node: Any chain, also a stream.
+        batch_size: Records in a batch; by default the size of the topmost batch node.
+        block: Records of a block; by default the blocks of the sources.
     """
-    notes, size = notes_on(node), None
+    notes = notes_on(node)
     try:
         plain = with_random_access(node)
-        if not any(group_size(each) for each in walk(plain)):
-            size = ASSUMED_BATCH
-            notes += (f"the chain has no batch: as if .batch({size}) were put on top",)
-        batches = batched(plain, size)
+        if batch_size is None and not any(group_size(each) for each in walk(plain)):
+            batch_size = ASSUMED_BATCH
+            notes += (f"the chain has no batch: as if .batch({batch_size}) were put on top",)
+        batches = batched(plain, batch_size)
         if batches is None or batches.length == 0:
             return None
-        return quality(batches, None, notes)
+        return quality(batches, block, notes)
     except PlanError:  # an empty stream in a mixture, a zip of batches that differ, a huge batch
         return None
     except RecordIndexError:  # a later epoch of part of an endless chain
@@ -180,6 +189,10 @@ def quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) ->
         notes += (f"ranks run on over {leaves.count} sources, one after the other",)
     if leaves.blocks is None:
         notes += ("blocks are not counted: a source declares no blocks, or too many",)
+    if ratio is not None and not found.is_exact and found.parts < _FEW_PARTS:
+        notes += (
+            f"the ratio is rough: only {found.parts} independent parts of the order were seen",
+        )
     return ShuffleQuality(
         batch_size=int(counts.max()),
         records=found.records,

@@ -18,7 +18,8 @@ import numpy as np
 
 from windrow.core.optional_imports import optional
 from windrow.core.text import counted
-from windrow.stats.costs import Amount, SourceCosts, in_bytes, known
+from windrow.explain.explanation import in_bytes
+from windrow.stats.costs import Amount, SourceCosts, known
 from windrow.stats.stats import Stats
 
 _READING: Final = "#3f8ecf"
@@ -102,16 +103,17 @@ def timeline_chart(stats: Stats, what: str) -> Chart:
 
 
 def bytes_chart(
-    runs: Mapping[str, tuple[Sequence[SourceCosts], float]], what: str, note: str
+    predicted: Sequence[SourceCosts], measured: Sequence[SourceCosts], what: str, note: str
 ) -> Chart:
     """Draw the bytes per element of all sources: stored, decoded and delivered.
 
     Args:
-        runs: By name the costs of each source, and the number of elements that they are for.
+        predicted: Predicted costs per element.
+        measured: Measured costs per element; empty if nothing was measured.
         what: The word for an element.
-        note: What a reader must know to compare runs.
+        note: What a reader must know to compare the two.
     """
-    sums = {name: _sums(costs, elements) for name, (costs, elements) in runs.items()}
+    sums = {"predicted": _sums(predicted)} | ({"measured": _sums(measured)} if measured else {})
     # A source in memory stores and decodes nothing.
     kinds = [kind for kind in sums["predicted"] if any(s[kind].high for s in sums.values())]
     data = [
@@ -142,13 +144,12 @@ def bytes_chart(
     )
 
 
-def _sums(costs: Sequence[SourceCosts], elements: float) -> dict[str, Amount]:
-    """Sum the bytes of all sources by kind, for each element; an unknown amount counts as 0."""
-    sums = {
+def _sums(costs: Sequence[SourceCosts]) -> dict[str, Amount]:
+    """Sum the bytes of all sources by kind; an unknown amount counts as 0."""
+    return {
         kind: sum((known(getattr(c, f"{kind}_bytes")) for c in costs), start=Amount.exactly(0))
         for kind in ("stored", "decoded", "delivered")
     }
-    return {kind: amount.times(1 / max(1, elements)) for kind, amount in sums.items()}
 
 
 def in_time(seconds: float) -> str:

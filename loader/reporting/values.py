@@ -7,20 +7,21 @@ Invariant: strings are as they come; the template escapes them.
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Iterator
 from typing import Any, Final
 
 from windrow.core.text import counted, in_units, listing, shortened
-from windrow.explain.explanation import Explanation, number_of
+from windrow.explain.explanation import Explanation, in_bytes, number_of
 from windrow.explain.explanation import tables_of as explained
 from windrow.reporting import charts
 from windrow.reporting.elements import ElementSample, is_batched
-from windrow.stats.costs import in_bytes, in_numbers, known
+from windrow.stats.costs import SourceCosts, column_text, known
 from windrow.stats.stats import Stats
 from windrow.stats.stats import tables_of as measured
 from windrow.transforms.nodes import Node
 
+_MOST_SOURCES: Final = 16
 _MOST_NODES: Final = 100
 
 
@@ -47,8 +48,9 @@ def values_of(
         "nodes_left_out": max(0, len(explanation.nodes) - _MOST_NODES),
         "bytes_chart": _bytes_chart(explanation, stats, what),
         # The first table has the nodes, which the plan shows.
-        "tables": list(explained(explanation))[1:],
+        "tables": list(itertools.islice(explained(explanation), 1, 2 + _MOST_SOURCES)),
         "measured_tables": [] if stats is None else measured(stats),
+        "sources_left_out": max(0, len(explanation.epoch) - _MOST_SOURCES),
         "given": "" if stats is None else counted(stats.elements, what),
         "unknown": explanation.unknown,
         "timeline": charts.timeline_chart(stats, what) if stats and stats.timeline else None,
@@ -78,7 +80,7 @@ def _facts(
     worst = max((r for r in ratios if r is not None), key=lambda r: r.high, default=None)
     if worst is not None:
         several = "of the costliest source" if len(ratios) > 1 else ""
-        yield "decoded per byte delivered", in_numbers(worst), several
+        yield "decoded per byte delivered", column_text("", worst), several
     measured = "" if stats is None else f"measured: {in_units(stats.peak_buffers_bytes)}"
     yield "buffers at most", in_bytes(explanation.buffers), measured
     quality = explanation.quality
@@ -114,21 +116,32 @@ def _nodes(explanation: Explanation) -> list[dict[str, Any]]:
 
 
 def _bytes_chart(explanation: Explanation, stats: Stats | None, what: str) -> charts.Chart | None:
-    predicted, batches = explanation.epoch, explanation.batches.high
-    sizes = [size for c in predicted for size in (c.delivered_bytes, c.decoded_bytes)]
-    if not 0 < batches < math.inf or not any(known(size).high for size in sizes):
+    sizes = [size for c in explanation.batch for size in (c.delivered_bytes, c.decoded_bytes)]
+    if not any(known(size).high for size in sizes):
         return None
-    runs = {"predicted": (predicted, batches)}
-    note = ""
+    measured, note = [], ""
     if stats is not None and stats.sources:
-        # Including those that the loop has yet to be given.
-        whole = sum(costs.records.high for costs in predicted)
-        read_for = batches * sum(costs.records.high for costs in stats.sources) / max(1, whole)
-        runs["measured"] = stats.sources, read_for
+        pairs = list(zip(stats.sources, explanation.batch, strict=False))
+        read_for = [_asked_for(found, each, stats.elements) for found, each in pairs]
+        measured = [found.times(1 / n) for (found, _), n in zip(pairs, read_for, strict=True)]
         note = (
             f"Predicted is the mean of an epoch of {number_of(explanation.batches)} {charts.MANY[what]}. Measured"
-            f" covers the {counted(round(read_for), what)} that were read for so far; the loop was"
+            f" covers the {counted(round(max(read_for)), what)} that were read for so far; the loop was"
             f" given {stats.elements:,} of them. A chunk is read for its first record and serves later"
             f" {charts.MANY[what]} too: the longer the run, the closer the two get."
         )
-    return charts.bytes_chart(runs, what, note)
+    return charts.bytes_chart(explanation.batch, measured, what, note)
+
+
+def _asked_for(measured: SourceCosts, predicted: SourceCosts, given: int) -> float:
+    """Return the elements that were read for, including those that the loop has yet to be given.
+
+    Args:
+        measured: Costs so far.
+        predicted: Costs of an element.
+        given: Elements that the loop was given.
+    """
+    each = predicted.records
+    if not each.is_exact or not each.low or not measured.records.low:
+        return given
+    return measured.records.low / each.low

@@ -6,33 +6,25 @@ Invariant: plain values only, so that costs can be printed, compared, pickled an
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from windrow.core.text import TextTable
+from windrow.core.text import ABSENT
 from windrow.transforms.amounts import Amount
 
-__all__ = ["Amount", "SourceCosts", "costs_table", "in_bytes", "in_numbers", "known"]
+__all__ = ["Amount", "SourceCosts", "column_text", "combined", "known"]
 
 _NOTHING: Final = Amount.exactly(0)
 
 
-def in_numbers(amount: Amount | None) -> str:
-    """Format an amount as a number, marked with ≈ unless it is exact."""
-    return _marked(amount, str)
-
-
-def in_bytes(amount: Amount | None) -> str:
-    """Format an amount in units of bytes, marked in the same way."""
-    return _marked(amount, Amount.in_units)
-
-
-def _marked(amount: Amount | None, text: Callable[[Amount], str]) -> str:
+def column_text(name: str, amount: Amount | None) -> str:
+    """Format an amount, marked with ≈ unless it is exact; columns named `..._bytes` are in bytes."""
     if amount is None:
-        return "unknown"
-    if amount.is_exact:
-        return text(amount)
-    return f"≈{text(Amount.exactly(float(f'{amount.middle:.3g}')))}"
+        return ABSENT
+    if not amount.is_exact:
+        number = float(f"{amount.middle:.3g}")
+        return f"≈{column_text(name, Amount.exactly(number))}"
+    return amount.in_units() if name.endswith("_bytes") else str(amount)
 
 
 def known(amount: Amount | None) -> Amount:
@@ -54,6 +46,8 @@ class SourceCosts:
         decoded_bytes: Bytes of them once they are decoded, without Python's objects around records of
             bytes; None if unknown.
         delivered_bytes: Bytes of the records; None if unknown.
+        hits: Chunks that a read batch needs and that another read batch has read or is reading.
+        held_bytes: The most bytes of its chunks that Windrow holds in memory at a time.
     """
 
     source: str
@@ -63,6 +57,8 @@ class SourceCosts:
     stored_bytes: Amount | None
     decoded_bytes: Amount | None
     delivered_bytes: Amount | None
+    hits: Amount
+    held_bytes: Amount = _NOTHING
 
     @property
     def decoded_per_delivered(self) -> Amount | None:
@@ -73,32 +69,16 @@ class SourceCosts:
         return Amount(decoded.low / delivered.high, decoded.high / delivered.low)
 
     def times(self, factor: float) -> SourceCosts:
-        """Return the costs multiplied by `factor`."""
-        return self.changed(lambda own: own.times(factor))
-
-    def changed(self, function: Callable[[Amount], Amount]) -> SourceCosts:
-        """Return the costs with `function` of each amount that is known."""
-        amounts = {name: getattr(self, name) for name in _AMOUNTS}
-        found: dict[str, Any] = {n: function(own) for n, own in amounts.items() if own is not None}
-        return dataclasses.replace(self, **found)
-
-    def __add__(self, other: SourceCosts) -> SourceCosts:
-        sums: dict[str, Any] = {}
-        for name in _AMOUNTS:
-            one, two = getattr(self, name), getattr(other, name)
-            sums[name] = None if one is None or two is None else one + two
-        return dataclasses.replace(self, **sums)
+        """Return the costs multiplied by `factor`; the memory held at a time stays the same."""
+        found = combined(lambda own: own.times(factor), [self])
+        return dataclasses.replace(found, held_bytes=self.held_bytes)
 
 
-_AMOUNTS: Final = tuple(field.name for field in dataclasses.fields(SourceCosts)[1:])
-
-
-def costs_table(title: str, costs: Iterable[tuple[str, SourceCosts]]) -> TextTable:
-    """Make a table of costs, with a row for each name."""
-    heads = ["", *(name.replace("_", " ") for name in _AMOUNTS), "decoded per delivered"]
-    rows = []
-    for name, own in costs:
-        numbers = map(in_numbers, (own.records, own.chunks, own.reads))
-        sizes = map(in_bytes, (own.stored_bytes, own.decoded_bytes, own.delivered_bytes))
-        rows.append([name, *numbers, *sizes, in_numbers(own.decoded_per_delivered)])
-    return TextTable(title, heads, rows)
+def combined(function: Callable[..., Amount], costs: Sequence[SourceCosts]) -> SourceCosts:
+    """Return costs of one source, with `function` of the amounts in each column that all know."""
+    numbers: dict[str, Any] = {}
+    for field in dataclasses.fields(SourceCosts):
+        values = [getattr(each, field.name) for each in costs]
+        if all(isinstance(value, Amount) for value in values):
+            numbers[field.name] = function(*values)
+    return dataclasses.replace(costs[0], **numbers)

@@ -51,8 +51,9 @@ class HoldsMemory(Protocol):
 
 
 class Made(NamedTuple):
-    """The seconds of reading and mapping in the making of a block."""
+    """When the making of a block began, by the clock, and the seconds of reading and mapping in it."""
 
+    started_s: float = 0.0
     reading_s: float = 0.0
     mapping_s: float = 0.0
 
@@ -77,7 +78,7 @@ class ActivityClock:
         self._spent_s: dict[str, float] = {}
         self._heard_s: dict[str, float] = {}  # of worker processes
         self._names: dict[int, str] = {}  # of what nodes do
-        self._last = Made()  # the sums when a block was last made
+        self._last = Made()  # the clock and the sums when a block was last made
         self._weighed_s = float("-inf")
         self._buffers: list[weakref.ref[HoldsMemory]] = []
         self.peak_by: dict[str, int] = {}
@@ -163,13 +164,17 @@ class ActivityClock:
 
     # --- blocks ---
 
+    def begin_block(self) -> None:
+        """Start the time of the next block."""
+        self._last = self._last._replace(started_s=self._clock())
+
     def made_block(self) -> Made:
         """Return the times of the block that is ready, and start the next one."""
         before, spent_s, heard_s = self._last, self._spent_s, self._heard_s
         reading_s = spent_s.get(READING, 0.0) + heard_s.get(READING, 0.0)
         mapping_s = sum(_functions(spent_s).values()) + sum(_functions(heard_s).values())
-        self._last = Made(reading_s, mapping_s)
-        return Made(reading_s - before.reading_s, mapping_s - before.mapping_s)
+        self._last = Made(self._clock(), reading_s, mapping_s)
+        return Made(before.started_s, reading_s - before.reading_s, mapping_s - before.mapping_s)
 
     # --- memory ---
 
@@ -190,10 +195,9 @@ class ActivityClock:
 
     def weigh(self, *, always: bool = False) -> None:
         """Update the peak of held memory; after blocks only from time to time, unless `always`."""
-        now_s = self._clock()
-        if not always and now_s - self._weighed_s < _LEAST_S:
+        if not always and self._last.started_s - self._weighed_s < _LEAST_S:
             return
-        self._weighed_s = now_s
+        self._weighed_s = self._last.started_s
         held, peak_by = self.bytes_by(), self.peak_by
         self.peak_bytes = max(self.peak_bytes, sum(held.values()))
         self.peak_by = _most(peak_by, held)
@@ -236,9 +240,9 @@ def calling(node: Node) -> contextlib.AbstractContextManager[None]:
 # --- the loop ------------------------------------------------------------------------------------
 
 
-# Blocks that share an entry of the timeline: the fields of `BlockTimes`. A tuple, since there is one for
-# every block.
-_Entry: TypeAlias = tuple[int, float, float, float]
+# Blocks that share an entry of the timeline: the fields of `BlockTimes`, with times by the clock. A tuple,
+# since there is one for every block.
+_Entry: TypeAlias = tuple[int, float, float, float, float, float]
 # The loop's activity and when it began, the seconds it has waited, and the seconds of its own.
 _Loop: TypeAlias = tuple[str, float, float, float]
 _AWAY, _WAITS, _WORKS = "away", "waits", "works"  # time away is not counted
@@ -276,6 +280,7 @@ class Profiler:
         self._in_turn = True
         # Replaced as a whole, so that every thread sees a consistent one.
         self._loop: _Loop = _AWAY, 0.0, 0.0, 0.0
+        self._first_s: float | None = None
         self._before_s: dict[str, float] | None = None  # the maker's, when the loop began to wait
         self._waited_for: dict[str, float] = {}
         self._got_s = self._split_s = 0.0
@@ -316,9 +321,14 @@ class Profiler:
     def asked(self, *, is_ready: bool) -> None:
         """Note that the loop asks for a block; for one that `is_ready` no maker works."""
         now_s = self._clock()
+        if self._first_s is None:
+            self._first_s = now_s
         if not self._in_turn:
             self._before_s = None if is_ready else self.maker.spent_s()
-        self._loop = _turned(self._loop, _WAITS, now_s)
+        did, since_s, waited_s, own_s = self._loop  # as `_turned`, without a call
+        if did == _WORKS:
+            own_s += now_s - since_s
+        self._loop = _WAITS, now_s, waited_s, own_s
 
     def got(self) -> None:
         """Note that a block has arrived, in columns."""
@@ -335,20 +345,22 @@ class Profiler:
             made: How the block was made; None if it was made while the loop waited.
         """
         now_s = self._clock()
-        took_s = now_s - self._loop[1]
-        self._loop = _turned(self._loop, _WORKS, now_s)
+        _, asked_s, waited_s, own_s = self._loop
+        took_s = now_s - asked_s
+        self._loop = _WORKS, now_s, waited_s + took_s, own_s
         self._split_s += now_s - self._got_s
         self._elements += elements
         self._delivered_bytes += size_bytes
         self._block = elements, size_bytes
-        read_s, mapped_s = made or (0.0, 0.0)
+        started_s, read_s, mapped_s = (asked_s, 0.0, 0.0) if made is None else made
         before = self._entry
         if before is not None:
             elements += before[0]
-            read_s += before[1]
-            mapped_s += before[2]
-            took_s += before[3]
-        self._entry = elements, read_s, mapped_s, took_s
+            started_s = before[1]
+            read_s += before[2]
+            mapped_s += before[3]
+            took_s += before[5]
+        self._entry = elements, started_s, read_s, mapped_s, now_s, took_s
         if now_s - self._entered_s >= _LEAST_S:
             self._enter(now_s)
 
@@ -374,10 +386,11 @@ class Profiler:
         if entry is not None:
             self._entered_s = now_s
             if self._in_turn:
-                elements, read_s, mapped_s, waited_s = entry
+                elements, started_s, read_s, mapped_s, _, waited_s = entry
                 made = self.maker.made_block()
                 self.maker.weigh()
-                entry = elements, read_s + made.reading_s, mapped_s + made.mapping_s, waited_s
+                read_s, mapped_s = read_s + made.reading_s, mapped_s + made.mapping_s
+                entry = elements, started_s, read_s, mapped_s, now_s, waited_s
             self._timeline.append(entry)
 
     def _bytes_of(self, elements: int) -> int:
@@ -425,7 +438,7 @@ class Profiler:
                 packing=self.read_counters.packing,
                 requests=requests,
                 chosen=tuple(sums.chosen.values()),
-                timeline=tuple(BlockTimes(*entry) for entry in self._timeline),
+                timeline=tuple(_times(entry, self._first_s or 0.0) for entry in self._timeline),
             )
 
     def _waits_until_now(self, waited_s: float, heard_s: Mapping[str, float]) -> dict[str, float]:
@@ -449,6 +462,19 @@ def work_label(node: Node) -> str:
     more = [] if batch is None else [str(batch.size)]
     more += map(name_of, node.functions[:1])
     return f"{name}({', '.join(more)})" if more else name
+
+
+def _times(entry: _Entry, first_s: float) -> BlockTimes:
+    """An entry of the timeline, in seconds since the loop first asked."""
+    elements, started_s, reading_s, mapping_s, taken_s, waited_s = entry
+    return BlockTimes(
+        elements=elements,
+        started_s=started_s - first_s,
+        reading_s=reading_s,
+        mapping_s=mapping_s,
+        taken_s=taken_s - first_s,
+        waited_s=waited_s,
+    )
 
 
 def _part(waited_for: dict[str, float], heard_s: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Read counters: reads and bytes of the sources of a chain so far.
+"""Read counters: reads, bytes and cache hits of the sources of a chain so far.
 
 Reads are noted when they start, and records when they arrive. Arithmetic (the bytes of chunks, and
 which chunks were read before) is done for many notes at once, by the thread that adds a note or asks
@@ -12,8 +12,9 @@ from __future__ import annotations
 import collections
 import functools
 import threading
+import weakref
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from windrow.sources.chunks import ArrayPart, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.part_sizes import bytes_per_record
 from windrow.sources.remote.options import is_remote_source
-from windrow.stats.costs import Amount, SourceCosts
+from windrow.stats.costs import Amount, SourceCosts, known
 from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes import Node, sources_of
 
@@ -57,10 +58,19 @@ class _ChunksRead:
         return Amount.exactly(self._count)
 
 
+class Shelved(Protocol):
+    """An object that has chunks of a part in memory."""
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of these chunks."""
+        ...
+
+
 class PartCounters:
     """Counts the reads of one part of a source.
 
-    Only one thread calls `started`; any thread calls the others.
+    Only one thread calls `started`, `wanted`, `has_cache` and `holds`; any thread calls the others.
     """
 
     def __init__(self, part: Part, records: int) -> None:
@@ -74,11 +84,31 @@ class PartCounters:
         self._seen: _ChunksRead | None = None
         self._reads = self._decoded_bytes = 0
         self._stored_bytes: int | None = 0
+        self._hits = 0
+        # Each stream of a run, and each later pass, has a chunk cache of its own.
+        self._caches: weakref.WeakSet[Shelved] = weakref.WeakSet()
+        self.held_bytes = 0  # at most
 
     @functools.cached_property
     def record_bytes(self) -> int:
         """Bytes that the part has of one record."""
         return bytes_per_record(self.part, self._length)
+
+    def wanted(self, chunks: int, new: int) -> None:
+        """Note that a read batch needs `chunks` chunks and reads `new` of them."""
+        self._hits += chunks - new
+
+    def has_cache(self, cache: Shelved) -> None:
+        """Count a chunk cache for as long as it exists."""
+        self._caches.add(cache)
+
+    def holds(self, cache: Shelved) -> None:
+        """Note that a chunk cache has one more chunk."""
+        held = cache.cache_bytes  # usually there is one, and this is called for every chunk
+        if len(self._caches) > 1:
+            held = sum(own.cache_bytes for own in self._caches)
+        if held > self.held_bytes:
+            self.held_bytes = held
 
     def started(self, chunks: Sequence[int]) -> None:
         """Note that reads of chunks were started."""
@@ -145,6 +175,8 @@ class PartCounters:
                 stored_bytes=None if stored is None else Amount.exactly(stored),
                 decoded_bytes=Amount.exactly(self._decoded_bytes),
                 delivered_bytes=_NONE,
+                hits=Amount.exactly(self._hits),
+                held_bytes=Amount.exactly(self.held_bytes),
             )
 
 
@@ -176,18 +208,25 @@ class SourceCounters:
         """Return the costs so far."""
         with self._lock:
             parts, records, size_bytes = [*self._parts.values()], self.records, self.delivered_bytes
+        found = [counters.costs() for counters in parts]
+        stored = [part.stored_bytes for part in found if part.stored_bytes is not None]
         # Foreign sources read their records one by one; sources in memory read nothing.
         foreign = isinstance(self.source, ForeignDataSource)
-        whole = SourceCosts(
+        unknown = foreign or len(stored) < len(found)
+        return SourceCosts(
             source=repr(self.source),
             records=Amount.exactly(records),
-            chunks=_NONE,
-            reads=Amount.exactly(records if foreign else 0),
-            stored_bytes=None if foreign else _NONE,
-            decoded_bytes=Amount.exactly(size_bytes if foreign else 0),
+            chunks=sum((part.chunks for part in found), _NONE),
+            held_bytes=sum((part.held_bytes for part in found), _NONE),
+            reads=sum((part.reads for part in found), Amount.exactly(records if foreign else 0)),
+            stored_bytes=None if unknown else sum(stored, _NONE),
+            decoded_bytes=sum(
+                (known(part.decoded_bytes) for part in found),
+                Amount.exactly(size_bytes if foreign else 0),
+            ),
             delivered_bytes=Amount.exactly(size_bytes),
+            hits=sum((part.hits for part in found), _NONE),
         )
-        return sum((counters.costs() for counters in parts), whole)
 
 
 class ReadCounters:

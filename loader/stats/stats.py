@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from windrow.core.text import TextTable, counted, in_units, notebook_html
-from windrow.stats.costs import Amount, SourceCosts, costs_table
+from windrow.stats.costs import SourceCosts, column_text
 from windrow.transforms.amounts import PackCounts
 
-JSON_VERSION = 2
+JSON_VERSION = 1
 """The version of the keys of `to_json`."""
 
 NOTHING_YET = "nothing was asked for yet"
+
+# The names of `Stats.requests` in a table.
+_REQUESTS = {
+    "requests": "made",
+    "retries": "made again",
+    "hedged": "made twice",
+    "outage_s": "waited for a store that was away",
+    "p50_s": "time of a request, median",
+    "p95_s": "time of a request, 95th percentile",
+    "p99_s": "time of a request, 99th percentile",
+}
 
 # Below this share a user would not notice that the loop waits.
 _NOTICED = 0.005
@@ -27,18 +37,22 @@ _NOTICED = 0.005
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlockTimes:
-    """The seconds that a block took. Blocks that came within a millisecond are counted as one.
+    """Times at which a block was made and taken, in seconds since the first `next`.
 
     Args:
         elements: Elements of the block.
+        started_s: When the thread began to make it; negative if that was before the first `next`.
         reading_s: Seconds of making it that were spent reading.
         mapping_s: Seconds in functions and in stacking batches, also in workers.
+        taken_s: When the loop received it.
         waited_s: How long the loop had waited for it.
     """
 
     elements: int
+    started_s: float
     reading_s: float
     mapping_s: float
+    taken_s: float
     waited_s: float
 
 
@@ -158,7 +172,9 @@ def tables_of(stats: Stats) -> list[TextTable]:
         return []
     tables = [TextTable("time", (), _times(stats)), TextTable("memory", (), _memory(stats))]
     if stats.sources:
-        tables.append(costs_table("sources", [(each.source, each) for each in stats.sources]))
+        heads = tuple(name.replace("_", " ") for name, _ in _columns(stats.sources[0]))
+        rows = [[text for _, text in _columns(source)] for source in stats.sources]
+        tables.append(TextTable("sources", heads, rows))
     if stats.chosen:
         numbers = [("functions run in", str(each)) for each in stats.chosen]
         tables.append(TextTable("workers", (), numbers))
@@ -168,14 +184,8 @@ def tables_of(stats: Stats) -> list[TextTable]:
         bad = [(name, f"{count:,}") for name, count in stats.bad_records.items()]
         tables.append(TextTable("bad records", (), bad))
     if stats.requests is not None:
-        figures = [
-            (
-                name.removesuffix("_s"),
-                f"{number:.3f} s" if name.endswith("_s") else f"{number:,.0f}",
-            )
-            for name, number in stats.requests.items()
-        ]
-        tables.append(TextTable("requests", (), figures))
+        told = [(_REQUESTS[name], _figure(name, n)) for name, n in stats.requests.items()]
+        tables.append(TextTable("requests", (), told))
     return tables
 
 
@@ -206,35 +216,12 @@ def _memory(stats: Stats) -> list[tuple[str, str]]:
     return list(rows.items())
 
 
-# --- as one flat dict ----------------------------------------------------------------------------
-
-# Fields of `SourceCosts`.
-_COSTS: Final = ("records", "reads", "stored_bytes", "decoded_bytes", "delivered_bytes")
+def _figure(name: str, value: float) -> str:
+    return f"{value:.3f} s" if name.endswith("_s") else f"{value:,.0f}"
 
 
-def metrics_of(stats: Stats) -> dict[str, float]:
-    """The numbers of stats by name, as `DatasetIterator.metrics` returns them."""
-    found = {
-        "elements": stats.elements,
-        "delivered_bytes": stats.delivered_bytes,
-        "passed_s": stats.passed_s,
-        "waited_s": stats.waited_s,
-        "loop_s": stats.loop_s,
-        "reading_s": stats.reading_s,
-        "mapping_s": sum(stats.mapping_s.values()),
-        "blocked_s": stats.blocked_s,
-        "waited_share": stats.waited_s / stats.passed_s if stats.passed_s else 0.0,
-        "buffers_bytes": stats.buffers_bytes,
-    }
-    for name in _COSTS if stats.sources else ():
-        amount: Amount | None = getattr(sum(stats.sources[1:], start=stats.sources[0]), name)
-        if amount is not None:
-            key = "source_delivered_bytes" if name == "delivered_bytes" else name
-            found[key] = amount.middle
-    if stats.bad_records is not None:
-        found["bad_records"] = sum(stats.bad_records.values())
-    if stats.chosen:
-        found["workers"] = sum(each.workers for each in stats.chosen)
-    for name, value in (stats.requests or {}).items():
-        found[f"request_{name}" if name.startswith("p") else name] = value
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+def _columns(costs: SourceCosts) -> list[tuple[str, str]]:
+    """The columns of a source, with their names."""
+    names = [field.name for field in dataclasses.fields(costs)[1:]]
+    texts = [(name, column_text(name, getattr(costs, name))) for name in names]
+    return [("source", costs.source), *texts]

@@ -190,7 +190,7 @@ def test_the_sums_of_all(rows: Path) -> None:
     text = dataset.explain(sharding=NamedSharding(mesh(4, 2), P("data"))).details()
     assert "processes, in the first epoch: a chunk is read 3.55 times in all" in text
     (line,) = (line.split() for line in text.splitlines() if line.startswith("  all 4 "))
-    assert line[2:5] == ["512", "227", "227"]
+    assert line[2:4] == ["227", "227"]
 
 
 def test_lanes_are_advised_and_then_each_chunk_is_read_once(rows: Path) -> None:
@@ -224,13 +224,12 @@ def test_lanes_are_not_advised_in_vain(rows: Path, fields: Path) -> None:
     assert not source(fields).batch(4).explain(sharding=latitudes).advice
 
 
-@pytest.mark.parametrize(("processes", "run"), [(9, 5), (64, 8)])
-def test_of_many_processes_some_are_run(rows: Path, processes: int, run: int) -> None:
+@pytest.mark.parametrize("processes", [9, 64])
+def test_of_many_processes_some_are_run(rows: Path, processes: int) -> None:
     dataset = source(rows).block_shuffle(seed=1).batch(2 * processes, remainder="drop")
     found = described(dataset, NamedSharding(mesh(processes), P("data")))
     numbers = [process.process for process in found.processes]
-    assert numbers == list(range(0, processes, -(-processes // 8)))
-    assert len(numbers) == run
+    assert (len(numbers), numbers[0], numbers[-1]) == (7, 0, processes - 1)
     assert found.count == processes
     (records,) = (costs.records for costs in found.epoch)
     assert math.isclose(records.middle, 512, rel_tol=0.15)

@@ -159,9 +159,69 @@ def test_block_shuffle_stands_where_there_are_blocks() -> None:
     def shown(chain: MapDataset[Any]) -> str:
         return told(chain.batch(8).to_iter_dataset(LITTLE), "global-shuffle").do
 
-    assert shown(rows().shuffle(seed=1)) == "use block_shuffle"
+    assert "use block_shuffle, or" in shown(rows().shuffle(seed=1))
     mixed = MapDataset.mix([rows(), rows()])
     assert "use block_shuffle on each of the datasets below" in shown(mixed.shuffle(seed=1))
+    windows = rows(size=3)  # which share rows, so that they cannot be stored one by one
+    assert "convert" in shown(windows.shuffle(seed=1))
+
+
+def test_blocks_that_are_smaller_than_chunks() -> None:
+    def shown(**more: Any) -> str:
+        blocks = rows(chunk_rows=40).block_shuffle(seed=1, **more).batch(8)
+        return told(blocks.to_iter_dataset(LITTLE), "window-room").do
+
+    assert "window_blocks" not in shown(block=4)
+    assert "leave block out, for the source's own blocks" in shown(block=4)
+    large = shown(block=40, window_blocks=8)
+    assert "leave block out" in large
+    assert "choose a smaller window_blocks" in large
+    assert "leave block out" not in shown(window_blocks=8)
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        rows()[:3],
+        rows()[5:300],
+        rows()[7:2:-1],
+        rows()[::-1],
+        rows()[::40][:1],
+        rows().slice([3, 5, 4, 6]),
+        rows(stride=30, size=2)[:9],
+    ],
+    ids=["short", "long", "back", "all back", "one", "a list", "sparse windows"],
+)
+def test_consecutive_records_are_no_strides(chain: MapDataset[Any]) -> None:
+    assert kinds(chain.batch(2)) == []
+
+
+def test_a_shuffle_of_whole_batches() -> None:
+    numbers = MapDataset.range(4000)
+    advice = told(numbers.batch(8).shuffle(seed=1), "shuffled-batches")
+    assert advice.now.startswith("shuffle(seed=1) shuffles whole batches, and each holds 8 neighb")
+    assert advice.do == "shuffle before batch(8)"
+    for chain in (
+        numbers.shuffle(seed=1).batch(8),
+        numbers.shuffle(seed=1).batch(8).shuffle(seed=2),
+        numbers.batch(8),
+        numbers.batch(1).shuffle(seed=1),
+    ):
+        assert kinds(chain) == []
+
+
+def test_strides() -> None:
+    advice = told(rows()[::5].batch(8), "strides")
+    assert advice.do.startswith("take consecutive records, as [a:b]")
+    assert "convert with one record per inner chunk" in advice.do
+    assert "5 bytes are decoded for each one delivered" in advice.now
+    assert kinds(rows()[:80].batch(8)) == []
+    assert kinds(rows()[::-5].batch(8)) == ["strides"]
+    assert kinds(rows().slice(np.arange(0, 400, 5)).batch(8)) == ["strides"]
+    # A part of a shuffled dataset is not a run of records, however it is cut.
+    below = told(rows().shuffle(seed=1)[::8].batch(8), "strides")
+    assert below.do.startswith("below shuffle(seed=1) take consecutive records")
+    assert kinds(rows()[:50].shuffle(seed=1).batch(8)) == []
 
 
 @pytest.mark.parametrize(
@@ -173,12 +233,3 @@ def test_who_leaves_out_what_is_named_reads_ahead(names: list[str]) -> None:
     advice = told(chain.to_iter_dataset(ReadOptions(**given)), "no-threads")
     assert advice.do == f"leave {' and '.join(names)} out"
     assert kinds(chain.to_iter_dataset(ReadOptions())) == []
-
-
-def test_windows_without_room() -> None:
-    def shown(**more: Any) -> str:
-        blocks = rows(chunk_rows=40).block_shuffle(seed=1, **more).batch(8)
-        return told(blocks.to_iter_dataset(LITTLE), "window-room").do
-
-    assert shown(block=4).startswith("leave block out, or give chunks room")
-    assert shown(window_blocks=8).startswith("choose a smaller window_blocks, or give chunks room")

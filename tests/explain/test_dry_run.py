@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from benchmarks import explaining
 from benchmarks.harness import Place
 from tests.laid_out import pieced
-from windrow import IterDataset, MapDataset, ReadOptions
+from windrow import IterDataset, MapDataset, ReadOptions, shuffle_quality
 from windrow.engine.read_batches import GOAL_S, BlockSize
 from windrow.sources import ZarrDataSource
 from windrow.stats.costs import Amount, SourceCosts, known
@@ -67,51 +67,114 @@ def told_and_found(dataset: IterDataset[Any]) -> tuple[SourceCosts, SourceCosts]
     return told, found
 
 
-def room(resident: float) -> ReadOptions:
-    """Room for a part of the store."""
-    return ReadOptions(
-        prefetch_buffer_size=16,
-        resident_bytes=int(ROWS * ROW_BYTES * resident),
-        in_flight_bytes=4 * CHUNK * ROW_BYTES,
-    )
-
-
-OPTIONS = {
-    "little room": room(0.05),
-    "some room": room(0.6),
-    "room for all": room(2.0),
-    # A read batch is one batch, and two are planned.
-    "no cache": ReadOptions(resident_bytes=1, in_flight_bytes=1),
-    # A batch is read when it is asked for.
-    "not ahead": ReadOptions(prefetch_buffer_size=0),
-}
-
-
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("resident", [0.05, 0.3, 0.6, 0.9, 1.2, 2.0])
 @pytest.mark.parametrize("order", ORDERS)
-def test_reads_lie_in_what_is_told(store: Path, order: str, options: str) -> None:
+def test_reads_lie_in_what_is_told(store: Path, order: str, resident: float) -> None:
+    # `resident` is the part of the store that may be held.
+    store_bytes = ROWS * ROW_BYTES
+    options = ReadOptions(
+        resident_bytes=int(store_bytes * resident), in_flight_bytes=4 * CHUNK * ROW_BYTES
+    )
     chain = ORDERS[order](MapDataset.source(ZarrDataSource(store)))
-    told, found = told_and_found(chain.batch(8).to_iter_dataset(OPTIONS[options]))
+    dataset = chain.batch(8).to_iter_dataset(options)
+    told, found = told_and_found(dataset)
     assert found.chunks == told.chunks
-    assert told.reads.is_exact or order != "in order" or options == "not ahead"
+    assert told.reads.is_exact or order != "in order"
 
 
-@pytest.mark.parametrize("resident", [0.6, 1.2])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("resident", [0.6, 0.9, 1.2])
 def test_reads_of_a_machine_that_stops_lie_in_what_is_told(
-    store: Path, resident: float, monkeypatch: pytest.MonkeyPatch
+    store: Path, resident: float, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each fifth read batch takes up to four times as long as one may, so later ones are shorter.
-    rng, saw = random.Random(0), BlockSize.saw
+    rng, saw = random.Random(seed), BlockSize.saw
 
     def stops(self: BlockSize, rows: int, size_bytes: int, took_s: float, **more: Any) -> None:
         stopped_s = rng.uniform(1, 4) * GOAL_S if rng.random() < 0.2 else 0.0
         saw(self, rows, size_bytes, took_s + stopped_s, **more)
 
+    options = ReadOptions(
+        resident_bytes=int(ROWS * ROW_BYTES * resident), in_flight_bytes=4 * CHUNK * ROW_BYTES
+    )
     chain = ORDERS["shuffle"](MapDataset.source(ZarrDataSource(store)))
-    dataset = chain.batch(8).to_iter_dataset(room(resident))
+    dataset = chain.batch(8).to_iter_dataset(options)
     (told,) = dataset.explain().epoch
     monkeypatch.setattr(BlockSize, "saw", stops)
     assert counted(dataset).reads.low in told.reads
+
+
+def little(resident: float = 0.8) -> ReadOptions:
+    """Room for the records that a part of the store has, and for a quarter of it in chunks."""
+    return ReadOptions(
+        prefetch_buffer_size=16,
+        resident_bytes=int(ROWS * ROW_BYTES * resident),
+        in_flight_bytes=8 * CHUNK * ROW_BYTES,
+    )
+
+
+def blocks(chain: MapDataset[Any], seed: int = 1) -> MapDataset[Any]:
+    return chain.block_shuffle(seed=seed, window_blocks=2)
+
+
+COMING_BACK: dict[str, Callable[[MapDataset[Any]], MapDataset[Any]]] = {
+    "two epochs by blocks": lambda chain: blocks(chain).repeat(2).batch(20),
+    "two orders of blocks": lambda chain: MapDataset.concatenate(
+        [blocks(chain), blocks(chain, 2)]
+    ).batch(8),
+    "in order beside blocks": lambda chain: MapDataset.zip([chain, blocks(chain)]).batch(8),
+    "three epochs in order": lambda chain: chain.repeat(3).batch(25),
+}
+
+
+@pytest.mark.parametrize("order", COMING_BACK)
+@pytest.mark.parametrize("resident", [0.8, 4.0])
+def test_chunks_that_come_back_are_told_within_an_interval(
+    store: Path, order: str, resident: float
+) -> None:
+    chain = COMING_BACK[order](MapDataset.source(ZarrDataSource(store)))
+    dataset = chain.to_iter_dataset(little(resident))
+    told_and_found(dataset)
+
+
+# A read batch is one batch, and two are planned.
+NO_CACHE = ReadOptions(resident_bytes=1, in_flight_bytes=1)
+# A batch is read when it is asked for.
+NOT_AHEAD = ReadOptions(prefetch_buffer_size=0)
+
+
+@pytest.mark.parametrize("options", [NO_CACHE, NOT_AHEAD], ids=["no cache", "not ahead"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_reads_without_a_cache(store: Path, options: ReadOptions, order: str) -> None:
+    dataset = ORDERS[order](MapDataset.source(ZarrDataSource(store)))[:2_000].batch(16)
+    told, _ = told_and_found(dataset.to_iter_dataset(options))
+    assert told.reads.is_exact or options is not NOT_AHEAD
+
+
+@pytest.mark.parametrize("last", [1, 7, CHUNK - 1])
+@pytest.mark.parametrize("resident_bytes", [None, 1, 100 * ROW_BYTES])
+def test_a_short_last_chunk_is_read_less_often(
+    tmp_path: Path, last: int, resident_bytes: int | None
+) -> None:
+    rows = np.zeros((20 * CHUNK + last, 16), "f4")
+    zarr.create_array(str(tmp_path / "rows"), data=rows, chunks=(CHUNK, 16))
+    options = NOT_AHEAD
+    if resident_bytes is not None:
+        options = ReadOptions(resident_bytes=resident_bytes, in_flight_bytes=1)
+    dataset = MapDataset.source(ZarrDataSource(tmp_path / "rows")).shuffle(seed=1).batch(4)
+    told_and_found(dataset.to_iter_dataset(options))
+
+
+@pytest.mark.parametrize("order", ["in order", "block_shuffle", "shuffle"])
+def test_reads_of_rounds_without_threads(store: Path, order: str) -> None:
+    # The length of read batches depends on their time.
+    chain = ORDERS[order](MapDataset.source(ZarrDataSource(store))).batch(16)
+    options = ReadOptions(num_threads=0)
+    (told,) = chain.to_iter_dataset(options).explain().epoch
+    assert not told.reads.is_exact
+    assert any(
+        each.kind == "no-threads" for each in chain.to_iter_dataset(options).explain().advice
+    )
 
 
 def test_huge_batches_take_no_memory() -> None:
@@ -130,8 +193,16 @@ def test_huge_batches_take_no_memory() -> None:
     assert endless.batches == Amount.exactly(1)
     assert parts.batches == Amount.exactly(10)
     for explanation in (whole, parts):
-        assert records in explanation.epoch[0].records
+        assert explanation.epoch[0].records == Amount.exactly(records)
     assert whole.batch_bytes == Amount.exactly(records)
+
+
+def test_quality_of_huge_numbers_of_blocks() -> None:
+    found = shuffle_quality(MapDataset.range(10**18).shuffle(seed=1), 64, block=100)
+    assert found.blocks_per_batch is not None
+    assert found.blocks_per_batch_shuffled is not None
+    for blocks in (found.blocks_per_batch, found.blocks_per_batch_shuffled):
+        assert blocks == pytest.approx(64, abs=0.02)
 
 
 @pytest.mark.parametrize("above", [False, True])
@@ -143,23 +214,30 @@ def test_orders_take_no_longer_than_they_may(above: bool) -> None:
     explanation = chain.batch(32).explain()
     assert time.process_time() - before_s < 20
     (costs,) = explanation.epoch
-    assert 10**7 in costs.records
+    assert costs.records == Amount.exactly(10**7)
     assert any("were worked out" in line for line in explanation.unknown)
 
 
+@pytest.mark.parametrize("records", [10**6, 3 * 10**6])
+def test_huge_batches_are_told_by_a_part_of_each(records: int) -> None:
+    chain = MapDataset.source(np.arange(records)).shuffle(seed=3)
+    (costs,) = chain.batch(records // 2).explain().epoch
+    assert costs.records == Amount.exactly(records)
+    assert costs.delivered_bytes == Amount.exactly(8 * records)
+
+
 @pytest.mark.parametrize(
-    ("picked", "count"),
+    "picked",
     [
-        (lambda source: source.batch(5 * 10**5), 10**6 + 5),
-        (lambda source: source.batch(5 * 10**5, drop_remainder=True), 10**6),
-        (lambda source: source.sample(4 * 10**5, seed=1).batch(2 * 10**5), 4 * 10**5),
-        (lambda source: source[: 4 * 10**5].batch(2 * 10**5), 4 * 10**5),
+        lambda source: source.sample(4 * 10**5, seed=1),
+        lambda source: source.slice(np.arange(4 * 10**5)),
+        lambda source: source[: 4 * 10**5],
     ],
 )
-def test_huge_batches_are_told_by_a_part_of_each(picked: Any, count: int) -> None:
-    chain = MapDataset.source(np.broadcast_to(np.int8(0), 10**6 + 5))
-    (costs,) = picked(chain).explain().epoch
-    assert costs.records == costs.delivered_bytes == Amount.exactly(count)
+def test_huge_batches_of_some_records_count_these_records(picked: Any) -> None:
+    chain = picked(MapDataset.source(np.broadcast_to(np.int8(0), 2 * 10**6)))
+    (costs,) = chain.batch(2 * 10**5).explain().epoch
+    assert costs.records == Amount.exactly(4 * 10**5)
 
 
 def test_a_limit_of_an_endless_stream_is_not_cut_at_an_epoch() -> None:
@@ -171,6 +249,20 @@ def test_a_limit_of_an_endless_stream_is_not_cut_at_an_epoch() -> None:
 def test_rows_of_batches_of_an_endless_chain_are_counted() -> None:
     stream = MapDataset.range(1600).repeat().batch(16).to_iter_dataset().rebatch(10)
     assert stream.explain().batches == Amount.exactly(160)
+
+
+def test_later_epochs_of_an_endless_chain(store: Path) -> None:
+    chain = blocks(MapDataset.source(ZarrDataSource(store))).repeat().batch(20)
+    dataset = chain.to_iter_dataset(little())
+    explanation = dataset.explain()
+    first, later, epochs = explanation.epoch[0].reads, explanation.later_epoch[0].reads, 6
+    with iter(dataset) as iterator:
+        for _ in range(epochs * ROWS // 20):
+            next(iterator)
+        (found,) = iterator.stats().sources
+    # What is read ahead is of the next epoch.
+    assert first.low + (epochs - 1) * later.low <= found.reads.low
+    assert found.reads.low <= first.high + epochs * later.high
 
 
 def kept(element: Any) -> bool:
@@ -190,7 +282,7 @@ def test_every_piece_of_advice_pays_in_bytes(kind: str, tmp_path: Path) -> None:
 
 # --- any chain -----------------------------------------------------------------------------------
 
-COLUMNS = ("records", "chunks", "reads", "stored_bytes", "decoded_bytes", "delivered_bytes")
+COLUMNS = ("records", "chunks", "reads", "stored_bytes", "decoded_bytes", "delivered_bytes", "hits")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,6 +375,7 @@ def test_what_is_exact_is_counted_and_no_more_is_held(chain: AnyChain, *, is_slo
         for name in COLUMNS:
             said = getattr(told, name)
             assert getattr(found, name).low in said or (is_slow and not said.is_exact), name
+        assert found.held_bytes.low <= told.held_bytes.high
     assert stats.peak_buffers_bytes <= explanation.buffers.high
     lines = str(explanation).splitlines()
     assert len(lines) <= 20

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from tests.array_record_bytes import written as write_array_record
 from tests.laid_out import pieced
 from tests.strategies import Drawn, build, chains, streams
-from windrow import Explanation, IterDataset, MapDataset
+from windrow import Explanation, IterDataset, MapDataset, ReadOptions
 from windrow.core.native import native
+from windrow.explain.explanation import spec_text
 from windrow.sources import ArrayPart, ArrayRecordDataSource, ArraySpec, Columns, LaidOutSource
 from windrow.sources.base import IntArray
 from windrow.stats.costs import Amount
@@ -101,9 +102,19 @@ def test_the_nodes_as_written_and_as_run() -> None:
     assert nodes[1].runs == "indices only"
     assert nodes[2].runs == "one by one, in 2 worker processes"
     assert [node.length for node in nodes] == [95, 95, 95, 10, 10, 10]
+    assert nodes[0].source == 0
+    assert {node.source for node in nodes[1:]} == {None}
     assert nodes[1].element_bytes == Amount.exactly(16)
     assert nodes[2].element_bytes is None
     assert nodes[1].spec == ArraySpec((4,), "f4")
+
+
+def test_a_node_of_two_parents_stands_once() -> None:
+    one = laid(20)
+    nodes = MapDataset.zip([one, one[::-1]]).explain().nodes
+    assert [node.label for node in nodes].count("source(Laid(20))") == 1
+    assert nodes[2].parents == (0, 1)
+    assert nodes[2].element_bytes == Amount.exactly(32)
 
 
 def test_costs_of_an_epoch_in_order() -> None:
@@ -117,6 +128,7 @@ def test_costs_of_an_epoch_in_order() -> None:
     assert explanation.length == 10
     assert explanation.batches == exactly(10)
     assert explanation.batch_bytes == exactly(160)
+    assert explanation.later_epoch == explanation.epoch
 
 
 def test_single_records_are_read_alone() -> None:
@@ -164,11 +176,13 @@ def test_unknown_records_of_somebody_elses_source() -> None:
 
 def test_unknown_bytes_of_what_somebody_else_reads() -> None:
     explanation = MapDataset.source(Single()).batch(8).explain()
-    (costs,) = explanation.epoch
-    assert (costs.stored_bytes, costs.decoded_bytes, costs.delivered_bytes) == (None,) * 3
-    assert costs.reads == Amount.exactly(100)
-    table = explanation.details().partition("sources, in an epoch")[2].partition("\n\n")[0]
-    assert table.split()[-4:] == ["unknown"] * 4
+    for costs in (*explanation.epoch, *explanation.later_epoch, *explanation.batch):
+        assert (costs.stored_bytes, costs.decoded_bytes, costs.delivered_bytes) == (None,) * 3
+    assert explanation.epoch[0].reads == Amount.exactly(100)
+    text = explanation.details()
+    assert [line.split() for line in text.splitlines() if line.strip().startswith("delivered")] == [
+        ["delivered", "unknown", "unknown"]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -213,6 +227,27 @@ def test_text_html_json_and_pickle() -> None:
     assert again == explanation
 
 
+def test_specs_in_words() -> None:
+    spec = {"x": ArraySpec((None, 3), "f4"), "y": (bytes, [ArraySpec((), "i8")]), "z": list}
+    assert spec_text(spec) == "{x: float32 (?, 3), y: (bytes, [int64]), z: list}"
+
+
+def test_amounts_in_words() -> None:
+    assert str(Amount(0.99999, 1.0)) == "1.00 to 1"
+    assert str(Amount(0.99999, 1.0001)) == "1.00"
+    assert str(Amount.exactly(0.99999)) == "1.00"
+    assert str(Amount.exactly(999.9999)) == "1,000"
+    assert str(Amount(0.0123, 12.345)) == "0.0123 to 12.3"
+    assert str(Amount.exactly(1_234.5)) == "1,234"
+
+
+def test_amounts_are_the_same_everywhere_in_json() -> None:
+    told = laid(95).shuffle(seed=1).batch(10).explain().to_json()
+    amounts = [told["epoch"][0]["reads"], told["buffers"], told["buffers_by"]["queue"]]
+    amounts.append(told["nodes"][0]["element_bytes"])
+    assert [sorted(amount) for amount in amounts] == [["high", "low"]] * 4
+
+
 class Raises:
     """A function whose `output_spec` does not take what it is given."""
 
@@ -238,6 +273,18 @@ def test_what_never_ends_is_endless() -> None:
     assert explanation.details().count("endless") == 4
 
 
+def test_a_batch_on_average_is_the_mean_of_those_that_come() -> None:
+    source = pieced(190, 16)
+    chain = MapDataset.source(source).block_shuffle(seed=1).batch(12)
+    (told,) = chain.explain().batch
+    sizes = [32 * len(batch) for batch in chain]
+    assert len(sizes) == 16
+    assert told.reads == Amount.exactly(len(source.started) / 16)
+    assert told.delivered_bytes == Amount.exactly(float(np.mean(sizes)))
+    assert told.decoded_bytes == told.delivered_bytes
+    assert told.records == Amount.exactly(190 / 16)
+
+
 @pytest.mark.parametrize(
     ("make", "ratio"),
     [
@@ -261,6 +308,22 @@ def test_more_is_decoded_than_delivered(
     assert found.decoded_per_delivered.low in told.decoded_per_delivered
     if isinstance(chain, MapDataset):
         assert told.decoded_per_delivered == Amount.exactly(ratio)
+
+
+@given(
+    length=st.integers(1, 40),
+    size=st.integers(1, 7),
+    step=st.integers(-3, 3).filter(bool),
+    drop=st.booleans(),
+)
+def test_records_that_are_asked_for_are_those_that_come(
+    length: int, size: int, step: int, drop: bool
+) -> None:
+    whole = MapDataset.source(np.arange(length))
+    chain = MapDataset.concatenate([whole.shuffle(seed=3)[::step], whole.repeat(2)])
+    chain = chain.batch(size, drop_remainder=drop)
+    (costs,) = chain.explain().epoch
+    assert costs.records == Amount.exactly(sum(map(len, chain)))
 
 
 @given(sizes=st.lists(st.integers(1, 20), min_size=1, max_size=3), limit=st.integers(1, 50))
@@ -298,9 +361,50 @@ def test_any_chain_is_explained(drawn: Drawn) -> None:
 
 # --- advice --------------------------------------------------------------------------------------
 
+LITTLE = ReadOptions(resident_bytes=8_000, in_flight_bytes=2_000)
+
 
 def kinds(dataset: Any) -> list[str]:
     return [advice.kind for advice in dataset.explain().advice]
+
+
+def test_advice_against_a_global_shuffle() -> None:
+    chain = laid(4_000, rows=50)
+    explanation = chain.shuffle(seed=1).batch(10).to_iter_dataset(LITTLE).explain()
+    first, second = explanation.advice
+    assert (first.kind, second.kind) == ("global-shuffle", "resident-bytes")
+    assert first.node == 1
+    assert "shuffle(seed=1) decodes each chunk" in first.now
+    assert "use block_shuffle, or convert with one record per inner chunk" in first.do
+    assert str(first) in explanation.details()
+    assert "use block_shuffle" in str(explanation)
+    # A chain that follows the advice does not get it again.
+    blocks = chain.block_shuffle(seed=1, window_blocks=2).batch(10)
+    assert kinds(blocks.to_iter_dataset(LITTLE)) == []
+    resident_bytes = int(second.do.partition("resident_bytes=")[2].rstrip(")"))
+    room = ReadOptions(resident_bytes=resident_bytes, in_flight_bytes=2_000)
+    assert kinds(chain.shuffle(seed=1).batch(10).to_iter_dataset(room)) == []
+
+
+def test_advice_on_windows_that_do_not_fit() -> None:
+    chain = laid(4_000, rows=50).block_shuffle(seed=1, window_blocks=60).batch(10)
+    assert "window-room" in kinds(chain.to_iter_dataset(LITTLE))
+
+
+def test_advice_on_strides() -> None:
+    chain = laid(4_000, rows=50)
+    (advice,) = chain[::7].batch(10).explain().advice
+    assert advice.kind == "strides"
+    assert "7" in advice.now
+    assert kinds(chain[:570].batch(10)) == []
+    assert kinds(laid(4_000, rows=1, alone=True)[::7].batch(10)) == []
+
+
+def test_advice_to_read_ahead() -> None:
+    chain = laid(400).batch(10)
+    assert kinds(chain.to_iter_dataset(ReadOptions(num_threads=0))) == ["no-threads"]
+    assert kinds(chain.to_iter_dataset(ReadOptions(prefetch_buffer_size=0))) == ["no-threads"]
+    assert kinds(RANGE(100).batch(10)) == []  # there is nothing to read
 
 
 class Single:

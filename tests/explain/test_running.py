@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import threading
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.laid_out import PiecedSource
-from tests.processes import workers
+from tests.processes import until, workers
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.explain.running import running
 from windrow.sources import RangeDataSource
@@ -58,6 +59,14 @@ class Noting:
         self.note(1)
         return element
 
+    def with_index(self, index: int, element: Any) -> Any:
+        self.note(1)
+        return element
+
+    def with_rng(self, element: Any, rng: np.random.Generator) -> Any:
+        self.note(1)
+        return element
+
     def keeps(self, element: Any) -> bool:
         self.note(1)
         return True
@@ -95,6 +104,11 @@ class AtOnce(OneByOne):
 
 KINDS: dict[str, tuple[str, Callable[[Dataset, Noting], Dataset]]] = {
     "map": ("map(Noting.each)", lambda ds, noting: ds.map(noting.each)),
+    "map_with_index": (
+        "map_with_index(Noting.with_index)",
+        lambda ds, noting: ds.map_with_index(noting.with_index),
+    ),
+    "random_map": ("random_map(", lambda ds, noting: ds.random_map(noting.with_rng, seed=1)),
     "filter": ("filter(", lambda ds, noting: ds.filter(noting.keeps)),
     "map of columns": (
         "map(Noting.columns, batched=True)",
@@ -129,9 +143,12 @@ _PROCESSES = "in 2 worker processes"
 _THREADS, _THREAD, _ASKED = "on up to 3 threads, ahead", "on a thread, ahead", "when asked for"
 PLACES: dict[str, tuple[Callable[[Apply], Dataset], str, str]] = {
     "random access, threads": (in_access(with_threads(3)), _THREADS, _THREAD),
+    "random access, one thread": (in_access(with_threads(1)), _THREAD, _THREAD),
     "random access, no threads": (in_access(with_threads(0)), _ASKED, _ASKED),
     "random access, no queue": (in_access(with_threads(3, 0)), _ASKED, _ASKED),
+    "stream, threads": (in_stream(with_threads(3)), _THREADS, _THREAD),
     "stream, one thread": (in_stream(with_threads(1)), _THREAD, _THREAD),
+    "stream, no threads": (in_stream(with_threads(0)), _ASKED, _ASKED),
     "above a mixture": (
         lambda apply: apply(
             IterDataset.mix([other(with_threads(0)), other(with_threads(3))]).map(_first)
@@ -335,3 +352,123 @@ def test_how_chunks_are_read() -> None:
     alone = Alone(one, {"x": 5})
     assert read(alone, with_threads(3)) == "records read alone"
     assert (alone.readers["x"].started, alone.readers["x"].alone) == ([], 40)
+
+
+# --- what calls nothing --------------------------------------------------------------------------
+
+
+class Pick:
+    """A selection map, which notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        self.asked.append(index)
+        return index % 2, index // 2
+
+
+INDICES: dict[str, Callable[[MapDataset[Any], MapDataset[Any]], MapDataset[Any]]] = {
+    "shuffle": lambda ds, _: ds.shuffle(seed=1),
+    "window_shuffle": lambda ds, _: ds.window_shuffle(3, seed=1),
+    "block_shuffle": lambda ds, _: ds.block_shuffle(seed=1, block=3),
+    "slice": lambda ds, _: ds[1:9:2],
+    "repeat": lambda ds, _: ds.repeat(2),
+    "mix": lambda ds, more: MapDataset.mix([ds, more]),
+    "concatenate": lambda ds, more: MapDataset.concatenate([ds, more]),
+    "select_from_datasets": lambda ds, more: MapDataset.select_from_datasets([ds, more], Pick()),
+}
+
+
+@pytest.mark.parametrize("label", INDICES)
+def test_indices_alone(tmp_path: Path, label: str) -> None:
+    notings = [Noting(tmp_path / name, waits=False) for name in ("one", "two")]
+    parts = [MapDataset.source(OneByOne(noting, 12)) for noting in notings]
+    chain = INDICES[label](*parts)
+    dataset = chain.to_iter_dataset(with_threads(0))
+    told = runs_of(dataset, label)
+    assert told.startswith("indices only")
+    assert sum(len(noting.calls()) for noting in notings) == 0
+    given = list(dataset)
+    # As many records are read as there are elements: no record is read to find the order.
+    assert sum(len(noting.calls()) for noting in notings) == len(given) == len(chain)
+
+
+def test_a_selection_map_is_asked_one_by_one() -> None:
+    pick = Pick()
+    parts = [MapDataset.range(5), MapDataset.range(5)]
+    dataset = MapDataset.select_from_datasets(parts, pick).to_iter_dataset(with_threads(0))
+    assert runs_of(dataset, "select") == "indices only"
+    assert list(dataset) == [0, 0, 1, 1, 2, 2]
+    assert pick.asked == list(range(6))
+
+
+def test_seeds_and_positions_call_nothing() -> None:
+    seeded = MapDataset.range(10).seed(3)
+    assert runs_of(seeded.to_iter_dataset(), "seed") == "indices only"
+    assert list(seeded) == list(range(10))
+    dataset = MapDataset.range(10).to_iter_dataset().repeat(2).limit(12)
+    assert list(dataset) == [*range(10), 0, 1]
+    with iter(dataset) as iterator:
+        assert sum(iterator) == 46
+        assert iterator.stats().sources == ()
+
+
+# --- how elements come ---------------------------------------------------------------------------
+
+
+def _is_full(iterator: Any, before_s: float) -> bool:
+    """Whether something waits, and the loader has waited for room, or does."""
+    return bool(iterator._blocks._shared._ready._rows and iterator.stats().blocked_s > before_s)
+
+
+def until_full(iterator: Any) -> list[int]:
+    """Elements that wait for the loop, each time that it takes one, when it is the slow one."""
+    waiting = []
+    for _ in iterator:
+        assert until(functools.partial(_is_full, iterator, iterator.stats().blocked_s))
+        waiting.append(iterator._blocks._shared._ready._rows)
+        if len(waiting) == 20:
+            return waiting
+    raise AssertionError("the stream has ended")
+
+
+@pytest.mark.parametrize("queue", [1, 7, 40])
+def test_what_is_made_ahead_waits_in_a_queue(queue: int) -> None:
+    for dataset in (
+        numbers().to_iter_dataset(with_threads(2, queue)),
+        numbers().batch(4).to_iter_dataset(with_threads(2, queue)),
+        IterDataset.mix([other(with_threads(0)), other(with_threads(2, queue))]),
+    ):
+        assert runs_of(dataset, "to_iter_dataset") == f"made ahead, into a queue of {queue}"
+        with iter(dataset) as iterator:
+            waiting = until_full(iterator)
+        assert queue / 2 <= max(waiting) <= queue
+
+
+def test_without_a_queue_of_elements_workers_make_one_block_ahead() -> None:
+    chain = numbers().map(_same).to_iter_dataset(with_threads(3, 0))
+    assert runs_of(chain, "to_iter_dataset") == "made when asked for"
+    dataset = chain.mp_prefetch(1)
+    assert runs_of(dataset, "to_iter_dataset") == "made one block ahead"
+    iterator: Any
+    with iter(dataset) as iterator:
+        for _ in range(3):
+            next(iterator)
+            assert until(lambda: iterator._blocks._shared._ready._count == 1)
+
+
+def _same(element: Any) -> Any:
+    return element
+
+
+def test_a_node_that_stands_in_two_places_has_both_words() -> None:
+    mapped = MapDataset.range(10).map(_same)
+    dataset = IterDataset.mix(
+        [mapped.to_iter_dataset(with_threads(0)), mapped.to_iter_dataset().mp_prefetch(1)]
+    )
+    told = runs_of(dataset, "map")
+    assert told == "one by one, on a thread, ahead; one by one, in 1 worker process"

@@ -22,6 +22,7 @@ from windrow import MapDataset
 from windrow.engine.record_trace import trace
 from windrow.quality import batch_sample
 from windrow.quality.shuffle_quality import quality_of
+from windrow.sources.chunks import Blocks
 from windrow.transforms.nodes.random_access import with_random_access
 
 Array = npt.NDArray[Any]
@@ -80,16 +81,40 @@ def check(found: windrow.ShuffleQuality, by_hand: tuple[float, float, float]) ->
 # --- orders that are known -----------------------------------------------------------------------
 
 
+@given(batch=st.integers(1, 40), batches=st.integers(2, 40))
+def test_in_order_the_ratio_is_about_the_batch_size(batch: int, batches: int) -> None:
+    records = batch * batches
+    found = quality(MapDataset.range(records).batch(batch))
+    assert found.is_exact
+    assert found.variance_ratio == pytest.approx(in_order(records, batch))
+    assert (found.batch_size, found.records) == (batch, records)
+
+
+@given(data=st.data(), records=st.integers(2, 60))
+def test_any_order_is_what_counting_by_hand_gives(data: st.DataObject, records: int) -> None:
+    order = data.draw(st.permutations(range(records)))
+    batch = data.draw(st.integers(1, records - 1))
+    block = data.draw(st.integers(1, records))
+    found = quality(order, batch, block=block)
+    check(found, by_hand(order, batch, block))
+    assert found.blocks == -(-records // block)
+
+
 @given(data=st.data(), records=st.integers(4, 50))
-def test_any_order_of_a_part_of_the_records_is_what_counting_by_hand_gives(
+def test_a_part_of_the_records_is_compared_with_a_shuffle_of_that_part(
     data: st.DataObject, records: int
 ) -> None:
     part = data.draw(st.lists(st.integers(0, records - 1), min_size=3, unique=True))
-    batch = data.draw(st.integers(1, len(part) - 1))
-    block = data.draw(st.integers(1, records))
-    found = quality(MapDataset.range(records).slice(part).batch(batch), block=block)
-    check(found, by_hand(part, batch, block))
-    assert found.blocks == -(-records // block)
+    chain = MapDataset.range(records).slice(part).batch(2)
+    check(quality(chain, block=4), by_hand(part, 2, 4))
+
+
+@pytest.mark.parametrize(("records", "batch"), [(1_000, 10), (1_797, 64), (600, 7), (1_001, 50)])
+def test_a_global_shuffle_is_calibrated(records: int, batch: int) -> None:
+    found = quality(MapDataset.range(records).shuffle(3).batch(batch), block=50)
+    assert not found.is_exact
+    assert found.variance_ratio == pytest.approx(1, rel=0.15)
+    assert found.blocks_per_batch == pytest.approx(found.blocks_per_batch_shuffled, rel=0.02)
 
 
 @given(data=st.data(), window_blocks=st.integers(1, 6), seed=st.integers(0, 2**32 - 1))
@@ -238,6 +263,14 @@ def test_nothing_is_read_and_no_function_is_called() -> None:
     assert found.notes == ("filters are assumed to drop nothing",)
 
 
+def test_blocks_whose_records_are_not_consecutive() -> None:
+    # Block k has the records k, k + 10, k + 20, ...: in order a batch of 10 has one of each.
+    places = np.arange(1_000).reshape(100, 10).T.ravel()
+    source = Unreadable(Blocks(np.arange(0, 1_001, 100), lambda at: places[at]))
+    found = quality(MapDataset.source(source).batch(10))
+    assert (found.blocks, found.blocks_per_batch) == (10, 10)
+
+
 def test_bounds_of_blocks_may_be_given() -> None:
     found = quality(range(100), 10, block=[0, 5, 50, 100])
     assert (found.blocks, found.blocks_per_batch) == (3, 1.1)
@@ -271,12 +304,42 @@ def test_batches_that_go_over_epochs_are_looked_at_until_one_ends_with_an_epoch(
     check(found, (ratio, different, 10 * (1 - math.comb(90, batch) / math.comb(100, batch))))
 
 
+@pytest.mark.parametrize("records", [100, 999_983, 10**9 + 7])
+@pytest.mark.parametrize("times", [None, 3])
+def test_an_epoch_has_its_records_whatever_the_batches_are(records: int, times: int | None) -> None:
+    found = quality(MapDataset.range(records).shuffle(1).repeat(times).batch(7), block=10)
+    assert found.records == records
+    assert known(found.variance_ratio) > 0
+
+
+def test_a_batch_of_more_than_an_epoch_has_no_ratio() -> None:
+    found = quality(MapDataset.range(30).shuffle(1).repeat().batch(70), block=10)
+    assert (found.records, found.batch_size, found.variance_ratio) == (30, 70, None)
+    assert "a batch is more than an epoch, in any order" in str(found)
+    assert (found.blocks_per_batch, found.blocks_per_batch_shuffled) == (3, 3)
+
+
+def test_an_endless_mixture() -> None:
+    data = [MapDataset.range(500).shuffle(1).repeat(), MapDataset.range(300).shuffle(2).repeat()]
+    found = quality(MapDataset.mix(data, [1, 3]).batch(20))
+    assert found.records == 800
+    assert known(found.variance_ratio) < 2
+
+
 @pytest.mark.parametrize("records", [1, 10])
 def test_an_epoch_of_one_batch_has_no_ratio(records: int) -> None:
     found = quality(MapDataset.range(records).batch(10), records, block=2)
     assert (found.variance_ratio, found.worth) == (None, None)
     assert found.blocks_per_batch == found.blocks_per_batch_shuffled == -(-records // 2)
-    assert "all batches have the same mean, in any order" in str(found)
+    assert "an epoch is one batch, in any order" in str(found)
+
+
+@pytest.mark.parametrize("order", [[0] * 10, [7, 7, 7]])
+def test_one_record_over_and_over_has_no_ratio(order: list[int]) -> None:
+    found = quality(order, 2)
+    assert (found.variance_ratio, found.worth, found.records) == (None, None, len(order))
+    assert "all records have the same rank, so all batches have the same mean" in str(found)
+    assert "one batch" not in str(found)
 
 
 def test_a_chain_without_a_batch_is_looked_at_as_if_it_had_one() -> None:
@@ -288,6 +351,7 @@ def test_a_chain_without_a_batch_is_looked_at_as_if_it_had_one() -> None:
     assert found == dataclasses.replace(
         asked, notes=("the chain has no batch: as if .batch(64) were put on top", *asked.notes)
     )
+    assert quality_of(chain._node, batch_size=16) == quality(chain, 16)
 
 
 # --- as JSON and as text -------------------------------------------------------------------------

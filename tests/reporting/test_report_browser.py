@@ -128,7 +128,7 @@ def test_without_scripts_the_tables_are_there(pages: dict[str, Path], chromium: 
     page = context.new_page()
     page.goto(pages["measured"].as_uri())
     heads = page.locator("#costs th").all_text_contents()
-    assert {"records", "chunks", "reads"} <= {head.strip() for head in heads}
+    assert {"records", "chunks", "reads", "hits"} <= {head.strip() for head in heads}
     assert "Drawing it needs JavaScript" in page.inner_text("#time")
     context.close()
 

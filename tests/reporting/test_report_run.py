@@ -62,12 +62,21 @@ def run(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator
 
 # --- predicted and measured ----------------------------------------------------------------------
 
+FIGURES = {
+    "records": "records",
+    "chunks": "chunks",
+    "reads": "reads",
+    "stored, about": "stored_bytes",
+    "decoded": "decoded_bytes",
+    "delivered": "delivered_bytes",
+}
+
 
 def table_of(page: Looked, caption: str) -> list[list[str]]:
     """The cells of a table, row by row, as they are seen."""
     found: list[list[list[str]]] = page.told(
         """caption => [...document.querySelectorAll("#costs table")]
-          .filter(table => table.caption.innerText === caption)
+          .filter(table => table.caption.innerText.startsWith(caption))
           .map(table => [...table.rows].map(
             row => [...row.cells].map(cell => cell.innerText.trim())))""",
         caption,
@@ -76,13 +85,29 @@ def table_of(page: Looked, caption: str) -> list[list[str]]:
     return rows
 
 
+def as_number(cell: str) -> float:
+    """Return the number in a cell, in bytes if it has a unit."""
+    number, _, unit = cell.replace(",", "").partition(" ")
+    return float(number) * {"": 1, "bytes": 1, "KB": 1e3, "MB": 1e6}[unit]
+
+
 def test_the_columns_are_what_was_told_and_what_was_counted(run: Run) -> None:
     (told,), (counted,) = run.told.epoch, run.stats.sources
     assert (told.chunks.low, told.reads.low) == (RECORDS / CHUNK, RECORDS / CHUNK)
-    assert told == counted  # a whole epoch, in blocks: the prediction is exact
-    predicted, measured = table_of(run.page, "sources, in an epoch"), table_of(run.page, "sources")
-    assert [row[1:] for row in predicted] == [row[1:] for row in measured]
-    assert predicted[1][1:4] == ["3,000", "60", "60"]
+    heads, *rows = table_of(run.page, "source 0: ")
+    assert heads == ["", "epoch", "batch"]
+    cells = {head: list(map(as_number, others)) for head, *others in rows if head in FIGURES}
+    found = dict(zip(*table_of(run.page, "sources"), strict=True))
+    for head, name in FIGURES.items():
+        before, after = getattr(told, name), getattr(counted, name)
+        # A whole epoch, in blocks: the prediction is exact.
+        assert before.is_exact
+        assert before == after
+        each = after.low / run.stats.elements
+        # Three figures are shown.
+        assert cells[head] == pytest.approx([before.low, each], rel=0.005), head
+        assert as_number(found[name.replace("_", " ")]) == pytest.approx(after.low, rel=0.005)
+    assert ["decoded per delivered", "1", "1"] in rows
 
 
 def test_memory_is_told_as_the_most_that_was_held(run: Run) -> None:

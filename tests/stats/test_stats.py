@@ -94,7 +94,7 @@ def test_every_block_is_in_the_timeline() -> None:
     for _ in iterator:
         clock.pass_by(5)
     assert iterator.stats().timeline == tuple(
-        3 * [BlockTimes(elements=1, reading_s=0.0, mapping_s=2.0, waited_s=2.0)]
+        BlockTimes(1, at, 0.0, 2.0, at + 2, 2.0) for at in (0.0, 7.0, 14.0)
     )
 
 

@@ -77,6 +77,13 @@ def test_reads_are_those_that_the_source_sees(
     assert costs.delivered_bytes == Amount.exactly(32 * len(dataset))
 
 
+def test_a_chunk_that_several_rounds_want_is_a_hit_for_all_but_one() -> None:
+    source = pieced(64, 32)
+    options = ReadOptions(prefetch_buffer_size=1)  # rounds of one batch
+    costs = counted(iter(M.source(source).batch(8).to_iter_dataset(options)))
+    assert (costs.reads, costs.hits) == exactly(2, 6)
+
+
 def test_parts_are_counted_together() -> None:
     arrays = {"x": np.arange(600).reshape(100, 6), "y": np.arange(100)}
     source = PiecedSource(arrays, {"x": 16, "y": 100})
@@ -145,7 +152,7 @@ def test_records_of_others_are_reads(options: ReadOptions) -> None:
 
 def test_what_is_in_memory_is_not_read() -> None:
     costs = counted(iter(M.source(np.arange(20)).shuffle(seed=1).batch(4)))
-    assert (costs.records, costs.chunks, costs.reads) == exactly(20, 0, 0)
+    assert (costs.records, costs.chunks, costs.reads, costs.hits) == exactly(20, 0, 0, 0)
     assert (costs.decoded_bytes, costs.delivered_bytes) == exactly(0, 160)
 
 
@@ -211,3 +218,34 @@ def test_a_worker_process_tells_its_time() -> None:
         stats = iterator.stats()
     assert stats.mapping_s["map(abs)"] > 0
     assert stats.waited_for[WORKERS] > 0  # until it has started
+
+
+# --- what is held --------------------------------------------------------------------------------
+
+
+def test_chunks_held_are_those_of_each_source() -> None:
+    little = ReadOptions(resident_bytes=4_000, in_flight_bytes=1_000, prefetch_buffer_size=4)
+    one, other = pieced(320, 16), pieced(200, 8)
+    chain = M.mix([M.source(one).shuffle(seed=1), M.source(other).shuffle(seed=2)])
+    dataset = chain.batch(8).to_iter_dataset(little)
+    explanation = dataset.explain()
+    with iter(dataset) as iterator:
+        for _ in iterator:
+            pass
+        stats = iterator.stats()
+    assert len(stats.sources) == 2
+    for predicted, found in zip(explanation.epoch, stats.sources, strict=True):
+        assert found.held_bytes.low > 0
+        assert found.held_bytes.low <= predicted.held_bytes.high
+        assert predicted.times(0.5).held_bytes == predicted.held_bytes
+    held = sum(costs.held_bytes.low for costs in stats.sources)
+    assert held == stats.peak_by["chunks"]
+    assert "held of its chunks, at most" in explanation.details()
+    assert "held bytes" in str(stats)
+
+
+def test_passes_do_not_hold_more_than_one() -> None:
+    dataset = M.source(pieced(320, 16)).shuffle(seed=1).to_iter_dataset().repeat(3)
+    with iter(dataset) as iterator:
+        once = counted(iterator).held_bytes
+    assert once == Amount.exactly(20 * 16 * 32)  # a store that fits, once

@@ -13,18 +13,19 @@ from windrow.transforms import orders
 from windrow.transforms.blocks import most_in_window
 from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
-from windrow.transforms.nodes.following import group_size
+from windrow.transforms.nodes.following import JoinsLanes, group_size
 from windrow.transforms.nodes.index import ReindexNode, ShuffleNode, SliceNode, WindowShuffleNode
 from windrow.transforms.nodes.interleave import StreamInterleaveNode
 from windrow.transforms.nodes.lanes import LaneBatchNode
 from windrow.transforms.nodes.limit import StreamLimitNode
+from windrow.transforms.nodes.metadata import pass_length
 from windrow.transforms.nodes.parts import CutNode
 from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.routing import SelectNode
 from windrow.transforms.nodes.sample import SampleNode
 from windrow.transforms.nodes.streams import StreamWindowShuffleNode
 from windrow.transforms.nodes.values import EachNode
-from windrow.transforms.nodes.whole_chain import walk
+from windrow.transforms.nodes.whole_chain import source_of
 
 AT_ONCE: Final = 2**16
 """Positions that are computed in one call."""
@@ -46,11 +47,13 @@ class OrderCost(NamedTuple):
         begin: Cost of moving to another place, however few elements are found there.
         each: Cost of each element from there on.
         span: Elements that one such move yields.
+        together: The most elements that come together out of the same blocks.
     """
 
     begin: float = 0
     each: float = 1
     span: float = 1
+    together: int = 1
 
     def scattered(self, length: int) -> float:
         """The cost of each element if neighbours lie all over `length` elements of this cost.
@@ -66,8 +69,8 @@ def order_cost(node: Node) -> OrderCost:
     A node that is not named here takes what its parents take together.
     """
     found = [order_cost(parent) for parent in node.parents] or [OrderCost()]
-    begin, each, span = (sum(part) for part in zip(*found, strict=True))
-    cost = OrderCost(begin, each, span)
+    begin, each, span, _ = (sum(part) for part in zip(*found, strict=True))
+    cost = OrderCost(begin, each, span, max(own.together for own in found))
     match node:
         case ShuffleNode():
             if node.length <= orders.TABLE_LENGTH:
@@ -80,10 +83,10 @@ def order_cost(node: Node) -> OrderCost:
             return cost._replace(begin=begin + ORDER, each=1 + each + own)
         case BlockShuffleNode():
             most = most_in_window(node.order.bounds, node.order.window_blocks)
-            each = 2 + cost.scattered(node.length)
-            if most > _SMALL_WINDOW:
-                return OrderCost(begin + most / 2, each, 1)
-            return OrderCost(begin + ORDER / 2, each, ORDER)
+            together, each = max(most, cost.together), 2 + cost.scattered(node.length)
+            if together > _SMALL_WINDOW:
+                return OrderCost(begin + together / 2, each, 1, together)
+            return OrderCost(begin + ORDER / 2, each, ORDER, together)
         case SliceNode() if abs(node.step) > 1 and node.length > 1:
             step = abs(node.step)
             each = min(step * each, begin + each)
@@ -144,17 +147,39 @@ def cuts_whole_elements(node: Node) -> bool:
     return isinstance(node, CutNode) and all(c.is_whole for box in node.have.values() for c in box)
 
 
+def leaves_out_between(node: Node) -> bool:
+    """Whether a node leaves out many elements that lie between those that it takes."""
+    if isinstance(node, ReindexNode):
+        return bool(node.length) and int(np.ptp(node.indices)) + 1 >= 2 * node.length
+    if isinstance(node, SampleNode):
+        return node.parent.length >= 2 * node.length
+    return isinstance(node, SliceNode) and abs(node.step) > 1 and node.length > 1
+
+
 def takes_again(node: Node) -> bool:
     """Whether a node may take an element of its parent twice in a pass."""
     return isinstance(node, (SampleNode, ReindexNode, SelectNode))
 
 
-def may_end_early(node: Node) -> bool:
-    """Whether a stream may end before one that it is made of."""
-    return any(map(_ends_parents, walk(node)))
+def takes_each(node: Node) -> bool:
+    """Whether every pass of a node takes each element of its only parent once."""
+    if isinstance(node, SliceNode):  # of what repeats for ever
+        whole = pass_length(node.parent) if node.parent.is_endless() else node.parent.length
+        return (node.start, node.step) == (0, 1) and node.length >= whole
+    if len(node.parents) > 1 or ends_parents(node):
+        return False
+    if isinstance(node, JoinsLanes) and len(node.run_lanes[0]) < node.run_lanes[1]:
+        return False
+    if node.length == STREAM or node.shuffles or node.keeps_epochs or node.has_gaps:
+        return True
+    size = group_size(node)
+    if size is not None:
+        return -(-node.parent.length // size) == node.length
+    return source_of(node) is not None
 
 
-def _ends_parents(node: Node) -> bool:
+def ends_parents(node: Node) -> bool:
+    """Whether a stream may end before each of its parents has ended."""
     if node.length != STREAM:
         return False
     if isinstance(node, LaneBatchNode):  # with the shortest lane

@@ -112,7 +112,7 @@ def test_an_iterator_reports_requests(tmp_path: Path) -> None:
     assert stats.requests["requests"] == counts["requests"]
     assert stats.requests["retries"] == 1
     assert stats.requests["p99_s"] == counts["p99_s"] > 0
-    assert "p95" in str(stats)
+    assert "time of a request, 95th percentile" in str(stats)
     metrics = iterator.metrics()
     assert metrics["request_p95_s"] == counts["p95_s"]
     assert (metrics["retries"], metrics["hedged"], metrics["outage_s"]) == (1.0, 0.0, 0.0)

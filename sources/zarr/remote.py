@@ -22,7 +22,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
@@ -313,7 +313,9 @@ def filled(
 
 
 def _fill(boxes: Sequence[Box], first: Sequence[int], read: Future[AnyArray]) -> Exception | None:
-    """Fill boxes with what was read, and return the error; its frame holds nothing that holds the error."""
+    """Fill boxes with what was read, and return the error."""
+    if read.cancelled():
+        return CancelledError()  # raised, it would hold this frame, and so be in a cycle
     try:
         # The values have memory of their own, since a late read must not write to boxes.
         for box in boxes:

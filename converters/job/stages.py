@@ -24,10 +24,6 @@ from windrow.errors import ArgumentError
 Report = Callable[[int, int], None]
 
 
-def dropped(records: int, done_bytes: int) -> None:
-    """Do nothing: a `Report` where no progress is shown."""
-
-
 Item = TypeVar("Item")
 
 

@@ -318,10 +318,13 @@ class RemoteTarget(Target):
 
     def listed(self, name: str = "") -> list[str]:
         fs, path = self._at(name)
-        found: list[str] = []
-        with self._reading(name):
+        try:
             fs.invalidate_cache()
             found = fs.ls(path, detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except Exception as error:
+            raise self._unreadable(name, error) from self._cause(error)
         names = {
             entry.rstrip("/").rpartition("/")[2] for entry in found if entry.rstrip("/") != path
         }
@@ -336,38 +339,46 @@ class RemoteTarget(Target):
         if info is None or info["type"] != "directory":
             return info is not None
         fs, path = self._at(name)
-        with self._reading(name):
+        try:
             # Some file systems keep folders whose files are all removed.
             return any(files for _, _, files in fs.walk(path))
-        return False
+        except Exception as error:
+            raise self._unreadable(name, error) from self._cause(error)
 
     def _info(self, name: str) -> dict[str, Any] | None:
         fs, path = self._at(name)
-        with self._reading(name):
+        try:
             fs.invalidate_cache()
             found: dict[str, Any] = fs.info(path)
-            return found
-        return None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except Exception as error:
+            raise self._unreadable(name, error) from self._cause(error)
+        return found
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         names = list(names)
         if len(names) <= _ASKED_ONE_BY_ONE:
             return {name: self.size(name) for name in names}
         fs, root = self._at("")
-        found: dict[str, Any] = {}
-        with self._reading(""):
+        try:
             fs.invalidate_cache()
             found = fs.find(root, detail=True)
+        except Exception as error:
+            raise self._unreadable("", error) from self._cause(error)
         there = {path: _file_bytes(info) for path, info in found.items()}
         return {name: there.get(f"{root}/{name}") for name in names}
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
         fs, path = self._at(name)
-        with self._reading(name):
+        try:
             whole = start == 0 and stop is None
             data: bytes = fs.cat_file(path) if whole else fs.cat_file(path, start=start, end=stop)
-            return data
-        return None
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except Exception as error:
+            raise self._unreadable(name, error) from self._cause(error)
+        return data
 
     def write(self, name: str, data: Bytes) -> None:
         fs, path = self._at(name)
@@ -422,18 +433,6 @@ class RemoteTarget(Target):
         return fs, f"{root.rstrip('/')}/{name}" if name else root.rstrip("/")
 
     @contextlib.contextmanager
-    def _reading(self, name: str) -> Iterator[None]:
-        """Raise errors as ours, except that something is not there, which ends the context."""
-        try:
-            yield
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            pass
-        except Exception as error:
-            raise ReadError(
-                f"{self.shown(name)}: cannot be read: {type(error).__name__}: {self._hide(error)}"
-            ) from self._cause(error)
-
-    @contextlib.contextmanager
     def _writing(self, name: str) -> Iterator[None]:
         try:
             yield
@@ -450,6 +449,11 @@ class RemoteTarget(Target):
     def _cause(self, error: Exception) -> Exception | None:
         """Return `error`, as the cause of our error; None if it contains a secret."""
         return safe_cause(error, self.options)
+
+    def _unreadable(self, name: str, error: Exception) -> ReadError:
+        return ReadError(
+            f"{self.shown(name)}: cannot be read: {type(error).__name__}: {self._hide(error)}"
+        )
 
 
 def _file_bytes(info: Mapping[str, Any]) -> int | None:

@@ -30,7 +30,7 @@ class RemoteFile:
 
     @property
     def shown(self) -> str:
-        """Return its URL without secrets, for people."""
+        """Its URL without secrets, for people."""
         return shown_url(self.url)
 
 
@@ -44,13 +44,13 @@ class ByteRange:
 
     @property
     def size_bytes(self) -> int:
-        """Return the number of bytes."""
+        """The number of bytes."""
         return max(0, self.stop - self.start)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileTail:
-    """The last bytes of a file, or all of a short one."""
+    """The last bytes of a file, or all bytes of a short file."""
 
     file: RemoteFile
     data: bytes = dataclasses.field(repr=False)

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tools.build_native import CRATE
 from windrow.core import native
 
 core: Any = native.native()
-FUZZ = CRATE / "fuzz"
+FUZZ = native.CRATE / "fuzz"
 pytestmark = [
     pytest.mark.skipif(core is None, reason="there is no native core"),
     pytest.mark.skipif(not FUZZ.is_dir(), reason="an sdist has no corpus"),

@@ -118,7 +118,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.core": 1966,
     "windrow.sources": 3472,
     "windrow.transforms": 6528,
-    "windrow.transforms.nodes": 9065,
+    "windrow.transforms.nodes": 9062,
     "windrow.sources.remote": 3857,
     "windrow.sources.zarr.local": 996,
     "windrow.sources.zarr": 10545,

@@ -16,9 +16,7 @@ from tools import house
 MOST_MODULES, MOST_ARMS = 6, 45
 MOST_LINES = 599
 MOST_SPARE = 50  # lines of a room's budget that it need not use
-LEAST_DOCUMENTED = (
-    0.97  # of public classes, functions and methods, a method of a base class included
-)
+LEAST_DOCUMENTED = 0.97  # of public classes, functions and methods
 SETTINGS = """
 [tool.setuptools.package-dir]
 windrow = "loader"
@@ -140,10 +138,8 @@ def test_files_are_under_600_lines() -> None:
     assert long == {}
 
 
-def documented(
-    modules: list[ast.Module],
-) -> Iterator[tuple[str, bool]]:
-    """Public names, and whether each has a docstring, its own or that of a base class."""
+def documented(modules: list[ast.Module]) -> Iterator[tuple[str, bool]]:
+    """Yield each public name and whether it has a docstring; a method may inherit one."""
     described = collections.defaultdict[str, set[str]](set)
     bases = collections.defaultdict[str, set[str]](set)
     classes = [

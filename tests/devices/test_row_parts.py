@@ -15,7 +15,7 @@ from tests.devices.cases import Noting
 from tests.hypothesis_profiles import examples
 from windrow import DatasetIterator, IterDataset, MapDataset, ReadOptions
 from windrow.errors import PlanError
-from windrow.transforms.nodes import BatchParts, ShardBatchNode, shared
+from windrow.transforms.nodes import BatchParts, ShardBatchNode, shared, tail_of
 
 OPTIONS = [ReadOptions(num_threads=0, prefetch_buffer_size=0), ReadOptions()]
 
@@ -129,3 +129,4 @@ def test_parts_are_named_in_the_chain() -> None:
     assert isinstance(node, ShardBatchNode)
     assert node.written == "batch(16).shard((0, 1, 5), 8)"
     assert node.slots() == [(0, 4), (10, 12)]
+    assert list(tail_of(node).own_lanes) == [0, 1, 5]

@@ -73,9 +73,8 @@ def most_without_row(taken: Node) -> float:
     counted = taken.length != STREAM and not taken.has_gaps
     epoch = epoch_length(taken) if counted else first_epoch(taken).elements().high
     is_mixed = any(len(each.parents) > 1 for each in walk(taken))
-    return (
-        EPOCHS * max(1, epoch) * (_RARELY if is_mixed else 1)
-    )  # an epoch may be less than a batch
+    epoch = max(1, epoch)  # it may be less than a batch
+    return EPOCHS * epoch * (_RARELY if is_mixed else 1)
 
 
 def epochs_in(stream: Node) -> tuple[int, int] | None:

@@ -251,10 +251,8 @@ class LaneBatchNode(JoinsLanes, ShardBatchNode):
         lanes, rows, width = self.own_lanes(), self.turn_rows, self.parent.width
         at = np.array(position[:-1], np.int64).reshape(self.lanes, width)
         before, last = position[-1] // self.lanes, _LastBatch(self, inputs, lanes[0])
-        whole, has_failed = (
-            inputs.turns(self.lanes, self._starts(at), rows, self._flat_slots()),
-            False,
-        )
+        whole = inputs.turns(self.lanes, self._starts(at), rows, self._flat_slots())
+        has_failed = False
         if whole is not None:
             before, has_failed = yield from self._from_turns(whole, at, before, inputs, last)
         joint = None if has_failed else inputs.joint(self.lanes, self._starts(at))

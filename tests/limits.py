@@ -50,11 +50,7 @@ def passed(by: str) -> RemoteOptions:
 def counted(reader: Fetcher) -> dict[str, Any]:
     """What a fetcher counted, without times and what follows from them."""
     counts = reader.stats.counts()
-    return {
-        name: value
-        for name, value in counts.items()
-        if not name.endswith("_s") and name != "at_once"
-    }
+    return {name: value for name, value in counts.items() if not name.endswith("_s")}
 
 
 @contextlib.contextmanager

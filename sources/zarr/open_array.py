@@ -18,7 +18,7 @@ from windrow.sources.padding import Padding
 from windrow.sources.zarr.box_readers import box_reader
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.local.presence import spec_of
-from windrow.sources.zarr.missing import StoredBoxes, StoredRows, reader_inside
+from windrow.sources.zarr.missing import StoredReader, reader_inside
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.plain import PlainStoreReader, plain_box_reader
 from windrow.sources.zarr.plain_store import PlainStore, box_chunk
@@ -155,14 +155,14 @@ class OpenArray:
         Raises:
             SourceError: If nothing shows which chunks are stored.
         """
-        reader = StoredRows(self.part.reader, self.found, self.fill_value, self.dtype)
+        reader = StoredReader(self.part.reader, self.found, self.fill_value, self.dtype)
         return dataclasses.replace(self, part=dataclasses.replace(self.part, reader=reader))
 
     def box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
         """As `box_readers.box_reader`."""
         reader, chunk_shape, shift = self._box_reader()
         if self.refuses:
-            reader = StoredBoxes(reader, self.found, self.fill_value, self.dtype)
+            reader = StoredReader(reader, self.found, self.fill_value, self.dtype)
         return reader, chunk_shape, shift
 
     def _box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
-from tests.array_record_bytes import index_of
+from tests.array_record_bytes import write
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.engine import bad_records
 from windrow.errors import (
@@ -412,16 +411,12 @@ RECORDS = 120
 
 def array_record(path: Path, group: int) -> tuple[Any, set[int]]:
     """A source of a file in which one group of twenty is damaged, and the records of these groups."""
-    writer = ArrayRecordWriter(str(path), f"group_size:{group},uncompressed")
-    for number in range(RECORDS):
-        writer.write(number.to_bytes(8, "little") + bytes([number] * 200))
-    writer.close()
-    raw = bytearray(path.read_bytes())
-    index = index_of(bytes(raw))
-    starts, stops = index.spans(np.arange(index.chunks))
-    bad = random.Random(group).sample(range(index.chunks), max(2, index.chunks // 20))
+    records = [number.to_bytes(8, "little") + bytes([number] * 200) for number in range(RECORDS)]
+    raw = bytearray(write(path, records, f"group_size:{group},uncompressed").read_bytes())
+    chunks = -(-RECORDS // group)
+    bad = random.Random(group).sample(range(chunks), max(2, chunks // 20))
     for chunk in bad:
-        raw[(int(starts[chunk]) + int(stops[chunk])) // 2] ^= 0xFF
+        raw[raw.index(records[chunk * group]) + 100] ^= 0xFF
     path.write_bytes(raw)
     lost = {n for chunk in bad for n in range(chunk * group, min(RECORDS, (chunk + 1) * group))}
     return ArrayRecordDataSource(str(path)), lost

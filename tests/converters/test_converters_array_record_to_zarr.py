@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-import tensorstore as ts
-from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import hypothesis_profiles
+from tests.array_record_bytes import write
+from tests.conversions import encode, store, values_in
 from windrow.converters import Manifest, array_record_to_zarr, encode_example
 from windrow.converters.job.inputs import find_inputs
 from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import MANIFEST_NAME
 from windrow.converters.records.record_files import cut, files_of, read_span
 from windrow.converters.records.record_writing import SkippedRecords
-from windrow.converters.zarr.layout import ArrayLayout, encode, metadata_files
+from windrow.converters.zarr.layout import ArrayLayout, metadata_files
 from windrow.converters.zarr.to_records import zarr_to_array_record
 from windrow.errors import ConversionError, NotFoundError, ReadError, SourceError
 from windrow.sources.tf_example.features import DTYPES, Feature, numpy_dtype
@@ -31,28 +31,13 @@ from windrow.sources.tf_example.features import DTYPES, Feature, numpy_dtype
 AnyArray = npt.NDArray[Any]
 
 
-def write(path: Path, records: list[bytes], options: str = "group_size:1") -> Path:
-    path.parent.mkdir(exist_ok=True)
-    writer = ArrayRecordWriter(str(path), options)
-    for record in records:
-        writer.write(record)
-    writer.close()
-    return path
-
-
 def examples(rows: range) -> list[bytes]:
     return [encode_example({"a": [i, -i], "text": b"t" * (i % 4)}) for i in rows]
 
 
-def stored(folder: Path | str, name: str, **spec: Any) -> AnyArray:
-    kvstore = spec or {"driver": "file", "path": f"{folder}/{name}/"}
-    array: AnyArray = ts.open({"driver": "zarr3", "kvstore": kvstore}).result().read().result()
-    return array
-
-
 def check(folder: Path, rows: list[int] | range) -> None:
-    assert stored(folder, "a").tolist() == [[row, -row] for row in rows]
-    offsets, values = stored(folder, "text/offsets"), stored(folder, "text/values")
+    assert values_in(folder, "a").tolist() == [[row, -row] for row in rows]
+    offsets, values = values_in(folder, "text/offsets"), values_in(folder, "text/values")
     assert np.diff(offsets).tolist() == [row % 4 for row in rows]
     assert values.tobytes() == b"t" * len(values)
 
@@ -88,7 +73,7 @@ def test_no_records_and_no_files(tmp_path: Path) -> None:
     assert (manifest.records, [file.name for file in manifest.files]) == (0, ["zarr.json"])
     given = {"x": Feature("int8", (3,), raw=True)}
     array_record_to_zarr(tmp_path / "in", tmp_path / "given", features=given)
-    assert stored(tmp_path / "given", "x").shape == (0, 3)
+    assert values_in(tmp_path / "given", "x").shape == (0, 3)
     with pytest.raises(NotFoundError, match="does not exist"):
         array_record_to_zarr(tmp_path / "none", tmp_path / "out")
     (tmp_path / "bad.array_record").write_bytes(b"no such file" * 10)
@@ -166,16 +151,11 @@ def test_zarr_to_array_record_and_back_is_bit_for_bit(
         )
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        for name, head in metadata_files(
-            layouts, {"title": "ours"}, group_attributes={"b": {"of": "b"}}
-        ).items():
-            (folder / "in.zarr" / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "in.zarr" / name).write_bytes(head)
+        groups = {"b": {"of": "b"}}
+        heads = metadata_files(layouts, {"title": "ours"}, group_attributes=groups)
+        store(folder / "in.zarr", heads)
         for one in layouts:
-            blocks = encode(one, (0,) * len(one.shape), values[one.name])
-            for name, data in blocks.items():
-                (folder / "in.zarr" / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / "in.zarr" / name).write_bytes(data)
+            store(folder / "in.zarr", encode(one, (0,) * len(one.shape), values[one.name]))
         zarr_to_array_record(folder / "in.zarr", folder / "records", files=files, progress=False)
         chunk_rows, shard_rows = layout
         manifest = array_record_to_zarr(
@@ -189,7 +169,7 @@ def test_zarr_to_array_record_and_back_is_bit_for_bit(
         )
         assert manifest.records == rows
         for one in layouts:
-            found = stored(folder / "out", one.name)
+            found = values_in(folder / "out", one.name)
             assert (found.dtype, found.shape) == (one.numpy_dtype, one.shape)
             assert found.tobytes() == values[one.name].tobytes()
             head = json.loads((folder / "out" / one.name / "zarr.json").read_text())
@@ -203,9 +183,7 @@ def test_zarr_to_array_record_and_back_is_bit_for_bit(
 def test_what_a_manifest_tells_wrongly_is_refused(tmp_path: Path) -> None:
     values = np.arange(6, dtype="f4").reshape(3, 2)
     layout = ArrayLayout("a", "float32", (3, 2), (3, 2))
-    for name, data in {**metadata_files([layout]), **encode(layout, (0, 0), values)}.items():
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "in" / name).write_bytes(data)
+    store(tmp_path / "in", {**metadata_files([layout]), **encode(layout, (0, 0), values)})
     zarr_to_array_record(tmp_path / "in", tmp_path / "records")
     place = tmp_path / "records" / MANIFEST_NAME
     whole = json.loads(place.read_text())

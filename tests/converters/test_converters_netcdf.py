@@ -11,8 +11,8 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
-import tensorstore as ts
 
+from tests.conversions import values_in
 from tests.object_store import ObjectStore
 from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import MANIFEST_NAME
@@ -65,11 +65,6 @@ def make(path: Path, *, chunks: tuple[int, ...] | None = (5, 4, 3)) -> Any:
 def stored(path: Path, name: str) -> Any:
     with xarray.open_dataset(path, engine="h5netcdf", decode_cf=False) as data:
         return np.asarray(data[name].values)
-
-
-def values_in(folder: Path, name: str) -> Any:
-    spec = {"driver": "zarr3", "kvstore": f"file://{folder}/{name}/"}
-    return ts.open(spec, open=True).result().read().result()
 
 
 @pytest.mark.parametrize("chunks", [(5, 4, 3), None])

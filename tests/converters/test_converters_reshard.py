@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from array_record.python.array_record_module import ArrayRecordReader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
+from tests.array_record_bytes import write as write_records
 from tests.conversion_cases import tree
 from tests.hypothesis_profiles import examples
 from windrow.converters import Manifest, array_record_to_array_record
 from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED
-from windrow.converters.records.batch_writer import HELD_BYTES
+from windrow.converters.records.record_writing import HELD_BYTES
 from windrow.core.progress import Progress
 from windrow.errors import (
     ArgumentError,
@@ -39,11 +40,8 @@ from windrow.transforms import orders as shuffled_orders
 SMALL = 1 << 18
 
 
-def write(path: Path | str, records: Sequence[bytes], group: int = 1) -> None:
-    writer = ArrayRecordWriter(str(path), f"group_size:{group},zstd:1")
-    for record in records:
-        writer.write(record)
-    writer.close()
+def write(path: Path, records: Sequence[bytes], group: int = 1) -> None:
+    write_records(path, records, f"group_size:{group},zstd:1")
 
 
 def shards(folder: Path, counts: Sequence[int], *, group: int = 1, size: int = 60) -> list[bytes]:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conversion_cases import tree
+from tests.conversions import encode, store
 from windrow.converters import (
     Feature,
     Manifest,
@@ -30,7 +30,7 @@ from windrow.converters import (
     zarr_to_array_record,
 )
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.converters.zarr.layout import ArrayLayout, encode, metadata_files
+from windrow.converters.zarr.layout import ArrayLayout, metadata_files
 from windrow.core.progress import Progress
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
@@ -39,19 +39,15 @@ from windrow.sources.tf_example.features import Ragged, features_from_json, nump
 SMALL = 1 << 18
 
 
-def store(
+def stored(
     folder: Path,
     arrays: Sequence[tuple[ArrayLayout, Any]],
     attributes: Mapping[str, Any] | None = None,
 ) -> None:
     """A Zarr group, or one array without one."""
     for layout, values in arrays:
-        for name, data in encode(layout, (0,) * values.ndim, values).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
-    for name, data in metadata_files([layout for layout, _ in arrays], attributes).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
+        store(folder, encode(layout, (0,) * values.ndim, values))
+    store(folder, metadata_files([layout for layout, _ in arrays], attributes))
 
 
 def bits(rng: np.random.Generator, dtype: str, shape: Sequence[int]) -> Any:
@@ -87,7 +83,7 @@ def pair(folder: Path, *, records: int = 20, chunk: int = 3, **attributes: Any) 
     )
     lat = ArrayLayout("lat", "float64", (4,), (4,), dimension_names=("lat",))
     height = ArrayLayout("height", "int64", (), ())
-    store(
+    stored(
         folder,
         [(x, values["x"]), (time, values["time"]), (lat, np.arange(4.0)), (height, np.array(2))],
         {"title": "a pair"},
@@ -210,21 +206,6 @@ def test_ragged_features_come_back(
         assert group == json.loads((here / "a.zarr" / "zarr.json").read_text())
 
 
-def test_zarr_v2_and_times(tmp_path: Path) -> None:
-    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
-    times = (np.arange(7) * 10**9).astype("datetime64[ns]")
-    array = group.create_array("when", shape=(7,), chunks=(2,), dtype=times.dtype)
-    array[...] = times
-    settings = zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out").settings
-    assert np.array_equal(columns(tmp_path / "out")["when"].view("datetime64[ns]"), times)
-    assert settings["arrays"]["when"]["attributes"] == {
-        "units": "nanoseconds since 1970-01-01",
-        "calendar": "proleptic_gregorian",
-    }
-    array_record_to_zarr(tmp_path / "out", tmp_path / "back")
-    assert metadata(tmp_path / "back", "when")["attributes"]["units"].startswith("nanoseconds")
-
-
 def test_names_choose_arrays(tmp_path: Path) -> None:
     values = pair(tmp_path / "a.zarr")
     zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "x", arrays=["x"])
@@ -319,7 +300,7 @@ def test_damaged_chunks_and_offsets(tmp_path: Path) -> None:
     items = ArrayLayout("r/values", "int64", (5,), (5,))
     for number, wrong in enumerate(([0, 3, 2, 5], [0, 1, 2, 6], [-1, 0, 1, 5])):
         folder = tmp_path / f"r{number}.zarr"
-        store(folder, [(offsets, np.array(wrong)), (items, np.arange(5))], told)
+        stored(folder, [(offsets, np.array(wrong)), (items, np.arange(5))], told)
         with pytest.raises(
             ReadError, match=r"array 'r/offsets': the offsets of rows 0 to 2 do not"
         ):

@@ -19,18 +19,17 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-import tensorstore as ts
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import zarr_layouts
+from tests.conversions import values_in
 from tests.hypothesis_profiles import examples
-from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
 from windrow.converters import encode_example, tfrecord_to_zarr, write_records
 from windrow.converters.job.job import carry_out
-from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, Manifest
+from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED
 from windrow.converters.job.targets import LocalTarget
 from windrow.converters.zarr import layout as zarr_layout
 from windrow.converters.zarr import rechunk, rechunk_plan
@@ -65,26 +64,12 @@ def tiny() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
-    with ObjectStore() as found:
-        yield found
-
-
 def files_in(folder: Path) -> dict[str, bytes]:
     """Names and bytes of all files, without the manifest."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     names = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
     names.pop(MANIFEST_NAME, None)
     return names
-
-
-def values_in(folder: Path, name: str = "") -> Any:
-    spec = {
-        "driver": "zarr3",
-        "kvstore": f"file://{folder}/{name}/" if name else f"file://{folder}/",
-    }
-    return ts.open(spec, open=True).result().read().result()
 
 
 def some_bits(dtype: str, shape: tuple[int, ...]) -> Any:
@@ -352,21 +337,6 @@ def test_settings_of_single_arrays(tmp_path: Path) -> None:
     assert np.array_equal(group["time"][...], np.arange(30) * 6)
 
 
-def test_times_of_zarr_v2_stay_integers(tmp_path: Path) -> None:
-    times = np.array(["2020-01-01", "NaT", "2021-06-05T04:03:02"], "M8[s]")
-    group = zarr.open_group(str(tmp_path / "source"), mode="w", zarr_format=2)
-    array: Any = group.create_array("when", shape=(3,), chunks=(2,), dtype="M8[s]")
-    array[...] = times
-    zarr_to_zarr(tmp_path / "source", tmp_path / "out", progress=False)
-    found = values_in(tmp_path / "out", "when")
-    assert found.tobytes() == times.tobytes()
-    stored: Any = zarr.open_group(str(tmp_path / "out"), mode="r")["when"]
-    assert dict(stored.attrs) == {
-        "units": "seconds since 1970-01-01",
-        "calendar": "proleptic_gregorian",
-    }
-
-
 def test_what_xarray_wrote_to_v2_means_the_same_in_v3(tmp_path: Path) -> None:
     xarray = pytest.importorskip("xarray")
     values = np.array([[1.5, np.nan, 3.0], [4.0, 5.0, np.nan]], "f4")
@@ -598,29 +568,6 @@ def check_killed(tmp_path: Path, share: float) -> None:
 
 
 # --- elsewhere -----------------------------------------------------------------------------------
-
-
-@pytest.mark.jobs
-def test_from_an_object_store_to_another(tmp_path: Path, store: ObjectStore) -> None:
-    wanted = make_group(tmp_path / "source")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        zarr.consolidate_metadata(str(tmp_path / "source"))
-    for name, data in files_in(tmp_path / "source").items():
-        store.put(f"in/{name}", data)
-    options = store.storage_options
-    manifest = zarr_to_zarr(
-        store.url("in"),
-        store.url("out"),
-        arrays=["temperature", "time", "height"],
-        storage_options=options,
-        output_options=options,
-        progress=False,
-    )
-    found = ZarrDataSource(store.url("out"), storage_options=options)
-    values = found.read(np.arange(30))["temperature"]
-    assert Manifest.read(store.url("out"), storage_options=options) == manifest
-    assert values.tobytes() == wanted["temperature"].tobytes()
 
 
 @pytest.mark.usefixtures("tiny")

@@ -21,11 +21,8 @@ from windrow.sources.chunks import AnyArray, Box, Scattered, Span
 from windrow.sources.zarr.local.metadata import PlainArray, PlainLayout
 
 Failures: TypeAlias = list[int]
-# The stored bytes of a chunk in a file: its path, their offset and number, and the seed and the value of
-# their checksum.
-LocatedChunk: TypeAlias = tuple[bytes, int, int, int, int]
-# The same, or the bytes themselves; None if the chunk is not stored.
-StoredChunk: TypeAlias = bytes | LocatedChunk | None
+# The stored bytes of a chunk; None if it is not stored.
+StoredChunk: TypeAlias = bytes | None
 
 
 def native_read(

@@ -19,11 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
-from tests.array_record_bytes import write
+from tests.array_record_bytes import needs_core, write
 from tests.hypothesis_profiles import examples
 from tests.range_server import RangeServer, status
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
+
+pytestmark = needs_core
 
 OPTIONS = (
     "group_size:1",
@@ -68,15 +70,15 @@ def test_records_are_those_of_the_package(
 
 
 @pytest.mark.parametrize("verify", ["all", "headers"])
-def test_local_files_are_read_directly_where_asked(tmp_path: Path, verify: Any) -> None:
+def test_local_files_have_the_records_of_the_package(tmp_path: Path, verify: Any) -> None:
     for name, options in enumerate(OPTIONS):
         write(tmp_path / f"{name}.array_record", some_records(50, seed=name), options)
-    package = ArrayRecordDataSource(tmp_path)
+    package = ArrayRecordDataSource(tmp_path, direct=False)
     direct = ArrayRecordDataSource(tmp_path, direct=True, verify=verify)
     order = np.random.default_rng(0).permutation(len(package))
     assert direct.read(order) == package.read(order)
     assert direct.fingerprint == package.fingerprint
-    assert direct.stats()["requests"] == 0
+    assert direct.blocks().tolist() == package.blocks().tolist()
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import windrow
-from tests.array_record_bytes import written
+from tests.array_record_bytes import needs_core, written
 from tests.limits import CALM, at_last, ended, passed, within
 from tests.object_store import ObjectStore
 from tests.range_server import (
@@ -33,6 +33,8 @@ from tests.range_server import (
 )
 from windrow.errors import NotFoundError, ReadError, WindrowError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
+
+pytestmark = needs_core
 
 NAME = "a.array_record"
 # Many small requests. A stall is asked again soon, and so is what waits that long on a busy machine.
@@ -179,25 +181,6 @@ def test_what_lasts_is_an_error_in_time(
         streamed(source, order)
     server.heal()
     assert at_last(lambda: source.read(np.arange(240))) == records()
-
-
-@pytest.mark.parametrize(
-    ("fault", "by", "why"),
-    [
-        (stall(), "stalled", r"2 attempts in .* s: stalled \(2\)"),
-        (drip(), "timeout", r"2 attempts in .* s: timeout \(2\)"),
-        (cut(), "", r"2 attempts in .* s: cut short \(2\)"),
-        (status(503), "", r"2 attempts in .* s: status 503 \(2\)"),
-        (status(401), "", r"1 attempt in .* s: status 401"),
-    ],
-    ids=["stall", "drip", "cut", "503", "401"],
-)
-def test_opening_what_fails_is_an_error_in_time(
-    server: RangeServer, fault: Fault, by: str, why: str
-) -> None:
-    server.chance(1.0, [fault])
-    with within(1.0), pytest.raises(ReadError, match=rf"/a\.array_record.*{why}"):
-        ArrayRecordDataSource(server.url(NAME), remote=ended(by, retries=1))
 
 
 def test_one_file_of_many_that_stalls() -> None:

@@ -23,6 +23,7 @@ from tests.array_record_bytes import write
 from windrow.core.native import native
 from windrow.errors import (
     ConversionError,
+    MissingExtraError,
     NotFoundError,
     ReadError,
     RecordIndexError,
@@ -252,3 +253,13 @@ def test_more_files_than_may_be_open(tmp_path: Path) -> None:
     assert soft > 48
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_only_the_core_reads_says_so(tmp_path: Path, without_core: None) -> None:
+    path = write(tmp_path / "a.array_record", records_of(3))
+    message = r"ArrayRecordDataSource: {} needs Windrow's native core.*https://rustup\.rs"
+    with pytest.raises(MissingExtraError, match=message.format("direct=True")):
+        ArrayRecordDataSource(path, direct=True)
+    with pytest.raises(MissingExtraError, match=message.format("a URL")):
+        ArrayRecordDataSource("https://127.0.0.1:9/a.array_record")
+    assert ArrayRecordDataSource(path)[2] == records_of(3)[2]

@@ -17,16 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.array_record_bytes import CODECS, index_of, some_records, written
+from tests.array_record_bytes import CODECS, hash_of, index_of, needs_core, some_records, written
 from windrow.errors import SourceError
 from windrow.sources import ArrayRecordDataSource
-from windrow.sources.array_record.highway_hash import hashes_of
 
 BLOCK = 65536
-
-
-def hash_of(data: bytes) -> int:
-    return int(hashes_of([data])[0])
 
 
 def varint(value: int) -> bytes:
@@ -106,6 +101,7 @@ def test_a_footer_that_counts_too_many_is_refused(tmp_path: Path) -> None:
 # --- the index ------------------------------------------------------------------------------------
 
 
+@needs_core
 def test_padded_chunks_are_not_fetched_with_their_padding(tmp_path: Path) -> None:
     records = some_records(random.Random(1), 20)
     for codec in CODECS:
@@ -122,6 +118,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return written(path, some_records(random.Random(2), 30), "group_size:4,zstd")
 
 
+@needs_core
 @given(st.data())
 def test_a_damaged_index_is_an_error_or_the_same(small: bytes, data: st.DataObject) -> None:
     whole = index_of(small)

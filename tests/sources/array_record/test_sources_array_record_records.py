@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.array_record_bytes import write
+from tests.array_record_bytes import needs_core, write
 from tests.hypothesis_profiles import examples
 from windrow import MapDataset
 from windrow.core.native import native
@@ -141,13 +141,6 @@ def test_weights_are_near_the_truth(tmp_path: Path, codec: str, padding: str, gr
     assert last[0] == pytest.approx((300 % group or 1) * (held / 300), rel=0.15)
 
 
-def damaged(path: Path, record: bytes) -> Path:
-    content = bytearray(path.read_bytes())
-    content[content.index(record) + len(record) // 2] ^= 1
-    path.write_bytes(content)
-    return path
-
-
 def test_a_damaged_header_gives_no_wild_weight(tmp_path: Path) -> None:
     path = write(tmp_path / "a", [bytes(100)] * 80, "group_size:40,uncompressed")
     content = bytearray(path.read_bytes())
@@ -158,18 +151,6 @@ def test_a_damaged_header_gives_no_wild_weight(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"record 0 of .*stored with records 0 to 39"):
         started(part, [0])
     assert started(part, [1]) == [[bytes(100)] * 40]
-
-
-@pytest.mark.parametrize("count", [3, 64, 65, 100])
-def test_a_damaged_record_among_few_and_many(tmp_path: Path, count: int) -> None:
-    records = [bytes([i]) * 500 for i in range(100)]
-    source = ArrayRecordDataSource(
-        damaged(write(tmp_path / "a", records, "group_size:1,uncompressed"), records[2])
-    )
-    asked = np.random.default_rng(0).permutation(count)
-    with pytest.raises(ReadError, match=r"record 2 of .*/a \(chunk 2\), record 2 of this source"):
-        source.read(asked)
-    assert source.read(asked[asked != 2]) == [records[i] for i in asked if i != 2]
 
 
 @pytest.mark.parametrize("codec", ["zstd", "uncompressed", "brotli:1", "zstd,transpose:true"])
@@ -184,14 +165,13 @@ def test_neighbours_are_read_together(tmp_path: Path, codec: str) -> None:
         assert source.read(np.array(odd)) == [records[n] for n in odd]
 
 
-@pytest.mark.parametrize("direct", [None, True])
-def test_a_damaged_record_among_neighbours_is_named(tmp_path: Path, direct: bool | None) -> None:
+def test_a_damaged_record_among_neighbours_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.array_record", [random.Random(k).randbytes(500) for k in range(100)])
     places = part_of(ArrayRecordDataSource(path)).places_of_chunks()  # type: ignore[attr-defined]
     raw = bytearray(path.read_bytes())
     raw[int(places(np.array([50])).offsets[0]) + 300] ^= 1
     path.write_bytes(raw)
-    source = ArrayRecordDataSource(path, direct=direct)
+    source = ArrayRecordDataSource(path)
     with pytest.raises(ReadError, match=r"a\.array_record.*record") as caught:
         source.read(np.arange(100))
     assert caught.value.records == (50, 51)
@@ -222,30 +202,6 @@ def test_groups_are_read_on_many_threads_at_once(tmp_path: Path) -> None:
         for chunks, future in zip(order, futures, strict=True):
             found = list(map(list, future.result()))
             assert found == [records[bounds[p] : bounds[p + 1]] for p in chunks]
-
-
-@pytest.mark.jobs
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such policy")
-@pytest.mark.parametrize("own", ["SCHED_OTHER", "SCHED_IDLE"])
-def test_threads_of_the_package_wait_and_ours_do_not(tmp_path: Path, own: str) -> None:
-    path = write(tmp_path / "a", numbered(20))
-    script = (
-        "import contextlib, os, pickle, sys\n"
-        f"os.sched_setscheduler(0, os.{own}, os.sched_param(0))\n"
-        "from windrow.sources import ArrayRecordDataSource\n"
-        f"source = ArrayRecordDataSource({str(path)!r}, direct=False)\n"
-        "source = pickle.loads(pickle.dumps(source))\n"
-        "assert source.read(list(range(20)))[19] == b' 19'\n"
-        f"assert os.sched_getscheduler(0) == os.{own}\n"
-        "found = set()\n"
-        "for task in os.listdir('/proc/self/task'):\n"
-        "    with contextlib.suppress(ProcessLookupError):  # it ended since it was listed\n"
-        "        found.add(os.sched_getscheduler(int(task)))\n"
-        f"theirs = os.SCHED_BATCH if os.{own} == os.SCHED_OTHER else os.{own}\n"
-        f"assert found == {{os.{own}, theirs}}, found\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=600)
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_package_in_a_forked_process_is_an_error(tmp_path: Path) -> None:
@@ -279,8 +235,6 @@ def test_the_package_in_a_forked_process_is_an_error(tmp_path: Path) -> None:
 
 
 # --- groups ---------------------------------------------------------------------------------------
-
-needs_core = pytest.mark.skipif(native() is None, reason="without the native core")
 
 
 def made(count: int, size: int = 40) -> list[bytes]:

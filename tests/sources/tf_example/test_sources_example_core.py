@@ -289,15 +289,14 @@ for some in (records, [*records, records[0][:-1]]):
 """
 
 
-@pytest.mark.parametrize(("setting", "lines"), [("", ["[0, 1, 2]", "needs"]), ("0", ["needs"] * 2)])
-def test_core_needs_no_protobuf(setting: str, lines: Sequence[str]) -> None:
+def test_core_needs_no_protobuf() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "WINDROW_NATIVE": setting},
+        env={**os.environ, "WINDROW_NATIVE": ""},
     )
-    expected = "tf.train.Example needs protobuf, which is not installed"
-    for printed, line in zip(done.stdout.splitlines(), lines, strict=True):
-        assert printed.startswith(expected if line == "needs" else line)
+    first, second = done.stdout.splitlines()
+    assert first == "[0, 1, 2]"
+    assert second.startswith("tf.train.Example needs protobuf, which is not installed")

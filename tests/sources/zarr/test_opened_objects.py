@@ -16,11 +16,11 @@ import pytest
 import xarray as xr
 import zarr
 
+from tests.range_server import RangeServer
 from windrow import IterDataset, MapDataset
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.base import Source
-from windrow.sources.zarr.objects import _place  # type: ignore[attr-defined]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:.*V3 specification")
 VALUES = np.arange(40, dtype="f4").reshape(10, 4)
@@ -105,10 +105,12 @@ def test_stores_of_fsspec_and_zip(tmp_path: Path) -> None:
 
 def test_an_array_of_a_server_brings_its_options(tmp_path: Path) -> None:
     options = {"headers": {"token": "t"}}
-    remote = zarr.storage.FsspecStore.from_url("https://localhost/a", storage_options=options)
-    found = _place("Source", "zarr.Array", remote, "b")
-    assert (found.arrays, found.storage_options) == ("https://localhost/a/b", options)
     local = zarr.create_array(str(tmp_path / "x"), data=np.arange(3))
+    with RangeServer(tmp_path, need_header=("token", "t")) as server:
+        url = server.address
+        remote = zarr.storage.FsspecStore.from_url(url, storage_options=options)
+        opened = ZarrDataSource(zarr.open_array(remote, path="x", mode="r"))
+        assert_same(opened, ZarrDataSource(f"{url}/x", storage_options=options))
     with pytest.raises(ArgumentError, match="storage_options are for URLs, and an open array"):
         ZarrDataSource(local, storage_options=options)
 

@@ -187,42 +187,6 @@ def test_out_of_key_value_stores(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "values", "layout", "why"),
-    [(2, *V2["delta"]), (2, *V2["U"]), *((3, *V3[name]) for name in ("delta", "sharded", "times"))],
-)
-@pytest.mark.parametrize("zipped", [False, True])
-def test_verifying_sees_chunks_that_are_missing(
-    tmp_path: Path, version: int, values: AnyArray, layout: dict[str, Any], why: str, zipped: bool
-) -> None:
-    # A chunk of fill values alone is stored all the same.
-    values = values.copy()
-    values[:20] = np.zeros((), values.dtype)
-    path = write(tmp_path / "a", version, values, config={"write_empty_chunks": True}, **layout)
-
-    def reported(missing: Any) -> Any:
-        place: Any = path
-        if zipped:
-            place = f"file://{shutil.make_archive(str(tmp_path / missing), 'zip', path)}|zip:"
-        return verify(ZarrDataSource(place), progress=False, missing=missing)
-
-    whole = reported("error")
-    assert (whole.ok, whole.missing, whole.untold) == (True, 0, 0)
-    assert whole.decoded_bytes == values.nbytes
-    sharded = "shards" in layout
-    file = path / ("2.0" if version == 2 else "c/1/0" if sharded else "c/2/0")
-    file.unlink()
-    lost = (2 if sharded else 1) * (whole.chunks // 4)
-    report = reported("fill")
-    assert (report.ok, report.missing, report.untold) == (True, lost, 0)
-    report = reported("error")
-    assert len(report.bad) == lost
-    assert report.bad[0].error.startswith("it is not stored")
-    assert {bad.file for bad in report.bad} == {None if zipped else str(file)}
-    first, stop = report.bad[0].first_record, report.bad[-1].stop_record
-    assert (first, stop) == (20, 36 if sharded else 30)
-
-
-@pytest.mark.parametrize(
     ("location", "checksum", "zipped"),
     [("start", False, False), ("start", True, True), ("end", False, True), ("end", True, False)],
 )

@@ -55,7 +55,6 @@ def test_a_store_that_comes_back_delays_the_read(server: RangeServer, code: int)
     assert counts["retries"] == 10
     assert counts["outage_s"] > 0
     assert 0 < counts["p50_s"] <= counts["p99_s"]
-    assert (counts["at_once"] < 64) is (code != 500)  # a store that refuses gets fewer
 
 
 def test_an_outage_that_lasts_is_an_error_that_says_what_was_tried(server: RangeServer) -> None:

@@ -32,7 +32,7 @@ from tests.object_store import ObjectStore
 from tests.range_server import Fault, RangeServer, cut, drip, reset, s3_error, stall, status
 from windrow import MapDataset
 from windrow.errors import ReadError, SourceError
-from windrow.sources import RemoteOptions, Span, ZarrDataSource
+from windrow.sources import ArrayPart, RemoteOptions, Span, ZarrDataSource
 
 TENSORSTORE = ["plain", "shard"]
 FSSPEC = ["filter", "cookies"]
@@ -124,6 +124,7 @@ def test_a_read_that_never_ends(server: RangeServer, way: str, fault: Fault) -> 
 def test_what_comes_too_late_is_dropped(server: RangeServer, data: AnyArray, way: str) -> None:
     source = at_last(lambda: array_over(server, way, SHORT))
     part = source.parts[0]
+    assert isinstance(part, ArrayPart)
     out = np.zeros((2, 6), "f4")
     server.chance(1.0, [drip(0.004)])  # a chunk comes after the end of its read
     with ThreadPoolExecutor(1) as pool:

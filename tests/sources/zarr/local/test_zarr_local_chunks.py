@@ -223,6 +223,7 @@ def same(got: AnyArray, expected: AnyArray) -> None:
 def by_spans(source: ZarrDataSource, first: int, stop: int) -> AnyArray:
     """Rows by the chunks that they lie in, as a prefetcher reader asks for them."""
     (part,) = source.parts
+    assert isinstance(part, ArrayPart)
     out = np.empty((stop - first, *part.row_shape), part.dtype)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         part.reader.start(spans_of(part, first, stop, out), pool).result(LIMIT_S)

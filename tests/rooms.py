@@ -118,7 +118,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.core": 1873,
     "windrow.sources": 3461,
     "windrow.transforms": 6470,
-    "windrow.transforms.nodes": 9065,
+    "windrow.transforms.nodes": 9062,
     "windrow.sources.remote": 3028,
     "windrow.sources.zarr.local": 993,
     "windrow.sources.zarr": 9847,

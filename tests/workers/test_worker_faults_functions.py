@@ -161,10 +161,12 @@ def test_after_an_error_the_next_call_tries_again_with_the_same_workers(
         kind = WorkerError if isinstance(error, SystemExit) else type(error)
         with pytest.raises(kind):
             got.extend(iterator)
-        before = pids()
+        before, count = pids(), len(got)
         assert len(before) == 2
         with pytest.raises(kind):
-            next(iterator)
+            got.extend(iterator)
+        # An interrupt may come before elements of its block that the next call makes alone.
+        assert len(got) == count or not isinstance(error, Exception)
         flag.unlink()
         got.append(next(iterator))
         assert pids() == before

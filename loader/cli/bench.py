@@ -29,7 +29,6 @@ _ORDERS: Final = {
     "block": "block-shuffled",
     "global": "globally shuffled",
 }
-_SEED: Final = 0
 _MOST_BATCH: Final = 256
 # Most bytes of a default batch: 256 large records may be a gigabyte.
 _BATCH_BYTES: Final = 16 << 20
@@ -83,6 +82,9 @@ _COLUMNS: Final = (
     "block_records",
     type=click.IntRange(min=1),
     help="Records per block of the block shuffle. [as many as a chunk or record group has]",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Seed of the shuffles. [0]"
 )
 @click.option(
     "--array",
@@ -139,6 +141,7 @@ def measured(
     seconds: float = 3.0,
     batches: int | None = None,
     block_records: int | None = None,
+    seed: int = 0,
     quiet: bool = True,
 ) -> dict[str, Any]:
     """Read a source in several orders, one after the other, and return what `--json` prints.
@@ -150,6 +153,7 @@ def measured(
         seconds: Time after which an order stops within its epoch. The batch under way still counts.
         batches: Most batches to read in each order.
         block_records: Records per block of the block shuffle; None for the source's own chunks.
+        seed: Seed of the shuffles.
         quiet: Whether to say nothing before each order.
 
     Raises:
@@ -164,9 +168,9 @@ def measured(
             )
         dataset: MapDataset[Any] = MapDataset.source(source)
         if order == "block":
-            dataset = dataset.block_shuffle(_SEED, block=block_records)
+            dataset = dataset.block_shuffle(seed, block=block_records)
         elif order == "global":
-            dataset = dataset.shuffle(_SEED)
+            dataset = dataset.shuffle(seed)
         speed = _speed(dataset.batch(size), len(source), size, seconds=seconds, batches=batches)
         found.append({"order": order, **speed})
     decoding = None

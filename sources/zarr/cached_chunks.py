@@ -17,10 +17,7 @@ import numpy as np
 from windrow.core.native import native
 from windrow.sources.zarr.local.codecs import ChunkDamageError
 from windrow.sources.zarr.local.metadata import PlainLayout, plain_layout
-from windrow.sources.zarr.local.native_chunks import (
-    NativeChunks,
-    given_chunks,
-)
+from windrow.sources.zarr.local.native_chunks import NativeChunks, native_chunks
 from windrow.sources.zarr.local.presence import metadata_in
 
 if TYPE_CHECKING:
@@ -177,5 +174,5 @@ def cached_chunks(
         "fill": np.asarray(layout.fill, layout.dtype).tobytes(),
     }:
         return None
-    chunks = given_chunks(layout)
+    chunks = native_chunks(layout)
     return None if chunks is None else CachedChunks(layout, chunks, objects, presence)

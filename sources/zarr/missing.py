@@ -122,11 +122,6 @@ def _unknown(found: Found) -> SourceError:
     )
 
 
-def reader_inside(reader: Any) -> Any:
-    """The reader of the format, without what stands around it."""
-    return reader.inner if isinstance(reader, StoredReader) else reader
-
-
 class StoredReader:
     """Reads rows or boxes of chunks that are all stored; a `RowReader` and a `BoxReader`."""
 

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias, Union
 
 import tensorstore as ts
 
+from windrow.core.native import native
 from windrow.core.process import refuse_forked
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, MissingExtraError, SourceError
@@ -40,12 +41,7 @@ from windrow.sources.zarr.missing import (
 from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, choose, refusing
 from windrow.sources.zarr.open_array import LIBRARY, OpenArray
 from windrow.sources.zarr.placement import refuse_misplaced, refuse_misplaced_store
-from windrow.sources.zarr.plain import (
-    PlainStoreReader,
-    is_read_by_row,
-    row_reader,
-)
-from windrow.sources.zarr.plain_store import PlainStore
+from windrow.sources.zarr.plain import PlainRowReader, PlainStore, is_read_by_row
 from windrow.sources.zarr.precomputed import PrecomputedChunks
 from windrow.sources.zarr.refused import unread
 from windrow.sources.zarr.remote import RemoteArray
@@ -256,7 +252,7 @@ def open_arrays(
     Raises:
         NotFoundError, SourceError: As `ZarrDataSource` raises them.
     """
-    plain = [_plain_or_reason(what, item, direct) for item in found]
+    plain = [_direct_or_reason(what, item, direct) for item in found]
     opened = [
         _open_alone(item, array, by_core=direct is not False)
         for item, array in zip(found, plain, strict=True)
@@ -264,7 +260,7 @@ def open_arrays(
     left = [item for item, array in zip(found, opened, strict=True) if array is None]
     stores = iter(_with_remotes(left, open_each(left)))
     every = [
-        array or _open_by_store(item, *next(stores), why)
+        array or _open_by_store(item, *next(stores), why if isinstance(why, str) else "")
         for item, array, why in zip(found, opened, plain, strict=True)
     ]
     for item in found:
@@ -272,14 +268,12 @@ def open_arrays(
     return tuple(array.without_missing() if array.refuses else array for array in every)
 
 
-def _open_alone(found: Found, plain: PlainArray | str, *, by_core: bool) -> OpenArray | None:
+def _open_alone(found: Found, plain: PlainStore | str, *, by_core: bool) -> OpenArray | None:
     """Opens an array that TensorStore does not open, or not at once; None for any other."""
     if has_unequal_chunks(found):
         return _python_array(found, open_unequal(found))
-    if isinstance(plain, PlainArray):
-        if native_chunks(plain) is None:
-            return None
-        return _open_directly(found, PlainStore(plain, lambda: open_each([found])[0]))
+    if isinstance(plain, PlainStore):
+        return _open_directly(found, plain)
     why = why_by_python(found)
     return _python_array(found, open_python(found, why, by_core=by_core)) if why else None
 
@@ -349,30 +343,33 @@ def _is_pickled_as_found(found: Found) -> bool:
     return found.access is not None and isinstance(found.spec, dict) and is_remote_spec(found.spec)
 
 
-def _plain_or_reason(what: str, found: Found, direct: bool | None) -> PlainArray | str:
+def _direct_or_reason(what: str, found: Found, direct: bool | None) -> PlainStore | str:
     """The array to decode directly; or the reason against it, '' if it needs no explanation."""
     if direct is False:
         return "direct=False"
+    why = "only arrays given by the path of a local folder can be"
     if found.folder is not None:
         plain = plain_array(found.folder, found.name)
         if isinstance(plain, PlainArray):
             shape = agreed_shape(found, plain.presence.metadata)
             plain = plain if shape is None else dataclasses.replace(plain, shape=shape)
-    else:
-        plain = "only arrays given by the path of a local folder can be"
-    if direct and isinstance(plain, str):
+            chunks = native_chunks(plain, plain.folder)
+            if chunks is not None:
+                return PlainStore(plain, chunks)
+            plain = "without the native core" if native() is None else "the native core cannot"
+        why = plain
+    if direct:
         named = f"array {found.name!r}" if found.name else "the array"
         raise SourceError(
-            f"{what}: {named} in {found.where} cannot be decoded directly: {plain}. Leave"
+            f"{what}: {named} in {found.where} cannot be decoded directly: {why}. Leave"
             " direct=True out to read it by TensorStore, or by zarr-python"
         )
-    return "" if found.folder is None else plain
+    return "" if found.folder is None else why
 
 
 def _open_directly(found: Found, store: PlainStore) -> OpenArray:
-    plain, reader = store.plain, row_reader(store)
-    alone = is_read_by_row(plain) and not isinstance(reader, PlainStoreReader)
-    part = _part(found, plain, plain.chunk_shape[0], reader, alone=alone)
+    plain, reader = store.plain, PlainRowReader(store)
+    part = _part(found, plain, plain.chunk_shape[0], reader, alone=is_read_by_row(plain))
     return OpenArray(_with_fitting_dims(found, plain.shape), part, plain.chunk_shape, store)
 
 
@@ -408,14 +405,10 @@ def _with_fitting_dims(found: Found, shape: Sequence[int]) -> Found:
     return found if len(found.dims) == len(shape) else dataclasses.replace(found, dims=())
 
 
-def _open_by_store(
-    found: Found, store: Any, remote: RemoteArray | None, why: PlainArray | str
-) -> OpenArray:
-    """Opens an array of TensorStore; `why` is the reason, or the plain array if there is no core."""
+def _open_by_store(found: Found, store: Any, remote: RemoteArray | None, why: str) -> OpenArray:
+    """Opens an array of TensorStore, which reads it for the reason `why`."""
     if isinstance(store, SourceError):
         return _open_instead(found, store)
-    if isinstance(why, PlainArray):
-        return _open_directly(found, PlainStore(why, lambda: store))
     array = store_array(store, found.name, found.where, remote)
     refuse_misplaced_store(found, store)
     if found.is_precomputed:

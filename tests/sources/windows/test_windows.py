@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import tensorstore as ts
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zarr.codecs import TransposeCodec
 
 from tests.hypothesis_profiles import examples
 from windrow import MapDataset, ReadOptions, verify
@@ -89,10 +91,12 @@ def layouts(draw: Any) -> tuple[AnyArray, tuple[int, ...], dict[str, Any]]:
     rank = draw(st.integers(1, 4))
     shape = tuple(draw(st.integers(1, (40, 14, 8, 6)[rank - 1])) for _ in range(rank))
     chunks = tuple(draw(st.integers(1, n + 2)) for n in shape)
-    kind = draw(st.sampled_from(["zstd", "raw", "shards"]))
+    kind = draw(st.sampled_from(["zstd", "raw", "shards", "turned"]))
     more: dict[str, Any] = {}
     if kind == "raw":
         more["compressors"] = None
+    elif kind == "turned":
+        more["filters"] = [TransposeCodec(order=draw(st.permutations(range(rank))))]
     elif kind == "shards":
         more["shards"] = tuple(c * draw(st.integers(1, 3)) for c in chunks)
     return numbered(shape, draw(st.sampled_from(["i4", "u1", "f8"]))), chunks, more
@@ -325,6 +329,26 @@ def test_a_list_gives_the_origins_in_its_order(tmp_path: Path) -> None:
 # --- by location ---------------------------------------------------------------------------------
 
 
+def viewed(data: Any, path: Path, array: AnyArray) -> tuple[ts.TensorStore, AnyArray]:
+    """A view of a stored array, and the same of the array in memory."""
+    store = ts.open({"driver": "zarr3", "kvstore": f"file://{path}/"}).result()
+    axis = data.draw(st.integers(0, array.ndim - 1), "axis of the view")
+    at: tuple[Any, ...] = (slice(None),) * axis
+    rows = np.arange(array.shape[axis])[::-1]
+    return data.draw(
+        st.sampled_from(
+            [
+                (store[ts.d[axis].translate_by[-5]], array),
+                (store[ts.d[axis].stride[-1]], array[(*at, slice(None, None, -1))]),
+                (store[ts.d[axis].stride[2]], array[(*at, slice(None, None, 2))]),
+                (store.T, array.T),
+                (store[ts.d[axis][rows.tolist()]], array[(*at, rows)]),
+            ]
+        ),
+        "view",
+    )
+
+
 @settings(deadline=None, max_examples=examples(80))
 @given(direct=st.booleans(), data=st.data())
 def test_windows_around_any_centers(direct: bool, data: Any) -> None:
@@ -334,24 +358,28 @@ def test_windows_around_any_centers(direct: bool, data: Any) -> None:
     pad = data.draw(st.sampled_from(PADS), "pad")
     sizes = {dim: data.draw(st.integers(1, 9), f"size along {dim}") for dim in moving}
     count = data.draw(st.integers(1, 12), "centers")
-    centers = np.array(
-        [
-            [data.draw(st.integers(0, array.shape[dims.index(d)] - 1)) for d in moving]
-            for _ in range(count)
-        ],
-        data.draw(st.sampled_from(["i8", "u2", "i4"]), "dtype"),
-    )
-    boxes = []
-    for center in centers.astype(int):
-        first = [0] * array.ndim
-        for dim, at in zip(moving, center, strict=True):
-            first[dims.index(dim)] = at - sizes[dim] // 2
-        size = [sizes.get(d, n) for d, n in zip(dims, array.shape, strict=True)]
-        boxes.append(cut(array, first, size, pad, 9))
     folder = Path(tempfile.mkdtemp())
     try:
-        path = write(folder / "a", array, chunks, dims, **more)
-        source = WindowDataSource(path, sizes, centers=centers, pad=pad, fill=9, direct=direct)
+        given: Any = write(folder / "a", array, chunks, dims, **more)
+        way: dict[str, Any] = {"direct": direct}
+        if data.draw(st.booleans(), "a view"):
+            given, array = viewed(data, given, array)
+            way = {"dims": dims}
+        centers = np.array(
+            [
+                [data.draw(st.integers(0, array.shape[dims.index(d)] - 1)) for d in moving]
+                for _ in range(count)
+            ],
+            data.draw(st.sampled_from(["i8", "u2", "i4"]), "dtype"),
+        )
+        boxes = []
+        for center in centers.astype(int):
+            first = [0] * array.ndim
+            for dim, at in zip(moving, center, strict=True):
+                first[dims.index(dim)] = at - sizes[dim] // 2
+            size = [sizes.get(d, n) for d, n in zip(dims, array.shape, strict=True)]
+            boxes.append(cut(array, first, size, pad, 9))
+        source = WindowDataSource(given, sizes, centers=centers, pad=pad, fill=9, **way)
         check_all(source, np.stack(boxes), data)
     finally:
         shutil.rmtree(folder)

@@ -178,17 +178,6 @@ def test_damage_is_an_error_or_without_effect(files: Files, tmp_path: Path, seed
     check(files, random.Random(seed), tmp_path)
 
 
-def test_most_damage_is_an_error(files: Files, tmp_path: Path) -> None:
-    draw = random.Random(7)
-    assert sum(check(files, draw, tmp_path) for _ in range(50)) > 30
-
-
-@pytest.mark.soak
-def test_more_damage(files: Files, tmp_path: Path, moments: random.Random) -> None:
-    for _ in range(60):
-        check(files, moments, tmp_path)
-
-
 @needs_core
 def test_ten_thousand_damaged_files(tmp_path: Path) -> None:
     counts = attack("tests.sources.array_record.test_array_record_damage", tmp_path)

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.array_record_bytes import (
     CODECS,
@@ -63,76 +61,6 @@ def test_every_make_gives_back_what_was_written(tmp_path: Path, codec: str, kind
             found = decode(chunks, verify=verify)
             assert [len(some) for some in found] == [chunk.records for chunk in chunks]
             assert [record for some in found for record in some] == few
-
-
-@pytest.fixture(scope="module")
-def makes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[StoredChunk], list[bytes]]]:
-    folder, draw = tmp_path_factory.mktemp("makes"), random.Random(9)
-    found = []
-    for codec, more in itertools.product(CODECS, ("", ",transpose:true")):
-        for group in (1, 9):
-            records = some_records(draw, 18)
-            raw = written(folder / "a", records, f"group_size:{group},{codec}{more}")
-            found.append((chunks_of(raw), records))
-    return found
-
-
-@given(st.data())
-def test_damage_is_found(
-    makes: list[tuple[list[StoredChunk], list[bytes]]], data: st.DataObject
-) -> None:
-    damage(makes, random.Random(data.draw(st.integers(0, 2**32))))
-
-
-@pytest.mark.soak
-def test_damage_is_found_many_times(
-    makes: list[tuple[list[StoredChunk], list[bytes]]], moments: random.Random
-) -> None:
-    for _ in range(200):
-        damage(makes, moments)
-
-
-def damage(makes: list[tuple[list[StoredChunk], list[bytes]]], draw: random.Random) -> None:
-    """Damage some chunks: they are refused, or nothing of them changed that is of the chunk."""
-    chunks, records = draw.choice(makes)
-    number = draw.randrange(len(chunks))
-    chunk = chunks[number]
-    raw = bytearray(chunk.data)
-    at, count = draw.randrange(len(raw)), draw.randrange(1, 30)
-    other, _ = draw.choice(makes)
-    way = draw.randrange(5)
-    if way == 0:
-        raw[at] ^= 1 << draw.randrange(8)
-    elif way == 1:
-        del raw[at:]
-    elif way == 2:
-        raw[at : at + count] = bytes(count)
-    elif way == 3:
-        raw[at : at + count], raw[:count] = raw[:count], raw[at : at + count]
-    else:
-        # Not the whole of it: nothing in a chunk tells which of those of equal counts it is.
-        raw[max(1, at) :] = draw.choice(other).data
-    damaged = [*chunks]
-    damaged[number] = StoredChunk(chunk.offset, bytes(raw), chunk.records)
-    outcome = outcome_of(damaged, "all")
-    if isinstance(outcome, ChunkError):
-        assert outcome.chunk == number
-        assert str(outcome).startswith(f"chunk {number}: ")
-    else:
-        assert [record for some in outcome for record in some] == records
-    # The hash of data is not computed here: then the rest must hold.
-    outcome = outcome_of(damaged, "headers")
-    if isinstance(outcome, ChunkError):
-        assert outcome.chunk == number
-    else:
-        assert [len(some) for some in outcome] == [one.records for one in chunks]
-
-
-def outcome_of(chunks: list[StoredChunk], verify: Verify) -> list[list[bytes]] | ChunkError:
-    try:
-        return decode(chunks, verify=verify)
-    except ChunkError as error:
-        return error
 
 
 def attacked(folder: Path, first: int, cases: int) -> int:
@@ -214,21 +142,6 @@ def test_headers_with_right_hashes_that_say_the_wrong_thing(
         refused(sealed(header, data), message, "all" if verify == "all" else "headers")
 
 
-@pytest.mark.parametrize("codec", ["uncompressed", "zstd", "snappy"])
-def test_no_bit_changes_in_silence(tmp_path: Path, codec: str) -> None:
-    draw = random.Random(codec)
-    records = [draw.randbytes(900) + bytes(400) for _ in range(80)]
-    chunks = chunks_of(written(tmp_path / "a", records, f"group_size:40,{codec}"))
-    assert len(chunks[1].data) > 30_000
-    starts = [chunk.offset for chunk in chunks]
-    blocks = [block + byte for block in range(65536, starts[1], 65536) for byte in range(24)]
-    for at in (*(block - 64 for block in blocks), *range(60), *draw.sample(range(30_000), 100)):
-        bad = bytearray(chunks[0].data)
-        bad[at] ^= 1 << draw.randrange(8)
-        with pytest.raises(ChunkError):
-            decode([StoredChunk(64, bytes(bad), 40)])
-
-
 def of_one_frame(folder: Path, record: bytes, frame: bytes) -> StoredChunk:
     """A chunk of a record, which is stored as `frame`."""
     (chunk,) = chunks_of(written(folder / "a", [record], "group_size:1,zstd"))
@@ -267,15 +180,6 @@ def test_a_frame_that_promises_much_takes_no_memory(tmp_path: Path) -> None:
     frame = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 40) + b"\x01\x00\x00"
     with pytest.raises(ChunkError, match=r"zstd: a frame of 1,099,511,627,776 bytes where 5"):
         decode([of_one_frame(tmp_path, b"abcde", frame)])
-
-
-@pytest.mark.parametrize("more", [b"x", zstandard.compress(b"more"), b"\x50\x2a\x4d\x18\0\0\0\0"])
-def test_more_than_a_frame_is_damage(tmp_path: Path, more: bytes) -> None:
-    (chunk,) = chunks_of(written(tmp_path / "a", [b"abc" * 100], "group_size:1,zstd"))
-    header, data = stripped(chunk)
-    longer = sealed(header, data + more)
-    with pytest.raises(ChunkError, match="zstd"):
-        decode([longer] * 1_000)
 
 
 def test_a_compression_that_is_unknown_is_refused(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import re
 import tarfile
 import zipfile
@@ -18,11 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import windrow
 from tests.array_record_bytes import needs_core, write
 from tests.hypothesis_profiles import examples
 from tests.range_server import RangeServer, status
-from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, SourceError
+from windrow.errors import ArgumentError, ConversionError, NotFoundError, SourceError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
 
 pytestmark = needs_core
@@ -261,46 +258,6 @@ def test_signed_urls_ask_once_for_the_mark_of_a_conversion(
 def test_a_missing_file(server: RangeServer) -> None:
     with pytest.raises(NotFoundError, match=r"http://.*/no\.array_record"):
         ArrayRecordDataSource(server.url("no.array_record"))
-
-
-def test_damage_names_file_and_records(server: RangeServer, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.array_record", some_records(60), "group_size:10")
-    index = ArrayRecordDataSource(path, direct=True).parts[0].places_of_chunks()
-    begin = int(index(np.array([3])).offsets[0])
-    raw = bytearray(path.read_bytes())
-    raw[begin + 200] ^= 1
-    path.write_bytes(raw)
-    source = ArrayRecordDataSource(["memory://none"][:0] or server.url("a.array_record"))
-    assert len(source.read(np.arange(30))) == 30
-    with pytest.raises(
-        ReadError,
-        match=r"record 35 of http://.*/a\.array_record \(chunk 3, stored with records 30 to 39\), record 35"
-        r" of this source, cannot be read: .*hash",
-    ) as caught:
-        source.read(np.array([5, 35, 50]))
-    assert caught.value.records == (30, 40)
-    report = windrow.verify(source)
-    assert [(bad.first_record, bad.stop_record) for bad in report.bad] == [(30, 40)]
-
-
-def _read_elsewhere(source: Any, indices: Any, answers: Any) -> None:
-    answers.put((os.getpid(), source.read(indices)))
-
-
-@pytest.mark.jobs
-def test_a_source_works_in_a_spawned_process(server: RangeServer, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.array_record", some_records(20), "group_size:4")
-    source = ArrayRecordDataSource(server.url("a.array_record"))
-    source[1]
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    order = np.random.default_rng(0).permutation(20)
-    process = context.Process(target=_read_elsewhere, args=(source, order, answers))
-    process.start()
-    pid, found = answers.get(timeout=600)
-    process.join()
-    assert pid != os.getpid()
-    assert found == ArrayRecordDataSource(path).read(order)
 
 
 def test_many_files_are_opened_at_once(tmp_path: Path) -> None:

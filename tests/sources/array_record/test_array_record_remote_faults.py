@@ -19,7 +19,6 @@ import pytest
 import windrow
 from tests.array_record_bytes import needs_core, written
 from tests.limits import CALM, at_last, ended, passed, within
-from tests.object_store import ObjectStore
 from tests.range_server import (
     Fault,
     RangeServer,
@@ -27,11 +26,10 @@ from tests.range_server import (
     drip,
     replace,
     reset,
-    s3_error,
     stall,
     status,
 )
-from windrow.errors import NotFoundError, ReadError, WindrowError
+from windrow.errors import ReadError, WindrowError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
 
 pytestmark = needs_core
@@ -63,13 +61,6 @@ GROUPS = ("group_size:1", "group_size:8")
 @pytest.fixture
 def server() -> Iterator[RangeServer]:
     with RangeServer({NAME: stored("group_size:8")}) as running:
-        yield running
-
-
-@pytest.fixture
-def store() -> Iterator[ObjectStore]:
-    with ObjectStore() as running:
-        running.put(NAME, stored("group_size:8"))
         yield running
 
 
@@ -138,20 +129,6 @@ def test_faults_in_a_tenth_of_all_requests_change_nothing(
     assert streamed(source, order) == undisturbed[options, order]
     assert sum(server.counts().faults.values()) > 0
     assert source.stats()["retries"] > 0
-
-
-@pytest.mark.parametrize(
-    "order", ["in blocks", pytest.param("in a worker", marks=pytest.mark.jobs)]
-)
-def test_a_busy_object_store_changes_nothing(
-    store: ObjectStore, undisturbed: dict[tuple[str, str], list[bytes]], order: str
-) -> None:
-    source = ArrayRecordDataSource(
-        store.url(NAME), storage_options=store.storage_options, remote=PATIENT
-    )
-    store.faults.chance(0.1, [s3_error(503, "SlowDown"), cut(), reset()], seed=2)
-    assert streamed(source, order) == undisturbed["group_size:8", order]
-    assert sum(store.faults.counts().faults.values()) > 0
 
 
 # ---- faults without end
@@ -225,44 +202,7 @@ def test_a_file_replaced_while_it_is_streamed_is_never_mixed(
         streamed(source, order)
 
 
-def test_a_file_replaced_by_one_as_long(server: RangeServer) -> None:
-    old = stored("group_size:8")
-    source = ArrayRecordDataSource(server.url(NAME), remote=CALM)
-    server.put(NAME, old[:-1] + bytes([old[-1] ^ 1]))
-    with pytest.raises(ReadError, match=r"has changed since it was opened: it was ETag"):
-        source.read(np.arange(3))
-
-
-@pytest.mark.jobs
-def test_an_object_that_is_replaced_or_removed(store: ObjectStore) -> None:
-    source = ArrayRecordDataSource(
-        store.url(NAME), storage_options=store.storage_options, remote=CALM
-    )
-    assert source.read(np.arange(2)) == records()[:2]
-    store.put(NAME, stored("group_size:8", seed=1))
-    with pytest.raises(ReadError, match=r"s3://.*/a\.array_record, bytes .* has changed since"):
-        source.read(np.arange(100, 200))
-    store.remove(NAME)
-    with pytest.raises(NotFoundError, match=r"s3://.*/a\.array_record.* was not found; 1 attempt"):
-        source.read(np.arange(200, 240))
-
-
 # ---- credentials
-
-
-@pytest.mark.jobs
-def test_credentials_that_expire(store: ObjectStore) -> None:
-    source = ArrayRecordDataSource(
-        store.url(NAME), storage_options=store.storage_options, remote=CALM
-    )
-    store.faults.chance(1.0, [s3_error(400, "ExpiredToken", "AKIDNOTTOBESEEN has expired")])
-    chain = windrow.MapDataset.source(source).shuffle(seed=0).batch(4)
-    with pytest.raises(
-        ReadError,
-        match=r"s3://.*/a\.array_record.*1 attempt in .* ExpiredToken.*renew expired ones",
-    ) as caught:
-        list(chain.to_iter_dataset())
-    assert not any(secret in told_by(caught.value) for secret in SECRETS)
 
 
 @pytest.mark.parametrize(

@@ -212,17 +212,6 @@ def test_a_file_gone_or_replaced_before_it_is_opened_again(tmp_path: Path) -> No
         source[0]
 
 
-def test_pickles_small_and_opens_again(many: tuple[Path, list[bytes]]) -> None:
-    folder, everything = many
-    source = ArrayRecordDataSource(folder)
-    source.read(np.arange(len(source)))
-    sent = pickle.dumps(source)
-    assert len(sent) < 4000
-    again = pickle.loads(sent)
-    assert again.fingerprint == source.fingerprint
-    assert again.__getitems__([-1, 0]) == [everything[-1], everything[0]]
-
-
 def test_fingerprint_is_of_the_data_and_not_of_its_place(tmp_path: Path) -> None:
     path = write(tmp_path / "a", records_of(30))
     other = tmp_path / "b"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import random
 import subprocess
 import sys
@@ -20,14 +19,11 @@ from hypothesis import strategies as st
 
 from tests.array_record_bytes import needs_core, write
 from tests.hypothesis_profiles import examples
-from windrow import MapDataset
 from windrow.core.native import native
 from windrow.core.threads import InlineExecutor
-from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, SourceError
+from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, LaidOutSource, ListPart
 from windrow.sources.base import IntArray
-from windrow.transforms.nodes import lengths_of
-from windrow.transforms.positions import positions
 
 
 def numbered(count: int, name: str = "") -> list[bytes]:
@@ -102,17 +98,6 @@ def test_chunks_agree_with_read(
         assert [record for group in once for record in group] == records
 
 
-def test_bounds_of_single_records_and_of_nothing(tmp_path: Path) -> None:
-    one = write(tmp_path / "one", numbered(9))
-    none = write(tmp_path / "none", [])
-    source = ArrayRecordDataSource([one, none, f"{one}[2:5]"])
-    assert source.blocks().dtype == np.int64
-    assert source.blocks().tolist() == list(range(13))
-    empty = ArrayRecordDataSource([none, none])
-    assert (empty.blocks().tolist(), part_of(empty).chunk_count) == ([0], 0)
-    assert started(part_of(empty), []) == []
-
-
 @pytest.mark.parametrize(
     ("codec", "padding", "group"),
     [
@@ -165,45 +150,6 @@ def test_neighbours_are_read_together(tmp_path: Path, codec: str) -> None:
         assert source.read(np.array(odd)) == [records[n] for n in odd]
 
 
-def test_a_damaged_record_among_neighbours_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.array_record", [random.Random(k).randbytes(500) for k in range(100)])
-    places = part_of(ArrayRecordDataSource(path)).places_of_chunks()  # type: ignore[attr-defined]
-    raw = bytearray(path.read_bytes())
-    raw[int(places(np.array([50])).offsets[0]) + 300] ^= 1
-    path.write_bytes(raw)
-    source = ArrayRecordDataSource(path)
-    with pytest.raises(ReadError, match=r"a\.array_record.*record") as caught:
-        source.read(np.arange(100))
-    assert caught.value.records == (50, 51)
-    assert len(source.read(np.arange(50))) == 50
-    assert len(source.read(np.arange(51, 100))) == 49
-
-
-def test_files_that_change_while_open(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", [bytes(1000)] * 300, "group_size:50,uncompressed")
-    part = part_of(ArrayRecordDataSource(path))
-    assert len(started(part, [5])[0]) == 50
-    os.truncate(path, 100_000)
-    with pytest.raises(ReadError, match=r"changed since the source was made: it has 100,000 bytes"):
-        started(part, [5])
-    path.unlink()
-    with pytest.raises(NotFoundError, match="was removed after the source was made"):
-        started(pickle.loads(pickle.dumps(part)), [0])
-
-
-def test_groups_are_read_on_many_threads_at_once(tmp_path: Path) -> None:
-    paths = [write(tmp_path / str(i), numbered(100, str(i)), "group_size:8") for i in range(3)]
-    source = ArrayRecordDataSource(paths)
-    part, bounds = part_of(source), source.blocks()
-    records = source.read(everything(source))
-    order = np.random.default_rng(0).integers(0, part.chunk_count, (40, 3)).tolist()
-    with ThreadPoolExecutor(8) as pool:
-        futures = [part.start(chunks, pool) for chunks in order]
-        for chunks, future in zip(order, futures, strict=True):
-            found = list(map(list, future.result()))
-            assert found == [records[bounds[p] : bounds[p + 1]] for p in chunks]
-
-
 def test_the_package_in_a_forked_process_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a", numbered(20), "group_size:8")
     script = (
@@ -246,32 +192,6 @@ def made(count: int, size: int = 40) -> list[bytes]:
 def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """33 records in groups of 8: the last group has one."""
     return write(tmp_path_factory.mktemp("groups") / "a", made(33), "group_size:8")
-
-
-@pytest.mark.parametrize("options", ["snappy", "brotli", "uncompressed", "zstd", "transpose:true"])
-def test_groups_of_every_codec_over_block_headers(tmp_path: Path, options: str) -> None:
-    records = [os.urandom(3_000) for _ in range(100)]
-    path = write(tmp_path / "a", records, f"group_size:50,{options}")
-    chain = MapDataset.source(ArrayRecordDataSource(path)).seed(3).block_shuffle(2)
-    for epoch in (chain, chain.repeat(2)):
-        found = list(epoch.to_iter_dataset())
-        assert sorted(found) == sorted(records * (len(found) // 100))
-
-
-@needs_core
-def test_a_damaged_group_names_file_record_and_offset(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", made(33), "group_size:8")
-    raw = bytearray(path.read_bytes())
-    raw[64 + 40 + 20] ^= 1
-    path.write_bytes(raw)
-    (part,) = ArrayRecordDataSource(path).parts
-    with ThreadPoolExecutor(1) as pool:
-        read = part.start([1, 0], pool)
-        with pytest.raises(ReadError, match=r"record 0 of .*/a .*records 0 to 7.*hash") as caught:
-            read.result()
-        assert (caught.value.offset, caught.value.records) == (64, (0, 8))
-        assert read.exception() is caught.value
-        assert list(part.start([1], pool).result()[0]) == made(33)[8:16]
 
 
 @needs_core
@@ -350,14 +270,6 @@ def test_lengths_are_those_of_the_records(
     records = source.__getitems__(range(len(source)))
     assert source.lengths().tolist() == list(map(len, records))
     assert source.lengths("<u2").tolist() == [len(record) // 2 for record in records]
-
-
-@pytest.mark.parametrize("direct", [None, False])
-def test_a_shuffled_chain_has_them(tmp_path: Path, direct: bool | None) -> None:
-    path = of_sizes(tmp_path / "x.array_record", [5, 0, 3, 9])
-    dataset = MapDataset.source(ArrayRecordDataSource(path, direct=direct)).shuffle(seed=0)
-    found = lengths_of(dataset._node, positions(np.arange(4), 4))
-    assert found.tolist() == [len(record) for record in dataset if record is not None]
 
 
 def test_what_has_no_lengths_says_so(tmp_path: Path) -> None:

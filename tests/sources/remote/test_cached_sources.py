@@ -23,12 +23,11 @@ from tests.array_record_bytes import write
 from tests.far_arrays import PATIENT, array_over, values, write_ways
 from tests.range_server import RangeServer, cut, replace, reset, status
 from windrow.cli.main import main
-from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
+from windrow.errors import ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
 from windrow.sources.remote.cache_folder import cache_report
 from windrow.sources.remote.fetcher import Fetcher
 from windrow.sources.remote.remote_file import ByteRange
-from windrow.sources.zarr.urls import route_of
 
 COUNT = 257
 ROWS = values(37, 6)
@@ -225,14 +224,6 @@ def test_changed_chunks_are_never_served_by_the_next_run(
     np.testing.assert_array_equal(array_over(server, way, remote).read(order), -ROWS)
 
 
-def test_only_what_fsspec_reads_goes_through_the_cache() -> None:
-    for url in ("http://example.org/a", "s3://bucket/a", "gs://bucket/a"):
-        route = route_of("Tests", url, {}, cached=True)
-        assert (route.spec, route.why) == (None, "RemoteOptions(cache_dir=...)")
-    with pytest.raises(ArgumentError, match=r"reads URLs with a \|; leave cache_dir out"):
-        route_of("Tests", "http://example.org/a.zip|zip:|zarr3:", {}, cached=True)
-
-
 def test_a_format_that_only_tensorstore_reads_is_refused(
     server: RangeServer, remote: RemoteOptions, tmp_path: Path
 ) -> None:
@@ -269,24 +260,6 @@ def test_an_object_that_changes_while_it_is_asked_for_is_never_mixed(
         server.heal()
         server.remove("a")
         assert Fetcher("Tests", {}, remote).read_whole(server.url("a")) is None
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "match"),
-    [
-        ({"cache_dir": 3}, ArgumentError, "cache_dir must be a path of a local folder, got an int"),
-        ({"cache_dir": b"a"}, ArgumentError, "got a bytes"),
-        ({"cache_dir": ""}, PlanError, "cache_dir must be a path of a local folder, got ''"),
-        ({"cache_dir": "s3://a:b@c"}, PlanError, r"got 's3://\*\*\*@c'"),
-        ({"cache_bytes": 1000}, PlanError, "cache_bytes must be at least 1048576, got 1000"),
-        ({"cache_bytes": 1e9}, ArgumentError, "cache_bytes must be an integer"),
-    ],
-)
-def test_options_that_are_refused(
-    given: dict[str, Any], error: type[Exception], match: str
-) -> None:
-    with pytest.raises(error, match=match):
-        RemoteOptions(**given)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import random
 import resource
 import signal
@@ -128,13 +127,6 @@ def test_another_version_size_or_store_has_nothing(tmp_path: Path) -> None:
         assert there.knows(FILE.url) == same
 
 
-def test_a_file_without_a_version_is_not_kept(cache: DiskCache, tmp_path: Path) -> None:
-    file = RemoteFile(FILE.url, FILE.size_bytes)
-    put(cache, (0, 100), file=file)
-    assert got(cache, (0, 100), file=file) == [False]
-    assert not (tmp_path / "cache").exists()
-
-
 def test_no_secret_is_stored_and_others_may_not_read(cache: DiskCache, tmp_path: Path) -> None:
     put(cache, (0, 100))
     (path,) = (tmp_path / "cache").iterdir()
@@ -191,14 +183,6 @@ def test_a_folder_that_another_process_clears_is_used_again(
     assert got(cache, (0, 100), (200, 300)) == [False, True]
 
 
-def test_ranges_larger_than_the_cache_are_not_kept(tmp_path: Path) -> None:
-    cache = DiskCache(str(tmp_path), MIB)
-    put(cache, (0, 290_000))
-    assert got(cache, (0, 290_000)) == [False]
-    put(cache, (5, 200_000), (5, 6))
-    assert got(cache, (5, 200_000), (5, 6)) == [True, True]
-
-
 # ---- faults of the disk
 
 
@@ -219,29 +203,6 @@ def test_a_full_disk_warns_once_and_what_is_kept_is_read(
     assert caplog.text.count("reading continues without it") == 1
     put(cache, (0, 200_000))
     assert got(cache, (0, 100), (0, 200_000)) == [True, True]
-
-
-@pytest.mark.parametrize("harm", ["empty", "not a database", "cut short", "vanished"])
-def test_a_database_that_is_not_whole_is_made_again(
-    cache: DiskCache,
-    tmp_path: Path,
-    harm: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(disk_cache, "_PAUSE_S", 0.0)
-    put(cache, (0, 100), (0, 200_000))
-    path = database(tmp_path / "cache")
-    if harm == "vanished":
-        path.unlink()
-    elif harm == "not a database":
-        path.write_bytes(DATA)
-    else:
-        os.truncate(path, 0 if harm == "empty" else 100_000)
-    for one in (cache, DiskCache(str(tmp_path / "cache"), 8 * MIB)):
-        got(one, (0, 100), (0, 200_000))
-        put(one, (100, 200))
-        put(one, (100, 200))
-        assert got(one, (100, 200)) == [True]
 
 
 @pytest.mark.parametrize("there", ["a file", "forbidden"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import random
 import threading
 import zipfile
@@ -101,28 +100,6 @@ def test_a_server_that_takes_no_ranges_from_the_end_is_asked_from_the_beginning(
 # ---- ranges
 
 
-def test_ranges_are_asked_for_as_given_and_empty_ones_not(server: RangeServer) -> None:
-    reader = fetcher()
-    file = opened(reader, server.url("shards/00.bin"))
-    server.reset_counts()
-    wanted = [ByteRange(file, 7, 7), ByteRange(file, 10, 20), ByteRange(file, 20, 21)]
-    assert reader.start(wanted).result() == [b"", DATA[10:20], DATA[20:21]]
-    asked = sorted(range_ for _, _, range_ in server.counts().asked)
-    assert asked == ["bytes=10-19", "bytes=20-20"]
-    assert dict(reader.fetch(wanted[:1])) == {0: b""}
-    assert reader.start([]).result() == []
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 70_002), (-1, 5), (10, 9), (70_002, 70_003)])
-def test_a_range_that_the_file_does_not_have_is_refused(
-    server: RangeServer, start: int, stop: int
-) -> None:
-    reader = fetcher()
-    file = opened(reader, server.url("shards/00.bin"))
-    with pytest.raises(ReadError, match=r"shards/00.bin has 70,001 bytes, and bytes \["):
-        reader.start([ByteRange(file, start, stop)])
-
-
 def test_calls_side_by_side_share_the_bound() -> None:
     with RangeServer({"a.bin": DATA}, latency_s=0.02) as running:
         reader = fetcher(RemoteOptions(in_flight_bytes=1000))
@@ -196,16 +173,3 @@ def test_the_options_of_the_user_stay_as_they_are() -> None:
     reader = Fetcher("Tests", options, CALM)
     assert reader.read_small("zip://a::memory://opt.zip") == b"abc"
     assert options == {"zip": {"mode": "r"}, "memory": {}}
-
-
-def test_a_fetcher_pickles_and_shows_no_secret(server: RangeServer) -> None:
-    reader = fetcher(headers={"X-Key": "not-to-be-seen"})
-    file = opened(reader, server.url("shards/00.bin") + "?sig=not-to-be-seen")
-    again: Fetcher = pickle.loads(pickle.dumps(reader))
-    assert again.stats.counts()["requests"] == 0
-    assert again.start([ByteRange(file, 0, 10)]).result() == [DATA[:10]]
-    assert pickle.loads(pickle.dumps(file)) == file
-    tail = again.tails([file.url], 10)[0]
-    assert (
-        "not-to-be-seen" not in f"{reader!r} {again!r} {file!r} {ByteRange(file, 0, 1)!r} {tail!r}"
-    )

@@ -20,7 +20,7 @@ from tests.array_record_bytes import write
 from tests.limits import CALM, DATA, within
 from tests.processes import until
 from tests.range_server import Fault, RangeServer, cut, replace, stall, status
-from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, WindrowError
+from windrow.errors import NotFoundError, ReadError, WindrowError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
 from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 
@@ -204,19 +204,3 @@ def test_closing_the_iterator_ends_the_wait(site: RangeServer) -> None:
         iterator.close()
         waiting.join(60)
     assert not waiting.is_alive()
-
-
-# ---- options
-
-
-@pytest.mark.parametrize("name", ["outage_s", "hedge"])
-def test_options_are_checked(name: str) -> None:
-    with pytest.raises(ArgumentError, match=f"{name} must be a number"):
-        RemoteOptions(**{name: "long"})  # type: ignore[arg-type]
-    with pytest.raises(PlanError, match=f"{name} must be at least 0"):
-        RemoteOptions(**{name: -1.0})  # type: ignore[arg-type]
-
-
-def test_a_share_is_at_most_one() -> None:
-    with pytest.raises(PlanError, match="hedge is a share and at most 1, got 2"):
-        RemoteOptions(hedge=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ import windrow
 from tests.array_record_bytes import write
 from tests.limits import CALM, DATA, within
 from tests.range_server import RangeServer, late, status
-from windrow.errors import PlanError
+from windrow.errors import ArgumentError, PlanError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
 from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 from windrow.sources.remote.request_counts import RemoteStats
@@ -31,9 +32,28 @@ def test_all_sources_together_keep_to_the_limit_of_a_host() -> None:
         assert server.counts().most_in_flight == 5
 
 
-def test_the_limit_of_a_host_is_checked() -> None:
-    with pytest.raises(PlanError, match="max_requests_per_host must be at least 1, got 0"):
-        RemoteOptions(max_requests_per_host=0)
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        (
+            {"max_requests_per_host": 0},
+            PlanError,
+            "max_requests_per_host must be at least 1, got 0",
+        ),
+        ({"outage_s": "long"}, ArgumentError, "outage_s must be a number"),
+        ({"outage_s": -1.0}, PlanError, "outage_s must be at least 0"),
+        ({"hedge": 2}, PlanError, "hedge is a share and at most 1, got 2"),
+        ({"cache_dir": 3}, ArgumentError, "cache_dir must be a path of a local folder, got an int"),
+        ({"cache_dir": "s3://a:b@c"}, PlanError, r"got 's3://\*\*\*@c'"),
+        ({"cache_bytes": 1000}, PlanError, "cache_bytes must be at least 1048576, got 1000"),
+        ({"cache_bytes": 1e9}, ArgumentError, "cache_bytes must be an integer"),
+    ],
+)
+def test_options_that_are_refused(
+    given: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        RemoteOptions(**given)
 
 
 # --- second requests ------------------------------------------------------------------------------

@@ -364,11 +364,3 @@ def test_pictures_are_those_of_the_data_source(
     assert np.array_equal(found, features.deserialize_example_np(record)["a"])
     other = features.deserialize_example(record)["a"].numpy()
     assert np.abs(found.astype(int) - other).max() <= within
-
-
-def test_colours_made_grey_are_close_to_those_of_tensorflow(tfds: Any) -> None:
-    features = tfds.features.FeaturesDict({"a": tfds.features.Image(shape=(None, None, 1))})
-    record = features.serialize_example({"a": io.BytesIO(photo("RGB", "PNG"))})
-    (found,) = decode_records([record], read_as(features), images=True)["a"]
-    other = features.deserialize_example(record)["a"].numpy()
-    assert np.abs(found.astype(int) - other).max() <= 1

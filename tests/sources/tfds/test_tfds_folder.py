@@ -267,17 +267,6 @@ def server(tmp_path: Path) -> Iterator[RangeServer]:
         yield running
 
 
-def test_the_environment_may_name_a_url(
-    data: Path, server: RangeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TFDS_DATA_DIR", server.url("datasets"))
-    found = TfdsFolder.found("my_sums/small")
-    assert found.path == server.url("datasets/my_sums/small/1.0.0")
-    assert found.shards == TfdsFolder.found(data / "my_sums" / "small").shards
-    with pytest.raises(NotFoundError, match=r"no dataset in http://.*/datasets/other"):
-        TfdsFolder.found("other")
-
-
 def test_at_urls(data: Path, server: RangeServer) -> None:
     memory = fsspec.filesystem("memory")
     memory.put(str(data), "/tfds/", recursive=True)

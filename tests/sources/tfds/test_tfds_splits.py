@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import re
 from typing import Any
@@ -84,19 +83,6 @@ def test_a_name_goes_before_what_it_could_be_read_as() -> None:
     assert ranges("a+b", shards) == [("a+b", 0, 3)]
     assert ranges("all", shards) == [("all", 0, 5)]
     assert ranges("b+a", shards) == [("b", 0, 2), ("a", 0, 1)]
-
-
-@given(
-    lengths=st.lists(st.integers(0, 50), max_size=5),
-    cuts=st.lists(st.integers(0, 100), max_size=4),
-)
-def test_cuts_by_percent_part_a_split(lengths: list[int], cuts: list[int]) -> None:
-    bounds = [0, *sorted(cuts), 100]
-    text = "+".join(f"a[{first}%:{stop}%]" for first, stop in itertools.pairwise(bounds))
-    found = split_ranges(text, {"a": lengths})
-    assert found[0].start == 0
-    assert found[-1].stop == sum(lengths)
-    assert all(one.stop == other.start for one, other in itertools.pairwise(found))
 
 
 @given(lengths=st.lists(st.integers(0, 50), min_size=1, max_size=6), data=st.data())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tracemalloc
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
-from windrow.errors import MissingExtraError, SourceError
+from windrow.errors import SourceError
 from windrow.sources.windows.cf import decoding_of, times_of
 
 AnyArray = npt.NDArray[Any]
@@ -81,23 +80,6 @@ def test_values_decode_as_by_xarray(case: tuple[AnyArray, dict[str, Any]]) -> No
     before = values.copy()
     assert_same(by_us(values, attributes), by_xarray(values, attributes))
     np.testing.assert_array_equal(values, before)
-
-
-@pytest.mark.parametrize(
-    ("attributes", "dtype"),
-    [
-        ({}, "i2"),
-        ({"units": "K"}, "f4"),
-        ({"_FillValue": "AAAAAAAA+H8="}, "f8"),  # NaN, as xarray writes it
-        ({"_FillValue": "NaN"}, "f4"),
-        ({"_FillValue": float("nan")}, "i2"),  # an integer cannot be that
-        ({"scale_factor": 2.0}, "<U3"),
-        ({"_FillValue": 0}, "bool"),
-        ({"_FillValue": 0}, "M8[ns]"),
-    ],
-)
-def test_nothing_is_decoded_where_nothing_is_told(attributes: dict[str, Any], dtype: str) -> None:
-    assert decoding_of(attributes, dtype) is None
 
 
 @pytest.mark.parametrize(
@@ -197,17 +179,6 @@ def test_times_are_those_of_xarray(
     np.testing.assert_array_equal(got, np.array([expected], got.dtype))
 
 
-def test_missing_times_are_none() -> None:
-    got = times([5, -1, 7], "hours since 1-1-1 00:00:0.0", None, _FillValue=-1)
-    assert got is None  # two thousand years ago
-    got = times([17067072, -1, 7], "hours since 1900-01-01", None, missing_value=[-1, 7])
-    assert got is not None
-    assert np.isnat(got).tolist() == [False, True, True]
-    nothing = times([-1], "days since 2000-01-01", "standard", _FillValue=-1)
-    assert nothing is not None
-    assert np.isnat(nothing).all()
-
-
 @pytest.mark.parametrize(
     ("value", "units", "calendar"),
     [
@@ -223,25 +194,6 @@ def test_missing_times_are_none() -> None:
 )
 def test_other_times_stay_numbers(value: Any, units: str, calendar: str | None) -> None:
     assert times([value], units, calendar) is None
-
-
-def test_durations_are_those_of_xarray() -> None:
-    for units, unit in (("hours", "h"), ("weeks", "W")):
-        got = times(np.array([0, 6, -(2**63)]), units, None, dtype="timedelta64[s]")
-        assert got is not None
-        assert got.dtype == np.dtype("m8[ns]")
-        np.testing.assert_array_equal(got, np.array([0, 6, "NaT"], f"m8[{unit}]"))
-
-
-def test_without_xarray_only_what_needs_decoding_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "xarray", None)
-    assert decoding_of({"units": "K", "_FillValue": "NaN"}, "f4") is None
-    with pytest.raises(MissingExtraError, match=r"decoding values .*windrow-data\[xarray\]"):
-        decoding_of({"scale_factor": 0.5}, "i2")
-    with pytest.raises(MissingExtraError, match=r"the times of 'time' needs .*\[xarray\]"):
-        times([1], "days since 2000-01-01")
 
 
 def test_booleans_decode_to_booleans() -> None:

@@ -6,7 +6,6 @@ import datetime
 import json
 import pathlib
 import pickle
-import sys
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
-from windrow.errors import ArgumentError, MissingExtraError, ReadError, SourceError
+from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources.windows.coordinates import Coordinates, coordinate_of
 from windrow.sources.windows.selection import Coordinate, position_of, positions_of, range_of
 from windrow.sources.zarr.find import find_all
@@ -434,25 +433,6 @@ def test_only_arrays_of_the_dimension_itself_are_its_coordinate(
     assert unnamed.values.tolist() == [0, 1, 2]
 
 
-def test_views_and_arrays_in_memory_have_no_coordinates() -> None:
-    store = ts.open(
-        {"driver": "array", "array": [1, 2, 3], "dtype": "int32"}, create=False
-    ).result()
-    assert coordinate_of(found_at(store), "x") is None
-    assert Coordinates().extra_dims(found_at(store)) == {}
-
-
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_numbers_stay_where_their_calendar_is_another(
-    tmp_path: pathlib.Path, zarr_format: Any
-) -> None:
-    time = array_in(group_of(tmp_path, zarr_format), "x", np.array([0, 1, 2]), ["x"])
-    time.attrs["units"] = "days since 2000-01-01"
-    time.attrs["calendar"] = "noleap"
-    coordinate = read(str(tmp_path / "a"), "x")
-    assert coordinate.values.tolist() == [0, 1, 2]
-
-
 def test_the_default_fill_value_of_version_2_is_a_label(tmp_path: pathlib.Path) -> None:
     array_in(group_of(tmp_path, 2), "x", np.array([0, 10, 20]), ["x"], fill_value=0)
     assert read(str(tmp_path / "a"), "x").values.tolist() == [0, 10, 20]
@@ -503,15 +483,6 @@ def test_python_objects_are_refused(tmp_path: pathlib.Path, filters: Any) -> Non
     assert not written.exists()
 
 
-def test_pickling_codecs_of_version_3_are_refused(tmp_path: pathlib.Path) -> None:
-    array_in(group_of(tmp_path, 3), "x", np.array(["a", "b", "c"]), ["x"])
-    inner = [{"name": "numcodecs.pickle", "configuration": {}}]
-    codecs = [{"name": "sharding_indexed", "configuration": {"codecs": inner}}]
-    edited(tmp_path / "x" / "zarr.json", codecs=codecs)
-    with pytest.raises(SourceError, match=r"is not read: codec 'numcodecs.pickle'"):
-        read(str(tmp_path / "a"), "x")
-
-
 @pytest.mark.parametrize(
     ("values", "changes", "message"),
     [
@@ -538,16 +509,6 @@ def test_damaged_texts_are_named(tmp_path: pathlib.Path) -> None:
     array_in(group_of(tmp_path, 2), "x", np.array(["a", "b", "c"]), ["x"])
     (tmp_path / "x" / "0").write_bytes(b"damaged")
     with pytest.raises(ReadError, match=r"/x: the chunk that holds records 0 to 2 cannot be read"):
-        read(str(tmp_path / "a"), "x")
-
-
-def test_texts_without_zarr_python_name_the_extra(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    array_in(group_of(tmp_path, 2), "x", np.array(["a", "b", "c"]), ["x"])
-    for module in ("zarr", "windrow.sources.zarr.python_store"):
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=r"/x .*'<U1'.* pip install '\.\[zarr\]'"):
         read(str(tmp_path / "a"), "x")
 
 

@@ -8,7 +8,6 @@ import gzip
 import os
 import shutil
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,14 @@ import pytest
 import zarr
 from zarr import codecs
 
-from tests.far_arrays import PATIENT, SHORT, AnyArray, objects, values, write
-from tests.limits import at_last, within
-from tests.processes import until
-from tests.range_server import RangeServer, drip, stall
+from tests.far_arrays import PATIENT, AnyArray, objects, values, write
+from tests.range_server import RangeServer
 from tests.zarr_codecs import V2, V3
 from windrow import MapDataset, ReadOptions
 from windrow.core.native import native
-from windrow.core.threads import InlineExecutor
-from windrow.errors import ReadError, WindrowError
+from windrow.errors import ReadError
 from windrow.sources import (
-    ArrayPart,
-    RaggedDataSource,
     RemoteOptions,
-    Span,
     WindowDataSource,
     ZarrDataSource,
 )
@@ -184,21 +177,6 @@ def test_boxes_and_scattered_rows_are_those_of_local_files(
         np.testing.assert_array_equal(windows.read(order), here.read(order))
 
 
-def test_a_stream_of_ragged_rows_is_that_of_local_files(
-    tmp_path: Path, cached: RemoteOptions
-) -> None:
-    group = zarr.create_group(tmp_path / "ragged")
-    group.create_array("values", data=ROWS.reshape(-1), chunks=(16,))
-    group.create_array("offsets", data=np.append(np.arange(0, ROWS.size, 30), ROWS.size))
-    with RangeServer(objects(tmp_path)) as server:
-        source = RaggedDataSource(server.url("ragged"), remote=cached)
-        streams = [
-            [row.tobytes() for row in MapDataset.source(one).shuffle(seed=1).repeat(2)]
-            for one in (source, RaggedDataSource(tmp_path / "ragged"))
-        ]
-    assert streams[0] == streams[1]
-
-
 # ---- damage
 
 
@@ -281,42 +259,3 @@ def test_a_chunk_that_a_shard_lacks_is_the_fill_value(
         np.testing.assert_array_equal(source.read(np.arange(4, 6)), wanted[4:6])
         with pytest.raises(ReadError, match=r"removed or replaced since .* is gone"):
             source.read(np.arange(6))
-
-
-def test_what_comes_too_late_is_dropped(server: RangeServer, cached: RemoteOptions) -> None:
-    short = dataclasses.replace(SHORT, cache_dir=cached.cache_dir)
-    source = at_last(lambda: ZarrDataSource(server.url("rows"), remote=short))
-    out = np.zeros((2, 7), "f4")
-    server.chance(1.0, [drip(0.004)])  # a chunk comes after the end of its read
-    (part,) = source.parts
-    assert isinstance(part, ArrayPart)
-    ended = part.reader.start([Span(8, 10, out)], InlineExecutor())
-    try:
-        ended.result(timeout=30)
-    except ReadError:
-        server.heal()
-        ZarrDataSource(server.url("rows"), remote=PATIENT).read(np.arange(37))
-        assert not out.any()
-    else:
-        np.testing.assert_array_equal(out, ROWS[8:10])
-
-
-def test_a_closed_iterator_waits_for_no_chunk(server: RangeServer, cached: RemoteOptions) -> None:
-    source = ZarrDataSource(server.url("rows"), remote=cached)
-    source.read(np.arange(8))  # some are in the cache
-    server.chance(1.0, [stall()])
-    server.reset_counts()
-    chain = MapDataset.source(source).shuffle(seed=1).batch(37)
-    iterator = iter(chain.to_iter_dataset())
-
-    def wait() -> None:
-        with contextlib.suppress(WindrowError):  # the iterator is closed
-            next(iterator)
-
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
-    assert until(lambda: server.counts().requests >= 8)
-    with within(1.0):
-        iterator.close()
-        waiting.join(60)
-    assert not waiting.is_alive()

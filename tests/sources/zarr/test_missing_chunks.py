@@ -292,13 +292,6 @@ def given_by(spec: dict[str, Any]) -> list[Any]:
     return [spec, ts.Spec(spec), store, store[::2], ts.cast(store, "int64")]
 
 
-def test_a_missing_chunk_of_a_shard_is_named(tmp_path: Path) -> None:
-    STORES["shards"](tmp_path / "a")
-    said = r"chunk 1, 1 of its grid, in .*/c/0/0, is not stored"
-    with pytest.raises(ReadError, match=said):
-        ZarrDataSource(tmp_path / "a", missing="error")[4]
-
-
 def test_an_array_without_chunks_is_whole(tmp_path: Path) -> None:
     for version in (2, 3):
         path = tmp_path / f"a{version}"

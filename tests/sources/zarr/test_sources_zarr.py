@@ -19,21 +19,11 @@ from tests.zarr_layouts import DIRECTLY
 from windrow.errors import (
     ConversionError,
     NotFoundError,
-    ReadError,
     SourceError,
 )
 from windrow.sources import ZarrDataSource
-from windrow.sources.zarr import tensorstore
 
 AnyArray = npt.NDArray[Any]
-
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "v2": {"zarr_format": 2, "chunks": (16, 3)},
-    "v3": {"zarr_format": 3, "chunks": (16, 4)},
-    "v3 one record per chunk": {"zarr_format": 3, "chunks": (1, 4)},
-    "sharded": {"zarr_format": 3, "chunks": (8, 4), "shards": (32, 4)},
-    "sharded, one record per chunk": {"zarr_format": 3, "chunks": (1, 4), "shards": (32, 4)},
-}
 
 
 def values(rows: int = 100, dtype: Any = "f4") -> AnyArray:
@@ -44,26 +34,6 @@ def write(path: Path, array: AnyArray, **layout: Any) -> Path:
     store = zarr.create_array(str(path), shape=array.shape, dtype=array.dtype, **layout)
     store[...] = array
     return path
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("zarr")
-    return {
-        name: write(folder / str(n), values(), **layout)
-        for n, (name, layout) in enumerate(LAYOUTS.items())
-    }
-
-
-def test_a_file_in_place_of_the_metadata(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", values() + 1, chunks=(16, 4))
-    source = ZarrDataSource(path)
-    shutil.rmtree(path)
-    path.mkdir()
-    for content in ("", "[]", "{}"):
-        (path / "zarr.json").write_text(content)
-        with pytest.raises(ReadError, match=r"was removed or replaced"):
-            source[3]
 
 
 @pytest.mark.parametrize("dtype", ["?", "i8", ml_dtypes.bfloat16])
@@ -78,16 +48,6 @@ def test_sparse_arrays_that_grow_and_get_attributes_are_read(tmp_path: Path, dty
     grown = {**meta, "shape": [50, 3], "attributes": {"units": "K"}}
     (tmp_path / "zarr.json").write_text(json.dumps(grown))
     np.testing.assert_array_equal(source.read(np.arange(40)), expected)
-
-
-def test_rounds_within_the_byte_budget(
-    stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tensorstore, "IN_FLIGHT_BYTES", 300)
-    wanted = np.random.default_rng(0).integers(0, 100, 500)
-    for path in stores.values():
-        source = ZarrDataSource(path, direct=False)
-        np.testing.assert_array_equal(source.read(wanted), values()[wanted])
 
 
 def group(path: Path, zarr_format: Any = 3) -> dict[str, AnyArray]:

@@ -19,7 +19,6 @@ import numcodecs
 import numpy as np
 import numpy.typing as npt
 import pytest
-import tensorstore as ts
 import xarray as xr
 import zarr
 import zarr.codecs.numcodecs as v3
@@ -166,24 +165,6 @@ def test_texts_of_any_length_are_coordinates_and_no_records(tmp_path: Path, vers
     assert name.part.read(np.array([3, 0, 2, 1])).tolist() == [words[k] for k in (3, 0, 2, 1)]
     with pytest.raises(SourceError, match=r"array 'name' in .*/g/name is not read: .* any length"):
         ZarrDataSource(tmp_path / "g", names=["name"])
-
-
-def test_out_of_key_value_stores(tmp_path: Path) -> None:
-    for name in ("delta", "sharded"):
-        values, layout, _ = V3[name]
-        write(tmp_path / "g" / name, 3, values, **layout)
-    zarr.open_group(str(tmp_path / "g"), mode="a")
-    zipped = shutil.make_archive(str(tmp_path / "g"), "zip", tmp_path / "g")
-    source = ZarrDataSource(f"file://{zipped}|zip:")
-    for again in (source, pickle.loads(pickle.dumps(source))):
-        got = again.read(np.array([33, 2]))
-        np.testing.assert_array_equal(got["delta"], INTEGERS[[33, 2]])
-        np.testing.assert_array_equal(got["sharded"], INTEGERS[[33, 2]])
-    memory = ts.KvStore.open("memory://").result()
-    for file in (tmp_path / "g").rglob("*"):
-        if file.is_file():
-            memory.write(str(file.relative_to(tmp_path / "g")), file.read_bytes()).result()
-    np.testing.assert_array_equal(ZarrDataSource(memory)[35]["delta"], INTEGERS[35])
 
 
 @pytest.mark.parametrize(
@@ -385,16 +366,3 @@ def test_chunks_of_shards_that_decompress_to_far_more(
     np.testing.assert_array_equal(source[35], INTEGERS[35])
     if shard > 10:
         np.testing.assert_array_equal(source[12], INTEGERS[12])
-
-
-def test_objects_of_an_own_codec_are_refused_as_coordinates_too(tmp_path: Path) -> None:
-    path = hostile(tmp_path / "g" / "x", dtype="|O", filters=[{"id": "pickle"}])
-    (path / ".zattrs").write_text('{"_ARRAY_DIMENSIONS": ["x", "y"]}')
-    (path / "0.0").write_bytes(pickle.dumps(Touch(tmp_path / "touched")))
-    data = write(tmp_path / "g" / "t", 2, INTEGERS)
-    (data / ".zattrs").write_text('{"_ARRAY_DIMENSIONS": ["t", "y"], "coordinates": "x"}')
-    (tmp_path / "g" / ".zgroup").write_text('{"zarr_format": 2}')
-    tree = ArrayTree("source", tmp_path / "g")
-    with pytest.raises(SourceError, match="filter 'pickle'"):
-        open_arrays("source", tree.left_out)
-    assert not (tmp_path / "touched").exists()

@@ -33,7 +33,7 @@ from tests.far_arrays import (
     write_old,
 )
 from tests.object_store import ObjectStore
-from tests.range_server import RangeServer, cut, s3_error, status
+from tests.range_server import RangeServer, cut, status
 from windrow import MapDataset, verify
 from windrow.errors import (
     ArgumentError,
@@ -131,28 +131,6 @@ def test_what_tensorstore_is_told(
     assert "Basic" not in repr(way)
     assert "sig" not in repr(way)
     ts.KvStore.Spec(dict(way.spec))  # TensorStore takes it
-
-
-@pytest.mark.parametrize(
-    ("url", "options", "why"),
-    [
-        ("memory://a", {}, "fsspec protocol 'memory'"),
-        ("zip://a::s3://bucket/a.zip", {}, "fsspec protocol 'zip'"),
-        ("s3://bucket/a", {"key": "k", "secret": "s"}, "TensorStore has no storage option 'key'"),
-        ("s3://bucket/a", {"use_ssl": False}, "TensorStore has no storage option 'use_ssl'"),
-        ("http://h/a", {"client_kwargs": {"x": 1}}, "TensorStore has no storage option 'x'"),
-        ("gs://bucket/a", {"token": "t.json"}, "TensorStore has no storage option 'token'"),
-        (
-            "gs://bucket/a",
-            {"requester_pays": True},
-            "TensorStore has no storage option 'requester_pays' without 'project'",
-        ),
-    ],
-)
-def test_what_fsspec_reads(url: str, options: dict[str, Any], why: str) -> None:
-    way = route_of("source", url, options)
-    assert way.spec is None
-    assert way.why == why
 
 
 def test_adapters_of_tensorstore() -> None:
@@ -536,19 +514,3 @@ def _uses(url: str, options: dict[str, Any] | None) -> list[Callable[[], Any]]:
         lambda: verify(source),
         lambda: ZarrDataSource(url, storage_options=options, remote=TWICE),
     ]
-
-
-@pytest.mark.jobs
-def test_answers_of_s3_are_not_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with ObjectStore() as store:
-        put_all(folder / "plain", lambda key, raw: store.put(f"plain/{key}", raw))
-        options = dict(store.storage_options)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", options.pop("key"))
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options.pop("secret"))
-        source = ZarrDataSource(store.url("plain"), storage_options=options, remote=TWICE)
-        store.faults.chance(
-            1.0, [s3_error(403, "SignatureDoesNotMatch", "AKIDNOTTOBESEEN is wrong")]
-        )
-        with pytest.raises(ReadError, match="credentials") as caught:
-            source.read(np.array([9]))
-        assert not any("AKID" in text or "<Error>" in text for text in _kept(caught.value))

@@ -20,15 +20,12 @@ import numpy.typing as npt
 import pytest
 import tensorstore as ts
 import zarr
-import zarr.codecs as codecs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
-from tests.zarr_codecs import V2, V3
 from tests.zarr_layouts import DIRECTLY
 from windrow import verify
-from windrow.core.native import native
 from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources import ArrayPart, Span, WindowDataSource, ZarrDataSource
 
@@ -248,33 +245,6 @@ def chunked(path: Path, values: AnyArray, *, rows: int = 8, **layout: Any) -> Pa
 
 ROWS = (np.arange(40 * 3).reshape(40, 3) % 7 + 1).astype("f4")
 EVERY = np.arange(40)
-
-
-WRITTEN: dict[str, dict[str, Any]] = {
-    **{f"v2 {name}": {"zarr_format": 2, "compressors": V2[name]} for name in V2},
-    "v2 F": {"zarr_format": 2, "order": "F"},
-    "v2 big": {"zarr_format": 2, "dtype": ">f4", "order": "F"},
-    **{f"v3 {name}": {"compressors": V3[name]} for name in V3},
-    **{f"shards {name}": {"compressors": V3[name], "shards": (16, 3)} for name in V3},
-    "v3 turned": {"filters": codecs.TransposeCodec(order=(1, 0))},
-    "v3 big": {"serializer": codecs.BytesCodec(endian="big")},
-}
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_what_zarr_python_writes(tmp_path: Path, name: str) -> None:
-    path = chunked(tmp_path / "a", ROWS, **WRITTEN[name])
-    source = ZarrDataSource(path, direct=True)
-    order = np.random.default_rng(0).integers(0, 40, 60)
-    np.testing.assert_array_equal(source.read(order), ROWS[order])
-    assert source.read(order).dtype == np.float32
-    boxes = WindowDataSource(path, {0: 5, 1: 2}, {0: 4, 1: 1}, direct=True)
-    expected = [ROWS[a : a + 5, b : b + 2] for a in range(0, 36, 4) for b in (0, 1)]
-    np.testing.assert_array_equal(boxes.read(np.arange(18)), expected)
-    way = DIRECTLY
-    if native() is None and name == "v2 lz4":
-        way = "read by zarr-python (TensorStore cannot open it)"
-    assert repr(source).endswith(f"in {tmp_path}/a, {way})")
 
 
 def test_the_setting_and_what_repr_says(tmp_path: Path) -> None:

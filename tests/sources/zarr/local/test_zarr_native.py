@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,31 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorstore as ts
 import zarr
 from zarr import codecs
 
 from tests.zarr_codecs import V2, V3
 from windrow.core import native
-from windrow.errors import ReadError, SourceError
+from windrow.errors import ReadError
 from windrow.sources import WindowDataSource
 from windrow.sources.chunks import Span
 from windrow.sources.zarr.local import native_chunks as seam
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
-from windrow.sources.zarr.plain import NativeRowReader, PlainStoreReader
-from windrow.sources.zarr.plain_store import PlainStore
 
 pytestmark = pytest.mark.skipif(native.native() is None, reason="there is no native core")
-
-
-def check_spans(plain: PlainArray, values: Any, chunks: seam.NativeChunks) -> None:
-    size = plain.chunk_shape[0]
-    bounds = [(k, min(k + size, len(values))) for k in range(0, len(values), size)]
-    spans = [Span(a, b, np.empty((b - a, *values.shape[1:]), plain.dtype)) for a, b in bounds]
-    reading = chunks.start(spans)
-    assert reading.wait(60)
-    assert reading.failures() == []
-    np.testing.assert_array_equal(np.concatenate([span.out for span in spans]), values)
 
 
 def rows_of(folder: Path, values: Any, **named: Any) -> PlainArray:
@@ -49,14 +35,6 @@ def rows_of(folder: Path, values: Any, **named: Any) -> PlainArray:
 VALUES = np.random.default_rng(0).integers(0, 50, (64, 40)).astype("u2")
 
 
-def objects_of(folder: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and path.name not in ("zarr.json", ".zarray")
-    )
-
-
 DAMAGED = {
     **{f"2 {name}": {"zarr_format": 2, "chunks": (8, 40), "compressors": V2[name]} for name in V2},
     **{f"3 {name}": {"chunks": (8, 40), "compressors": V3[name]} for name in V3},
@@ -65,69 +43,6 @@ DAMAGED = {
         for name in V3
     },
 }
-
-
-def store_of(plain: PlainArray) -> PlainStore:
-    """The array in TensorStore; it cannot open one of lz4."""
-
-    def opened() -> Any:
-        if any(codec.name == "lz4" for codec in plain.codecs):
-            return SourceError("TensorStore does not know lz4")
-        driver = "zarr3" if Path(plain.folder, "zarr.json").exists() else "zarr"
-        return ts.open({"driver": driver, "kvstore": f"file://{plain.folder}/"}).result()
-
-    return PlainStore(plain, opened)
-
-
-@pytest.mark.parametrize("name", DAMAGED)
-def test_damage_is_reported_as_without_the_core(tmp_path: Path, name: str) -> None:
-    """Each damaged chunk gives the same values or the same error, with file and records.
-
-    TensorStore accepts bytes that follow the end of some chunks; the core does not.
-    """
-    plain = rows_of(tmp_path / "a", VALUES, **DAMAGED[name])
-    moments = random.Random(name)
-    file = objects_of(tmp_path / "a")[3]
-    whole = file.read_bytes()
-    first = 8 * int(file.name[0] if name.startswith("2") else file.parent.name)
-    store = store_of(plain)
-    plainly = PlainStoreReader(store) if store.array() is not None else None
-    for _ in range(40):
-        data = bytearray(whole)
-        match moments.randrange(3):
-            case 0:
-                data[moments.randrange(len(data))] ^= 1 << moments.randrange(8)
-            case 1:
-                del data[moments.randrange(len(data)) :]
-            case _:
-                data += bytes(moments.randrange(1, 20))
-        file.write_bytes(data)
-        chunks = seam.native_chunks(plain)
-        assert chunks is not None
-        ours = NativeRowReader(store, chunks)
-        for rows in (np.arange(64), np.arange(24, 32)[::-1]):
-            found = outcome(ours, rows)
-            told = outcome(plainly, rows) if plainly else found
-            if isinstance(found, bytes) or not isinstance(told, bytes):
-                assert without_text(found) == without_text(told)
-            else:
-                assert len(data) > len(whole)
-                assert told == VALUES[rows].tobytes()
-            if not isinstance(found, bytes):
-                assert (found[0], found[2]) == (ReadError, str(file))
-                assert first <= found[4][0] < found[4][1] <= first + 8
-
-
-def without_text(outcome: Any) -> Any:
-    """The outcome without the message, which TensorStore or the core may end."""
-    return outcome if isinstance(outcome, bytes) else (outcome[0], *outcome[2:])
-
-
-def outcome(reader: Any, rows: Any) -> Any:
-    try:
-        return reader.read(rows).tobytes()
-    except ReadError as error:
-        return type(error), str(error), error.file, error.offset, error.records
 
 
 def test_reads_that_are_dropped_end_first(tmp_path: Path) -> None:
@@ -204,22 +119,6 @@ def test_the_interpreter_ends_while_chunks_are_read(tmp_path: Path) -> None:
     for _ in range(2):
         done = ran(ENDED, str(tmp_path / "a"))
         assert (done.returncode, done.stdout, done.stderr) == (0, "ends now\n", "")
-
-
-def test_threads_can_be_set(tmp_path: Path) -> None:
-    core = native.native()
-    assert core is not None
-    before = core.threads()
-    try:
-        plain = rows_of(tmp_path / "a", VALUES, **DAMAGED["3 zstd"])
-        chunks = seam.native_chunks(plain)
-        assert chunks is not None
-        for count in (1, 5, 2):
-            core.set_threads(count)
-            assert core.threads() == count
-            check_spans(plain, VALUES, chunks)
-    finally:
-        core.set_threads(before)
 
 
 def large_chunks(path: Path, codec: codecs.ZstdCodec) -> np.ndarray[Any, Any]:

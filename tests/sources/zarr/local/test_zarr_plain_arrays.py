@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,8 @@ import numcodecs
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numcodecs import blosc, lz4, zstd
 
-from tests.hypothesis_profiles import examples
 from windrow.core.native import native
 from windrow.errors import ReadError
 from windrow.sources import ZarrDataSource
@@ -140,30 +136,6 @@ def test_a_codec_fills_the_memory_or_refuses(
         reading(tmp_path, name, wrong, len(PLAIN))
 
 
-@needs_core
-@settings(deadline=None, max_examples=examples(120))
-@given(name=st.sampled_from(["zstd", "blosc", "lz4", "gzip", "zlib"]), data=st.data())
-def test_no_prefix_and_no_garbage_is_decoded(
-    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("codec")
-    size = data.draw(st.sampled_from([1, 64, 100_000]))
-    values = (np.arange(size) // 3).astype(np.uint8).tobytes()
-    pack = {
-        "zstd": lambda v: zstd.compress(v, 1),
-        "blosc": lambda v: blosc.compress(v, b"lz4", 5, 1),
-        "lz4": lz4.compress,
-        "gzip": gzip.compress,
-        "zlib": zlib.compress,
-    }[name]
-    stored = pack(values)
-    assert reading(folder, name, stored, size) == values
-    with pytest.raises(ReadError, match=r"cannot be read"):
-        reading(folder, name, stored[: data.draw(st.integers(0, len(stored) - 1))], size)
-    with pytest.raises(ReadError, match=r"cannot be read"):
-        reading(folder, name, data.draw(st.binary(max_size=40)), size)
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -206,35 +178,3 @@ def test_what_is_not_plain(tmp_path: Path, change: dict[str, Any], why: str) -> 
     found = described(tmp_path, change)
     assert isinstance(found, str)
     assert re.search(why, found)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
-    max_leaves=5,
-)
-
-
-@settings(deadline=None, max_examples=examples(80))
-@given(base=st.sampled_from([V2, V3]), data=st.data())
-def test_crafted_metadata_raises_nothing(base: dict[str, Any], data: st.DataObject) -> None:
-    meta = json.loads(json.dumps(base))
-    at: Any = meta
-    while True:
-        key = data.draw(st.sampled_from(sorted(at) if isinstance(at, dict) else range(len(at))))
-        inside = isinstance(at[key], dict | list) and len(at[key]) > 0
-        if not inside or data.draw(st.booleans()):
-            break
-        at = at[key]
-    at[key] = data.draw(JSON)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, ".zarray" if base is V2 else "zarr.json")
-        file.write_text(json.dumps(meta))
-        assert isinstance(plain_array(folder), str | PlainArray)
-
-
-def test_a_huge_array_of_which_little_is_stored(tmp_path: Path) -> None:
-    described(tmp_path, V3 | {"shape": [2**50, 3], "fill_value": 7.0})
-    source = ZarrDataSource(tmp_path, direct=True)
-    assert len(source) == 2**50
-    assert source.read(np.array([2**50 - 1, 5])).tolist() == [[7.0] * 3] * 2

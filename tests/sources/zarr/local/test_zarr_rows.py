@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -22,7 +21,6 @@ from hypothesis import strategies as st
 import windrow
 from tests.hypothesis_profiles import examples
 from tests.zarr_layouts import CODECS, DTYPES, Layout, make, reader_of, same, values_of, written
-from windrow.core.native import native
 from windrow.errors import ReadError
 from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.chunks import RowReader, Span
@@ -147,16 +145,6 @@ def test_many_rounds_and_threads_read_the_same(tmp_path: Path, layout: Layout) -
         np.testing.assert_array_equal(got, values[numbered(source, name)])
 
 
-@pytest.mark.parametrize("sharded", [True, False])
-def test_runs_of_raw_rows_and_long_rows_are_copied_right(tmp_path: Path, sharded: bool) -> None:
-    # Rows of 40 kB: those are copied one by one, and runs of neighbours together.
-    layout = Layout((40, 10_000), (8, 10_000), (2, 1) if sharded else None, "int32", "none")
-    values = written(tmp_path, layout)
-    reader = reader_of(tmp_path)
-    for rows in (np.arange(3, 37), np.array([5, 5, 6, 7, 39, 0, 1]), np.arange(40)[::-1]):
-        same(reader.read(rows), values[rows])
-
-
 def test_missing_chunks_are_the_fill_value_beside_others(tmp_path: Path) -> None:
     values = written(tmp_path, Layout((60, 500), (4, 500), codecs="none", fill=9))
     for number in (0, 3, 14):
@@ -200,55 +188,6 @@ def test_stored_bytes_are_near_those_of_the_files(tmp_path: Path) -> None:
 # --- damage --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codecs", ["zstd", "zstd crc32c", "gzip", "blosc"])
-@pytest.mark.parametrize("sharded", [True, False])
-@pytest.mark.parametrize("rows", [1, 2])
-def test_a_damaged_chunk_is_named_and_the_others_are_read(
-    tmp_path: Path, codecs: str, sharded: bool, rows: int
-) -> None:
-    shard = (10, 1) if sharded else None
-    values = written(tmp_path, Layout((39, 50), (rows, 50), shard, codecs=codecs))
-    path = tmp_path / "c" / ("1" if sharded else "14") / "0"
-    content = bytearray(path.read_bytes())
-    at = int(np.frombuffer(content[-164:-4], "<u8").reshape(10, 2)[4, 0]) if sharded else 0
-    content[at : at + 16] = bytes(16)
-    path.write_bytes(content)
-    source = ZarrDataSource({"x": tmp_path}, direct=True)
-    first = 14 * rows
-    named = f"record {first}" if rows == 1 else f"records {first} to {first + 1}"
-    told = rf"array 'x' in .*: the chunk that holds {named} cannot be read: .*{path}"
-    for order in ORDERS:
-        with pytest.raises(ReadError, match=told) as caught:
-            list(in_order(source, order).batch(4))
-        assert caught.value.file == str(path)
-        assert caught.value.records == (first, first + rows)
-        assert caught.value.offset == at
-    with pytest.raises(ReadError, match=told):
-        source.read(np.arange(39))
-    others = np.delete(np.arange(39), range(first, first + rows))
-    same(source.read(others)["x"], values[others])
-
-
-@pytest.mark.parametrize(
-    ("layout", "file", "told"),
-    [
-        (Layout((6, 50), (1, 50), codecs="none"), "3", "record 3"),
-        (Layout((6, 50), (1, 50), codecs="zstd"), "3", "record 3"),
-        (Layout((6, 50), (2, 50), codecs="none"), "1", "records 2 to 3"),
-        (Layout((6, 50), (1, 50), (4, 1)), "0", "records 0 to 3"),
-    ],
-    ids=str,
-)
-def test_a_file_cut_short_is_named(tmp_path: Path, layout: Layout, file: str, told: str) -> None:
-    values = written(tmp_path, layout)
-    path = tmp_path / "c" / file / "0"
-    os.truncate(path, path.stat().st_size - 1)
-    reader = reader_of(tmp_path)
-    with pytest.raises(ReadError, match=rf"holds {told} cannot be read: .*c/{file}/0"):
-        reader.read(np.array([5, 3, 0]))
-    same(reader.read(np.array([5, 4])), values[[5, 4]])
-
-
 def test_a_raw_chunk_of_another_size_is_refused(tmp_path: Path) -> None:
     values = written(tmp_path / "file", Layout((20, 50), (8, 50), codecs="none"))
     os.truncate(tmp_path / "file" / "c" / "1" / "0", 8 * 50 + 1)
@@ -266,21 +205,6 @@ def test_a_raw_chunk_of_another_size_is_refused(tmp_path: Path) -> None:
         reader_of(tmp_path / "shard").read(np.array([5]))
 
 
-@pytest.mark.skipif(native() is None, reason="TensorStore ignores such bytes")
-def test_bytes_after_the_end_of_a_chunk_are_damage(tmp_path: Path) -> None:
-    written(tmp_path, Layout((40, 50), (2, 50), (10, 1)))
-    path = tmp_path / "c" / "1" / "0"
-    content = path.read_bytes()
-    index = np.frombuffer(content[-164:-4], "<u8").reshape(10, 2).copy()
-    index[4, 1] += 1
-    checksum = google_crc32c.value(index.tobytes()).to_bytes(4, "little")
-    path.write_bytes(content[:-164] + index.tobytes() + checksum)
-    source = ZarrDataSource(tmp_path, direct=True)
-    for order in ORDERS:
-        with pytest.raises(ReadError, match="records 28 to 29 cannot be read"):
-            list(in_order(source, order).batch(4))
-
-
 @pytest.mark.parametrize("codecs", ["none", "zstd"])
 def test_a_byte_that_is_no_bool_is_damage(tmp_path: Path, codecs: str) -> None:
     values = written(tmp_path, Layout((40, 50), (2, 50), (4, 1), codecs=codecs))
@@ -292,39 +216,6 @@ def test_a_byte_that_is_no_bool_is_damage(tmp_path: Path, codecs: str) -> None:
     for order in ORDERS:
         with pytest.raises(ReadError, match=r"records \d+ to \d+ cannot be read.*bool"):
             list(in_order(source, order).batch(4))
-
-
-# --- indexes of shards ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("location", ["start", "end"])
-def test_a_wrong_checksum_of_an_index_names_file_and_records(tmp_path: Path, location: str) -> None:
-    values = written(tmp_path, Layout((20, 3), (1, 3), (8, 1), location=location))
-    path = tmp_path / "c" / "2" / "0"
-    data = bytearray(path.read_bytes())
-    data[3 if location == "start" else len(data) - 20] ^= 1
-    path.write_bytes(data)
-    reader = reader_of(tmp_path)
-    with pytest.raises(ReadError, match=r"array 'x' in .*records 16 to 19 .*c/2/0") as caught:
-        reader.read(np.array([0, 17]))
-    assert (caught.value.file, caught.value.offset) == (str(path), None)
-    assert caught.value.records == (16, 20)
-    same(reader.read(np.array([0])), values[:1])
-
-
-@pytest.mark.skipif(native() is None, reason="TensorStore then refuses all chunks of the shard")
-def test_a_range_past_the_end_fails_only_for_its_record(tmp_path: Path) -> None:
-    values = written(tmp_path, Layout((8, 3), (1, 3), (4, 1)))
-    path = tmp_path / "c" / "1" / "0"
-    data = path.read_bytes()
-    index = np.frombuffer(data, "<u8", 8, len(data) - 68).copy()
-    index[2] = 2**64 - 4  # the end of it overflows to a small number
-    said = index.tobytes()
-    path.write_bytes(data[:-68] + said + google_crc32c.value(said).to_bytes(4, "little"))
-    reader = reader_of(tmp_path)
-    same(reader.read(np.array([4, 6, 7])), values[[4, 6, 7]])
-    with pytest.raises(ReadError, match=r"holds record 5 .*c/1/0"):
-        reader.read(np.array([4, 5]))
 
 
 # --- windows of raw rows --------------------------------------------------------------------------
@@ -342,19 +233,3 @@ def test_runs_longer_than_what_is_copied_at_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         source.read(np.array([31_999, 0])), [values[319_990:599_990], values[:280_000]]
     )
-
-
-def test_missing_and_short_chunks_of_windows(tmp_path: Path) -> None:
-    values = np.arange(1, 41, dtype=np.uint16)
-    path = raw_array(tmp_path / "a", values, 8)
-    for number in (3, 4):
-        (path / "c" / str(number)).unlink()
-    source = WindowDataSource(path, {0: 6}, {0: 1})
-    expected = np.where(np.arange(40) < 24, values, 0)
-    found = source.read(np.arange(len(source)))
-    np.testing.assert_array_equal(found, np.lib.stride_tricks.sliding_window_view(expected, 6))
-    (path / "c" / "2").write_bytes(b"short")
-    source = WindowDataSource(path, {0: 4}, {0: 4})
-    np.testing.assert_array_equal(source.read(np.array([3])), [values[12:16]])
-    with pytest.raises(ReadError, match=r"c/2"):
-        source.read(np.array([0, 4]))

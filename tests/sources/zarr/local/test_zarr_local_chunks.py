@@ -23,6 +23,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.array_record_bytes import needs_core
 from tests.hypothesis_profiles import examples
 from tests.zarr_layouts import DIRECTLY
 from windrow import verify
@@ -318,7 +319,7 @@ def either_way(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("without_core")
 
 
-@pytest.mark.usefixtures("either_way")
+@needs_core
 @pytest.mark.parametrize("kind", WITHOUT_FILE)
 def test_what_is_no_file_of_a_chunk_is_refused(tmp_path: Path, kind: str) -> None:
     path = chunked(tmp_path / "a", ROWS)
@@ -341,7 +342,7 @@ def test_what_is_no_file_of_a_chunk_is_refused(tmp_path: Path, kind: str) -> Non
     assert [(one.first_record, one.stop_record, one.file) for one in bad] == [(16, 24, str(chunk))]
 
 
-@pytest.mark.usefixtures("either_way")
+@needs_core
 def test_a_chunk_of_a_shard_of_absurd_size_is_refused(tmp_path: Path) -> None:
     path = chunked(tmp_path / "a", ROWS, shards=(16, 3))
     shard = path / "c" / "1" / "0"

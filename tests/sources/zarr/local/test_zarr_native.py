@@ -48,7 +48,7 @@ DAMAGED = {
 def test_reads_that_are_dropped_end_first(tmp_path: Path) -> None:
     values = np.zeros((4_000, 500), "u2")
     plain = rows_of(tmp_path / "a", values, chunks=(20, 500), compressors=V3["gzip"])
-    chunks = seam.native_chunks(plain)
+    chunks = seam.native_chunks(plain, plain.folder)
     assert chunks is not None
     for _ in range(20):
         outs = [np.ones((20, 500), "u2") for _ in range(200)]
@@ -74,7 +74,7 @@ import os, sys, numpy as np
 from windrow.sources.zarr.local.metadata import plain_array
 from windrow.sources.zarr.local.native_chunks import native_chunks
 from windrow.sources.chunks import Span
-chunks = native_chunks(plain_array(sys.argv[1]))
+chunks = native_chunks(plain_array(sys.argv[1]), sys.argv[1])
 def read():
     spans = [Span(8 * k, 8 * k + 8, np.empty((8, 40), "u2")) for k in range(8)]
     reading = chunks.start(spans)
@@ -106,7 +106,7 @@ import sys, numpy as np
 from windrow.sources.zarr.local.metadata import plain_array
 from windrow.sources.zarr.local.native_chunks import native_chunks
 from windrow.sources.chunks import Span
-chunks = native_chunks(plain_array(sys.argv[1]))
+chunks = native_chunks(plain_array(sys.argv[1]), sys.argv[1])
 spans = [Span(20 * k, 20 * k + 20, np.empty((20, 500), "u2")) for k in range(200)] * 5
 reading = chunks.start(spans)
 print("ends now")

@@ -170,8 +170,8 @@ def _shares_unevenly(given: dict[str, Any]) -> bool:
 def _records_of_shard(given: dict[str, Any]) -> int:
     """The records of a shard in all epochs."""
     number, count, _ = given["shard"]
-    each, more = divmod(given["num_records"], count)
-    return (each + (number < more)) * int(given.get("num_epochs", 1))
+    epochs: int = given.get("num_epochs", 1)
+    return len(range(number, given["num_records"], count)) * epochs
 
 
 def next_or_none(iterator: Any) -> Any:

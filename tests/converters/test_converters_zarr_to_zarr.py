@@ -555,7 +555,7 @@ def check_killed(tmp_path: Path, share: float) -> None:
             patch.setattr(LocalTarget, name, noting(getattr(LocalTarget, name), named))
         undisturbed = zarr_to_zarr(tmp_path / "source", tmp_path / "wanted", **asked)
     out = tmp_path / "out"
-    arguments = [str(tmp_path / "source"), str(out), str(int(share * len(named)))]
+    arguments = [str(tmp_path / "source"), str(out), str(max(1, int(share * len(named))))]
     done = subprocess.run(
         [sys.executable, "-c", KILLED, *arguments], capture_output=True, cwd=ROOT, check=False
     )

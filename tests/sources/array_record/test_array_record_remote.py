@@ -129,14 +129,6 @@ def test_a_file_costs_one_request_to_open_and_neighbours_one_to_read(
     assert server.counts().requests == 52
 
 
-def test_a_long_index_is_read_with_a_second_request(server: RangeServer, tmp_path: Path) -> None:
-    write(tmp_path / "a.array_record", [b"x" * (k % 7) for k in range(20_001)], "uncompressed")
-    source = ArrayRecordDataSource(server.url("a.array_record"))
-    assert server.counts().requests == 3
-    assert len(source) == 20_001
-    assert source.read(np.array([20_000, 0])) == [b"x" * (20_000 % 7), b""]
-
-
 def test_indices_keep_to_the_limits_too(server: RangeServer, tmp_path: Path) -> None:
     for name in "abc":
         write(tmp_path / f"{name}.array_record", [b"x"] * 20_001, "uncompressed")

@@ -26,7 +26,6 @@ from windrow.errors import (
     MissingExtraError,
     NotFoundError,
     ReadError,
-    RecordIndexError,
     SourceError,
 )
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
@@ -70,16 +69,6 @@ def test_padded_and_footer_options(tmp_path: Path) -> None:
     path = write(tmp_path / "a.array_record", records, options)
     source = ArrayRecordDataSource(path, reader_options=options_to_read)
     assert source.__getitems__(range(9)) == records
-
-
-def test_one_record_and_no_records(tmp_path: Path) -> None:
-    one = ArrayRecordDataSource(write(tmp_path / "one", [b"abc"]))
-    assert (len(one), one[0], one[-1]) == (1, b"abc", b"abc")
-    none = ArrayRecordDataSource(write(tmp_path / "none", []))
-    assert len(none) == 0
-    assert none.read(np.array([], np.int64)) == []
-    with pytest.raises(RecordIndexError, match="index 5 is out of range for 0 records"):
-        none[5]
 
 
 def test_paths_of_every_kind(many: tuple[Path, list[bytes]]) -> None:

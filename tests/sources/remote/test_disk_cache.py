@@ -159,18 +159,6 @@ def test_the_disk_is_bounded_and_what_was_used_last_stays(tmp_path: Path, size: 
     assert len(cache_report(str(tmp_path)).urls) == len(kept)
 
 
-def test_a_lower_bound_makes_the_folder_smaller(tmp_path: Path) -> None:
-    large = DiskCache(str(tmp_path), 16 * MIB)
-    for number in range(60):
-        put(large, (0, 100_000), file=numbered(number))
-    assert database(tmp_path).stat().st_size > 4 * MIB
-    small = DiskCache(str(tmp_path), MIB)
-    for number in range(100, 130):
-        put(small, (0, 10_000), file=numbered(number))
-    assert database(tmp_path).stat().st_size <= MIB
-    assert got(small, (0, 10_000), file=numbered(129)) == [True]
-
-
 def test_a_folder_that_another_process_clears_is_used_again(
     cache: DiskCache, tmp_path: Path
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import random
 import threading
 import zipfile
@@ -14,7 +12,6 @@ import fsspec
 import pytest
 
 from tests.limits import CALM
-from tests.processes import until
 from tests.range_server import Fault, RangeServer
 from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
@@ -50,15 +47,6 @@ def cut_out(wanted: list[ByteRange], data: bytes) -> list[bytes]:
 
 
 # ---- tails
-
-
-@pytest.mark.parametrize(
-    ("path", "data"), [("empty.bin", b""), ("one.bin", b"x"), ("shards/00.bin", DATA)]
-)
-def test_the_tail_of_a_short_file_is_all_of_it(server: RangeServer, path: str, data: bytes) -> None:
-    tail = fetcher().tails([server.url(path)], 1 << 20)[0]
-    assert (tail.data, tail.file.size_bytes) == (data, len(data))
-    assert tail.file.version.startswith("ETag ")
 
 
 def test_short_files_of_a_server_without_ranges_are_cut_out() -> None:
@@ -117,18 +105,6 @@ def test_calls_side_by_side_share_the_bound() -> None:
         del first  # gives back what it holds
         thread.join(20)
         assert sorted(answers) == list(range(10))
-
-
-def test_a_fetcher_that_is_gone_leaves_no_connection(server: RangeServer) -> None:
-    opened(fetcher(), server.url("one.bin"))  # the loop's own descriptors are there now
-    gc.collect()
-    before = len(os.listdir("/dev/fd"))
-    reader = fetcher()
-    file = opened(reader, server.url("shards/00.bin"))
-    reader.start([ByteRange(file, n, n + 10) for n in range(100)]).result()
-    del reader
-    gc.collect()
-    assert until(lambda: len(os.listdir("/dev/fd")) <= before)
 
 
 # ---- what a server asks of who reads

@@ -16,9 +16,9 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tests.limits import CALM, SLACK_S, counted, ended, passed, within
+from tests.limits import CALM, SLACK_S, ended, within
 from tests.processes import until
-from tests.range_server import Fault, RangeServer, cut, drip, reset, stall, status
+from tests.range_server import Fault, RangeServer, stall, status
 from windrow.errors import NotFoundError, ReadError, WindrowError
 from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 from windrow.sources.remote.options import RemoteOptions
@@ -53,76 +53,6 @@ def fails(reader: Fetcher, file: RemoteFile, stop: int = 3000) -> WindrowError:
 
 
 # ---- what may pass
-
-
-@pytest.mark.parametrize("code", [408, 429, 503])
-def test_a_status_that_may_pass_is_tried_again(
-    server: RangeServer, file: RemoteFile, code: int
-) -> None:
-    reader = Fetcher("Tests", None, CALM)
-    server.plan([status(code), status(code), None])
-    assert reader.start([ByteRange(file, 0, 10)]).result() == [DATA[:10]]
-    assert counted(reader) == {
-        "requests": 3,
-        "retries": 2,
-        "bytes": 10,
-        "faults": {f"status {code}": 2},
-    }
-    server.plan([status(code)] * 3)
-    error = fails(reader, file)
-    assert isinstance(error, ReadError)
-    assert error.file == file.shown
-    assert error.why == f"status {code}"
-    wanted = rf"bytes \[0, 3,000\), could not be read; 3 attempts in \d+\.\d s: status {code} \(3\)"
-    assert re.search(wanted, str(error))
-    assert "Check the network and the host's name" in str(error)
-    assert server.counts().requests == 6
-
-
-@pytest.mark.parametrize("code", [400, 401, 403, 404, 410, 416])
-def test_a_status_that_stays_is_not_tried_again(
-    server: RangeServer, file: RemoteFile, code: int
-) -> None:
-    reader = Fetcher("Tests", None, CALM)
-    server.plan([status(code)])
-    error = fails(reader, file)
-    assert isinstance(error, NotFoundError if code in (404, 410) else ReadError)
-    assert re.search(rf"1 attempt in \d+\.\d s: status {code}", str(error))
-    assert ("credentials in storage_options" in str(error)) == (code in (401, 403))
-    assert server.counts().requests == 1
-    assert reader.stats.counts()["faults"] == {f"status {code}": 1}
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        (cut(), "cut short"),
-        (reset(), "reset"),
-        (stall(), "stalled"),
-        (stall(body=True), "stalled"),
-        (drip(), "timeout"),
-        (Fault("wrong_range"), "wrong range"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_broken_answer_is_tried_again(
-    server: RangeServer, file: RemoteFile, fault: Fault, kind: str
-) -> None:
-    reader = Fetcher("Tests", None, passed(kind))
-    server.plan([fault, None])
-    with within(5.0):
-        assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
-    faults, seen = reader.stats.counts()["faults"], server.counts()
-    assert seen.faults == {fault.kind: 1}
-    assert seen.requests > 1
-    # A reset that overtakes its answer's head is answered below the counts.
-    if fault.kind != "reset" or faults:
-        assert faults == {kind: seen.requests - 1}
-    server.plan([fault] * 9)
-    error = fails(Fetcher("Tests", None, ended(kind)), file)
-    assert isinstance(error, ReadError)
-    assert error.why == kind
-    assert re.search(rf"3 attempts in \d+\.\d s: {kind} \(3\)", str(error))
 
 
 def test_a_connection_closed_before_an_answer_is_made_again(

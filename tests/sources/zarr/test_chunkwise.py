@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import tensorstore as ts
 import zstandard
@@ -26,8 +25,6 @@ from tests.zarr_layouts import rectilinear
 from windrow import MapDataset
 from windrow.errors import MissingExtraError, ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
-
-AnyArray = npt.NDArray[Any]
 
 VOLUME = np.random.default_rng(0).integers(1, 200, (11, 9, 5), "u4")
 ENDINGS: dict[str, Callable[[bytes], bytes]] = {

@@ -16,9 +16,8 @@ import zarr
 
 from tests.far_arrays import in_memory
 from tests.range_server import RangeServer
-from windrow import MapDataset, inspect
+from windrow import MapDataset
 from windrow.cli.main import main
-from windrow.converters import zarr_to_zarr
 from windrow.errors import SourceError
 from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
 
@@ -102,20 +101,6 @@ def test_rows_are_those_of_the_consolidated_metadata(
             )
         got = windows.read(np.arange(len(windows)))["x"]
         np.testing.assert_array_equal(got[..., 0], VALUES[3:5].T)
-
-
-def test_commands_read_the_same_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = store(tmp_path / "s.zarr", 3)
-    with pytest.warns(UserWarning, match=OLD):
-        found = inspect(path)
-    assert found.records == 5
-    assert found.arrays[-1].shape == (5, 2)
-    with pytest.warns(UserWarning, match=OLD):
-        assert main(["verify", str(path)]) == 0
-    assert "5 records" in capsys.readouterr().out
-    with pytest.warns(UserWarning, match=OLD):
-        zarr_to_zarr(str(path), str(tmp_path / "new.zarr"), chunks=3)
-    np.testing.assert_array_equal(zarr.open_group(tmp_path / "new.zarr")["x"], VALUES[:5])
 
 
 def test_open_objects_have_the_rows_that_they_show(tmp_path: Path) -> None:

@@ -220,19 +220,6 @@ def test_datasets_in_memory_are_held_with_their_coordinates() -> None:
 # --- NumPy ---------------------------------------------------------------------------------------
 
 
-def test_memory_maps_are_pickled_by_their_file(tmp_path: Path) -> None:
-    tokens = np.memmap(tmp_path / "tokens", mode="w+", dtype="u2", shape=(100_000,))
-    tokens[:] = np.arange(100_000)
-    tokens.flush()
-    source = WindowDataSource(np.memmap(tmp_path / "tokens", mode="r", dtype="u2"), {0: 64})
-    sent = pickle.dumps(source)
-    assert len(sent) < 4_000
-    again = pickle.loads(sent)
-    assert again.fingerprint == source.fingerprint
-    np.testing.assert_equal(again[3], np.arange(192, 256))
-    assert str(tmp_path / "tokens") in repr(source)
-
-
 @pytest.mark.parametrize(
     ("array", "message"),
     [

@@ -182,17 +182,6 @@ def test_batches_of_rows_of_one_length_are_stacked_and_others_refused(tmp_path: 
             list(batched)
 
 
-def test_functions_of_many_rows_get_lists(some: Any) -> None:
-    rows, source = some
-
-    def lengths(column: Any) -> AnyArray:
-        assert type(column) is list
-        return np.array(list(map(len, column)))
-
-    found = list(MapDataset.source(source).map(lengths, batched=True).to_iter_dataset())
-    assert found == list(map(len, rows))
-
-
 # --- groups --------------------------------------------------------------------------------------
 
 
@@ -235,13 +224,6 @@ def test_a_group_gives_a_dict_per_record(folder: Path, consolidated: bool) -> No
     with pytest.raises(PlanError, match=r"'tokens'.* differ in length; choose one by names="):
         source.lengths_of(np.array([2, 0]))
     assert source.lengths_of(np.array([1])) == [0]
-
-
-def test_fields_of_different_numbers_of_values_are_refused_before_offsets_are_read() -> None:
-    long = {"values": ts.array(np.zeros(6, "u2")), "offsets": ts.array([9, 9])}
-    source = RaggedDataSource({"a": PAIR_OF_UINT16, "b": long})
-    with pytest.raises(PlanError, match=r"'a' and 'b' of a record differ in length"):
-        MapDataset.source(source).pack(8)
 
 
 def test_fields_are_chosen_by_name_or_path(folder: Path) -> None:

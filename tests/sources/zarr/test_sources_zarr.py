@@ -8,11 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-import tensorstore as ts
 import zarr
 
 from tests.zarr_layouts import DIRECTLY
@@ -34,20 +32,6 @@ def write(path: Path, array: AnyArray, **layout: Any) -> Path:
     store = zarr.create_array(str(path), shape=array.shape, dtype=array.dtype, **layout)
     store[...] = array
     return path
-
-
-@pytest.mark.parametrize("dtype", ["?", "i8", ml_dtypes.bfloat16])
-def test_sparse_arrays_that_grow_and_get_attributes_are_read(tmp_path: Path, dtype: Any) -> None:
-    spec: dict[str, Any] = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path)}}
-    ts.open(spec, create=True, dtype=np.dtype(dtype), shape=[40, 3]).result()[0] = 1
-    source = ZarrDataSource(tmp_path)
-    expected = np.zeros((40, 3), dtype)
-    expected[0] = 1
-    np.testing.assert_array_equal(source.read(np.arange(40)), expected)
-    meta = json.loads((tmp_path / "zarr.json").read_text())
-    grown = {**meta, "shape": [50, 3], "attributes": {"units": "K"}}
-    (tmp_path / "zarr.json").write_text(json.dumps(grown))
-    np.testing.assert_array_equal(source.read(np.arange(40)), expected)
 
 
 def group(path: Path, zarr_format: Any = 3) -> dict[str, AnyArray]:

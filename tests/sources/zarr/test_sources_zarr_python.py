@@ -146,14 +146,6 @@ def test_boxes(tmp_path: Path, version: Any) -> None:
     assert array.missing_value == (3 if version == 2 else None)
 
 
-def test_settings_that_tensorstore_does_not_take(tmp_path: Path) -> None:
-    codec = numcodecs.Zstd(level=1, checksum=True)
-    path = write(tmp_path / "a", 2, INTEGERS, compressors=codec)
-    source = ZarrDataSource(path, direct=False)
-    np.testing.assert_array_equal(source.read(np.array([35, 2])), INTEGERS[[35, 2]])
-    assert repr(source).endswith("read by zarr-python (TensorStore cannot open it))")
-
-
 @pytest.mark.parametrize("version", [2, 3])
 def test_texts_of_any_length_are_coordinates_and_no_records(tmp_path: Path, version: Any) -> None:
     words = np.array(["a", "", "ccc\x00d", "long" * 9], object)

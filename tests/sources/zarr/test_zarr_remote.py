@@ -168,31 +168,6 @@ def test_values_are_those_of_the_local_disk(
     assert (counts["requests"] > 0, counts["bytes"] > 0, counts["faults"]) == (True, True, {})
 
 
-# --- S3 --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.jobs
-def test_s3(folder: Path, data: AnyArray, monkeypatch: pytest.MonkeyPatch) -> None:
-    with ObjectStore() as store:
-        put_all(folder / "shard", lambda key, raw: store.put(f"shard/{key}", raw))
-        endpoint = {
-            "endpoint_url": store.faults.address,
-            "client_kwargs": {"region_name": "us-east-1"},
-        }
-        by_keys = ZarrDataSource(store.url("shard"), storage_options=store.storage_options)
-        assert "zarr-python (TensorStore has no storage option 'key')" in repr(by_keys)
-        np.testing.assert_array_equal(by_keys.read(ORDER), data[ORDER])
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDNOTTOBESEEN")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-not-to-be-seen")
-        public = fsspec.filesystem("s3", **store.storage_options)
-        for key in public.find(store.url("shard")):
-            public.chmod(key, "public-read")
-        for options in (endpoint, {**endpoint, "anon": True}):
-            source = ZarrDataSource(store.url("shard"), storage_options=options)
-            assert "read by TensorStore" in repr(source)
-            np.testing.assert_array_equal(source.read(ORDER), data[ORDER])
-
-
 # --- requests --------------------------------------------------------------------------------------
 
 

@@ -169,22 +169,6 @@ def test_a_shard_that_is_larger_than_its_records_is_read(tmp_path: Path) -> None
     same(reader_of(tmp_path).read(order), values[order])
 
 
-def test_stored_bytes_are_near_those_of_the_files(tmp_path: Path) -> None:
-    for k, (layout, most) in enumerate(
-        (
-            (Layout((20, 500), (8, 500), codecs="none"), 4000),
-            (Layout((20, 500), (1, 500), (4, 1)), 700),
-            (Layout((20, 500), (1, 500)), 700),
-        )
-    ):
-        folder = tmp_path / str(k)
-        written(folder, layout)
-        found = reader_of(folder).stored_bytes(np.array([0, 2, 2]))
-        assert found.shape == (3,)
-        assert (found == found[0]).all()
-        assert 250 <= found[0] <= most
-
-
 # --- damage --------------------------------------------------------------------------------------
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import pickle
 import re
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,7 @@ from tests.range_server import (
     Fault,
     RangeServer,
     cut,
-    drip,
     replace,
-    reset,
     stall,
     status,
 )
@@ -35,11 +32,6 @@ from windrow.sources import ArrayRecordDataSource, RemoteOptions
 pytestmark = needs_core
 
 NAME = "a.array_record"
-# Many small requests. A stall is asked again soon, and so is what waits that long on a busy machine.
-PATIENT = dataclasses.replace(
-    CALM, retries=30, stall_s=1.0, merge_gap_bytes=0, max_request_bytes=3_000, max_requests=16
-)
-CHAINS = ("in order", "shuffled", "in blocks", "in a worker")
 SECRETS = ("AKIDNOTTOBESEEN", "secret-not-to-be-seen", "pass-not-to-be-seen", "sig-not-to-be-seen")
 
 
@@ -53,9 +45,6 @@ def stored(options: str, seed: int = 0) -> bytes:
     """The bytes of a file."""
     with tempfile.TemporaryDirectory() as folder:
         return written(Path(folder) / NAME, records(seed), options)
-
-
-GROUPS = ("group_size:1", "group_size:8")
 
 
 @pytest.fixture
@@ -77,18 +66,6 @@ def streamed(source: Any, order: str) -> list[bytes]:
         return [record for batch in iterator for record in batch]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], list[bytes]]:
-    found = {}
-    for options in GROUPS:
-        path = tmp_path_factory.mktemp("here") / NAME
-        path.write_bytes(stored(options))
-        for order in CHAINS[:3]:
-            found[options, order] = streamed(ArrayRecordDataSource(path), order)
-        found[options, "in a worker"] = found[options, "shuffled"]
-    return found
-
-
 def told_by(error: BaseException) -> str:
     """All that can be seen of an error, also once it has crossed a process."""
     crossed = pickle.loads(pickle.dumps(error))
@@ -96,68 +73,6 @@ def told_by(error: BaseException) -> str:
         "".join(traceback.format_exception(one)) + repr(one) + str(vars(one))
         for one in (error, crossed)
     )
-
-
-# ---- a tenth of all requests
-
-
-BUSY, STALLS = [status(503), status(429), reset(), cut()], [stall(body=True), stall()]
-
-
-@pytest.mark.parametrize(
-    ("options", "order", "faults"),
-    [
-        ("group_size:1", "in order", BUSY),
-        ("group_size:8", "shuffled", BUSY),
-        ("group_size:1", "in blocks", BUSY),
-        ("group_size:8", "in a worker", BUSY),
-        ("group_size:8", "in blocks", STALLS),
-        ("group_size:8", "in a worker", STALLS),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_faults_in_a_tenth_of_all_requests_change_nothing(
-    server: RangeServer,
-    undisturbed: dict[tuple[str, str], list[bytes]],
-    options: str,
-    order: str,
-    faults: Sequence[Fault],
-) -> None:
-    server.put(NAME, stored(options))
-    source = ArrayRecordDataSource(server.url(NAME), remote=PATIENT)
-    server.chance(0.1, faults, seed=4)
-    assert streamed(source, order) == undisturbed[options, order]
-    assert sum(server.counts().faults.values()) > 0
-    assert source.stats()["retries"] > 0
-
-
-# ---- faults without end
-
-
-@pytest.mark.parametrize(
-    ("order", "fault", "by", "why"),
-    [
-        ("in a worker", stall(), "stalled", r"2 attempts in .* s: stalled \(2\)"),
-        ("shuffled", stall(body=True), "stalled", r"2 attempts in .* s: stalled \(2\)"),
-        ("in blocks", drip(), "timeout", r"2 attempts in .* s: timeout \(2\)"),
-        ("shuffled", cut(), "", r"2 attempts in .* s: cut short \(2\)"),
-        ("in blocks", reset(), "", r"2 attempts in .* s: (reset|connection|cut short)"),
-        ("in blocks", status(503), "", r"2 attempts in .* s: status 503 \(2\)"),
-        ("in a worker", status(403), "", r"1 attempt in .* s: status 403"),
-    ],
-    ids=["stall", "stall in the body", "drip", "cut", "reset", "503", "403"],
-)
-def test_what_lasts_is_an_error_in_time(
-    server: RangeServer, order: str, fault: Fault, by: str, why: str
-) -> None:
-    quick = ended(by, retries=1)
-    source = at_last(lambda: ArrayRecordDataSource(server.url(NAME), remote=quick))
-    server.chance(1.0, [fault])
-    # A read that failed is tried once more, in smaller parts; a worker has to come up.
-    with within(10.0), pytest.raises(ReadError, match=rf"http://.*/a\.array_record.*{why}"):
-        streamed(source, order)
-    server.heal()
-    assert at_last(lambda: source.read(np.arange(240))) == records()
 
 
 def test_one_file_of_many_that_stalls() -> None:

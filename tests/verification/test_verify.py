@@ -493,16 +493,6 @@ def record_file(path: Path, group: int, count: int = 40) -> list[bytes]:
     return records
 
 
-@pytest.mark.parametrize("group", [1, 16, 256])
-def test_a_sound_record_file(tmp_path: Path, group: int) -> None:
-    records = record_file(tmp_path / "a", group, 300)
-    report = checked_report(ArrayRecordDataSource([tmp_path / "a", f"{tmp_path / 'a'}[3:5]"]))
-    assert report.ok
-    assert report.records == 302
-    assert report.chunks == -(-300 // group) + (2 if group == 1 else 1)
-    assert report.decoded_bytes == sum(map(len, [*records, *records[3:5]]))
-
-
 def check_records(source: Any, report: Report, records: list[bytes]) -> None:
     bad = {r for each in report.bad for r in range(each.first_record, each.stop_record)}
     for record in range(len(source)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.array_record_bytes import needs_core, write
+from tests.array_record_bytes import write
 from tests.hypothesis_profiles import examples
 from windrow.core.native import native
 from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
@@ -156,25 +155,6 @@ def test_a_read_that_is_given_up_ends(grouped: Path) -> None:
         for _ in range(100):
             part.start(range(part.chunk_count), pool)
         assert list(part.start([4], pool).result()[0]) == made(33)[32:]
-
-
-@needs_core
-def test_groups_are_read_in_a_forked_process(tmp_path: Path) -> None:
-    for group in (1, 30):
-        write(tmp_path / f"{group}.array_record", made(300, 2_000), f"group_size:{group}")
-    ask = "[*windrow.MapDataset.source(source).to_iter_dataset()] + source.read(np.arange(600))"
-    script = (
-        "import os, sys, numpy as np, windrow\n"
-        "from windrow.sources import ArrayRecordDataSource\n"
-        f"source = ArrayRecordDataSource({str(tmp_path)!r})\n"
-        f"records = {ask}\n"
-        "child = os.fork()\n"
-        "if child:\n"
-        "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-        f"os._exit({ask} != records)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 # --- lengths --------------------------------------------------------------------------------------

@@ -225,24 +225,6 @@ def test_inputs_and_targets_at_offsets(
         np.testing.assert_array_equal(batch["y"], array[first + 18])
 
 
-def test_a_list_keeps_the_axis_and_a_size_makes_windows_of_offsets(tmp_path: Path) -> None:
-    array = numbered((20, 3))
-    path = write(tmp_path / "a", array, (4, 3), ("t", "x"))
-    fields = {
-        "one": Field(offsets={"t": [2]}),
-        "run": Field(offsets={"t": (-1, 0, 1)}),
-        "long": Field(sizes={"t": 4}),
-        "two": Field(offsets={"t": [0, 5]}, sizes={"t": 2}),
-        "here": Field(),
-    }
-    found = WindowDataSource(path, fields=fields)[3]  # the origin is 4
-    np.testing.assert_array_equal(found["one"], array[6:7])
-    np.testing.assert_array_equal(found["run"], array[3:6])
-    np.testing.assert_array_equal(found["long"], array[4:8])
-    np.testing.assert_array_equal(found["two"], array[[4, 5, 9, 10]])
-    np.testing.assert_array_equal(found["here"], array[4])
-
-
 @pytest.mark.parametrize("pad", PADS)
 def test_offsets_reach_into_the_padding(tmp_path: Path, pad: str) -> None:
     array = numbered((20, 3))

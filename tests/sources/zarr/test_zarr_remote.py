@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-import re
 import sys
 import time
 import traceback
@@ -143,29 +142,6 @@ def test_adapters_of_tensorstore() -> None:
         ArgumentError, match=r"no setting for the storage option 'key'; leave it out"
     ):
         route_of("source", "s3://bucket/a.zip|zip:", {"key": "k"})
-
-
-# --- the same values -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["plain", "shard", "old", "filter"])
-@pytest.mark.parametrize("way", ["http", "fsspec"])
-def test_values_are_those_of_the_local_disk(
-    server: RangeServer, folder: Path, data: AnyArray, way: str, name: str
-) -> None:
-    url = in_memory(folder / name, f"far/{name}") if way == "fsspec" else server.url(name)
-    source = ZarrDataSource(url)
-    reader = "TensorStore" if way == "http" else r"zarr-python \(fsspec protocol 'memory'\)"
-    reader = r"zarr-python \(filter 'shuffle'\)" if name == "filter" else reader
-    assert re.search(f"read by {reader}", repr(source))
-    np.testing.assert_array_equal(source.read(ORDER), data[ORDER])
-    np.testing.assert_array_equal(source.read(np.arange(37)), data)
-    stream = MapDataset.source(source).block_shuffle(seed=3).batch(5)
-    got = np.concatenate(list(stream.to_iter_dataset()))
-    assert sorted(map(bytes, got)) == sorted(map(bytes, data))
-    assert source.is_remote_source
-    counts = source.stats()
-    assert (counts["requests"] > 0, counts["bytes"] > 0, counts["faults"]) == (True, True, {})
 
 
 # --- requests --------------------------------------------------------------------------------------

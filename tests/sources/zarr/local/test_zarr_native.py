@@ -13,7 +13,7 @@ import pytest
 import zarr
 from zarr import codecs
 
-from tests.zarr_codecs import V2, V3
+from tests.zarr_codecs import V3
 from windrow.core import native
 from windrow.errors import ReadError
 from windrow.sources import WindowDataSource
@@ -30,19 +30,6 @@ def rows_of(folder: Path, values: Any, **named: Any) -> PlainArray:
     plain = plain_array(str(folder))
     assert isinstance(plain, PlainArray), plain
     return plain
-
-
-VALUES = np.random.default_rng(0).integers(0, 50, (64, 40)).astype("u2")
-
-
-DAMAGED = {
-    **{f"2 {name}": {"zarr_format": 2, "chunks": (8, 40), "compressors": V2[name]} for name in V2},
-    **{f"3 {name}": {"chunks": (8, 40), "compressors": V3[name]} for name in V3},
-    **{
-        f"shards {name}": {"chunks": (2, 40), "shards": (8, 40), "compressors": V3[name]}
-        for name in V3
-    },
-}
 
 
 def test_reads_that_are_dropped_end_first(tmp_path: Path) -> None:
@@ -67,38 +54,6 @@ def ran(program: str, *argv: str) -> subprocess.CompletedProcess[str]:
         check=False,
         env={**os.environ, "WINDROW_NATIVE": ""},
     )
-
-
-FORKED = """
-import os, sys, numpy as np
-from windrow.sources.zarr.local.metadata import plain_array
-from windrow.sources.zarr.local.native_chunks import native_chunks
-from windrow.sources.chunks import Span
-chunks = native_chunks(plain_array(sys.argv[1]))
-def read():
-    spans = [Span(8 * k, 8 * k + 8, np.empty((8, 40), "u2")) for k in range(8)]
-    reading = chunks.start(spans)
-    return spans, reading
-held = read()
-child = os.fork()
-if child == 0:
-    spans, reading = read()
-    assert reading.wait(30) and not reading.failures()
-    del held
-    os._exit(int(spans[0].out.sum()) % 200)
-spans, reading = read()
-assert reading.wait(30)
-_, status = os.waitpid(child, 0)
-assert os.waitstatus_to_exitcode(status) == int(spans[0].out.sum()) % 200, status
-print("read in both")
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
-def test_a_forked_process_starts_threads_of_its_own(tmp_path: Path) -> None:
-    rows_of(tmp_path / "a", VALUES, **DAMAGED["3 zstd"])
-    done = ran(FORKED, str(tmp_path / "a"))
-    assert done.stdout == "read in both\n", done.stderr
 
 
 ENDED = """

@@ -11,8 +11,6 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,15 +26,13 @@ from hypothesis import strategies as st
 
 import windrow
 from tests.hypothesis_profiles import examples
+from tests.laid_out import pieced
 from windrow import MapDataset, Report, sources, verify
 from windrow.core.native import native
 from windrow.core.progress import Progress
 from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources import (
-    ArrayPart,
     ArrayRecordDataSource,
-    LaidOutSource,
-    ListPart,
     WindowDataSource,
     ZarrDataSource,
 )
@@ -603,51 +599,10 @@ def test_an_interrupt_waits_for_no_read() -> None:
     assert source.calls <= 2 * 8
 
 
-class OfGroups(LaidOutSource):
-    def __init__(self, part: ListPart | ArrayPart, length: int) -> None:
-        self.parts, self._length = [part], length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def read(self, indices: IntArray) -> Any:
-        return self.parts[0].read(indices)
-
-    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Any:
-        return columns[0]
-
-    def blocks(self) -> IntArray:
-        return np.array([0, self._length])
-
-    @property
-    def fingerprint(self) -> str:
-        return "groups"
-
-    parts: Any = None
-
-
-class Rows:
-    """Rows of zeros. Rows 6 and 7 cannot be read."""
-
-    def start(self, spans: Sequence[sources.Span], pool: Executor) -> Future[None]:
-        raise NotImplementedError
-
-    def read(self, rows: IntArray) -> AnyArray:
-        if {6, 7} & set(rows.tolist()):
-            raise ReadError("rows: no", file="f", offset=3)
-        return np.zeros(len(rows))
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        return np.full(len(chunks), 1)
-
-
 def test_a_source_of_ones_own_without_checks_is_read_by_record() -> None:
-    part = ArrayPart("x", 21, (), np.dtype("f4"), chunk_rows=4, reader=Rows(), shift=2)
-    report = checked_report(OfGroups(part, 21))
-    assert (report.chunks, [dataclasses.astuple(bad) for bad in report.bad]) == (
-        21,
-        [("", number, "f", 3, number, number + 1, "rows: no") for number in (6, 7)],
-    )
+    report = checked_report(pieced(21, 4, shift=2, broken=6))
+    assert report.chunks == 21
+    assert [(bad.chunk, bad.first_record, bad.stop_record) for bad in report.bad] == [(6, 6, 7)]
 
 
 # --- the report ----------------------------------------------------------------------------------

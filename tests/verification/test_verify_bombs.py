@@ -184,26 +184,6 @@ def test_a_size_before_lz4(tmp_path: Path) -> None:
     assert answer["missing"] == 3
 
 
-def test_blocks_of_n5(tmp_path: Path) -> None:
-    cases = []
-    for name, head, body in (
-        ("sound", b"", b""),
-        ("expands", b"\0\0\0\2" + (256).to_bytes(4, "big") + (2).to_bytes(4, "big"), zeros(31)),
-        ("claims", b"\0\0\0\2\x7f\xff\xff\xff\x7f\xff\xff\xff", zlib.compress(b"x", wbits=31)),
-    ):
-        meta = {"dimensions": [8, 256], "blockSize": [2, 256], "dataType": "int32"}
-        spec = {"driver": "n5", "kvstore": f"file://{tmp_path / name}/"}
-        compression = {"type": "gzip", "level": 1}
-        store = ts.open({**spec, "metadata": {**meta, "compression": compression}}, create=True)
-        store.result().write(VALUES).result()
-        if body:
-            (tmp_path / name / "1" / "0").write_bytes(head + body)
-        cases.append({"kind": "n5", "place": str(tmp_path / name)})
-    for answer in verified(cases):
-        assert answer["bad"] == [1]
-        assert answer["rest"] == [256, 256]
-
-
 def compressed(size: int) -> bytes:
     """A chunk of one record that is as large as it says."""
     sizes, values = crafted.varint(size), crafted.varint(size) + zstd_zeros(sized=True)

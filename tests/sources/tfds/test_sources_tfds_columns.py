@@ -299,41 +299,6 @@ def encoded(mode: str, size: tuple[int, int], format: str = "PNG", **options: An
     return out.getvalue()
 
 
-@pytest.mark.parametrize("count", [1, 20])
-@pytest.mark.parametrize(
-    ("mode", "format", "channels"),
-    [
-        ("RGB", "PNG", 3),
-        ("RGB", "BMP", 3),
-        ("RGB", "JPEG", 3),
-        ("L", "PNG", 3),
-        ("L", "JPEG", 1),
-        ("P", "PNG", 3),
-        ("RGBA", "PNG", 3),
-        ("RGBA", "PNG", 4),
-        ("RGB", "PNG", 4),
-        ("LA", "PNG", 2),
-        ("CMYK", "JPEG", 3),
-        ("RGB", "PNG", 0),
-    ],
-)
-def test_pictures_have_the_channels_of_their_feature(
-    mode: str, format: str, channels: int, count: int
-) -> None:
-    from PIL import Image
-
-    data = encoded(mode, (5, 4), format)
-    columns = decode_records(
-        [encode_example({"x": data})] * count, features_of(x=picture(-1, 5, channels)), images=True
-    )
-    modes = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA", 0: "RGB"}
-    with Image.open(io.BytesIO(data)) as image:
-        expected = np.asarray(image.convert(modes[channels]))
-    for found in columns["x"]:
-        assert found.dtype == np.uint8
-        assert np.array_equal(found, expected.reshape(4, 5, -1))
-
-
 @pytest.mark.parametrize("channels", [2, 3, 4])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 def test_deep_grey_is_opaque(dtype: str, channels: int) -> None:

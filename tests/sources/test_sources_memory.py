@@ -379,14 +379,6 @@ def test_the_file_of_a_memmap_gone_or_changed(tmp_path: Path) -> None:
         pickle.loads(sent)
 
 
-@pytest.mark.parametrize("path", ["data.zarr", Path("data.array_record")])
-def test_as_source_refuses_paths(path: str | Path) -> None:
-    with pytest.raises(ArgumentError, match=r"ArrayRecordDataSource.*ZarrDataSource"):
-        as_source(path)
-    with pytest.raises(ArgumentError, match=r"ArrayRecordDataSource.*ZarrDataSource"):
-        as_source({"image": path})
-
-
 def test_slices_and_names_of_a_source_say_where_they_belong() -> None:
     source: Any = ArrayDataSource({"x": np.arange(4)})
     for asked, written in ((slice(0, 3), "0:3"), (slice(None, None, 2), "::2")):

@@ -38,7 +38,6 @@ from windrow.sources import (
 )
 
 AnyArray = npt.NDArray[Any]
-IntArray = npt.NDArray[np.int64]
 
 SHAPE, CHUNK, SHARD = (23, 7, 5), (4, 4, 5), (8, 8, 5)
 ROWS = SHAPE[0]
@@ -291,17 +290,6 @@ def test_bytes_after_the_end_of_small_chunks(tmp_path: Path, codecs: Any, cells:
     file.write_bytes(file.read_bytes() + b"\0")
     (bad,) = checked_report(ZarrDataSource(tmp_path, direct=True)).bad
     assert (bad.chunk, bad.file) == (4, str(file))
-
-
-def test_a_folder_in_the_place_of_a_chunk_is_bad(tmp_path: Path) -> None:
-    written(tmp_path, "v3 zstd")
-    file = chunk_files(tmp_path)[0]
-    file.unlink()
-    file.mkdir()
-    report = checked_report(source_of(tmp_path, "v3 zstd", True))
-    assert [(bad.chunk, bad.file) for bad in report.bad] == [(0, str(file))]
-    # To TensorStore nothing is there.
-    assert checked_report(source_of(tmp_path, "v3 zstd", False)).missing == 1
 
 
 def test_offset_of_an_inner_chunk(tmp_path: Path) -> None:

@@ -11,13 +11,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.array_record_bytes import write
 from windrow.core.native import native
@@ -48,16 +45,6 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
         write(folder / f"f{number}.array_record", records)
         everything += records
     return folder, everything
-
-
-@settings(deadline=None)
-@given(data=st.data())
-def test_any_indices_over_many_files(many: tuple[Path, list[bytes]], data: Any) -> None:
-    folder, everything = many
-    source = ArrayRecordDataSource(folder)
-    places = st.integers(-len(everything), len(everything) - 1)
-    wanted = data.draw(st.lists(places, max_size=80))
-    assert source.read(np.asarray(wanted, np.int64)) == [everything[i] for i in wanted]
 
 
 def test_padded_and_footer_options(tmp_path: Path) -> None:

@@ -149,14 +149,6 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("groups") / "a", made(33), "group_size:8")
 
 
-def test_a_read_that_is_given_up_ends(grouped: Path) -> None:
-    (part,) = ArrayRecordDataSource(grouped).parts
-    with ThreadPoolExecutor(1) as pool:
-        for _ in range(100):
-            part.start(range(part.chunk_count), pool)
-        assert list(part.start([4], pool).result()[0]) == made(33)[32:]
-
-
 # --- lengths --------------------------------------------------------------------------------------
 
 

@@ -171,24 +171,6 @@ def test_what_does_not_go_together(dtype: Any, shape: Any, raw: Any, words: str)
         features_from_json({"a": value}, where="f.json")
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (None, "f.json: features are a JSON object by name, got None"),
-        ([], "f.json: features are"),
-        ({"a": 3}, "f.json: feature 'a': a feature has dtype, and may have shape and raw, got 3"),
-        ({"a": {"shape": []}}, "a feature has dtype, and may have shape and raw, got {'shape'"),
-        (
-            {"a": {**Feature("int8").to_json(), "more": 1}},
-            "a feature has dtype, and may have shape",
-        ),
-    ],
-)
-def test_json_that_is_none(value: object, words: str) -> None:
-    with pytest.raises(ReadError, match=words):
-        features_from_json(value, where="f.json")
-
-
 @given(
     st.sampled_from(["float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2fnuz"]),
     st.integers(0, 2**32 - 1),

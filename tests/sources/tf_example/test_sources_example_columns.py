@@ -245,17 +245,6 @@ def test_features_beside_those_named(times: int) -> None:
         decode_examples(empty, features, exact=True)
 
 
-@pytest.mark.parametrize(
-    "features",
-    [{}, None, [Feature("int8")], {"a": "int8"}, {1: Feature("int8")}, {"\ud800": Feature("int8")}],
-)
-def test_features_that_are_none(features: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"^decode_examples: (features|the name)"):
-        decode_examples([], features)
-    with pytest.raises(ArgumentError, match=r"^encode_examples: (features|the name)"):
-        encode_examples({}, features)
-
-
 def test_kinds_are_found_out() -> None:
     records = [
         encode_example(

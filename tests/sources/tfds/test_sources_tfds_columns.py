@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import struct
 import sys
 import zlib
@@ -97,13 +96,6 @@ def test_a_record_does_not_depend_on_those_beside_it(
 def plain_rows(columns: Any, count: int) -> list[Any]:
     found = [leaf_of(columns, leaf.path) for leaf in FEATURES.leaves]
     return [[plain(column[at]) for column in found] for at in range(count)]
-
-
-def test_features_pickle_and_come_back_from_json() -> None:
-    again = pickle.loads(pickle.dumps(FEATURES))
-    assert again == FEATURES
-    assert hash(again) == hash(FEATURES)
-    assert TfdsFeatures.from_json(FEATURES.to_json(), where="x").leaves == FEATURES.leaves
 
 
 def test_inner_sequences_of_one_length_are_axes() -> None:

@@ -198,13 +198,3 @@ def test_what_is_wrong_with_unequal_chunks_is_said(tmp_path: Path) -> None:
         file.write_text(json.dumps(meta))
         with pytest.raises(SourceError, match=said):
             ZarrDataSource(tmp_path / "a")
-
-
-def test_a_damaged_chunk_of_unequal_size_is_a_bad_record(tmp_path: Path) -> None:
-    rectilinear(tmp_path / "a", GRID, [[4, 4, 3, 2], [10]])
-    (tmp_path / "a" / "c" / "1" / "0").write_bytes(b"short")
-    source = ZarrDataSource(tmp_path / "a")
-    kept = list(MapDataset.source(source).on_bad("skip").to_iter_dataset())
-    assert [row[0] for row in kept] == [*GRID[:4, 0], *GRID[8:, 0]]
-    (bad,) = windrow.verify(source, progress=False).bad
-    assert (bad.first_record, bad.stop_record) == (4, 8)

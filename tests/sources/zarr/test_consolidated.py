@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 import warnings
@@ -153,16 +152,3 @@ def test_attributes_are_those_of_the_consolidated_metadata(
     with pytest.warns(UserWarning, match="another attribute 'scale_factor' in its own metadata"):
         source = WindowDataSource(path, {"time": 1}, decode=True)
     assert source[1]["x"].tolist() == [VALUES[1].tolist()]
-
-
-def test_a_store_that_is_consolidated_again_has_grown(tmp_path: Path) -> None:
-    path = store(tmp_path / "s.zarr", 3)
-    with pytest.warns(UserWarning, match=OLD):
-        old = iter(MapDataset.source(ZarrDataSource(path)).to_iter_dataset())
-    next(old)
-    zarr.consolidate_metadata(path)
-    new = MapDataset.source(ZarrDataSource(path))
-    assert len(new) == 11
-    again = iter(new[:5].to_iter_dataset())
-    again.set_state(json.loads(json.dumps(old.get_state())))
-    assert [row["x"].tolist() for row in again] == VALUES[1:5].tolist()

@@ -381,22 +381,6 @@ def test_verify_names_the_records_of_a_bad_chunk(tmp_path: Path) -> None:
     assert not windrow.verify(RaggedDataSource(tmp_path)).ok
 
 
-def test_a_bad_chunk_fails_the_records_that_lie_in_it(tmp_path: Path) -> None:
-    rows = rows_of([10, 10, 10, 10])
-    write(tmp_path, rows, chunk=16)
-    (tmp_path / "values" / "c" / "1").write_bytes(b"damaged")
-    dataset = MapDataset.source(RaggedDataSource(tmp_path))
-    check([dataset[0]], rows[:1])
-    named = r"the chunk that holds values 16 to 31, of records 1 to 3, cannot be read.*c/1"
-    for index in (1, 2, 3):
-        with pytest.raises(ReadError, match=named) as raised:
-            dataset[index]
-        assert raised.value.records == (1, 4)
-    for stream in (dataset, dataset.shuffle(seed=1), dataset.pack(40), dataset.map(len)):
-        with pytest.raises(ReadError, match=named):
-            list(stream)
-
-
 # --- the column ----------------------------------------------------------------------------------
 
 

@@ -282,3 +282,10 @@ def test_processes_that_write_at_once_share_what_they_keep(
     written = {order.randrange(3000) for order in map(random.Random, (1, 2)) for _ in range(800)}
     ranges = [(start * 100, start * 100 + 100) for start in range(3000)]
     assert [at for at, kept in enumerate(got(cache, *ranges)) if kept] == sorted(written)
+
+
+def test_a_file_without_a_version_is_not_kept(cache: DiskCache, tmp_path: Path) -> None:
+    file = RemoteFile(FILE.url, FILE.size_bytes)
+    put(cache, (0, 100), file=file)
+    assert got(cache, (0, 100), file=file) == [False]
+    assert not (tmp_path / "cache").exists()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
+import os
 import random
 import re
 import subprocess
@@ -334,3 +336,13 @@ def test_the_options_of_the_user_stay_as_they_are() -> None:
     reader = Fetcher("Tests", options, CALM)
     assert reader.read_small("zip://a::memory://opt.zip") == b"abc"
     assert options == {"zip": {"mode": "r"}, "memory": {}}
+
+
+def test_a_fetcher_that_is_gone_leaves_no_connection(server: RangeServer, file: RemoteFile) -> None:
+    gc.collect()
+    before = len(os.listdir("/dev/fd"))  # with the loop's own descriptors
+    reader = fetcher()
+    reader.start([ByteRange(file, n, n + 10) for n in range(100)]).result()
+    del reader
+    gc.collect()
+    assert until(lambda: len(os.listdir("/dev/fd")) <= before)

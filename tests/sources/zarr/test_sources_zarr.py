@@ -20,6 +20,7 @@ from windrow.errors import (
     SourceError,
 )
 from windrow.sources import ZarrDataSource
+from windrow.sources.zarr import tensorstore
 
 AnyArray = npt.NDArray[Any]
 
@@ -143,3 +144,12 @@ def test_shards_whose_axes_are_turned(tmp_path: Path) -> None:
     (tmp_path / "c/0/0").mkdir(parents=True)
     (tmp_path / "c/0/0/0").write_bytes(body + np.array(index, "<u8").tobytes())
     np.testing.assert_array_equal(ZarrDataSource(tmp_path).read(np.arange(4)), stored)
+
+
+def test_rounds_within_the_byte_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorstore, "IN_FLIGHT_BYTES", 300)
+    wanted = np.random.default_rng(0).integers(0, 100, 500)
+    for chunk in (1, 8):
+        path = write(tmp_path / str(chunk), values(), chunks=(chunk, 4), shards=(32, 4))
+        source = ZarrDataSource(path, direct=False)
+        np.testing.assert_array_equal(source.read(wanted), values()[wanted])

@@ -272,17 +272,6 @@ def test_labels_of_another_kind_are_refused(values: Any, label: Any, message: st
             positions_of(labelled(values), labels)
 
 
-def test_nearest_needs_an_order_and_distances() -> None:
-    with pytest.raises(ArgumentError, match=r'method must be None or "nearest", got \'pad\''):
-        position_of(labelled([1, 2]), 1, method="pad")
-    with pytest.raises(SourceError, match="neither ascends nor descends, but method"):
-        position_of(labelled([1, 3, 2]), 1, method="nearest")
-    with pytest.raises(ArgumentError, match="is for numbers and times"):
-        position_of(labelled(["a"]), "a", method="nearest")
-    with pytest.raises(SourceError, match="no label 1; it has no values"):
-        position_of(labelled(np.empty(0)), 1, method="nearest")
-
-
 # Reading
 
 

@@ -202,29 +202,6 @@ def test_numbers_of_windows_are_exact_for_huge_arrays(tmp_path: Path) -> None:
 # --- by offsets ----------------------------------------------------------------------------------
 
 
-@WAYS
-@pytest.mark.parametrize("chunks", [(1, 5, 6), (7, 5, 6), (4, 2, 3), (100, 3, 6)])
-def test_inputs_and_targets_at_offsets(
-    tmp_path: Path, direct: bool, chunks: tuple[int, ...]
-) -> None:
-    array = numbered((40, 5, 6))
-    path = write(tmp_path / "t2m", array, chunks, ("time", "lat", "lon"))
-    fields = {"x": Field("t2m", {"time": [-12, -6, 0]}), "y": Field("t2m", {"time": 6})}
-    source = WindowDataSource(path, fields=fields, direct=direct)
-    assert len(source) == 40 - 18
-    indices = np.array([0, 21, 7, 7])
-    found = source.read(indices)
-    anchors = indices + 12
-    np.testing.assert_array_equal(
-        found["x"], np.stack([array[anchors + o] for o in (-12, -6, 0)], axis=1)
-    )
-    np.testing.assert_array_equal(found["y"], array[anchors + 6])
-    for batch in MapDataset.source(source).shuffle(seed=1).batch(4):
-        first = batch["x"][:, 0, 0, 0] // 30
-        np.testing.assert_array_equal(batch["x"][:, 2, 0, 0] // 30, first + 12)
-        np.testing.assert_array_equal(batch["y"], array[first + 18])
-
-
 @pytest.mark.parametrize("pad", PADS)
 def test_offsets_reach_into_the_padding(tmp_path: Path, pad: str) -> None:
     array = numbered((20, 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -55,7 +56,8 @@ def data() -> AnyArray:
 def folder(tmp_path_factory: pytest.TempPathFactory, data: AnyArray) -> Path:
     top = tmp_path_factory.mktemp("faults")
     write_ways(top, data)
-    write_records(top / "a.array_record", [row.tobytes() for row in data], "group_size:4")
+    rows = [40 * row.tobytes() for row in data]
+    write_records(top / "a.array_record", rows, "group_size:1,uncompressed")
     return top
 
 
@@ -67,7 +69,8 @@ def server(folder: Path) -> Iterator[RangeServer]:
 
 def source_over(server: RangeServer, way: str, remote: RemoteOptions = PATIENT) -> Any:
     if way == "records":
-        return ArrayRecordDataSource(server.url("a.array_record"), remote=remote)
+        many = dataclasses.replace(remote, merge_gap_bytes=0, max_request_bytes=3_000)
+        return ArrayRecordDataSource(server.url("a.array_record"), remote=many)
     return array_over(server, way, remote)
 
 

@@ -315,7 +315,8 @@ def viewed(data: Any, path: Path, array: AnyArray) -> tuple[ts.TensorStore, AnyA
         (store.T, array.T),
         (store[ts.d[axis][rows.tolist()]], array[(*at, rows)]),
     ]
-    return views[data.draw(st.integers(0, len(views) - 1), "view")]
+    number: int = data.draw(st.integers(0, len(views) - 1), "view")
+    return views[number]
 
 
 @settings(deadline=None, max_examples=examples(80))

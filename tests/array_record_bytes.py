@@ -14,7 +14,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from windrow.core.native import native
 from windrow.sources.array_record.chunks import CHUNK_HEADER, contiguous
-from windrow.sources.array_record.decode import ChunkError, StoredChunk, decode
+from windrow.sources.array_record.decode import StoredChunk
 from windrow.sources.array_record.index import TAIL_BYTES, Index, footer_span, parse_footer
 
 needs_core = pytest.mark.skipif(native() is None, reason="without the native core")
@@ -117,30 +117,3 @@ def with_right_hashes(chunk: StoredChunk, draw: random.Random) -> StoredChunk:
         else:
             header[24:25] = draw.choice((b"r", b"t", b"t", b"s", b"p"))
     return sealed(header, data)
-
-
-def attack(folder: Path, first: int, cases: int) -> int:
-    """Decode `cases` chunks with damage whose hashes are right; how many were refused."""
-    refused = 0
-    makes: list[list[StoredChunk]] = []
-    draw = random.Random(first)
-    for codec in CODECS:
-        for more in ("", ",transpose:true"):
-            for group in (1, 40):
-                records = some_records(draw, 40)
-                raw = written(folder / "a", records, f"group_size:{group},{codec}{more}")
-                makes.append(chunks_of(raw))
-    for seed in range(first, first + cases):
-        draw = random.Random(seed)
-        chunk = with_right_hashes(draw.choice(draw.choice(makes)), draw)
-        for verify in ("headers", "all"):
-            try:
-                # Several: what is read by other threads than this one must not end the process.
-                found, *_ = decode([chunk] * 3, verify="all" if verify == "all" else "headers")
-            except ChunkError:
-                refused += 1
-            else:
-                assert len(found) == chunk.records
-                decoded = struct.unpack_from("<Q", chunk.data, 32)[0]
-                assert sum(map(len, found)) == decoded
-    return refused

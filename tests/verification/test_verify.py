@@ -11,8 +11,6 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,21 +26,18 @@ from hypothesis import strategies as st
 
 import windrow
 from tests.hypothesis_profiles import examples
+from tests.laid_out import pieced
 from windrow import MapDataset, Report, sources, verify
 from windrow.core.native import native
 from windrow.core.progress import Progress
 from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources import (
-    ArrayPart,
     ArrayRecordDataSource,
-    LaidOutSource,
-    ListPart,
     WindowDataSource,
     ZarrDataSource,
 )
 
 AnyArray = npt.NDArray[Any]
-IntArray = npt.NDArray[np.int64]
 
 SHAPE, CHUNK, SHARD = (23, 7, 5), (4, 4, 5), (8, 8, 5)
 ROWS = SHAPE[0]
@@ -297,17 +292,6 @@ def test_bytes_after_the_end_of_small_chunks(tmp_path: Path, codecs: Any, cells:
     assert (bad.chunk, bad.file) == (4, str(file))
 
 
-def test_a_folder_in_the_place_of_a_chunk_is_bad(tmp_path: Path) -> None:
-    written(tmp_path, "v3 zstd")
-    file = chunk_files(tmp_path)[0]
-    file.unlink()
-    file.mkdir()
-    report = checked_report(source_of(tmp_path, "v3 zstd", True))
-    assert [(bad.chunk, bad.file) for bad in report.bad] == [(0, str(file))]
-    # To TensorStore nothing is there.
-    assert checked_report(source_of(tmp_path, "v3 zstd", False)).missing == 1
-
-
 def test_offset_of_an_inner_chunk(tmp_path: Path) -> None:
     written(tmp_path, "sharded zstd crc32c")
     file = chunk_files(tmp_path)[0]
@@ -493,16 +477,6 @@ def record_file(path: Path, group: int, count: int = 40) -> list[bytes]:
     return records
 
 
-@pytest.mark.parametrize("group", [1, 16, 256])
-def test_a_sound_record_file(tmp_path: Path, group: int) -> None:
-    records = record_file(tmp_path / "a", group, 300)
-    report = checked_report(ArrayRecordDataSource([tmp_path / "a", f"{tmp_path / 'a'}[3:5]"]))
-    assert report.ok
-    assert report.records == 302
-    assert report.chunks == -(-300 // group) + (2 if group == 1 else 1)
-    assert report.decoded_bytes == sum(map(len, [*records, *records[3:5]]))
-
-
 def check_records(source: Any, report: Report, records: list[bytes]) -> None:
     bad = {r for each in report.bad for r in range(each.first_record, each.stop_record)}
     for record in range(len(source)):
@@ -613,51 +587,10 @@ def test_an_interrupt_waits_for_no_read() -> None:
     assert source.calls <= 2 * 8
 
 
-class OfGroups(LaidOutSource):
-    def __init__(self, part: ListPart | ArrayPart, length: int) -> None:
-        self.parts, self._length = [part], length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def read(self, indices: IntArray) -> Any:
-        return self.parts[0].read(indices)
-
-    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Any:
-        return columns[0]
-
-    def blocks(self) -> IntArray:
-        return np.array([0, self._length])
-
-    @property
-    def fingerprint(self) -> str:
-        return "groups"
-
-    parts: Any = None
-
-
-class Rows:
-    """Rows of zeros. Rows 6 and 7 cannot be read."""
-
-    def start(self, spans: Sequence[sources.Span], pool: Executor) -> Future[None]:
-        raise NotImplementedError
-
-    def read(self, rows: IntArray) -> AnyArray:
-        if {6, 7} & set(rows.tolist()):
-            raise ReadError("rows: no", file="f", offset=3)
-        return np.zeros(len(rows))
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        return np.full(len(chunks), 1)
-
-
 def test_a_source_of_ones_own_without_checks_is_read_by_record() -> None:
-    part = ArrayPart("x", 21, (), np.dtype("f4"), chunk_rows=4, reader=Rows(), shift=2)
-    report = checked_report(OfGroups(part, 21))
-    assert (report.chunks, [dataclasses.astuple(bad) for bad in report.bad]) == (
-        21,
-        [("", number, "f", 3, number, number + 1, "rows: no") for number in (6, 7)],
-    )
+    report = checked_report(pieced(21, 4, shift=2, broken=6))
+    assert report.chunks == 21
+    assert [(bad.chunk, bad.first_record, bad.stop_record) for bad in report.bad] == [(6, 6, 7)]
 
 
 # --- the report ----------------------------------------------------------------------------------

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
+import pickle
 import re
 import tarfile
+import traceback
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +19,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import windrow
 from tests.array_record_bytes import needs_core, write
 from tests.hypothesis_profiles import examples
-from tests.range_server import RangeServer, status
-from windrow.errors import ArgumentError, ConversionError, NotFoundError, SourceError
+from tests.limits import CALM, at_last, ended, passed, within
+from tests.range_server import Fault, RangeServer, cut, replace, stall, status
+from windrow.errors import (
+    ArgumentError,
+    ConversionError,
+    NotFoundError,
+    ReadError,
+    SourceError,
+    WindrowError,
+)
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
 
 pytestmark = needs_core
@@ -127,14 +139,6 @@ def test_a_file_costs_one_request_to_open_and_neighbours_one_to_read(
     apart = RemoteOptions(merge_gap_bytes=0)
     ArrayRecordDataSource(server.url("a.array_record"), remote=apart).read(np.arange(0, 100, 2))
     assert server.counts().requests == 52
-
-
-def test_a_long_index_is_read_with_a_second_request(server: RangeServer, tmp_path: Path) -> None:
-    write(tmp_path / "a.array_record", [b"x" * (k % 7) for k in range(20_001)], "uncompressed")
-    source = ArrayRecordDataSource(server.url("a.array_record"))
-    assert server.counts().requests == 3
-    assert len(source) == 20_001
-    assert source.read(np.array([20_000, 0])) == [b"x" * (20_000 % 7), b""]
 
 
 def test_indices_keep_to_the_limits_too(server: RangeServer, tmp_path: Path) -> None:
@@ -286,3 +290,108 @@ def test_many_files_are_opened_at_once(tmp_path: Path) -> None:
 def test_arguments(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(ArgumentError, match=why):
         ArrayRecordDataSource("http://127.0.0.1:1/a.array_record", **arguments)
+
+
+# ---- faults
+
+
+def test_one_file_of_many_that_stalls(tmp_path: Path) -> None:
+    records = some_records(240, most=900)
+    data = write(tmp_path / "a", records, "group_size:8").read_bytes()
+    with RangeServer({f"{number}.array_record": data for number in range(40)}) as server:
+        urls = [server.url(f"{number}.array_record") for number in range(40)]
+        source = ArrayRecordDataSource(urls, remote=passed("stalled"))
+        some = np.arange(0, len(source), 240)
+        opened = source.stats()["retries"]
+        server.reset_counts()
+        server.plan([None] * 20 + [stall()])
+        with within(5.0):
+            assert source.read(some) == [records[0]] * 40
+        seen = server.counts()
+        asked = [path for _, path, _ in seen.asked]
+        assert seen.faults == {"stall": 1}
+        assert asked.count(asked[20]) > 1
+        assert len(set(asked)) == 40
+        assert source.stats()["retries"] - opened == len(asked) - 40  # none without a stall
+        assert source.stats()["faults"].keys() == {"stalled"}
+
+
+def test_a_host_that_is_nowhere() -> None:
+    with (
+        within(1.0),
+        pytest.raises(ReadError, match=r"nowhere\.invalid/a\.array_record.*host not found \(3\)"),
+    ):
+        ArrayRecordDataSource("http://nowhere.invalid/a.array_record", remote=CALM)
+
+
+def streamed(source: ArrayRecordDataSource, workers: int) -> Any:
+    chain = windrow.MapDataset.source(source)
+    if workers:
+        return chain.shuffle(seed=1).batch(16).to_iter_dataset().mp_prefetch(workers)
+    return chain.block_shuffle(seed=1).batch(16).to_iter_dataset()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_file_replaced_while_it_is_streamed_is_never_mixed(
+    server: RangeServer, tmp_path: Path, workers: int
+) -> None:
+    old, new = (some_records(240, seed, most=900) for seed in (0, 1))
+    write(tmp_path / "a.array_record", old, "group_size:8")
+    apart = RemoteOptions(merge_gap_bytes=0, max_request_bytes=5_000, max_requests=4)
+    source = ArrayRecordDataSource(server.url("a.array_record"), remote=apart)
+    data = write(tmp_path / "new", new, "group_size:8").read_bytes()
+    server.plan([None, None, None, replace(data)])
+    with pytest.raises(ReadError, match=r"/a\.array_record, bytes .* has changed since"):
+        list(streamed(source, workers))
+
+
+SECRETS = ("secret-not-to-be-seen", "pass-not-to-be-seen", "sig-not-to-be-seen")
+
+
+def told_by(error: BaseException) -> str:
+    """All that can be seen of an error, also once it has crossed a process."""
+    crossed = pickle.loads(pickle.dumps(error))
+    return "\n".join(
+        "".join(traceback.format_exception(one)) + repr(one) + str(vars(one))
+        for one in (error, crossed)
+    )
+
+
+@pytest.mark.parametrize(
+    ("workers", "fault", "by"),
+    [
+        (1, status(401), ""),
+        (0, status(500), ""),
+        (0, stall(), "stalled"),
+        (1, cut(), ""),
+        (0, replace(b"x" * 131_072), ""),
+    ],
+    ids=["401", "500", "stall", "cut", "replaced"],
+)
+def test_no_error_of_a_stream_shows_a_credential(
+    tmp_path: Path,
+    workers: int,
+    fault: Fault,
+    by: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    options = {"headers": {"X-Key": "secret-not-to-be-seen"}}
+    write(tmp_path / "a.array_record", some_records(240, most=900), "group_size:8")
+    with RangeServer(tmp_path) as server:
+        url = server.url("a.array_record").replace("//", "//user:pass-not-to-be-seen@")
+        url += "?sig=sig-not-to-be-seen"
+        source = at_last(
+            lambda: ArrayRecordDataSource(url, storage_options=options, remote=ended(by, retries=1))
+        )
+        chain = windrow.MapDataset.source(source)
+        server.chance(1.0, [fault])
+        with pytest.raises(WindrowError, match=re.escape("//***@127.0.0.1")) as caught:
+            list(streamed(source, workers))
+        seen = [repr(source), str(source), source.fingerprint, repr(chain), told_by(caught.value)]
+        seen.append(repr(iter(chain.to_iter_dataset()).get_state()))
+    seen += [caplog.text, *capfd.readouterr()]
+    for text in seen:
+        assert not any(secret in text for secret in SECRETS)
+    assert "never retrieved" not in "".join(seen)

@@ -11,13 +11,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.array_record_bytes import write
 from windrow.core.native import native
@@ -26,7 +23,6 @@ from windrow.errors import (
     MissingExtraError,
     NotFoundError,
     ReadError,
-    RecordIndexError,
     SourceError,
 )
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
@@ -51,16 +47,6 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
     return folder, everything
 
 
-@settings(deadline=None)
-@given(data=st.data())
-def test_any_indices_over_many_files(many: tuple[Path, list[bytes]], data: Any) -> None:
-    folder, everything = many
-    source = ArrayRecordDataSource(folder)
-    places = st.integers(-len(everything), len(everything) - 1)
-    wanted = data.draw(st.lists(places, max_size=80))
-    assert source.read(np.asarray(wanted, np.int64)) == [everything[i] for i in wanted]
-
-
 def test_padded_and_footer_options(tmp_path: Path) -> None:
     records = records_of(9)
     options = "group_size:2,pad_to_block_boundary:true"
@@ -70,16 +56,6 @@ def test_padded_and_footer_options(tmp_path: Path) -> None:
     path = write(tmp_path / "a.array_record", records, options)
     source = ArrayRecordDataSource(path, reader_options=options_to_read)
     assert source.__getitems__(range(9)) == records
-
-
-def test_one_record_and_no_records(tmp_path: Path) -> None:
-    one = ArrayRecordDataSource(write(tmp_path / "one", [b"abc"]))
-    assert (len(one), one[0], one[-1]) == (1, b"abc", b"abc")
-    none = ArrayRecordDataSource(write(tmp_path / "none", []))
-    assert len(none) == 0
-    assert none.read(np.array([], np.int64)) == []
-    with pytest.raises(RecordIndexError, match="index 5 is out of range for 0 records"):
-        none[5]
 
 
 def test_paths_of_every_kind(many: tuple[Path, list[bytes]]) -> None:

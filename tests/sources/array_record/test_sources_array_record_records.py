@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,10 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.array_record_bytes import needs_core, write
+from tests.array_record_bytes import write
 from tests.hypothesis_profiles import examples
 from windrow.core.native import native
-from windrow.core.threads import InlineExecutor
 from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, LaidOutSource, ListPart
 from windrow.sources.base import IntArray
@@ -138,48 +135,6 @@ def test_a_damaged_header_gives_no_wild_weight(tmp_path: Path) -> None:
     assert started(part, [1]) == [[bytes(100)] * 40]
 
 
-@pytest.mark.parametrize("codec", ["zstd", "uncompressed", "brotli:1", "zstd,transpose:true"])
-def test_neighbours_are_read_together(tmp_path: Path, codec: str) -> None:
-    records = [random.Random(n).randbytes(n % 300) + bytes(n % 700) for n in range(900)]
-    write(tmp_path / "a.array_record", records[:400], f"group_size:1,{codec}")
-    write(tmp_path / "b.array_record", records[400:], f"group_size:1,{codec}")
-    source = ArrayRecordDataSource(tmp_path)
-    for first, stop in ((0, 400), (10, 11), (395, 405), (400, 900), (0, 900)):
-        assert source.read(np.arange(first, stop)) == records[first:stop]
-    for odd in ([5, 5], [5, 7], [5, 6, 8, 9, 7, 8], [399, 400], [*range(20, 9, -1)]):
-        assert source.read(np.array(odd)) == [records[n] for n in odd]
-
-
-def test_the_package_in_a_forked_process_is_an_error(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", numbered(20), "group_size:8")
-    script = (
-        "import os, sys, numpy as np\n"
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        "from windrow.errors import ReadError\n"
-        "from windrow.sources import ArrayRecordDataSource\n"
-        f"source = ArrayRecordDataSource({str(path)!r}, direct=False)\n"
-        "source[0]\n"
-        "child = os.fork()\n"
-        "if child:\n"
-        "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-        "for read in (\n"
-        "    lambda: source.parts[0].start([0], ThreadPoolExecutor(1)).result(),\n"
-        "    lambda: source.parts[0].read(np.array([1])),\n"
-        "):\n"
-        "    try:\n"
-        "        read()\n"
-        "    except ReadError as error:\n"
-        "        refused = 'was forked after process' in str(error)\n"
-        "    else:\n"
-        "        refused = False\n"
-        "    if not refused:\n"
-        "        os._exit(7)\n"
-        "os._exit(0)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-
-
 # --- groups ---------------------------------------------------------------------------------------
 
 
@@ -192,57 +147,6 @@ def made(count: int, size: int = 40) -> list[bytes]:
 def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """33 records in groups of 8: the last group has one."""
     return write(tmp_path_factory.mktemp("groups") / "a", made(33), "group_size:8")
-
-
-@needs_core
-def test_places_that_do_not_exist_are_refused(grouped: Path) -> None:
-    core: Any = native()
-    (part,) = ArrayRecordDataSource(grouped).parts
-    groups = list(part.start([0, 4], InlineExecutor()).result())
-    assert [len(group) for group in groups] == [8, 1]
-    one = np.zeros(1, np.int64)
-    for which, inside, kind in [
-        (one, one + 8, IndexError),
-        (one, one - 1, IndexError),
-        (one + 1, one + 1, IndexError),
-        (one + 2, one, IndexError),
-        (one - 1, one, IndexError),
-        (one, np.zeros(2, np.int64), ValueError),
-        (one.astype(np.int32), one, ValueError),
-    ]:
-        with pytest.raises(kind):
-            core.array_record_take(groups, which, inside)
-    with pytest.raises(TypeError):
-        core.array_record_take([()], one, one)
-    with pytest.raises(IndexError):
-        groups[1][1]
-
-
-def test_a_read_that_is_given_up_ends(grouped: Path) -> None:
-    (part,) = ArrayRecordDataSource(grouped).parts
-    with ThreadPoolExecutor(1) as pool:
-        for _ in range(100):
-            part.start(range(part.chunk_count), pool)
-        assert list(part.start([4], pool).result()[0]) == made(33)[32:]
-
-
-@needs_core
-def test_groups_are_read_in_a_forked_process(tmp_path: Path) -> None:
-    for group in (1, 30):
-        write(tmp_path / f"{group}.array_record", made(300, 2_000), f"group_size:{group}")
-    ask = "[*windrow.MapDataset.source(source).to_iter_dataset()] + source.read(np.arange(600))"
-    script = (
-        "import os, sys, numpy as np, windrow\n"
-        "from windrow.sources import ArrayRecordDataSource\n"
-        f"source = ArrayRecordDataSource({str(tmp_path)!r})\n"
-        f"records = {ask}\n"
-        "child = os.fork()\n"
-        "if child:\n"
-        "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-        f"os._exit({ask} != records)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 # --- lengths --------------------------------------------------------------------------------------

@@ -186,32 +186,6 @@ def test_the_disk_never_harms_the_stream(
 # ---- arrays
 
 
-@pytest.mark.parametrize(
-    ("way", "faults"), [("plain", False), ("shard", True), ("filter", True), ("cookies", False)]
-)
-def test_arrays_come_once_over_the_network(
-    server: RangeServer, remote: RemoteOptions, tmp_path: Path, way: str, faults: bool
-) -> None:
-    write_ways(tmp_path / "served", ROWS)
-    order = np.random.default_rng(1).permutation(len(ROWS))
-    if faults:
-        server.chance(0.1, [status(503), cut(), reset()])
-    source = array_over(server, way, remote)
-    np.testing.assert_array_equal(source.read(order), ROWS[order])
-    server.heal()
-    server.reset_counts()
-    np.testing.assert_array_equal(source.read(order[::-1]), ROWS[order[::-1]])
-    assert server.counts().requests == 0
-    second = array_over(server, way, remote)
-    opening = server.counts().body_bytes
-    np.testing.assert_array_equal(second.read(order), ROWS[order])
-    if way in ("plain", "filter"):  # a byte for each of ten objects, to find out its version
-        counts = server.counts()
-        asked = [path for _, path, part in counts.asked if part == "bytes=0-0"]
-        assert len(asked) == len(set(asked)) == 10
-        assert counts.body_bytes - opening <= 10  # the first may be asked for while it opens
-
-
 @pytest.mark.parametrize("way", ["plain", "filter"])
 def test_changed_chunks_are_never_served_by_the_next_run(
     server: RangeServer, remote: RemoteOptions, tmp_path: Path, way: str

@@ -159,18 +159,6 @@ def test_the_disk_is_bounded_and_what_was_used_last_stays(tmp_path: Path, size: 
     assert len(cache_report(str(tmp_path)).urls) == len(kept)
 
 
-def test_a_lower_bound_makes_the_folder_smaller(tmp_path: Path) -> None:
-    large = DiskCache(str(tmp_path), 16 * MIB)
-    for number in range(60):
-        put(large, (0, 100_000), file=numbered(number))
-    assert database(tmp_path).stat().st_size > 4 * MIB
-    small = DiskCache(str(tmp_path), MIB)
-    for number in range(100, 130):
-        put(small, (0, 10_000), file=numbered(number))
-    assert database(tmp_path).stat().st_size <= MIB
-    assert got(small, (0, 10_000), file=numbered(129)) == [True]
-
-
 def test_a_folder_that_another_process_clears_is_used_again(
     cache: DiskCache, tmp_path: Path
 ) -> None:
@@ -294,3 +282,10 @@ def test_processes_that_write_at_once_share_what_they_keep(
     written = {order.randrange(3000) for order in map(random.Random, (1, 2)) for _ in range(800)}
     ranges = [(start * 100, start * 100 + 100) for start in range(3000)]
     assert [at for at, kept in enumerate(got(cache, *ranges)) if kept] == sorted(written)
+
+
+def test_a_file_without_a_version_is_not_kept(cache: DiskCache, tmp_path: Path) -> None:
+    file = RemoteFile(FILE.url, FILE.size_bytes)
+    put(cache, (0, 100), file=file)
+    assert got(cache, (0, 100), file=file) == [False]
+    assert not (tmp_path / "cache").exists()

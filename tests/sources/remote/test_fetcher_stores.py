@@ -228,19 +228,6 @@ def test_objects_of_google_cloud_storage(cloud: RangeServer) -> None:
     assert reader.read_small("gs://b/none") is None
 
 
-def test_names_in_google_cloud_storage(cloud: RangeServer) -> None:
-    reader = cloud_reader(cloud)
-    assert reader.is_file("gs://b/d/a.bin")
-    assert not reader.is_file("gs://b/none")
-    assert not reader.is_folder("gs://b/none")
-    with pytest.raises(NotFoundError, match="gs://b/none was not found"):
-        reader.names_in("gs://b/none")
-    listed = {"items": [{"name": "d/"}, {"name": "d/a.bin"}], "prefixes": ["d/e/"]}
-    cloud.put("storage/v1/b/b/o", json.dumps(listed).encode())
-    assert reader.is_folder("gs://b/d")
-    assert reader.names_in("gs://b/d") == ["a.bin", "e/"]
-
-
 def test_faults_of_google_cloud_storage(cloud: RangeServer) -> None:
     reader = cloud_reader(cloud)
     file = reader.tails(["gs://b/d/a.bin"], 100)[0].file
@@ -264,3 +251,16 @@ def test_a_store_that_asks_for_a_token_when_it_is_opened() -> None:
         reader.tails(["gs://bucket/a"], 10)
     told = "".join(traceback.format_exception(caught.value))
     assert "not-to-be-seen" not in told
+
+
+def test_names_in_google_cloud_storage(cloud: RangeServer) -> None:
+    reader = cloud_reader(cloud)
+    assert reader.is_file("gs://b/d/a.bin")
+    assert not reader.is_file("gs://b/none")
+    assert not reader.is_folder("gs://b/none")
+    with pytest.raises(NotFoundError, match="gs://b/none was not found"):
+        reader.names_in("gs://b/none")
+    listed = {"items": [{"name": "d/"}, {"name": "d/a.bin"}], "prefixes": ["d/e/"]}
+    cloud.put("storage/v1/b/b/o", json.dumps(listed).encode())
+    assert reader.is_folder("gs://b/d")
+    assert reader.names_in("gs://b/d") == ["a.bin", "e/"]

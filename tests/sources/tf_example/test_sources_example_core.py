@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -235,39 +235,6 @@ def test_many_rows_are_encoded_as_they_are_one_by_one(monkeypatch: pytest.Monkey
     found = encode_examples(columns, features)
     monkeypatch.setattr(example_encode, "native", lambda: None)
     assert found == encode_examples(columns, features)
-
-
-FORM = ("a", "int64", 8, True, True)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda core: core.Examples((), [], False),
-        lambda core: core.Examples((), [("a", "int65", 8, False, False)], False),
-        lambda core: core.Examples((b"",), [FORM], False).sizes(1),
-        lambda core: core.Examples((b"",), [FORM], False).fill([1], [bytearray(8)], [np.zeros(1, int)]),
-        lambda core: core.Examples((b"",), [FORM], False).fill([0], [], [np.zeros(1, int)]),
-        lambda core: core.Examples((b"",), [FORM], False).fill([0], [bytearray(8)], [np.zeros(1, int)]),
-        lambda core: core.Examples((b"",), [FORM], False).fill([0], [bytearray(0)], [np.zeros(2, int)]),
-        lambda core: core.Examples((b"",), [FORM], False).fill([0], [bytearray(8)], [np.array([-8])]),
-        lambda core: core.Examples((b"",) * 3, [FORM], False).fill([0], [bytearray(8)], [np.array([2**62] * 3)]),
-        lambda core: core.Examples((b"",), [FORM], False).fill([0], [np.zeros(16, "u1")[::2]], [np.array([8])]),
-        lambda core: core.Examples((b"",), [FORM], False).fill([0], [bytearray(8)], [np.array([8], "i4")]),
-        lambda core: core.encode_examples([("a", 0x22, b"", np.zeros(2, int))]),
-        lambda core: core.encode_examples([("a", 0x0A, b"", np.zeros(0, int))]),
-        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.array([0, 3]))]),
-        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.array([-1, 2]))]),
-        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.array([0, 2, 1]))]),
-        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.zeros(2, "i4"))]),
-        lambda core: core.encode_examples([("a", 0x12, bytes(8), np.array([0, 6]))]),
-        lambda core: core.encode_examples([("a", 0x1A, bytes(12), np.array([0, 12]))]),
-        lambda core: core.encode_examples([("a", 0x0A, b"", np.zeros(n, int)) for n in (1, 2)]),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_together_is_refused(call: Callable[[object], object]) -> None:
-    with pytest.raises(ValueError, match=r"\w"):
-        call(native())
 
 
 PROGRAM = """

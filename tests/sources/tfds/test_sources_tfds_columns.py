@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import struct
 import sys
 import zlib
@@ -97,13 +96,6 @@ def test_a_record_does_not_depend_on_those_beside_it(
 def plain_rows(columns: Any, count: int) -> list[Any]:
     found = [leaf_of(columns, leaf.path) for leaf in FEATURES.leaves]
     return [[plain(column[at]) for column in found] for at in range(count)]
-
-
-def test_features_pickle_and_come_back_from_json() -> None:
-    again = pickle.loads(pickle.dumps(FEATURES))
-    assert again == FEATURES
-    assert hash(again) == hash(FEATURES)
-    assert TfdsFeatures.from_json(FEATURES.to_json(), where="x").leaves == FEATURES.leaves
 
 
 def test_inner_sequences_of_one_length_are_axes() -> None:
@@ -297,41 +289,6 @@ def encoded(mode: str, size: tuple[int, int], format: str = "PNG", **options: An
     out = io.BytesIO()
     image.convert(mode).save(out, format, **options)
     return out.getvalue()
-
-
-@pytest.mark.parametrize("count", [1, 20])
-@pytest.mark.parametrize(
-    ("mode", "format", "channels"),
-    [
-        ("RGB", "PNG", 3),
-        ("RGB", "BMP", 3),
-        ("RGB", "JPEG", 3),
-        ("L", "PNG", 3),
-        ("L", "JPEG", 1),
-        ("P", "PNG", 3),
-        ("RGBA", "PNG", 3),
-        ("RGBA", "PNG", 4),
-        ("RGB", "PNG", 4),
-        ("LA", "PNG", 2),
-        ("CMYK", "JPEG", 3),
-        ("RGB", "PNG", 0),
-    ],
-)
-def test_pictures_have_the_channels_of_their_feature(
-    mode: str, format: str, channels: int, count: int
-) -> None:
-    from PIL import Image
-
-    data = encoded(mode, (5, 4), format)
-    columns = decode_records(
-        [encode_example({"x": data})] * count, features_of(x=picture(-1, 5, channels)), images=True
-    )
-    modes = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA", 0: "RGB"}
-    with Image.open(io.BytesIO(data)) as image:
-        expected = np.asarray(image.convert(modes[channels]))
-    for found in columns["x"]:
-        assert found.dtype == np.uint8
-        assert np.array_equal(found, expected.reshape(4, 5, -1))
 
 
 @pytest.mark.parametrize("channels", [2, 3, 4])

@@ -212,18 +212,10 @@ def test_what_was_left_incomplete_is_refused(data: Path, tmp_path: Path) -> None
             "[]",
             r"dataset_info\.json: not in the form that tfds writes: TypeError: it",
         ),
-        ("dataset_info.json", "{}", r"not in the form that tfds writes: KeyError: 'name'"),
-        ("dataset_info.json", '{"name": 1, "version": "1.0.0"}', "a name is not a string"),
         (
             "dataset_info.json",
             '{"splits": [{"name": "a", "shardLengths": ["-1"]}]}',
             "'a' is not a split of tfds",
-        ),
-        ("dataset_info.json", '{"splits": 5}', "TypeError"),
-        (
-            "dataset_info.json",
-            '{"splits": [{"name": "a", "shardLengths": ["1"], "filepathTemplate": 5}]}',
-            "filepathTemplate 5 is not a string",
         ),
         (
             "dataset_info.json",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from windrow.errors import (
     NotFoundError,
     ReadError,
     SourceError,
-    StateError,
 )
 from windrow.sources import RemoteOptions, TFDSDataSource, even_splits
 
@@ -127,24 +125,6 @@ def chain(source: TFDSDataSource) -> Any:
 
 def told(stream: Any) -> list[Any]:
     return [(b["id"].tolist(), b["twice"].tolist(), list(b["text"])) for b in stream]
-
-
-def test_workers_and_restored_states_give_the_same_stream(folder: Path) -> None:
-    source = TFDSDataSource(folder, split="train+test")
-    whole = told(chain(source))
-    assert len(whole) > 8
-    worked = chain(source).mp_prefetch(windrow.MultiprocessingOptions(num_workers=2))
-    assert told(worked) == whole
-    first = iter(chain(source))
-    for _ in range(3):
-        next(first)
-    state = json.loads(json.dumps(first.get_state()))
-    again = iter(chain(pickle.loads(pickle.dumps(source))))
-    again.set_state(state)
-    assert told(again) == whole[3:]
-    other = iter(chain(TFDSDataSource(folder, split="test+train")))
-    with pytest.raises(StateError):
-        other.set_state(state)
 
 
 def test_fingerprints(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 import tensorstore as ts
 
 from windrow import MapDataset, ReadOptions
@@ -45,17 +44,6 @@ class Counted:
 def options(rows: int) -> ReadOptions:
     """Budgets with room for `rows` rows in the chunk cache."""
     return ReadOptions(resident_bytes=4 * rows * 2, in_flight_bytes=2 * 64 * 2)
-
-
-@pytest.mark.parametrize(("size", "stride"), [(16, 16), (50, 50), (50, 7), (200, 200), (200, 30)])
-def test_in_order_each_chunk_is_read_once(size: int, stride: int) -> None:
-    counted = Counted(64 * 40, 64)
-    source = WindowDataSource(counted.store, {0: size}, {0: stride})
-    dataset = MapDataset.source(source).batch(8)
-    got = np.concatenate(list(dataset.to_iter_dataset(options(64 * 16))))
-    np.testing.assert_array_equal(got[:, 0], np.arange(len(source)) * stride)
-    last = ((len(source) - 1) * stride + size - 1) // 64
-    assert counted.reads == dict.fromkeys(range(last + 1), 1)
 
 
 def test_block_shuffled_a_chunk_that_windows_reach_into_is_read_for_two_blocks_at_most() -> None:

@@ -71,14 +71,6 @@ def test_durations_are_the_cells_of_an_even_axis(tmp_path: Path, offsets: Any) -
     assert timed[3]["x"][:, 0].tolist() == [30, 90, 150]
 
 
-def test_one_duration_drops_the_axis_and_sizes_keep_it(tmp_path: Path) -> None:
-    stored(tmp_path / "w", np.arange(40))
-    fields = {"y": Field("t", {"time": "6h"}), "z": Field("t", {"time": "-2h"}, {"time": 4})}
-    record = WindowDataSource(tmp_path / "w", fields=fields)[0]
-    assert record["y"].tolist() == [80, 81, 82]
-    assert record["z"][:, 0].tolist() == [0, 10, 20, 30]
-
-
 def test_a_descending_axis_and_times_stored_as_floats(tmp_path: Path) -> None:
     stored(tmp_path / "down", np.arange(40)[::-1])
     assert source(tmp_path / "down", ["-12h", "0h"])[0]["x"][:, 0].tolist() == [270, 390]

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gzip
-import os
-import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -120,17 +116,6 @@ def batches(source: Any, seed: int, **options: Any) -> list[bytes]:
     return [batch.tobytes() for batch in chain.to_iter_dataset(ReadOptions(**options))]
 
 
-def harmed(cached: RemoteOptions, harm: Callable[[Path], object]) -> None:
-    (path,) = Path(str(cached.cache_dir)).glob("*.sqlite")
-    harm(path)
-
-
-def with_other_bytes(path: Path) -> None:
-    """Zeros in the place of all that is kept."""
-    with contextlib.closing(sqlite3.connect(path)) as rows, rows:
-        rows.execute("UPDATE kept SET data = zeroblob(length(data))")
-
-
 def with_two_members(folder: Path) -> dict[str, bytes]:
     """An array at `a/` with a chunk that is one to zarr-python; to the core bytes follow its end."""
     stored = objects(folder / "v3 gzip", "a/")
@@ -195,48 +180,6 @@ def test_all_boxes_of_a_chunk_that_the_core_refuses_are_read_by_zarr_python(
             if epoch == 0:
                 server.reset_counts()
         assert server.counts().requests == 0
-
-
-@pytest.mark.parametrize("name", ["v2 none", "v3 zstd", "shard"])
-def test_damaged_bytes_of_the_cache_are_fetched_again(
-    server: RangeServer, folder: Path, cached: RemoteOptions, only_core: None, name: str
-) -> None:
-    wanted = ZarrDataSource(folder / name).read(np.arange(37))
-    source = ZarrDataSource(server.url(name), remote=cached)
-    np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
-    harmed(cached, with_other_bytes)
-    server.reset_counts()
-    np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
-    assert server.counts().body_bytes > 500
-    server.reset_counts()
-    np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
-    assert server.counts().requests == 0
-
-
-HARMS: dict[str, Callable[[Path], object]] = {
-    "cut short": lambda path: os.truncate(path, 1 << 16),
-    "overwritten": lambda path: path.write_bytes(bytes(path.stat().st_size)),
-    "deleted": lambda path: path.unlink(),
-    "vanished": lambda path: shutil.rmtree(path.parent),
-    "renamed": lambda path: path.parent.rename(path.parent.with_suffix(".old")),
-}
-
-
-@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
-@pytest.mark.parametrize("name", ["v2 none", "shards zstd"])
-def test_no_harm_to_the_folder_changes_a_record(
-    server: RangeServer,
-    folder: Path,
-    cached: RemoteOptions,
-    only_core: None,
-    name: str,
-    harm: Callable[[Path], object],
-) -> None:
-    local, source = ZarrDataSource(folder / name), ZarrDataSource(server.url(name), remote=cached)
-    assert batches(source, 0) == batches(local, 0)
-    harmed(cached, harm)
-    for epoch in (1, 2):
-        assert batches(source, epoch) == batches(local, epoch)
 
 
 # ---- the store

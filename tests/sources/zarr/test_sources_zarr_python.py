@@ -129,32 +129,6 @@ def test_what_tensorstore_can_not_decode(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_boxes(tmp_path: Path, version: Any) -> None:
-    values = np.arange(9 * 10 * 3, dtype="i4").reshape(9, 10, 3)
-    codec = numcodecs.Delta(dtype="i4") if version == 2 else v3.Delta(dtype="i4")
-    path = write(tmp_path / "a", version, values, chunks=(4, 4, 5), filters=[codec], fill_value=3)
-    sizes, strides = {0: 3, 1: 4}, {0: 2, 1: 3}
-    source = WindowDataSource(path, sizes=sizes, strides=strides)
-    expected = [values[a : a + 3, b : b + 4] for a in (0, 2, 4, 6) for b in (0, 3, 6)]
-    np.testing.assert_array_equal(source.read(np.arange(12)[::-1]), expected[::-1])
-    chain = MapDataset.source(source).seed(0).shuffle().batch(5).to_iter_dataset()
-    got = np.concatenate(list(chain))
-    np.testing.assert_array_equal(
-        got[np.argsort(got[:, 0, 0, 0])], sorted(expected, key=lambda box: int(box[0, 0, 0]))
-    )
-    (array,) = ArrayTree("source", path).open()
-    assert array.missing_value == (3 if version == 2 else None)
-
-
-def test_settings_that_tensorstore_does_not_take(tmp_path: Path) -> None:
-    codec = numcodecs.Zstd(level=1, checksum=True)
-    path = write(tmp_path / "a", 2, INTEGERS, compressors=codec)
-    source = ZarrDataSource(path, direct=False)
-    np.testing.assert_array_equal(source.read(np.array([35, 2])), INTEGERS[[35, 2]])
-    assert repr(source).endswith("read by zarr-python (TensorStore cannot open it))")
-
-
-@pytest.mark.parametrize("version", [2, 3])
 def test_texts_of_any_length_are_coordinates_and_no_records(tmp_path: Path, version: Any) -> None:
     words = np.array(["a", "", "ccc\x00d", "long" * 9], object)
     data = xr.Dataset({"t": ("name", np.arange(4))}, coords={"name": ("name", words)})

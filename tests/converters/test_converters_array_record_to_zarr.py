@@ -19,13 +19,12 @@ from tests.array_record_bytes import write
 from tests.conversions import encode, store, values_in
 from windrow.converters import Manifest, array_record_to_zarr, encode_example
 from windrow.converters.job.inputs import find_inputs
-from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import MANIFEST_NAME
 from windrow.converters.records.record_files import cut, files_of, read_span
 from windrow.converters.records.record_writing import SkippedRecords
 from windrow.converters.zarr.layout import ArrayLayout, metadata_files
 from windrow.converters.zarr.to_records import zarr_to_array_record
-from windrow.errors import ConversionError, NotFoundError, ReadError, SourceError
+from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.sources.tf_example.features import DTYPES, Feature, numpy_dtype
 
 AnyArray = npt.NDArray[Any]
@@ -225,11 +224,3 @@ def test_no_batch_holds_many_large_records_among_small_ones(tmp_path: Path, dire
     # Small ones together, and never two of the large ones.
     assert max(sum(map(len, batch)) for batch in batches) < 300_000
     assert len(batches) < 20
-
-
-def test_a_file_that_lost_records_meanwhile(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.array_record", examples(range(9)))
-    conversion = array_record_to_zarr.conversion(path)
-    write(path, examples(range(3)))
-    with pytest.raises(ConversionError, match="was written anew while it was converted"):
-        carry_out(conversion, tmp_path / "out")

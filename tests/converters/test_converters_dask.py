@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import random
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,7 +14,6 @@ import pytest
 from dask import distributed
 
 import windrow
-from tests.conversion_cases import CASES, reference, tree
 from tests.conversions import conversion, stage, tell, told, wait_for, write_number
 from tests.processes import until
 from windrow.converters.job.folder import FinishedPart, OutputFolder
@@ -52,14 +49,6 @@ def dask(cluster: Any) -> dict[str, Any]:
     """The arguments that run a conversion on the cluster."""
     options = [f"--dask_client_address={cluster.scheduler_address}", PARTITIONS]
     return {"runner": "DaskRunner", "pipeline_options": options}
-
-
-def workers(cluster: Any) -> list[int]:
-    """The process ids of the workers, once there are two."""
-    client_of: Any = distributed.Client
-    with client_of(cluster) as client:
-        client.wait_for_workers(2)
-        return sorted(client.run(os.getpid).values())
 
 
 def fail(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
@@ -115,35 +104,3 @@ def test_lengths_are_counted_on_the_cluster(tmp_path: Path, cluster: Any) -> Non
     # The file is read, and nothing counted.
     (found,) = windrow.lengths(dataset, path=tmp_path / "lengths.npz", progress=False)
     assert found.tolist() == [len(text.split()) for text in texts]
-
-
-@pytest.mark.soak
-def test_one_worker_is_killed_in_the_middle_of_a_conversion(
-    tmp_path: Path,
-    cluster: Any,
-    dask: dict[str, Any],
-    moments: random.Random,
-    seed: int,
-) -> None:
-    case = CASES[seed % len(CASES)]
-    victim = moments.choice(workers(cluster))
-    events = moments.randrange(1, 12)
-    killer = threading.Thread(target=kill_after, args=(tmp_path / "out", events, victim))
-    killer.start()
-    case.convert(reference(case).inputs, tmp_path / "out", **dask)
-    killer.join()
-    assert tree(tmp_path / "out") == reference(case).whole
-
-
-def kill_after(folder: Path, files: int, process: int) -> None:
-    """Kill a process once `files` files are there or being written, or the folder is done."""
-    seen: set[Path] = set()
-
-    def many() -> bool:
-        with contextlib.suppress(OSError):  # folders come and go
-            seen.update(folder.rglob("*"))
-        return len(seen) >= files + 2
-
-    until(many)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)

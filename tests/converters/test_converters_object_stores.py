@@ -24,6 +24,7 @@ from tests.conversion_cases import (
     contents,
     planned,
     reference,
+    state_of,
     stopped_behind,
 )
 from tests.object_store import ObjectStore
@@ -34,7 +35,6 @@ from windrow.converters.job.inputs import find_inputs
 from windrow.converters.job.job import describe
 from windrow.converters.job.locks import LEASE
 from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, Manifest
-from windrow.converters.job.targets import WORK
 from windrow.core.progress import Progress
 from windrow.errors import (
     ConversionError,
@@ -68,24 +68,9 @@ class Place:
         return case.convert(inputs, self.url, output_options=self.options, **run)
 
     def state(self, case: Case) -> str:
-        """As `conversion_cases.state`."""
-        names = self.files()
-        refused: Exception | None = None
-        try:
-            contents(case.opened(self.url, storage_options=self.options))
-        except (WindrowError, OSError) as error:
-            refused = error
-        if isinstance(refused, ConversionError):
-            assert UNFINISHED in names
-            assert "has not finished" in str(refused)
-            assert "windrow convert " in str(refused) or case.name in str(refused)
-            return "unfinished"
-        if refused is not None:
-            assert not {UNFINISHED, MANIFEST_NAME} & names.keys()
-            return "nothing"
-        assert UNFINISHED not in names
-        assert MANIFEST_NAME in names
-        return "finished"
+        """As `conversion_cases.state_of`."""
+        options = self.options
+        return state_of(case, self.url, self.files(), storage_options=options)
 
 
 @pytest.fixture(params=["s3", "memory"])
@@ -382,12 +367,3 @@ def test_options_are_in_no_text(store: ObjectStore) -> None:
     told += [target.shown("a"), json.dumps(describe(conversion, "memory://nothing-there"))]
     for text in told:
         assert not any(secret in text for secret in (*SECRETS, "pass-not-to-be-seen")), text
-
-
-def test_names_of_the_work_folder_are_no_records(store: ObjectStore) -> None:
-    """Sources of a finished folder see its files alone, wherever the lease lies."""
-    place = Place(store.url("out"), store.storage_options)
-    place.convert(CASE, reference(CASE).inputs)
-    store.put(f"out/{WORK}/lease.json", b"{}")
-    source = CASE.opened(place.url, storage_options=place.options)
-    assert len(source) == 17

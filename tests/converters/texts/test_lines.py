@@ -18,7 +18,7 @@ from windrow.converters.job.inputs import find_inputs
 from windrow.converters.records.record_files import RecordBlock, cut
 from windrow.converters.texts import lines
 from windrow.converters.texts.lines import JsonLinesFiles, read_lines
-from windrow.errors import ConversionError, ReadError
+from windrow.errors import ReadError
 
 ENDINGS = ["", ".gz", ".zst"]
 LINES = st.lists(
@@ -109,13 +109,3 @@ def test_a_few_bytes_of_zstd_do_not_fill_the_memory(
     monkeypatch.setattr(lines, "LONGEST_LINE_BYTES", 1 << 20)
     with pytest.raises(ReadError, match=r"a line has more than 1,048,576 bytes, so this is not"):
         list(read_lines(path))
-
-
-def test_a_file_that_lost_lines_since_it_was_counted(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"{}\n" * 9)
-    files, (source,) = JsonLinesFiles(), find_inputs(str(path))
-    (counted,) = files.count([source])
-    path.write_bytes(b"{}\n" * 7)
-    with pytest.raises(ConversionError, match=r"has 7 records now, and had 9 or more"):
-        read(files, path, 0, 9, counted)

@@ -251,18 +251,6 @@ def test_nulls_and_texts_that_are_not_unicode_in_parquet(tokenizer: str, tmp_pat
     assert rows_of(tmp_path / "more", "more") == [[1], [3], [4]]
 
 
-def test_a_damaged_parquet_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    write_table(path, texts(100))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-9])
-    with pytest.raises(ReadError, match=r"a\.parquet: cannot be read as Parquet: .*anew"):
-        convert(path, tmp_path / "out", field="text")
-    path.write_bytes(whole[:4] + bytes(200) + whole[204:])
-    with pytest.raises(ReadError, match=r"a\.parquet: cannot be read as Parquet: .*anew"):
-        convert(path, tmp_path / "out", field="text")
-
-
 # Columns.
 
 

@@ -20,7 +20,6 @@ from PIL import Image
 
 import windrow
 from tests.processes import LIMIT_S
-from tests.range_server import RangeServer
 from windrow.cli.main import main
 from windrow.converters import encode_example, write_records
 from windrow.converters.job.manifest import MANIFEST_NAME, InputFile, Manifest, OutputFile
@@ -206,15 +205,6 @@ def test_encoded_pictures_of_examples(form: str, tmp_path: Path) -> None:
     assert kinds(path, "3", "a_list") == ["line"]
 
 
-def test_a_folder_of_tfds_and_a_folder_of_tfrecord(tmp_path: Path) -> None:
-    for folder, name in (("tfds", "d-train.tfrecord-00000-of-00001"), ("plain", "x.tfrecord")):
-        (tmp_path / folder).mkdir()
-        write_records(tmp_path / folder / name, examples([encoded(solid(i)) for i in range(3)]))
-    (tmp_path / "tfds" / "dataset_info.json").write_text("{}")
-    for folder in ("tfds", "plain"):
-        assert kinds(tmp_path / folder) == ["picture"] * 3
-
-
 def test_jpeg_and_damaged_pictures(tmp_path: Path) -> None:
     whole = encoded(solid(3, (32, 32)), "JPEG")
     wide = encoded(np.arange(60, dtype=np.uint8).reshape(3, 20))
@@ -264,26 +254,6 @@ def test_raw_features_are_drawn_by_the_manifest(tmp_path: Path) -> None:
     found = shown(tmp_path / "d")
     assert found.name == "f"
     np.testing.assert_array_equal(found.values, rows)
-
-
-# --- remote
-
-
-def test_of_an_array_far_away_the_chunks_drawn_are_read() -> None:
-    files = {
-        str(path.relative_to(ERA5.parent)): path.read_bytes()
-        for path in ERA5.rglob("*")
-        if path.is_file()
-    }
-    with RangeServer(files) as server:
-        found = windrow.inspect(server.url(ERA5.name))
-        before = server.counts().body_bytes
-        location = location_of(server.url(ERA5.name), None, caller="inspect")
-        far = read_records(found, location, "0,743", None)
-        taken = server.counts().body_bytes - before
-    np.testing.assert_array_equal(far.values, shown(ERA5, "0,743").values)
-    # Two of the 31 chunks, their index, coordinates and metadata.
-    assert taken < len(files[f"{ERA5.name}/t2m/c/0/0/0"]) / 6
 
 
 # --- what is refused

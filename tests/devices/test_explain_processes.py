@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from windrow import DatasetIterator, MapDataset
-from windrow.engine.read_batches import BlockSize
 from windrow.errors import ArgumentError
 from windrow.explain.explanation import AcrossProcesses
 from windrow.jax_dataset import JaxDataset
@@ -132,23 +130,6 @@ def test_each_process_reads_what_is_said(rows: Path, data: st.DataObject) -> Non
         dataset = dataset.to_iter_dataset(lanes=processes * each)
     found = check(dataset.batch(processes * each * 4, remainder="drop"), sharding)
     assert [process.process for process in found.processes] == list(range(processes))
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_buffers_of_a_machine_that_stops_lie_in_what_is_said(
-    rows: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Each read batch is reported to take 20 to 50 ms longer, so that later ones are shorter and more are planned.
-    rng, saw = random.Random(seed), BlockSize.saw
-
-    def stops(self: BlockSize, rows: int, size_bytes: int, took_s: float, **more: Any) -> None:
-        saw(self, rows, size_bytes, took_s + rng.uniform(0.02, 0.05), **more)
-
-    dataset = source(rows).block_shuffle(seed=1, window_blocks=4).batch(16, remainder="drop")
-    sharding = NamedSharding(mesh(2, 2), P(None))
-    found = described(dataset, sharding)
-    monkeypatch.setattr(BlockSize, "saw", stops)
-    check_found(found, dataset, sharding)
 
 
 def test_processes_end_with_the_shortest_lane(rows: Path) -> None:

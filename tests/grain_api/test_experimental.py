@@ -467,14 +467,6 @@ def test_a_performance_config_divides_the_memory() -> None:
         )
 
 
-def test_device_put() -> None:
-    jax = pytest.importorskip("jax")
-    stream = windrow.MapDataset.source({"x": np.arange(4)}).to_iter_dataset()
-    found = list(ours.device_put(stream, jax.devices()[0]))
-    assert all(isinstance(element["x"], jax.Array) for element in found)
-    assert [int(element["x"]) for element in found] == [0, 1, 2, 3]
-
-
 def test_the_check_of_checkpoints_finds_a_fault() -> None:
     ours.assert_equal_output_after_checkpoint(windrow.MapDataset.range(5).batch(2))
 
@@ -506,25 +498,6 @@ def test_the_check_of_checkpoints_finds_a_fault() -> None:
 
 
 # --- options of a stream -------------------------------------------------------------------------
-
-
-def test_options_merge_as_grains() -> None:
-    for ex in (ours, theirs):
-        one = ex.DatasetOptions(min_shm_size=5, filter_warn_threshold_ratio=0.9)
-        other = ex.DatasetOptions(min_shm_size=7, filter_raise_threshold_ratio=0.5)
-        merged = one.merge(other)
-        assert merged.min_shm_size == 5
-        assert merged.filter_warn_threshold_ratio == 0.9
-        assert merged.filter_raise_threshold_ratio == 0.5
-        assert (
-            ex.DatasetOptions(filter_warn_threshold_ratio=None)
-            .merge(ex.DatasetOptions(filter_warn_threshold_ratio=0.2))
-            .filter_warn_threshold_ratio
-            is None
-        )
-        assert one.merge(None) == one
-    with pytest.raises(PlanError, match=r"filter_raise_threshold_ratio must be in \(0, 1\].*got 2"):
-        ours.DatasetOptions(filter_raise_threshold_ratio=2)
 
 
 FILTERS: dict[str, Callable[[windrow.MapDataset[int]], windrow.IterDataset[int]]] = {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import windrow
@@ -43,10 +43,6 @@ def in_order(records: int, batch: int) -> float:
     The means of batches are spread evenly: their variance is `b^2 (J^2 - 1) / 12` for `J` of them.
     """
     return batch * (records + batch) / (records + 1)
-
-
-def shuffled_variance(records: int, batch: int) -> float:
-    return (records**2 - 1) / 12 / batch * (records - batch) / (records - 1)
 
 
 def by_hand(order: list[int], batch: int, block: int) -> tuple[float, float, float]:
@@ -107,38 +103,6 @@ def test_a_part_of_the_records_is_compared_with_a_shuffle_of_that_part(
     part = data.draw(st.lists(st.integers(0, records - 1), min_size=3, unique=True))
     chain = MapDataset.range(records).slice(part).batch(2)
     check(quality(chain, block=4), by_hand(part, 2, 4))
-
-
-@pytest.mark.parametrize(("records", "batch"), [(1_000, 10), (1_797, 64), (600, 7), (1_001, 50)])
-def test_a_global_shuffle_is_calibrated(records: int, batch: int) -> None:
-    found = quality(MapDataset.range(records).shuffle(3).batch(batch), block=50)
-    assert not found.is_exact
-    assert found.variance_ratio == pytest.approx(1, rel=0.15)
-    assert found.blocks_per_batch == pytest.approx(found.blocks_per_batch_shuffled, rel=0.02)
-
-
-@given(data=st.data(), window_blocks=st.integers(1, 6), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=12)
-def test_the_closed_form_of_a_block_shuffle(
-    data: st.DataObject, window_blocks: int, seed: int
-) -> None:
-    # K blocks of B records, w in a window, and batches that part the windows evenly.
-    block = data.draw(st.integers(2, 20))
-    blocks = window_blocks * data.draw(st.integers(2, 8))
-    window = window_blocks * block
-    batch = window // data.draw(
-        st.sampled_from([k for k in range(1, window + 1) if window % k == 0])
-    )
-    records = blocks * block
-    chain = MapDataset.range(records).block_shuffle(seed, block=block, window_blocks=window_blocks)
-    found = quality(chain.batch(batch))
-    # A window's mean is the mean of w of the K block means, drawn without replacement ...
-    between = block**2 * (blocks + 1) * (blocks - window_blocks) / (12 * window_blocks)
-    # ... and a batch is drawn without replacement from the window's records.
-    inside = ((records**2 - 1) / 12 - between) * window / (window - 1)
-    expected = (between + inside / batch * (1 - batch / window)) / shuffled_variance(records, batch)
-    # Two hundred epochs of at least two windows.
-    assert found.variance_ratio == pytest.approx(expected, rel=4 * (2 / 400) ** 0.5)
 
 
 def test_ten_million_records_take_about_a_second() -> None:
@@ -317,13 +281,6 @@ def test_a_batch_of_more_than_an_epoch_has_no_ratio() -> None:
     assert (found.records, found.batch_size, found.variance_ratio) == (30, 70, None)
     assert "a batch is more than an epoch, in any order" in str(found)
     assert (found.blocks_per_batch, found.blocks_per_batch_shuffled) == (3, 3)
-
-
-def test_an_endless_mixture() -> None:
-    data = [MapDataset.range(500).shuffle(1).repeat(), MapDataset.range(300).shuffle(2).repeat()]
-    found = quality(MapDataset.mix(data, [1, 3]).batch(20))
-    assert found.records == 800
-    assert known(found.variance_ratio) < 2
 
 
 @pytest.mark.parametrize("records", [1, 10])

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.array_record_bytes import written as write_array_record
+from tests.laid_out import PiecedSource
 from tests.strategies import Drawn, build, chains, streams
 from windrow import Explanation, IterDataset, MapDataset
 from windrow.core.native import native
 from windrow.explain.explanation import spec_text
-from windrow.sources import ArrayPart, ArrayRecordDataSource, ArraySpec, Columns, LaidOutSource
-from windrow.sources.base import IntArray
+from windrow.sources import ArrayRecordDataSource, ArraySpec
 from windrow.stats.costs import Amount
 
 Dataset = MapDataset[Any] | IterDataset[Any]
@@ -30,58 +30,15 @@ def no(*given: Any) -> Any:
     raise AssertionError("explaining calls no function")
 
 
-class NoRows:
-    """A reader of rows that must not be asked for any."""
+class Laid(PiecedSource):
+    """Records in chunks of ten, of four integers each, which the source declares."""
 
-    def start(self, spans: Any, pool: Any) -> Any:
-        raise AssertionError("explaining reads nothing")
-
-    def read(self, rows: IntArray) -> Any:
-        raise AssertionError("explaining reads nothing")
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        return np.full(len(chunks), 50)
+    spec = ArraySpec((4,), "i8")
 
 
-class Laid(LaidOutSource):
-    """Records in chunks; reading any of them is an error."""
-
-    def __init__(
-        self, records: int, *, rows: int = 10, width: int = 4, alone: bool = False
-    ) -> None:
-        self._part = ArrayPart("", records, (width,), np.dtype("f4"), rows, NoRows(), alone=alone)
-
-    def __len__(self) -> int:
-        return self._part.rows
-
-    def __repr__(self) -> str:
-        return f"Laid({self._part.rows})"
-
-    @property
-    def fingerprint(self) -> str:
-        return f"laid({self._part.rows})"
-
-    @property
-    def parts(self) -> list[ArrayPart]:
-        return [self._part]
-
-    @property
-    def spec(self) -> Any:
-        return ArraySpec(self._part.row_shape, self._part.dtype)
-
-    def assembled(self, columns: Any, indices: IntArray) -> Columns:
-        raise AssertionError("explaining reads nothing")
-
-    def read(self, indices: IntArray) -> Columns:
-        raise AssertionError("explaining reads nothing")
-
-    def blocks(self) -> IntArray:
-        edges = np.arange(0, self._part.rows, self._part.chunk_rows)
-        return np.append(edges, self._part.rows)
-
-
-def laid(records: int, **more: Any) -> MapDataset[Any]:
-    return MapDataset.source(Laid(records, **more))
+def laid(records: int) -> MapDataset[Any]:
+    rows = np.repeat(np.arange(records)[:, None], 4, axis=1)
+    return MapDataset.source(Laid({"": rows}, {"": 10}))
 
 
 def test_the_nodes_as_written_and_as_run() -> None:
@@ -90,7 +47,7 @@ def test_the_nodes_as_written_and_as_run() -> None:
     assert [node.number for node in nodes] == [0, 1, 2, 3, 4, 5]
     assert [node.parents for node in nodes] == [(), (0,), (1,), (2,), (3,), (4,)]
     assert [node.label for node in nodes] == [
-        "source(Laid(95))",
+        "source(pieced(95))",
         "shuffle(seed=1)",
         "map(no)",
         "batch(10)",
@@ -103,15 +60,15 @@ def test_the_nodes_as_written_and_as_run() -> None:
     assert [node.length for node in nodes] == [95, 95, 95, 10, 10, 10]
     assert nodes[0].source == 0
     assert {node.source for node in nodes[1:]} == {None}
-    assert nodes[1].element_bytes == Amount.exactly(16)
+    assert nodes[1].element_bytes == Amount.exactly(32)
     assert nodes[2].element_bytes is None
-    assert nodes[1].spec == ArraySpec((4,), "f4")
+    assert nodes[1].spec == Laid.spec
 
 
 def test_a_node_of_two_parents_stands_once() -> None:
     one = laid(20)
     nodes = MapDataset.zip([one, one[::-1]]).explain().nodes
-    assert [node.label for node in nodes].count("source(Laid(20))") == 1
+    assert [node.label for node in nodes].count("source(pieced(20))") == 1
     assert nodes[2].parents == (0, 1)
     assert nodes[2].element_bytes == Amount.exactly(32)
 
@@ -121,12 +78,12 @@ def test_costs_of_an_epoch_in_order() -> None:
     (costs,) = explanation.epoch
     exactly = Amount.exactly
     assert (costs.records, costs.chunks, costs.reads) == (exactly(95), exactly(10), exactly(10))
-    assert (costs.stored_bytes, costs.decoded_bytes) == (exactly(500), exactly(95 * 16))
-    assert costs.delivered_bytes == exactly(95 * 16)
+    assert (costs.stored_bytes, costs.decoded_bytes) == (exactly(1000), exactly(95 * 32))
+    assert costs.delivered_bytes == exactly(95 * 32)
     assert costs.decoded_per_delivered == exactly(1)
     assert explanation.length == 10
     assert explanation.batches == exactly(10)
-    assert explanation.batch_bytes == exactly(160)
+    assert explanation.batch_bytes == exactly(320)
     assert explanation.later_epoch == explanation.epoch
 
 
@@ -215,7 +172,7 @@ def test_text_html_json_and_pickle() -> None:
     assert "http" not in page
     told = json.loads(json.dumps(explanation.to_json(), allow_nan=False))
     assert told["epoch"][0]["reads"] == {"low": 3, "high": 3}
-    assert told["nodes"][0]["spec"] == "float32 (4,)"
+    assert told["nodes"][0]["spec"] == "int64 (4,)"
     again: Explanation = pickle.loads(pickle.dumps(explanation))
     assert again == explanation
 

@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import windrow
-from tests.traces import in_rows
 from windrow import MapDataset
-from windrow.engine.record_trace import trace
+from windrow.engine.record_trace import Trace, trace
 from windrow.quality import batch_sample
 from windrow.quality.shuffle_quality import quality_of
 from windrow.sources.chunks import Blocks
@@ -138,6 +137,15 @@ def exact(orders: Array, batch: int, block: int) -> tuple[float, float]:
     return float(ratio), float(np.mean(1 + (np.diff(blocks, axis=1) > 0).sum(axis=1)))
 
 
+def in_rows(found: Trace) -> Array:
+    """The one record of each row."""
+    records = np.full(int(found.counts.sum()), -1)
+    for taken in found.taken:
+        assert (records[taken.rows] == -1).all()
+        records[taken.rows] = taken.records
+    return records
+
+
 LONG, MANY = 24_000, 12
 LONG_ORDERS: dict[str, Callable[[Any], Any]] = {
     "in order": lambda data: data,
@@ -247,6 +255,13 @@ def test_a_zip_has_the_quality_of_its_datasets() -> None:
     assert (found.records, found.batch_size, found.blocks) == (640, 32, 40)
     assert found.blocks_per_batch == 2
     assert found.variance_ratio == pytest.approx(in_order(640, 32))
+
+
+def test_ranks_run_on_over_several_sources() -> None:
+    parts = [MapDataset.source(np.arange(n)) for n in (20, 10)]
+    found = quality(MapDataset.concatenate(parts).batch(5), block=5)
+    assert found.variance_ratio == quality(MapDataset.range(30).batch(5)).variance_ratio
+    assert found.notes == ("ranks run on over 2 sources, one after the other",)
 
 
 @pytest.mark.parametrize("times", [None, 3])

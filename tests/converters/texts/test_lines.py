@@ -17,6 +17,7 @@ from windrow.converters import json_lines_to_array_record
 from windrow.converters.texts import lines
 from windrow.converters.texts.lines import read_lines
 from windrow.errors import ReadError
+from windrow.sources import ArrayRecordDataSource
 
 ENDINGS = ["", ".gz", ".zst"]
 LINES = st.lists(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tests.hypothesis_profiles import examples
 from windrow.devices.agreement import Agreement, store_of_jax
 from windrow.errors import PlanError, WorkerError
 
@@ -45,6 +49,44 @@ class Store:
 
 def never() -> bool:
     return False
+
+
+def batches(agreement: Agreement, own: int, *, first: int = 0) -> int:
+    """The number of the batch before which all end, if this process has `own` of them."""
+    number = first
+    while agreement.has(8 * number, number < own, never):
+        number += 1
+    return number
+
+
+def agreements(store: Store, count: int, name: str) -> list[Agreement]:
+    # Each process counts its own runs, so here each gets a name of its own for one run.
+    made = []
+    for own in range(count):
+        agreement = Agreement(store, own, range(count), name)
+        agreement._name = f"windrow/{name}"
+        made.append(agreement)
+    return made
+
+
+@given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4))
+@settings(max_examples=examples(20))
+def test_all_end_before_the_first_batch_that_one_lacks(lengths: list[int]) -> None:
+    store = Store()
+    shards = agreements(store, len(lengths), "end")
+    with ThreadPoolExecutor(len(lengths)) as pool:
+        ends = list(pool.map(batches, shards, lengths))
+        assert ends == [min(lengths)] * len(lengths)
+        # Keys of the batches before are gone.
+        steps = {key.split("/")[3] for key in store.held}
+        assert steps == {str(8 * min(lengths))}
+        # What is known is not asked for again: after an error a process reads again.
+        sets = store.sets
+        assert [batches(shard, 9) for shard in shards] == [min(lengths)] * len(lengths)
+        assert store.sets == sets
+        for shard in shards:  # all seek to the start
+            shard.moved()
+        assert list(pool.map(batches, shards, lengths)) == [min(lengths)] * len(lengths)
 
 
 @pytest.mark.parametrize("own", [0, 1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -182,15 +181,3 @@ def test_more_bad_records_than_allowed(tmp_path: Path) -> None:
     # What is finished stays when more are allowed.
     assert tfrecord_to_array_record(inputs, out, max_bad_records=3).records == 12
     assert {name: (out / name).stat().st_ino for name in kept} == kept
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_progress_grows_within_a_file_and_adds_up(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"x.tfrecord{suffix}"
-    write_records(path, [random.Random(k).randbytes(1 << 18) for k in range(20)])
-    steps: list[Progress] = []
-    tfrecord_to_array_record(path, tmp_path / "out", progress=steps.append)
-    done = [step.done_bytes for step in steps]
-    assert done == sorted(done)
-    assert len(set(done)) >= 5
-    assert (steps[-1].records, done[-1]) == (20, path.stat().st_size)

@@ -18,10 +18,8 @@ from tests.conversions import conversion, stage, tell, told, wait_for, write_num
 from tests.processes import until
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.job import carry_out
-from windrow.converters.job.manifest import UNFINISHED
 from windrow.converters.job.pipeline import new_pipeline
 from windrow.converters.job.stages import Report
-from windrow.errors import ReadError
 from windrow.lengths_beam import CountLengths
 
 pytestmark = pytest.mark.jobs
@@ -49,19 +47,6 @@ def dask(cluster: Any) -> dict[str, Any]:
     """The arguments that run a conversion on the cluster."""
     options = [f"--dask_client_address={cluster.scheduler_address}", PARTITIONS]
     return {"runner": "DaskRunner", "pipeline_options": options}
-
-
-def fail(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
-    if number == 4:
-        raise ReadError("x: damaged", file="x", offset=7, records=(1, 2))
-    return write_number(folder, number, report)
-
-
-def test_errors_come_as_they_are(tmp_path: Path, dask: dict[str, Any]) -> None:
-    with pytest.raises(ReadError, match=r"^x: damaged$") as caught:
-        carry_out(conversion(stage(range(6), fail)), tmp_path / "out", **dask)
-    assert (caught.value.file, caught.value.offset, caught.value.records) == ("x", 7, (1, 2))
-    assert (tmp_path / "out" / UNFINISHED).exists()
 
 
 def write_or_wait(folder: OutputFolder, number: int, report: Report) -> FinishedPart:

@@ -108,15 +108,6 @@ def test_outputs_that_are_none(tmp_path: Path) -> None:
     assert isinstance(target_of("memory://x/"), RemoteTarget)
 
 
-def test_what_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
-    target = LocalTarget(str(tmp_path))
-    (tmp_path / "a").mkdir()
-    with pytest.raises(ConversionError, match=r"a: cannot be removed: Is a directory; remove it"):
-        target.remove(["a"])
-    with pytest.raises(ConversionError, match=r"cannot be removed: "):
-        LocalTarget("/proc").remove_all("self/status")
-
-
 class FullError(ConversionError):
     """What a test takes for the end of the room."""
 

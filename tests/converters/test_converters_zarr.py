@@ -194,17 +194,6 @@ def test_every_dtype_and_rows_of_zeros(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "int8" / "c" / "0" / "0").is_file()  # zeros are stored too
 
 
-def test_inputs_without_records_give_arrays_without_rows(tmp_path: Path) -> None:
-    write_records(tmp_path / "x.tfrecord", [])
-    features = {"x": Feature("float16", (2, 3), raw=True), "text": Feature("bytes")}
-    for folder, given in (("known", features), ("unknown", None)):
-        manifest = tfrecord_to_zarr(tmp_path / "x.tfrecord", tmp_path / folder, features=given)
-        assert (manifest.records, len(manifest.inputs)) == (0, 1)
-    assert arrays(tmp_path / "unknown") == {}
-    shapes = {name: array.shape for name, array in arrays(tmp_path / "known").items()}
-    assert shapes == {"x": (0, 2, 3), "text/values": (0,), "text/offsets": (1,)}
-
-
 # Records that are wrong.
 
 

@@ -162,18 +162,6 @@ def test_boxes_of_each_process(fields: Path) -> None:
     assert costs.decoded_per_delivered.high == 2
 
 
-def test_the_sums_of_all(rows: Path) -> None:
-    dataset = source(rows).block_shuffle(seed=1).batch(32)
-    found = check(dataset, NamedSharding(mesh(4, 2), P("data")))
-    (all_of_them,), (alone,) = found.epoch, found.alone
-    assert (all_of_them.records.high, alone.records.high) == (512, 512)
-    assert (all_of_them.chunks.high, alone.chunks.high) == (227, 64)  # of 8 rows for 4 processes
-    text = dataset.explain(sharding=NamedSharding(mesh(4, 2), P("data"))).details()
-    assert "processes, in the first epoch: a chunk is read 3.55 times in all" in text
-    (line,) = (line.split() for line in text.splitlines() if line.startswith("  all 4 "))
-    assert line[2:4] == ["227", "227"]
-
-
 def test_lanes_are_advised_and_then_each_chunk_is_read_once(rows: Path) -> None:
     sharding = NamedSharding(mesh(4, 2), P("data"))
     before = source(rows).block_shuffle(seed=1).batch(32)
@@ -214,17 +202,6 @@ def test_of_many_processes_some_are_run(rows: Path, processes: int) -> None:
     assert found.count == processes
     (records,) = (costs.records for costs in found.epoch)
     assert math.isclose(records.middle, 512, rel_tol=0.15)
-
-
-def test_sources_without_chunks() -> None:
-    sharding = NamedSharding(mesh(4), P("data"))
-    for numbers, times in ((np.zeros(64, "f4"), (None,)), (None, ())):
-        rows = MapDataset.range(64) if numbers is None else MapDataset.source(numbers)
-        dataset = rows.map(np.float32).to_iter_dataset(lanes=4).batch(16)
-        explanation = dataset.explain(sharding=sharding)
-        assert explanation.across is not None
-        assert explanation.across.times_read == times
-        assert not explanation.advice
 
 
 def test_no_record_is_read_for_the_leaves_of_others() -> None:

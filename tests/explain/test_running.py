@@ -341,49 +341,6 @@ def test_how_chunks_are_read() -> None:
     assert (alone.readers["x"].started, alone.readers["x"].alone) == ([], 40)
 
 
-# --- what calls nothing --------------------------------------------------------------------------
-
-
-class Pick:
-    """A selection map, which notes what it is asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        self.asked.append(index)
-        return index % 2, index // 2
-
-
-INDICES: dict[str, Callable[[MapDataset[Any], MapDataset[Any]], MapDataset[Any]]] = {
-    "shuffle": lambda ds, _: ds.shuffle(seed=1),
-    "window_shuffle": lambda ds, _: ds.window_shuffle(3, seed=1),
-    "block_shuffle": lambda ds, _: ds.block_shuffle(seed=1, block=3),
-    "slice": lambda ds, _: ds[1:9:2],
-    "repeat": lambda ds, _: ds.repeat(2),
-    "mix": lambda ds, more: MapDataset.mix([ds, more]),
-    "concatenate": lambda ds, more: MapDataset.concatenate([ds, more]),
-    "select_from_datasets": lambda ds, more: MapDataset.select_from_datasets([ds, more], Pick()),
-}
-
-
-@pytest.mark.parametrize("label", INDICES)
-def test_indices_alone(tmp_path: Path, label: str) -> None:
-    notings = [Noting(tmp_path / name, waits=False) for name in ("one", "two")]
-    parts = [MapDataset.source(OneByOne(noting, 12)) for noting in notings]
-    chain = INDICES[label](*parts)
-    dataset = chain.to_iter_dataset(with_threads(0))
-    told = runs_of(dataset, label)
-    assert told.startswith("indices only")
-    assert sum(len(noting.calls()) for noting in notings) == 0
-    given = list(dataset)
-    # As many records are read as there are elements: no record is read to find the order.
-    assert sum(len(noting.calls()) for noting in notings) == len(given) == len(chain)
-
-
 # --- how elements come ---------------------------------------------------------------------------
 
 

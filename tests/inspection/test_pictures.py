@@ -132,13 +132,6 @@ def test_nan_constant_and_diverse_fields_are_drawn() -> None:
         assert Image.open(io.BytesIO(grid(only, ["x"] * len(only)))).size[0] > 100
 
 
-def test_pictures_come_before_rows_unless_a_field_is_named(pictures: Path) -> None:
-    group = zarr.open_group(pictures, mode="r+")
-    group.create_array("a_row", data=np.zeros((24, 9)), chunks=(24, 9))
-    assert shown(pictures).name == "image"
-    assert kinds(pictures, "3", "a_row") == ["line"]
-
-
 @pytest.mark.parametrize(
     ("value", "expected", "shape"),
     [
@@ -171,14 +164,6 @@ def test_how_values_are_drawn(value: Any, expected: str, shape: tuple[int, ...] 
     assert kind(found) == expected
     assert (None if isinstance(found, str) else found.shape) == shape
     assert Image.open(io.BytesIO(grid([value], ["$x"], "$t"))).size[0] > 100
-
-
-def test_floats_of_pictures_keep_their_order() -> None:
-    for low, high in ((0, 1), (-1, 1), (0, 255), (-3, 7)):
-        values = drawable(np.linspace(low, high, 108).reshape(6, 6, 3))
-        assert not isinstance(values, str)
-        assert (values.min(), values.max()) == (0, 255)
-        assert (np.diff(values.ravel().astype(int)) >= 0).all()
 
 
 # --- files of records

@@ -187,13 +187,6 @@ def test_several_files_keep_their_order(tokenizer: str, tmp_path: Path) -> None:
     assert rows_of(tmp_path / "out") == tokens_of(found)
 
 
-def test_one_huge_text(tokenizer: str, tmp_path: Path) -> None:
-    found = ["a", "grain of " * 30_000, "b"]
-    write_lines(tmp_path / "a.jsonl", found)
-    convert(tmp_path / "a.jsonl", tmp_path / "out", field="text", tokenizer=tokenizer)
-    assert rows_of(tmp_path / "out") == tokens_of(found)
-
-
 # Bad records.
 
 BAD = {

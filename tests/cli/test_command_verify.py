@@ -187,6 +187,15 @@ def test_an_array_whose_metadata_is_damaged_hides_no_others(run: Run, arrays: Pa
         assert found["chunks"] == RECORDS // 2 + 3
 
 
+def test_missing_chunks_are_bad_if_asked_for(run: Run, arrays: Path) -> None:
+    (arrays / MANIFEST_NAME).unlink()
+    (arrays / "label/c/1").unlink()
+    code, found = report(run, arrays)
+    assert (code, found["missing"]) == (0, 1)
+    code, found = report(run, arrays, "--missing", "error")
+    assert (code, [bad["array"] for bad in found["bad"]]) == (1, ["label"])
+
+
 def test_records_of_tfrecord_files_that_are_damaged(run: Run, tmp_path: Path) -> None:
     first, second, third = tfrecords(tmp_path, 5, 6, 7)
     flip(first, 66 * 2 + 20)  # in the data of record 2

@@ -105,8 +105,15 @@ def test_the_records_of_a_damaged_group_are_left_out_up_to_a_limit(tmp_path: Pat
 
 # Round trips.
 
-CODECS = ["zstd:1", "zstd:-3", "gzip:5", "none", "blosc:lz4:5", "blosc:zstd"]
-CODECS.append('[{"name": "gzip", "configuration": {"level": 1}}, {"name": "crc32c"}]')
+CODECS = ["none", "zstd:1", "zstd:-3", "gzip:5"]
+CODECS += [f"blosc:{name}:5" for name in ("blosclz", "lz4", "lz4hc", "zlib", "zstd")]
+BLOSC = {"cname": "lz4", "clevel": 9, "typesize": 3, "blocksize": 0}
+CODECS += [
+    json.dumps(
+        [{"name": "blosc", "configuration": {**BLOSC, "shuffle": shuffle}}, {"name": "crc32c"}]
+    )
+    for shuffle in ("noshuffle", "shuffle", "bitshuffle")
+]
 SHAPES = st.sampled_from([(), (3,), (2, 3), (1, 1, 5), (2, 0)])
 TO_EDGES = st.sampled_from([0, 1, 2, 3, 17, 33])
 

@@ -526,7 +526,7 @@ def test_two_passes_in_another_file_system(tmp_path: Path) -> None:
             r"shards of \[4, 8, 6\] are not a whole number of chunks",
         ),
         ({"codecs": "lzma"}, "codecs 'lzma' are not known"),
-        ({"codecs": "zstd:x"}, "codecs 'zstd:x' are not known"),
+        ({"codecs": "zstd:x"}, "codecs 'zstd:x': 'x' is not a level"),
         ({"codecs": "zstd:99"}, 'codec .*"level": 99.* is not known'),
         ({"codecs": "blosc:lz5"}, "codec .*lz5.* is not known"),
         ({"dtype": "float31"}, "dtype 'float31' is not one of"),

@@ -31,7 +31,6 @@ from tests.object_store import ObjectStore
 from tests.processes import Program, until
 from tests.range_server import RangeServer, s3_error, stall
 from windrow import converters
-from windrow.converters.job.inputs import find_inputs
 from windrow.converters.job.job import describe
 from windrow.converters.job.locks import LEASE
 from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, Manifest
@@ -307,16 +306,6 @@ def test_from_one_store_to_another(case: Case, store: ObjectStore) -> None:
     assert files.keys() == whole.keys()
     # The manifest has the versions of the inputs.
     assert all(files[name] == whole[name] for name in files.keys() - {MANIFEST_NAME})
-
-
-def test_an_unfinished_folder_of_a_store_is_no_input(store: ObjectStore) -> None:
-    _upload(store, CASE, "in")
-    store.put(f"in/{UNFINISHED}", b"{}")
-    for inputs in (store.url("in"), store.url("in/x.*"), store.url("in/x.tfrecord-00000-of-00003")):
-        with pytest.raises(
-            ConversionError, match=r"inputs: the conversion that writes s3://.*/in has"
-        ):
-            find_inputs(inputs, storage_options=store.storage_options, marks=(".tfrecord",))
 
 
 def test_secrets_of_addresses_are_nowhere(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def cut(bos: str | None = None, **options: Any) -> Make:
     struct = {"tokens": 5, "kind": 5 if options.get("meta_features") is None else 7}
 
     def made(lib: Any = grain, ex: Any = more) -> Any:
-        given = {} if bos is None else {"bos_handling": ex.BOSHandling[bos]}
+        given: dict[str, Any] = {} if bos is None else {"bos_handling": ex.BOSHandling[bos]}
         return ex.ConcatThenSplitIterDataset(
             sequences(lib), length_struct=struct, **given, **options
         )

@@ -150,10 +150,11 @@ def test_names_of_files(tmp_path: Path) -> None:
 
 def test_wrong_arguments(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", texts(3))
-    for settings, message in (
-        ({"files": 0}, "files must be an integer from 1 to"),
-        ({"field": "text", "names": ["id"]}, "a record is the text of field, or an Example of"),
-    ):
+    wrong: dict[str, dict[str, Any]] = {
+        "files must be an integer from 1 to": {"files": 0},
+        "a record is the text of field, or an Example of": {"field": "text", "names": ["id"]},
+    }
+    for message, settings in wrong.items():
         with pytest.raises(ArgumentError, match=message):
-            convert(tmp_path / "a.parquet", tmp_path / "out", **settings)  # type: ignore[arg-type]
+            convert(tmp_path / "a.parquet", tmp_path / "out", **settings)
     assert not (tmp_path / "out").exists()

@@ -262,7 +262,7 @@ def test_an_input_that_changed_between_run_and_rerun(case: Case, tmp_path: Path)
     inputs, out = case.give(tmp_path / "in"), tmp_path / "out"
     stopped(case, inputs, out, share=0.5)
     shutil.rmtree(tmp_path / "in")
-    _write_anew(case, tmp_path)
+    case.give(tmp_path / "in")
     if case.name == "tfrecord_to_array_record":
         # One file to one file: its own part is done again, and no other's.
         case.convert(inputs, out)
@@ -273,14 +273,10 @@ def test_an_input_that_changed_between_run_and_rerun(case: Case, tmp_path: Path)
     case.convert(inputs, tmp_path / "undisturbed")
     assert tree(out) == tree(tmp_path / "undisturbed")
     shutil.rmtree(tmp_path / "in")
-    _write_anew(case, tmp_path)
+    case.give(tmp_path / "in")
     (tmp_path / "in" / case.first).write_bytes((tmp_path / "in" / case.first).read_bytes())
     with pytest.raises(ConversionError, match=r"(?s)was written with other.*inputs: .* there, "):
         case.convert(inputs, out)
-
-
-def _write_anew(case: Case, tmp_path: Path) -> None:
-    case.give(tmp_path / "in")
 
 
 @all_cases

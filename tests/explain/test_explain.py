@@ -209,22 +209,6 @@ def test_a_spec_that_raises_is_unknown() -> None:
     assert len(list(chain)) == 4
 
 
-@given(
-    length=st.integers(1, 40),
-    size=st.integers(1, 7),
-    step=st.integers(-3, 3).filter(bool),
-    drop=st.booleans(),
-)
-def test_records_that_are_asked_for_are_those_that_come(
-    length: int, size: int, step: int, drop: bool
-) -> None:
-    whole = MapDataset.source(np.arange(length))
-    chain = MapDataset.concatenate([whole.shuffle(seed=3)[::step], whole.repeat(2)])
-    chain = chain.batch(size, drop_remainder=drop)
-    (costs,) = chain.explain().epoch
-    assert costs.records == Amount.exactly(sum(map(len, chain)))
-
-
 @settings(max_examples=25)
 @given(drawn=st.one_of(chains(lengths=(0, 1, 5, 31)), streams(lengths=(0, 1, 5), most=3)))
 def test_any_chain_is_explained(drawn: Drawn) -> None:

@@ -70,7 +70,7 @@ def test_a_node_of_two_parents_stands_once() -> None:
     nodes = MapDataset.zip([one, one[::-1]]).explain().nodes
     assert [node.label for node in nodes].count("source(pieced(20))") == 1
     assert nodes[2].parents == (0, 1)
-    assert nodes[2].element_bytes == Amount.exactly(32)
+    assert nodes[2].element_bytes == Amount.exactly(64)
 
 
 def test_costs_of_an_epoch_in_order() -> None:

@@ -403,6 +403,15 @@ SOURCES = {
             .batch(32)
         ),
     ),
+    "remote patches with a cache on disk, by blocks": Case(
+        lambda f: (
+            MapDataset.source(
+                WindowDataSource(f.url("field"), {"t": 2, "y": 12, "x": 12}, remote=_cached(f))
+            )
+            .block_shuffle(seed=1)
+            .batch(32)
+        ),
+    ),
     "files of ArrayRecord, by blocks": Case(
         lambda f: (
             MapDataset.source(ArrayRecordDataSource(f / "part-*.array_record"))

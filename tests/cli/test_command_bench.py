@@ -12,11 +12,10 @@ import pytest
 import zarr
 
 from tests.converted_folders import RECORDS, record_folder, unfinished, zarr_folder
-from tests.range_server import RangeServer
 from windrow import converters
 from windrow.cli.bench import measured
 from windrow.cli.main import main
-from windrow.sources import ArrayRecordDataSource, ZarrDataSource
+from windrow.sources import ZarrDataSource
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -131,18 +130,6 @@ def test_arrays_of_a_group(run: Run, tmp_path: Path) -> None:
     code, out, _ = run(tmp_path / "a", "-q", "--json", "--array", "image", "--array", "label")
     assert code == 0
     checked(json.loads(out), records=RECORDS, each_bytes=4 * 17)
-
-
-def test_bytes_of_a_network_are_counted(tmp_path: Path) -> None:
-    record_folder(tmp_path / "a", files=1)
-    name = "data.array_record-00000-of-00001"
-    with RangeServer({f"/{name}": (tmp_path / "a" / name).read_bytes()}) as server:
-        source = ArrayRecordDataSource(f"{server.address}/{name}")
-        found = measured(source, ["in_order"], batch_records=10)
-    (order,) = found["orders"]
-    assert order["records"] == RECORDS
-    assert order["stored_bytes_read"] > RECORDS * 40
-    assert found["decoding_mb_per_s"] is None
 
 
 @pytest.mark.parametrize(

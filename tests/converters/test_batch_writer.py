@@ -140,15 +140,6 @@ def test_a_full_disk_is_an_error() -> None:
         writer.close()
 
 
-@pytest.mark.skipif(native() is None, reason="the native core is not built here")
-def test_a_file_that_was_abandoned_is_none(tmp_path: Path) -> None:
-    writer = BatchWriter(str(tmp_path / "x.array_record"), Options(1))
-    writer.write([bytes(3_000_000), b"x"])
-    writer.abandon()
-    with pytest.raises(ValueError, match="cut off or damaged"):
-        ArrayRecordDataSource(tmp_path / "x.array_record")
-
-
 def test_the_package_writes_where_the_core_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

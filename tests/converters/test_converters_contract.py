@@ -20,7 +20,6 @@ from tests.conversion_cases import (
     contents,
     planned,
     reference,
-    spoilt,
     state,
     stopped,
     tree,
@@ -37,12 +36,11 @@ from windrow.converters.job.manifest import (
 )
 from windrow.converters.job.targets import WORK, LocalTarget
 from windrow.core.progress import Progress
-from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.errors import ArgumentError, ConversionError
 
 pytestmark = pytest.mark.jobs
 
 all_cases = pytest.mark.parametrize("case", CASES, ids=str)
-per_file = pytest.mark.parametrize("case", [BY_NAME["tfrecord_to_array_record"]], ids=str)
 
 
 def stop(progress: Progress) -> None:
@@ -200,24 +198,6 @@ def test_a_killed_overwrite_goes_on_with_overwriting(case: Case, tmp_path: Path)
     case.convert(inputs, out, progress=told.append)
     assert told
     assert tree(out) == whole
-
-
-@per_file
-def test_a_mended_input_is_done_again_alone(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # One after the other: side by side, the error of the last may stop one before it.
-    monkeypatch.setattr("windrow.converters.records.record_writing.AT_ONCE", 1)
-    (inputs, last, whole), out = spoilt(tmp_path / "in"), tmp_path / "out"
-    with pytest.raises(ReadError, match=r"00002-of-00003: record 8 at byte \d+"):
-        case.convert(inputs, out)
-    before = {path.name: path.stat().st_ino for path in out.glob("x.*")}
-    assert len(before) == 2
-    last.write_bytes(whole)
-    case.convert(inputs, out)
-    assert {name: (out / name).stat().st_ino for name in before} == before
-    case.convert(inputs, tmp_path / "undisturbed")
-    assert tree(out) == tree(tmp_path / "undisturbed")
 
 
 def test_what_was_made_of_an_input_before_it_was_mended_vouches_for_nothing(tmp_path: Path) -> None:

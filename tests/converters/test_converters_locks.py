@@ -13,7 +13,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.conversion_cases import BY_NAME, moments_of, reference, running, tree
+from tests.conversion_cases import BY_NAME, reference, tree
 from tests.conversions import written
 from tests.processes import Program, until
 from windrow.converters.job.folder import FinishedPart, OutputFolder, begin
@@ -88,25 +88,6 @@ def test_many_processes_at_the_same_instant(tmp_path: Path) -> None:
     assert [error for _, error in told] == ["", "", ""]
     assert sum(int(out) for out, _ in told) >= 40
     assert not (tmp_path / "out" / WORK).exists()
-
-
-@pytest.mark.jobs
-def test_two_runs_into_one_folder_at_once(tmp_path: Path) -> None:
-    """One of them, or both one after the other, do it; who is refused says so."""
-    inputs, out = reference(CASE).inputs, tmp_path / "out"
-    for number in range(2):
-        first, second = tmp_path / f"a{number}", tmp_path / f"b{number}"
-        with (
-            running(CASE, inputs, out, first, overwrite=True) as one,
-            running(CASE, inputs, out, second, overwrite=True) as other,
-        ):
-            codes = [one.code(), other.code()]
-            for program, code in ((one, codes[0]), (other, codes[1])):
-                assert code in (0, 1)
-                assert code == 0 or "another run is writing this folder" in program.errors
-                assert code == 1 or moments_of(program) > 0
-        assert 0 in codes
-        assert tree(out) == reference(CASE).whole
 
 
 def test_a_run_waits_for_nobody_and_harms_nobody(tmp_path: Path) -> None:

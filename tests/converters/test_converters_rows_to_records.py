@@ -19,7 +19,6 @@ from tests.conversions import encode, store
 from windrow.converters import (
     Feature,
     Manifest,
-    array_record_to_array_record,
     array_record_to_zarr,
     decode_example,
     decode_examples,
@@ -33,7 +32,7 @@ from windrow.converters.job.manifest import MANIFEST_NAME
 from windrow.converters.zarr.layout import ArrayLayout, metadata_files
 from windrow.core.progress import Progress
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
-from windrow.sources import ArrayRecordDataSource, ZarrDataSource
+from windrow.sources import ArrayRecordDataSource
 from windrow.sources.tf_example.features import Ragged, features_from_json, numpy_dtype
 
 SMALL = 1 << 18
@@ -124,43 +123,6 @@ def test_rows_become_examples_in_order(tmp_path: Path) -> None:
     assert b"".join(record["time"][0] for record in records) == values["time"].tobytes()
     assert (steps[-1].records, steps[-1].done_bytes) == (20, 20 * (32 + 8))
     assert steps[-1].total_bytes == 20 * (32 + 8)
-
-
-def test_the_manifest_says_what_the_arrays_were(tmp_path: Path) -> None:
-    pair(tmp_path / "a.zarr", valid_range=[0, 1])
-    settings = zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out").settings
-    assert settings["features"] == {
-        "time": {"dtype": "int64", "shape": [], "raw": True},
-        "x": {"dtype": "float32", "shape": [4, 2], "raw": True},
-    }
-    assert settings["arrays"]["x"] == {
-        "attributes": {"units": "K", "valid_range": [0, 1]},
-        "dimension_names": ["time", "lat", None],
-        "fill_value": "NaN",
-    }
-    assert settings["attributes"] == {"title": "a pair"}
-
-
-def test_there_and_back(tmp_path: Path) -> None:
-    """Through a shuffle of the same seed on both sides, attributes, names and bits."""
-    values = pair(tmp_path / "a.zarr")
-    zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "records", files=3)
-    array_record_to_zarr(tmp_path / "records", tmp_path / "back")
-    for name, expected in values.items():
-        got, there = metadata(tmp_path / "back", name), metadata(tmp_path / "a.zarr", name)
-        for key in ("shape", "data_type", "attributes", "dimension_names", "fill_value"):
-            assert got[key] == there[key], (name, key)
-        found = ZarrDataSource(str(tmp_path / "back" / name)).read(np.arange(20))
-        assert found.tobytes() == expected.tobytes()
-    group = json.loads((tmp_path / "back" / "zarr.json").read_text())
-    assert group["attributes"] == {"title": "a pair"}
-
-    # Written anew in between, what is known of the features stays known.
-    array_record_to_array_record(tmp_path / "records", tmp_path / "shuffled", shuffle_seed=3)
-    array_record_to_zarr(tmp_path / "shuffled", tmp_path / "mixed")
-    mixed = ZarrDataSource(str(tmp_path / "mixed" / "time")).read(np.arange(20))
-    assert sorted(mixed.tolist()) == values["time"].tolist()
-    assert metadata(tmp_path / "mixed", "time") == metadata(tmp_path / "back", "time")
 
 
 @pytest.mark.jobs
@@ -262,15 +224,6 @@ def test_how_many_files(tmp_path: Path) -> None:
         counts("both", files=1, records_per_file=3)
     with pytest.raises(ArgumentError, match="records_per_file must be an integer from 1"):
         counts("none", records_per_file=0)
-
-
-def test_empty_arrays_give_an_empty_file(tmp_path: Path) -> None:
-    pair(tmp_path / "a.zarr", records=0)
-    manifest = zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out")
-    assert [(file.name, file.records) for file in manifest.files] == [
-        ("a.array_record-00000-of-00001", 0)
-    ]
-    assert read(tmp_path / "out") == []
 
 
 @pytest.mark.jobs

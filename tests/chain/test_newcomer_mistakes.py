@@ -433,11 +433,6 @@ def test_39_every_missing_extra_names_its_packages() -> None:
         )
 
 
-def test_39_a_missing_extra_names_the_packages() -> None:
-    assert "run: pip install zarr; or in" in str(missing_extra("it", "zarr"))
-    assert "orbax-checkpoint" in str(missing_extra("it", "jax"))
-
-
 @pytest.mark.parametrize("full", [False, True])
 def test_16_a_traceback_goes_from_the_call_to_the_function(
     full: bool, monkeypatch: pytest.MonkeyPatch

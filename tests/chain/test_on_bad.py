@@ -19,7 +19,7 @@ import zarr
 
 import windrow
 from tests.array_record_bytes import write
-from windrow import IterDataset, MapDataset, ReadOptions
+from windrow import MapDataset, ReadOptions
 from windrow.engine import bad_records
 from windrow.errors import (
     ArgumentError,
@@ -213,49 +213,8 @@ def test_the_fingerprint_has_what_decides_the_stream() -> None:
     assert iter(read).get_state() == iter(numbers().on_bad("skip")).get_state()
 
 
-def test_explain_takes_it_for_a_filter_or_a_map() -> None:
-    dataset = numbers().shuffle(seed=1).map(checked)
-    stream = dataset.to_iter_dataset().map(checked)
-    for found, like in (
-        (dataset.on_bad("skip"), dataset.filter(bool)),
-        (dataset.on_bad("replace"), dataset.map(bool)),
-        (stream.on_bad("skip"), stream.filter(bool)),
-    ):
-        assert found.explain().length == like.explain().length
-
-
-# --- resumed ---------------------------------------------------------------------------------------
-
-
 def shuffled() -> MapDataset[int]:
     return numbers().shuffle(seed=1).map(checked)
-
-
-STREAMS: dict[str, Callable[[], Any]] = {
-    "skip": lambda: shuffled().on_bad("skip"),
-    "skip, batch": lambda: shuffled().on_bad("skip").to_iter_dataset().batch(4),
-    "replace, batch": lambda: shuffled().on_bad("replace").batch(4),
-    "bad batches": lambda: shuffled().batch(2).on_bad("skip").repeat(2),
-    "epochs": lambda: shuffled().on_bad("skip").repeat(3).to_iter_dataset().batch(5),
-    "passes": lambda: (
-        shuffled().on_bad("skip").to_iter_dataset().window_shuffle(8, seed=1).repeat(3).batch(5)
-    ),
-    "lanes": lambda: shuffled().on_bad("skip").to_iter_dataset(lanes=2).batch(4),
-    "lanes, passes": lambda: (
-        shuffled().on_bad("skip").to_iter_dataset(lanes=3).filter(lambda n: n != 7).repeat(2)
-    ),
-    "two nodes": lambda: IterDataset.mix(
-        [shuffled().on_bad("skip").to_iter_dataset(), numbers().on_bad("skip").to_iter_dataset()]
-    ),
-}
-
-
-@pytest.mark.parametrize("name", STREAMS)
-def test_a_restored_run_has_the_same_stream(name: str) -> None:
-    dataset = STREAMS[name]()
-    elements, states = run(dataset)
-    for at in range(0, len(states), 3):
-        check_restored(dataset, elements, states, at)
 
 
 def test_a_state_of_an_earlier_version_has_counts_that_are_not_used() -> None:

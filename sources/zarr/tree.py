@@ -356,7 +356,7 @@ def _direct_or_reason(what: str, found: Found, direct: bool | None) -> PlainStor
             chunks = native_chunks(plain, plain.folder)
             if chunks is not None:
                 return PlainStore(plain, chunks)
-            plain = "without the native core" if native() is None else "the native core cannot"
+            return "without the native core" if native() is None else "the native core cannot"
         why = plain
     if direct:
         named = f"array {found.name!r}" if found.name else "the array"

@@ -310,6 +310,7 @@ def test_the_layout_of_a_view(tmp_path: Path, view: slice) -> None:
     np.testing.assert_array_equal(part.read(np.arange(len(expected))[::-1]), expected[::-1])
 
 
+@needs_core
 @pytest.mark.parametrize("layout", [{"shards": (16, 3)}, {"shards": (16, 3), "compressors": None}])
 def test_mapped_shards_of_an_array_that_was_replaced(
     tmp_path: Path, layout: dict[str, Any]

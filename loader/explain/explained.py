@@ -14,7 +14,7 @@ from windrow.engine.budgets import default_options
 from windrow.explain.across import SharedStream, across, advice_on_lanes
 from windrow.explain.advice import advice_on
 from windrow.explain.explanation import Explanation, NodeLine
-from windrow.explain.read_costs import Figures, about, figures_of
+from windrow.explain.read_costs import Figures, about, at_least, figures_of
 from windrow.explain.running import running
 from windrow.quality.shuffle_quality import quality_of
 from windrow.stats.costs import Amount, SourceCosts, combined
@@ -64,10 +64,8 @@ def explained(node: Node, shared: SharedStream | None = None) -> Explanation:
         every = across(shared)
         advice += advice_on_lanes(shared, every, numbers)
     batches, endless = first_epoch(node).elements(), node.is_endless()
-    epoch = found.costs
     others_end = tail.agree is not None and not endless
-    if others_end:
-        epoch = tuple(combined(lambda own: Amount(0, own.high), [costs]) for costs in epoch)
+    epoch = tuple(at_least(0, costs) for costs in found.costs) if others_end else found.costs
     return Explanation(
         nodes=lines,
         spec=lines[-1].spec,

@@ -37,6 +37,8 @@ from windrow.transforms.record_sizes import record_bytes, spec_bytes
 
 # An estimate is at most this many times too small or too large.
 _FACTOR: Final = 2
+# The share of what is read that is not read ahead of an end in vain, at least.
+_AHEAD: Final = 0.25
 
 # A stream that reads a source, with its elements in all passes over it.
 _Stream: TypeAlias = tuple[ToStreamNode, int]
@@ -52,9 +54,9 @@ def estimated(costs: SourceCosts) -> SourceCosts:
     return combined(lambda own: about(own.high) if own.is_exact else own, [costs])
 
 
-def from_none(costs: SourceCosts) -> SourceCosts:
-    """The same costs, of what may not be read at all."""
-    return combined(lambda own: Amount(0, own.high), [costs])
+def at_least(share: float, costs: SourceCosts) -> SourceCosts:
+    """The same costs, of what may not be read: at least a share of the least."""
+    return combined(lambda own: Amount(int(own.low * share), own.high), [costs])
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +119,7 @@ def _later(run: DryRun, source: Any, costs: SourceCosts) -> SourceCosts:
         return costs
     found = estimated(costs)
     if all(own.ahead.room.fits for own in parts):
-        found = from_none(costs.times(0 if all(own.is_kept for own in parts) else 1))
+        found = at_least(0, costs.times(0 if all(own.is_kept for own in parts) else 1))
     return dataclasses.replace(
         costs,
         reads=found.reads,
@@ -139,9 +141,9 @@ def _costs(run: DryRun, node: Node, counters: SourceCounters, *, is_parted: bool
     costs = _of_whole(run, counters, streams)
     if may_end_early(node) and any(run.open[id(stream)] for stream, _ in streams):
         # How much is read ahead of the end depends on time, and all lanes are read ahead.
-        few = estimated(costs)
+        few = at_least(_AHEAD, estimated(costs))
         many = few.times(max(stream.lanes for stream, _ in streams))
-        costs = combined(lambda low, high: Amount(low.low // 4, high.high), [few, many])
+        costs = combined(lambda low, high: Amount(low.low, high.high), [few, many])
     if is_parted:
         costs = dataclasses.replace(
             estimated(costs), records=costs.records, delivered_bytes=costs.delivered_bytes
@@ -230,8 +232,9 @@ def _scaled(
             for part in source.parts
         ]
         found = _summed(found, parts)
-    may_be_unmet = not (counters.records or is_all) and may_end_early(node)
-    return from_none(found) if may_be_unmet else found
+    if not is_all and may_end_early(node):  # what was read ahead of the cut is scaled, too
+        found = at_least(_AHEAD if counters.records else 0, found)
+    return found
 
 
 def _missing(run: DryRun, node: Node, streams: Sequence[_Stream]) -> float:
@@ -278,11 +281,10 @@ def _scaled_part(
 def _each_once(own: SourceCosts, part: Part) -> SourceCosts:
     """The costs of a part whose chunks are all read once."""
     chunks = np.arange(part.chunk_count)
-    count = Amount.exactly(len(chunks))
     return dataclasses.replace(
         own,
-        chunks=count,
-        reads=count,
+        chunks=Amount.exactly(len(chunks)),
+        reads=Amount.exactly(len(chunks)),
         stored_bytes=Amount.exactly(int(part.stored_bytes(chunks).sum())),
         decoded_bytes=Amount.exactly(int(part.decoded_bytes(chunks).sum())),
         hits=about(own.hits.high),

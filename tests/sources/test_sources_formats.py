@@ -29,6 +29,7 @@ from windrow import MapDataset
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError, WindrowError
 from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.zarr.tree import ArrayTree
+from windrow.transforms.record_sizes import record_bytes
 
 AnyArray = npt.NDArray[Any]
 
@@ -360,7 +361,9 @@ def test_metadata_of_any_form_are_read_or_refused(tmp_path: Path, name: str, dat
     for value, direct in ((path, None), (path, False), (path.parent, None)):
         with contextlib.suppress(WindrowError):  # anything else would be a crash
             source = ZarrDataSource(value, direct=direct)
-            if len(source):
+            size = record_bytes(source)
+            # Metadata may claim records that no memory holds: to read one would end the process.
+            if len(source) and (size is None or size.high <= 2**24):
                 source.read(np.array([0, len(source) - 1]))
 
 

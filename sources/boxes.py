@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from windrow.core import buffer_pool
-from windrow.core.daemon_threads import shared_pool
 from windrow.core.native import native
-from windrow.core.threads import InlineExecutor
+from windrow.core.threads import InlineExecutor, shared_pool
 from windrow.errors import ReadError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, BoxReader, Needs, Part, partly_read

@@ -156,16 +156,6 @@ _SIGNATURES: Final[dict[str, Signature]] = {
 }
 
 
-def add(signature: Signature) -> None:
-    """Adds a format after the known formats; replaces a format of the same name."""
-    _SIGNATURES[signature.name] = signature
-
-
-def remove(name: str) -> None:
-    """Removes the format `name`."""
-    del _SIGNATURES[name]
-
-
 def signatures() -> Iterator[Signature]:
     """Yields all known formats."""
     yield from _SIGNATURES.values()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from windrow.sources.array_record.chunks import CHUNK_HEADER, contiguous, end, header_of
-from windrow.sources.array_record.decode import ChunkError, StoredChunk, decode
-from windrow.sources.array_record.highway_hash import hashes_of
+from windrow.core.native import native
+from windrow.sources.array_record.chunks import CHUNK_HEADER, contiguous
+from windrow.sources.array_record.decode import StoredChunk
 from windrow.sources.array_record.index import TAIL_BYTES, Index, footer_span, parse_footer
+
+needs_core = pytest.mark.skipif(native() is None, reason="without the native core")
 
 CODECS = ("uncompressed", "snappy", "zstd", "brotli:3")
 
@@ -64,19 +68,26 @@ def some_records(draw: random.Random, count: int) -> list[bytes]:
     ]
 
 
+def hash_of(data: bytes | bytearray) -> int:
+    """The hash that chunks have, by the native core, also where it is switched off."""
+    found: int = importlib.import_module("windrow.core._native").hash_for_test(bytes(data))
+    return found
+
+
 def stripped(chunk: StoredChunk) -> tuple[bytearray, bytearray]:
     """Header and data of a chunk, without block headers."""
-    size = header_of(chunk.offset, chunk.data).data_bytes
+    head = contiguous(chunk.offset, chunk.data, 0, CHUNK_HEADER)
+    size = struct.unpack_from("<Q", head, 8)[0]
     raw = bytearray(contiguous(chunk.offset, chunk.data, 0, CHUNK_HEADER + size))
     return raw[:CHUNK_HEADER], raw[CHUNK_HEADER:]
 
 
 def sealed(header: bytearray, data: bytearray) -> StoredChunk:
     """A chunk with right hashes, whatever it counts and holds; it begins at byte 64."""
-    struct.pack_into("<QQ", header, 8, len(data), int(hashes_of([data])[0]))
-    struct.pack_into("<Q", header, 0, int(hashes_of([header[8:]])[0]))
+    struct.pack_into("<QQ", header, 8, len(data), hash_of(data))
+    struct.pack_into("<Q", header, 0, hash_of(header[8:]))
     count = int.from_bytes(header[25:32], "little")
-    assert end(64, len(data)) <= 65536, "block headers are not made here"
+    assert 64 + CHUNK_HEADER + len(data) <= 65536, "block headers are not made here"
     return StoredChunk(64, bytes(header + data), min(count, 2**62))
 
 
@@ -106,30 +117,3 @@ def with_right_hashes(chunk: StoredChunk, draw: random.Random) -> StoredChunk:
         else:
             header[24:25] = draw.choice((b"r", b"t", b"t", b"s", b"p"))
     return sealed(header, data)
-
-
-def attack(folder: Path, first: int, cases: int) -> int:
-    """Decode `cases` chunks with damage whose hashes are right; how many were refused."""
-    refused = 0
-    makes: list[list[StoredChunk]] = []
-    draw = random.Random(first)
-    for codec in CODECS:
-        for more in ("", ",transpose:true"):
-            for group in (1, 40):
-                records = some_records(draw, 40)
-                raw = written(folder / "a", records, f"group_size:{group},{codec}{more}")
-                makes.append(chunks_of(raw))
-    for seed in range(first, first + cases):
-        draw = random.Random(seed)
-        chunk = with_right_hashes(draw.choice(draw.choice(makes)), draw)
-        for verify in ("headers", "all"):
-            try:
-                # Several: what is read by other threads than this one must not end the process.
-                found, *_ = decode([chunk] * 3, verify="all" if verify == "all" else "headers")
-            except ChunkError:
-                refused += 1
-            else:
-                assert len(found) == chunk.records
-                decoded = struct.unpack_from("<Q", chunk.data, 32)[0]
-                assert sum(map(len, found)) == decoded
-    return refused

@@ -7,7 +7,6 @@ import gc
 import os
 import random
 import signal
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,14 +48,6 @@ def frozen() -> None:
     """What was imported so far is not looked through at every `gc.collect`: a second each time."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def fresh_stores() -> None:
-    """No store is slow from an earlier test: ports are used again."""
-    pace = sys.modules.get("windrow.sources.remote.pace")
-    if pace is not None:
-        pace._stores.clear()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

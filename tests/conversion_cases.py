@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def _plain(folder: Path) -> str:
 
 def _example(record: bytes, at: int) -> bytes:
     pair = np.array([at, len(record)], "f4")
-    return converters.encode_example({"a": at, "pair": pair.tolist()})
+    return converters.encode_example({"a": at, "pair": pair.tolist(), "text": b"x" * (at % 4)})
 
 
 def _examples(folder: Path) -> str:
@@ -95,7 +95,10 @@ def _examples(folder: Path) -> str:
 
 def _rows() -> list[list[dict[str, Any]]]:
     return [
-        [{"a": at, "pair": [at, len(record)]} for at, record in enumerate(records)]
+        [
+            {"a": at, "pair": [at, len(record)], "text": "x" * (at % 4)}
+            for at, record in enumerate(records)
+        ]
         for records in RECORDS
     ]
 
@@ -114,6 +117,7 @@ def _parquet(folder: Path) -> str:
 
     folder.mkdir()
     kinds = {"a": pyarrow.int64(), "pair": pyarrow.list_(pyarrow.int64(), 2)}
+    kinds |= {"text": pyarrow.string()}
     for k, rows in enumerate(_rows()):
         table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(kinds))
         path = folder / f"x.parquet-{k:05}-of-00003"
@@ -217,15 +221,20 @@ def contents(source: Any) -> list[Any]:
 
 
 def state(case: Case, output: Path) -> str:
-    """'nothing', 'unfinished' or 'finished': what a source makes of the folder.
+    """As `state_of`, of a folder."""
+    names = {path.name for path in output.iterdir()} if output.exists() else set()
+    return state_of(case, output, names)
+
+
+def state_of(case: Case, output: Path | str, names: Collection[str], **settings: Any) -> str:
+    """'nothing', 'unfinished' or 'finished': what a source makes of a folder with these names.
 
     It asserts that it is what lies there: a marker is refused by a source, which names what goes
     on; without marker and manifest there is nothing to open.
     """
-    names = {path.name for path in output.iterdir()} if output.exists() else set()
     refused: Exception | None = None
     try:
-        contents(case.opened(output))
+        contents(case.opened(output, **settings))
     except (WindrowError, OSError) as error:
         refused = error
     if isinstance(refused, ConversionError):
@@ -235,7 +244,7 @@ def state(case: Case, output: Path) -> str:
         assert "windrow convert " in told or f"converters.{case.name}" in told
         return "unfinished"
     if refused is not None:
-        assert not names & {UNFINISHED, MANIFEST_NAME}, names
+        assert not {UNFINISHED, MANIFEST_NAME} & set(names), names
         return "nothing"
     assert UNFINISHED not in names, names
     assert MANIFEST_NAME in names, names
@@ -253,7 +262,7 @@ def planned(case: Case, inputs: str, **others: Any) -> Conversion:
     return conversion
 
 
-class _Counted:
+class Counted:
     """The work of all stages, one item after the other, until so many items are done."""
 
     def __init__(self, conversion: Conversion, last: int | None = None) -> None:
@@ -304,7 +313,7 @@ def reference(case: Case) -> Reference:
     inputs = case.give(folder / "in")
     case.convert(inputs, folder / "whole")
     case.convert(inputs, folder / "other", **case.others)
-    items = _Counted(planned(case, inputs)).run(folder / "unfinished")
+    items = Counted(planned(case, inputs)).run(folder / "unfinished")
     return Reference(inputs, tree(folder / "whole"), tree(folder / "other"), items)
 
 
@@ -319,7 +328,7 @@ def stopped_behind(
     case: Case, inputs: str, output: Path | str, items: int | None, **run: Any
 ) -> None:
     """Begin a conversion and break it off when so many items are done; None: before the end."""
-    assert _Counted(planned(case, inputs), items).run(output, **run) == (
+    assert Counted(planned(case, inputs), items).run(output, **run) == (
         items or reference(case).items
     )
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import tensorstore as ts
 
 from tests.processes import until
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.job import planned
-from windrow.converters.job.manifest import Manifest
+from windrow.converters.job.manifest import Manifest, OutputFile
 from windrow.converters.job.stages import Conversion, ConversionStage, Expected, Report
+from windrow.converters.zarr.layout import ArrayLayout, encode_parts
 
 Work = Callable[[OutputFolder, Any, Report], Any]
 
@@ -50,12 +53,43 @@ def write_number(folder: OutputFolder, number: int, report: Report) -> FinishedP
 
     def make() -> FinishedPart:
         tell(folder, "made", number)
-        file = folder.write(f"{number:03}", b"%d" % number, records=1)
+        file = written(folder, f"{number:03}", b"%d" % number)
         return FinishedPart(f"number-{number}", 1, (file,))
 
     part = folder.part(f"number-{number}", make)
     report(1, 1)
     return part
+
+
+def written(folder: OutputFolder, name: str, data: bytes) -> OutputFile:
+    """Write a finished file of one record."""
+    with folder.incoming(name) as path:
+        Path(path).write_bytes(data)
+        return folder.publish(path, name, records=1)
+
+
+def encode(layout: ArrayLayout, origin: Sequence[int], block: Any) -> dict[str, bytes]:
+    """The stored files that hold a block of an array, by name in the group."""
+    return {
+        name: b"".join(parts)
+        for name, parts in encode_parts(layout, origin, block, ahead_bytes=1 << 25)
+    }
+
+
+def store(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files, by their names in a folder."""
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def values_in(folder: Path, name: str = "") -> Any:
+    """The values of an array of Zarr v3, as TensorStore reads them."""
+    spec = {
+        "driver": "zarr3",
+        "kvstore": f"file://{folder}/{name}/" if name else f"file://{folder}/",
+    }
+    return ts.open(spec, open=True).result().read().result()
 
 
 def write_manifest(folder: OutputFolder, parts: list[FinishedPart]) -> None:

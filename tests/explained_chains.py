@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorstore as ts
 import zarr
 from array_record.python.array_record_module import ArrayRecordWriter
 from numcodecs import Delta
@@ -210,12 +209,6 @@ def _documents(stores: Stores) -> MapDataset[Any]:
     return MapDataset.source(source)
 
 
-def _view(stores: Stores) -> ts.TensorStore:
-    """Rows of an open array that begin within a chunk."""
-    spec = {"driver": "zarr3", "kvstore": f"file://{stores / 'chunks'}/"}
-    return ts.open(spec).result()[10:3_990]
-
-
 FIRST = {
     "ArrayRecord of single records, shuffled": Case(
         lambda f: (
@@ -275,22 +268,6 @@ FIRST = {
     ),
     "documents, padded in a stream": Case(
         lambda f: _documents(f).shuffle(seed=1).to_iter_dataset().batch(8, pad_to=3_000)
-    ),
-    "documents, padded with a mask": Case(
-        lambda f: (
-            _documents(f).to_iter_dataset(SHORT).batch(30, remainder="pad", pad_to=3_000).batch(2)
-        )
-    ),
-    "documents by blocks, little room": Case(
-        lambda f: (
-            _documents(f)
-            .block_shuffle(seed=1, window_blocks=2)
-            .map(first_of_many, keeps_length=True)
-            .batch(8)
-            .to_iter_dataset(SMALL)
-        ),
-        exact=False,
-        knows_bytes=False,
     ),
     "patches with a target, by blocks": Case(
         lambda f: (
@@ -465,9 +442,6 @@ SOURCES = {
     "inner chunks, by blocks": Case(
         lambda f: _zarr(f, "inner").block_shuffle(seed=1).batch(32),
     ),
-    "an open store, from the middle of a chunk": Case(
-        lambda f: MapDataset.source(_view(f)).batch(32),
-    ),
     "chunks of Zarr v2 that part the rows": Case(
         lambda f: _zarr(f, "second version").block_shuffle(seed=1).batch(32),
     ),
@@ -483,13 +457,6 @@ SOURCES = {
             )
             .block_shuffle(seed=1)
             .batch(8)
-        ),
-    ),
-    "a dict of arrays, by blocks": Case(
-        lambda f: (
-            MapDataset.source(ZarrDataSource({"a": f / "chunks", "b": f / "raw"}))
-            .block_shuffle(seed=1)
-            .batch(32)
         ),
     ),
     "windows that TensorStore reads, by blocks": Case(
@@ -615,9 +582,6 @@ LANES = {
     "lanes, filtered": Case(
         lambda f: _lanes(f).filter(is_even_row).batch(16),
         knows_bytes=False,
-    ),
-    "a shard of elements dealt to lanes": Case(
-        lambda f: _zarr(f, "chunks").to_iter_dataset(SHORT, lanes=8).batch(16).shard(0, 2)
     ),
     "shards that share a lane": Case(lambda f: _lanes(f).batch(16).shard(3, 16)),
     "a shard of a stream of one lane": Case(

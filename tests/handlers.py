@@ -133,7 +133,3 @@ def write_number(index: int, count: int) -> None:
 
 def number(request: Any, room: MessageBuffer) -> Any:
     return _kept[0]
-
-
-def fail_at_start(index: int, count: int) -> None:
-    raise LookupError(f"no data for worker {index} of {count}")

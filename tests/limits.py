@@ -13,11 +13,10 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from windrow.errors import ReadError, SourceError
 from windrow.sources import RemoteOptions
-from windrow.sources.remote.fetcher import Fetcher
 
 T = TypeVar("T")
 
@@ -45,16 +44,6 @@ def ended(by: str, limit_s: float = 0.2, *, retries: int = CALM.retries) -> Remo
 def passed(by: str) -> RemoteOptions:
     """Limits as of `ended` that a good answer keeps at some attempt, however busy the machine is."""
     return ended(by, 1.0, retries=20) if by in ("stalled", "timeout") else CALM
-
-
-def counted(reader: Fetcher) -> dict[str, Any]:
-    """What a fetcher counted, without times and what follows from them."""
-    counts = reader.stats.counts()
-    return {
-        name: value
-        for name, value in counts.items()
-        if not name.endswith("_s") and name != "at_once"
-    }
 
 
 @contextlib.contextmanager

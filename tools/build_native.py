@@ -20,11 +20,9 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 CRATE: Final = ROOT / "loader" / "core" / "native"
 MODULE: Final = ROOT / "loader" / "core" / "_native.abi3.so"
-_CHECK: Final = """
-from windrow.core import native
-module = native.native()
-raise SystemExit(module is None or module.SOURCES != native.sources_hash())
-"""
+_BUILT: Final = "from windrow.core.native import native; print(getattr(native(), 'SOURCES', None))"
+_FNV_START: Final = 0xCBF2_9CE4_8422_2325
+_FNV_PRIME: Final = 0x0100_0000_01B3
 
 
 def library() -> Path:
@@ -49,12 +47,28 @@ def build() -> int:
     return done.returncode
 
 
+def sources_hash(crate: Path = CRATE) -> str:
+    """The hash of the crate's sources, which the core has as `SOURCES` if it was built from them.
+
+    FNV-1a with 64 bits over the name and the bytes of each file, names in order, in hexadecimal.
+    """
+    files = [crate / "Cargo.toml", crate / "Cargo.lock", crate / "build.rs"]
+    files += (crate / "src").rglob("*.rs")
+    found = _FNV_START
+    for name, file in sorted((file.relative_to(crate).as_posix(), file) for file in files):
+        for byte in name.encode() + file.read_bytes():
+            found = ((found ^ byte) * _FNV_PRIME) & (2**64 - 1)
+    return f"{found:016x}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the native core, or only say whether it is in step with its sources."""
     parser = argparse.ArgumentParser(prog="build_native", description=__doc__)
     parser.add_argument("--check", action="store_true", help="build nothing; 1 if out of step")
     if parser.parse_args(argv).check:
-        return subprocess.run([sys.executable, "-c", _CHECK], check=False, cwd=ROOT).returncode
+        command = [sys.executable, "-c", _BUILT]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return int(done.stdout.strip() != sources_hash())
     return build()
 
 

@@ -18,17 +18,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
-import numpy as np
 from fsspec.core import url_to_fs
 
+from windrow.converters.job.folder import checksum_of
 from windrow.converters.job.inputs import files_below
 from windrow.converters.job.manifest import MANIFEST_NAME, Manifest, OutputFile
 from windrow.converters.job.stages import check_integer
 from windrow.converters.job.targets import WORK, RemoteTarget, Target, target_of
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.machine import usable_cores
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.core.text import bad_lines
+from windrow.core.threads import DaemonPool
 from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.remote.options import RemoteOptions
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from windrow.sources.remote.fetcher import Fetcher
 
 WHAT: Final = "check"
-# A block of this size stays in a core's cache from the read to the checksum.
-_BLOCK_BYTES: Final = 1 << 20
 _REMOTE_BLOCK_BYTES: Final = 8 << 20
 # Threads for a remote folder, where every read waits for a network.
 _REMOTE_THREADS: Final = 8
@@ -161,27 +159,13 @@ def check(
     """
     if threads is not None:
         check_integer(f"{WHAT}: threads", threads, 1)
-    begin = time.monotonic()
     found = FolderCheck.of(folder, storage_options=storage_options)
     if found is None:
         raise NotFoundError(
             f"{WHAT}: {target_of(folder, storage_options).shown(MANIFEST_NAME)}: no such file; no"
             " conversion was finished in that folder. windrow.verify reads what any folder holds"
         )
-    count = threads or (usable_cores() if found.is_local else _REMOTE_THREADS)
-    bad: list[BadFile] = []
-    with (
-        ProgressMeter("check", found.total_bytes, progress) as meter,
-        DaemonPool(count, "windrow-check") as pool,
-    ):
-        try:
-            for file, error in zip(found.files, pool.map(found.file, found.files), strict=True):
-                bad += [error] if error is not None else []
-                meter.add(file.records, file.size_bytes)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return found.report(bad, elapsed_s=time.monotonic() - begin)
+    return found.checked(threads=threads, progress=progress)
 
 
 class FolderCheck:
@@ -232,18 +216,12 @@ class FolderCheck:
         return cls(target, manifest, fetcher, storage_options)
 
     @property
-    def is_local(self) -> bool:
-        """Whether the folder lies on a local disk."""
-        return self._target.local is not None
-
-    @property
     def files(self) -> tuple[OutputFile, ...]:
         """The files that the manifest lists."""
         return self.manifest.files
 
     @property
-    def total_bytes(self) -> int:
-        """Bytes of all files that the manifest lists."""
+    def _total_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
     @property
@@ -262,7 +240,25 @@ class FolderCheck:
         """The path or URL of a file."""
         return joined(_root(self._target), name)
 
-    def file(self, file: OutputFile) -> BadFile | None:
+    def checked(self, *, threads: int | None, progress: ShowProgress) -> CheckReport:
+        """Check all files of the folder; see `check`."""
+        begin = time.monotonic()
+        count = threads or (_REMOTE_THREADS if self._target.local is None else usable_cores())
+        bad: list[BadFile] = []
+        with (
+            ProgressMeter("check", self._total_bytes, progress) as meter,
+            DaemonPool(count, "windrow-check") as pool,
+        ):
+            try:
+                for file, error in zip(self.files, pool.map(self._fault, self.files), strict=True):
+                    bad += [error] if error is not None else []
+                    meter.add(file.records, file.size_bytes)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return self._report(bad, elapsed_s=time.monotonic() - begin)
+
+    def _fault(self, file: OutputFile) -> BadFile | None:
         """Return the fault of a file of the manifest, or None. Reads it once."""
         try:
             size, crc32c = self._read(file)
@@ -280,8 +276,8 @@ class FolderCheck:
             why = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
         return BadFile(file.name, why)
 
-    def report(self, bad: Sequence[BadFile], *, elapsed_s: float) -> CheckReport:
-        """Return the report with the results of `file`. Reads the ends of record files."""
+    def _report(self, bad: Sequence[BadFile], *, elapsed_s: float) -> CheckReport:
+        """Return the report with the results of `_fault`. Reads the ends of record files."""
         wrong = {found.name for found in bad}
         good = [f for f in self.files if f.name not in wrong and self._has_records(f)]
         return CheckReport(
@@ -289,7 +285,7 @@ class FolderCheck:
             format=self.manifest.format,
             records=self.manifest.records,
             files=len(self.files),
-            read_bytes=self.total_bytes,
+            read_bytes=self._total_bytes,
             is_listed=self._there is not None,
             bad=(*bad, *self._miscounted(good), *self._beside()),
             elapsed_s=elapsed_s,
@@ -298,8 +294,8 @@ class FolderCheck:
     def _read(self, file: OutputFile) -> tuple[int, str]:
         """Size and checksum of a file; a file of the wrong size is not read."""
         path = self.place(file.name)
-        found = 0
         if self._fetcher is not None:
+            found = 0
             size, blocks = _remote_blocks(self._fetcher, path, file.size_bytes)
             for block in blocks:
                 found = google_crc32c.extend(found, block)
@@ -307,14 +303,9 @@ class FolderCheck:
         try:
             with open(path, "rb", buffering=0) as opened:
                 size = os.fstat(opened.fileno()).st_size
-                if size != file.size_bytes:
-                    return size, ""
-                memory = np.empty(_BLOCK_BYTES, np.uint8)
-                while count := opened.readinto(memory.data):
-                    found = google_crc32c.extend(found, memory[:count])
+                return size, checksum_of(opened) if size == file.size_bytes else ""
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFoundError(path) from error
-        return size, f"{found:08x}"
 
     def _miscounted(self, files: Sequence[OutputFile]) -> Iterator[BadFile]:
         """Yield the whole record files whose number of records is not the listed one."""
@@ -323,7 +314,7 @@ class FolderCheck:
         paths = [self.place(file.name) for file in files]
         try:
             options = options_for(paths, self._options)
-            source = ArrayRecordDataSource(paths, direct=True, storage_options=options)
+            source = ArrayRecordDataSource(paths, storage_options=options)
         except (SourceError, ReadError, NotFoundError) as error:
             if len(files) == 1:
                 yield BadFile(files[0].name, str(error))

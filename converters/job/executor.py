@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from windrow.converters.job.folder import OutputFolder
 from windrow.converters.job.stages import Conversion, ConversionStage, Report
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.machine import usable_cores
 from windrow.core.progress import ProgressMeter, ShowProgress
+from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError, ConversionError, WorkerError
 from windrow.transforms.options import MultiprocessingOptions
 from windrow.workers import child

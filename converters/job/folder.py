@@ -22,11 +22,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import urllib.parse
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO, Final
 
 import google_crc32c
 
@@ -43,7 +44,6 @@ from windrow.converters.job.manifest import (
 )
 from windrow.converters.job.targets import (
     WORK,
-    Bytes,
     LocalTarget,
     Target,
     begin_writeback,
@@ -121,30 +121,21 @@ class OutputFolder:
         self.target.put(path, name)
         return file
 
-    def write(self, name: str, data: Bytes, *, records: int) -> OutputFile:
-        """Write a finished file from memory."""
-        name = f"{self.within}{name}"
-        self._claim(name)
-        self.target.write(name, data)
-        return OutputFile(name, len(data), records, checksum(data))
-
     # Zarr stores: their files get their final names together, at the end.
 
-    def write_staged(self, name: str, data: Bytes, *, records: int) -> OutputFile:
-        """Write a file of a store that `publish_store` publishes.
-
-        On a local disk it lies in the work folder until then. An object store cannot rename, and
-        only the marker keeps readers away.
-        """
-        name = f"{self.within}{name}"
-        if self.target.local is None:
-            self._claim(name)
-        self.target.write(self._staged(name), data)
-        return OutputFile(name, len(data), records, checksum(data))
+    def write_staged(self, name: str, data: bytes, *, records: int) -> OutputFile:
+        """Write a file of a store that `publish_store` publishes."""
+        with self.staged(name) as file:
+            file.write(data)
+            return file.finished(records=records)
 
     @contextmanager
     def staged(self, name: str) -> Iterator[StagedFile]:
-        """A file like one of `write_staged`, written part by part, so that memory holds one part."""
+        """A file of a store, written part by part, so that memory holds one part.
+
+        On a local disk it lies in the work folder until `publish_store`. An object store cannot
+        rename, and only the marker keeps readers away.
+        """
         name = f"{self.within}{name}"
         if self.target.local is None:
             self._claim(name)
@@ -299,9 +290,33 @@ class OutputFolder:
         """Return the value that was noted under `name`, or None."""
         return read_json(self.target, f"{self.work}/notes/{self.within}{name}.json")
 
+    def needed(self, name: str) -> Any:
+        """Return the value that an earlier stage noted under `name`; ConversionError if it is gone."""
+        value = self.noted(name)
+        if value is None:
+            raise ConversionError(
+                f"output {self.target.shown()}: the note {name!r} is gone; run the conversion again,"
+                " and do not change the folder meanwhile"
+            )
+        return value
+
     def data_name(self, name: str) -> str:
         """Return the name in `target` of the data file `name` that a stage leaves for the next."""
         return f"{self.work}/data/{self.within}{name}"
+
+    def read_data(self, name: str, start: int, stop: int) -> bytes:
+        """Return bytes `[start, stop)` of a data file, by its name of `data_name`.
+
+        Raises:
+            ConversionError: If they are not there; the next run makes them again.
+        """
+        data = self.target.read(name, start, stop)
+        if data is None or len(data) != stop - start:
+            raise ConversionError(
+                f"{self.target.shown(name)}: is gone, or cut short, while it was read; run the"
+                " conversion again, and do not change the folder meanwhile"
+            )
+        return data
 
     def _write_json(self, name: str, value: object) -> None:
         self.target.write(name, json.dumps(value, indent=1).encode())
@@ -313,6 +328,20 @@ class OutputFolder:
         self._check_lease()
         self._write_json(MANIFEST_NAME, manifest.to_json())
         self.clear_up()
+
+    def written(self) -> Manifest:
+        """Return the manifest that `finish` wrote.
+
+        Raises:
+            ConversionError: If it is not there.
+        """
+        manifest = Manifest.read_in(self.target)
+        if manifest is None:
+            raise ConversionError(
+                f"output {self.target.shown()}: the work is done, but there is no manifest; all workers"
+                " have to see that folder under the same path"
+            )
+        return manifest
 
     def _check_lease(self) -> None:
         if self.lease is not None:
@@ -340,6 +369,23 @@ def is_finished(target: Target) -> bool:
     return MANIFEST_NAME in names and not {UNFINISHED, WORK} & set(names)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnfinishedPlan:
+    """What the marker of an unfinished folder says: its plan, and whether old files are being removed."""
+
+    plan: ConversionPlan
+    clearing: bool
+
+    @classmethod
+    def read_in(cls, target: Target) -> UnfinishedPlan | None:
+        """Return what the marker in `target` says; None without a marker, ReadError if it is damaged."""
+        value = read_json(target, UNFINISHED)
+        if value is None:
+            return None
+        plan = ConversionPlan.from_json(value, where=target.shown(UNFINISHED))
+        return cls(plan, isinstance(value, dict) and value.get(_CLEARING) is True)
+
+
 def finished_before(target: Target, plan: ConversionPlan) -> Manifest | None:
     """Return the manifest if `plan` was finished in `target`; None if there is work to do.
 
@@ -347,15 +393,14 @@ def finished_before(target: Target, plan: ConversionPlan) -> Manifest | None:
         ConversionError: If another plan was begun or finished there, or a finished file is gone.
         ReadError: If the marker or the manifest is damaged.
     """
-    begun = read_json(target, UNFINISHED)
-    manifest = Manifest.read_in(target)
+    begun, manifest = UnfinishedPlan.read_in(target), Manifest.read_in(target)
     if begun is not None:
-        there = ConversionPlan.from_json(begun, where=target.shown(UNFINISHED))
-        if there.key != plan.key:
-            _refuse_other(target, "begun", there, plan)
+        if begun.plan.key != plan.key:
+            _refuse_other(target, "begun", begun.plan, plan)
     elif manifest is not None:
         _refuse_other(target, "written", manifest.plan, plan)
-    if manifest is None or manifest.plan.differences(plan) or _is_clearing(begun):
+    clearing = begun is not None and begun.clearing
+    if manifest is None or manifest.plan.differences(plan) or clearing:
         return None
     sizes = target.sizes(file.name for file in manifest.files)
     for file in manifest.files:
@@ -367,19 +412,6 @@ def finished_before(target: Target, plan: ConversionPlan) -> Manifest | None:
                 " bytes, as the manifest says; convert into another folder, or pass overwrite=True"
             )
     return manifest
-
-
-def plan_in(target: Target) -> tuple[ConversionPlan | None, bool]:
-    """Return the plan begun or finished in `target`, if any, and whether it is finished.
-
-    Raises:
-        ReadError: If the marker or the manifest is damaged.
-    """
-    begun = read_json(target, UNFINISHED)
-    if begun is not None:
-        return ConversionPlan.from_json(begun, where=target.shown(UNFINISHED)), False
-    manifest = Manifest.read_in(target)
-    return (None, False) if manifest is None else (manifest.plan, True)
 
 
 def is_foreign(target: Target) -> bool:
@@ -419,39 +451,28 @@ def begin(
     fresh = not set(target.listed()) - {WORK} and not set(target.listed(WORK)) - _HELD
     folder = OutputFolder(target, plan.key, lease, run=uuid.uuid4().hex, fresh=fresh)
     marker = {"note": _NOTE, "resume": resume, **plan.to_json()}
-    begun = _marker(target)
-    clearing = overwrite or _is_clearing(begun)
+    begun = _readable(target)
+    clearing = overwrite or (begun is not None and begun.clearing)
     if begun is not None and not clearing:
-        _forget_mended(
-            folder, ConversionPlan.from_json(begun, where=target.shown(UNFINISHED)), plan
-        )
-    _write_marker(target, {**marker, _CLEARING: True} if clearing else marker)
+        _forget_mended(folder, begun.plan, plan)
+    folder._write_json(UNFINISHED, {**marker, _CLEARING: True} if clearing else marker)
     _remove_old(folder, everything=clearing)
     if clearing:
-        _write_marker(target, marker)
+        folder._write_json(UNFINISHED, marker)
     return folder
-
-
-def _write_marker(target: Target, marker: Mapping[str, Any]) -> None:
-    target.write(UNFINISHED, json.dumps(marker, indent=1).encode())
-
-
-def _marker(target: Target) -> object | None:
-    """Return the marker's content; a run that overwrites ignores a damaged marker."""
-    try:
-        return read_json(target, UNFINISHED)
-    except ReadError:
-        return None
-
-
-def _is_clearing(begun: object | None) -> bool:
-    return isinstance(begun, dict) and begun.get(_CLEARING) is True
 
 
 def is_begun(target: Target) -> bool:
     """Return whether a run has begun in `target`, has removed the old files, and has not ended."""
-    begun = _marker(target)
-    return begun is not None and not _is_clearing(begun)
+    begun = _readable(target)
+    return begun is not None and not begun.clearing
+
+
+def _readable(target: Target) -> UnfinishedPlan | None:
+    """Return what the marker says; a run that overwrites ignores a damaged one."""
+    with suppress(ReadError):
+        return UnfinishedPlan.read_in(target)
+    return None
 
 
 def _forget_mended(folder: OutputFolder, there: ConversionPlan, plan: ConversionPlan) -> None:
@@ -469,15 +490,19 @@ def _forget_mended(folder: OutputFolder, there: ConversionPlan, plan: Conversion
 
 def output_file(path: str, name: str, *, records: int) -> OutputFile:
     """Return the entry for the local file at `path`, read back from disk, to be called `name`."""
-    found, size_bytes = 0, 0
     try:
         with open(path, "rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                found = google_crc32c.extend(found, block)
-                size_bytes += len(block)
+            return OutputFile(name, os.fstat(file.fileno()).st_size, records, checksum_of(file))
     except OSError as error:
         raise ReadError(f"{path}: cannot be read back: {error.strerror}") from error
-    return OutputFile(name, size_bytes, records, f"{found:08x}")
+
+
+def checksum_of(file: BinaryIO) -> str:
+    """Read a file from here on; return its CRC-32C in hexadecimal, as manifests have it."""
+    found = 0
+    while block := file.read(_BLOCK_BYTES):
+        found = google_crc32c.extend(found, block)
+    return f"{found:08x}"
 
 
 class StagedFile:
@@ -527,16 +552,6 @@ class StagedFile:
                 begin_writeback(file.fileno(), first, len(data))
         except OSError as error:
             raise unwritable(self._target.shown(self._name), error) from error
-
-
-def checksum(data: Bytes) -> str:
-    """The CRC-32C of `data` in hexadecimal, as manifests have it."""
-    # The library takes only bytes. It gets some at a time, so that memory never holds a large file
-    # twice.
-    view, found = memoryview(data), 0
-    for start in range(0, len(view), _BLOCK_BYTES):
-        found = google_crc32c.extend(found, bytes(view[start : start + _BLOCK_BYTES]))
-    return f"{found:08x}"
 
 
 def _refuse_other(target: Target, verb: str, there: ConversionPlan, asked: ConversionPlan) -> None:

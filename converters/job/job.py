@@ -14,11 +14,11 @@ from windrow.converters.job.executor import run_here
 from windrow.converters.job.folder import (
     FinishedPart,
     OutputFolder,
+    UnfinishedPlan,
     begin,
     finished_before,
     is_finished,
     is_foreign,
-    plan_in,
     refuse_foreign,
 )
 from windrow.converters.job.inputs import Input, refuse_own_input
@@ -29,7 +29,7 @@ from windrow.converters.job.stages import Conversion, check_integer
 from windrow.converters.job.targets import Target, target_of
 from windrow.core.optional_imports import optional
 from windrow.core.progress import ShowProgress
-from windrow.errors import ArgumentError, ConversionError
+from windrow.errors import ArgumentError
 
 
 class RunOptions(TypedDict, total=False):
@@ -102,8 +102,13 @@ def carry_out(
             return manifest
         resume = conversion.resume(os.fspath(output))
         folder = begin(target, plan, resume=resume, overwrite=overwrite, lease=lease)
-        _run(conversion, folder, run)
-        return _written(target)
+        runner, options = run.get("runner"), run.get("pipeline_options")
+        show = run.get("progress", True)
+        if runner is not None or options is not None:
+            run_pipeline(conversion, folder, runner=runner, options=options, show=show)
+        else:
+            run_here(conversion, folder, processes=run.get("processes", 1), show=show)
+        return folder.written()
 
 
 def describe(
@@ -147,16 +152,16 @@ def describe(
 
 def _state(target: Target, plan: ConversionPlan) -> tuple[str, list[str], dict[str, int]]:
     """Return the state of a folder for `describe`, its plan's differences, and what is done."""
-    there, finished = plan_in(target)
+    begun = UnfinishedPlan.read_in(target)
+    manifest = Manifest.read_in(target) if begun is None else None
+    there = begun or manifest
     if there is None:
         return "foreign" if is_foreign(target) else "new", [], _done([])
-    differences = there.differences(plan)
-    if differences and (finished or there.key != plan.key):
+    differences = there.plan.differences(plan)
+    if differences and (manifest is not None or there.plan.key != plan.key):
         return "other", differences, _done([])
-    if finished:
-        manifest = Manifest.read_in(target)
-        files = () if manifest is None else manifest.files
-        return "finished", [], _done([FinishedPart("", 0, files)])
+    if manifest is not None:
+        return "finished", [], _done([FinishedPart("", 0, manifest.files)])
     folder = OutputFolder(target, plan.key)
     return "unfinished", differences, _done(folder.whole_parts())
 
@@ -168,25 +173,6 @@ def _done(parts: Sequence[FinishedPart]) -> dict[str, int]:
         "files": len(files),
         "bytes": sum(file.size_bytes for file in files),
     }
-
-
-def _run(conversion: Conversion, folder: OutputFolder, run: RunOptions) -> None:
-    show = run.get("progress", True)
-    runner, options = run.get("runner"), run.get("pipeline_options")
-    if runner is not None or options is not None:
-        run_pipeline(conversion, folder, runner=runner, options=options, show=show)
-    else:
-        run_here(conversion, folder, processes=run.get("processes", 1), show=show)
-
-
-def _written(target: Target) -> Manifest:
-    manifest = Manifest.read_in(target)
-    if manifest is None:
-        raise ConversionError(
-            f"output {target.shown()}: the work is done, but there is no manifest; all workers have"
-            " to see that folder under the same path"
-        )
-    return manifest
 
 
 def _check(run: RunOptions) -> None:

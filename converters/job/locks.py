@@ -52,9 +52,15 @@ def locked(target: Target, *, take_over: bool) -> Iterator[str | None]:
             elif _token(target) is not None:
                 raise _refused(target)
             yield None
-    else:
-        with leased(target, take_over) as token:
-            yield token
+        return
+    token = uuid.uuid4().hex
+    take_lease(target, token, take_over=take_over)
+    try:
+        yield token
+    finally:
+        # If the store cannot be reached any more, the work in the context raises the error.
+        with contextlib.suppress(WindrowError):
+            release_lease(target, token)
 
 
 @contextlib.contextmanager
@@ -96,19 +102,6 @@ def _acquired(target: LocalTarget, path: str) -> filelock.BaseFileLock:
         f"output {target.root}: another run is writing this folder (it holds {path}); wait for"
         " it, or stop it: what it has finished is kept"
     ) from refused
-
-
-@contextlib.contextmanager
-def leased(target: Target, take_over: bool) -> Iterator[str]:
-    """Hold a lease on `target`, a file that names this run; gives its token. Raises as `locked`."""
-    token = uuid.uuid4().hex
-    take_lease(target, token, take_over=take_over)
-    try:
-        yield token
-    finally:
-        # If the store cannot be reached any more, the work in the context raises the error.
-        with contextlib.suppress(WindrowError):
-            release_lease(target, token)
 
 
 def take_lease(target: Target, token: str, *, take_over: bool) -> None:

@@ -29,7 +29,7 @@ import cloudpickle
 from windrow import errors
 from windrow.converters.job.folder import OutputFolder, finished_before
 from windrow.converters.job.manifest import Manifest
-from windrow.converters.job.stages import Conversion, ConversionStage, Report
+from windrow.converters.job.stages import Conversion, ConversionStage, Report, dropped
 from windrow.core.optional_imports import optional
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.errors import ArgumentError, ConversionError, MissingExtraError, WindrowError
@@ -56,14 +56,16 @@ class _PipelineRun:
     def __init__(self, show: ShowProgress) -> None:
         self._show = show
         self._meter: ProgressMeter | None = None
+        self._shown = contextlib.ExitStack()
         self._lock = threading.Lock()
         self.error: BaseException | None = None
 
     def begin(self, stage: str, total_bytes: int) -> None:
         """Show the progress of a stage from now on."""
         with self._lock:
-            self._close()
-            self._meter = ProgressMeter(stage, total_bytes or None, self._show).__enter__()
+            self._shown.close()
+            meter = ProgressMeter(stage, total_bytes or None, self._show)
+            self._meter = self._shown.enter_context(meter)
 
     def report(self, records: int, done_bytes: int) -> None:
         if self._meter is not None:
@@ -71,11 +73,7 @@ class _PipelineRun:
 
     def close(self) -> None:
         with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        if self._meter is not None:
-            self._meter.__exit__(None, None, None)
+            self._shown.close()
             self._meter = None
 
 
@@ -315,14 +313,10 @@ def _work(
     if item is None:
         return 0, (number, None)
     run = _RUNS.get(token)
-    report: Report = _unheard if run is None else run.report
+    report: Report = dropped if run is None else run.report
     with _noting_errors(folder, token):
         result = stage.work(folder, pickle.loads(item), report)
     return 0, (number, cloudpickle.dumps(result))
-
-
-def _unheard(records: int, done_bytes: int) -> None:
-    """A report that is dropped, in a process that shows none."""
 
 
 def _results(group: tuple[int, Iterable[tuple[int, bytes | None]]]) -> list[bytes]:
@@ -342,9 +336,7 @@ def _finish(
             conversion.finish(folder, [pickle.loads(result) for result in results])
         else:
             folder.clear_up()
-        manifest = Manifest.read_in(folder.target)
-        if manifest is None:
-            raise ConversionError(f"output {folder.target.shown()}: the manifest is gone")
+        manifest = folder.written()
         if end is not None:
             end(folder)
         return manifest

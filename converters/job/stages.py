@@ -24,6 +24,10 @@ from windrow.errors import ArgumentError
 Report = Callable[[int, int], None]
 
 
+def dropped(records: int, done_bytes: int) -> None:
+    """Do nothing: a `Report` where no progress is shown."""
+
+
 Item = TypeVar("Item")
 
 

@@ -318,13 +318,10 @@ class RemoteTarget(Target):
 
     def listed(self, name: str = "") -> list[str]:
         fs, path = self._at(name)
-        try:
+        found: list[str] = []
+        with self._reading(name):
             fs.invalidate_cache()
             found = fs.ls(path, detail=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except Exception as error:
-            raise self._unreadable(name, error) from self._cause(error)
         names = {
             entry.rstrip("/").rpartition("/")[2] for entry in found if entry.rstrip("/") != path
         }
@@ -339,46 +336,38 @@ class RemoteTarget(Target):
         if info is None or info["type"] != "directory":
             return info is not None
         fs, path = self._at(name)
-        try:
+        with self._reading(name):
             # Some file systems keep folders whose files are all removed.
             return any(files for _, _, files in fs.walk(path))
-        except Exception as error:
-            raise self._unreadable(name, error) from self._cause(error)
+        return False
 
     def _info(self, name: str) -> dict[str, Any] | None:
         fs, path = self._at(name)
-        try:
+        with self._reading(name):
             fs.invalidate_cache()
             found: dict[str, Any] = fs.info(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except Exception as error:
-            raise self._unreadable(name, error) from self._cause(error)
-        return found
+            return found
+        return None
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         names = list(names)
         if len(names) <= _ASKED_ONE_BY_ONE:
             return {name: self.size(name) for name in names}
         fs, root = self._at("")
-        try:
+        found: dict[str, Any] = {}
+        with self._reading(""):
             fs.invalidate_cache()
             found = fs.find(root, detail=True)
-        except Exception as error:
-            raise self._unreadable("", error) from self._cause(error)
         there = {path: _file_bytes(info) for path, info in found.items()}
         return {name: there.get(f"{root}/{name}") for name in names}
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
         fs, path = self._at(name)
-        try:
+        with self._reading(name):
             whole = start == 0 and stop is None
             data: bytes = fs.cat_file(path) if whole else fs.cat_file(path, start=start, end=stop)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-        except Exception as error:
-            raise self._unreadable(name, error) from self._cause(error)
-        return data
+            return data
+        return None
 
     def write(self, name: str, data: Bytes) -> None:
         fs, path = self._at(name)
@@ -433,6 +422,18 @@ class RemoteTarget(Target):
         return fs, f"{root.rstrip('/')}/{name}" if name else root.rstrip("/")
 
     @contextlib.contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """Raise errors as ours, except that something is not there, which ends the context."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            pass
+        except Exception as error:
+            raise ReadError(
+                f"{self.shown(name)}: cannot be read: {type(error).__name__}: {self._hide(error)}"
+            ) from self._cause(error)
+
+    @contextlib.contextmanager
     def _writing(self, name: str) -> Iterator[None]:
         try:
             yield
@@ -449,11 +450,6 @@ class RemoteTarget(Target):
     def _cause(self, error: Exception) -> Exception | None:
         """Return `error`, as the cause of our error; None if it contains a secret."""
         return safe_cause(error, self.options)
-
-    def _unreadable(self, name: str, error: Exception) -> ReadError:
-        return ReadError(
-            f"{self.shown(name)}: cannot be read: {type(error).__name__}: {self._hide(error)}"
-        )
 
 
 def _file_bytes(info: Mapping[str, Any]) -> int | None:

@@ -37,8 +37,7 @@ from windrow.converters.records.record_writing import (
     finish_files,
     writing_stage,
 )
-from windrow.converters.records.tfrecord import is_gzip, read_batches, without_gzip
-from windrow.sources.remote.paths import is_remote
+from windrow.converters.records.tfrecord import read_batches, without_gzip
 from windrow.sources.signatures import TFRECORD
 
 # The function that names files by a prefix.
@@ -62,8 +61,8 @@ def tfrecord_to_array_record(
     Records and their order stay as they are; an empty file gives an empty file.
     `x.tfrecord-00000-of-00004` becomes `x.array_record-00000-of-00004`, `y.tfrecord.gz` becomes
     `y.array_record`. A run that was stopped resumes when it is called again with the same
-    arguments; one that was finished is not done again. Two files are compressed at a time with the
-    native core, and one without it: `processes=4` uses more cores.
+    arguments; one that was finished is not done again. Two files are compressed at a time:
+    `processes=4` uses more cores.
 
     Args:
         inputs: A path, glob, folder or URL, or a list of them; gzip if it ends in `.gz` or
@@ -123,7 +122,10 @@ def file_to_file(
     else:
         names = _numbered(prefix, len(found))
         settings["prefix"] = prefix
-    tasks = tuple(_task(*one) for one in zip(range(len(found)), found, names, strict=True))
+    tasks = tuple(
+        _MatchedFileTask(name, f"{name}@{source.id.key}", source.size_bytes, at, source)
+        for at, (source, name) in enumerate(zip(found, names, strict=True))
+    )
     plan = planned(FORMAT, found, settings, per_file=True)
     stage = writing_stage(
         "convert",
@@ -153,12 +155,6 @@ class _MatchedFileTask(FileTask):
 
     at: int
     source: Input
-
-
-def _task(at: int, source: Input, name: str) -> _MatchedFileTask:
-    alone = not (is_remote(source.url) or is_gzip(source.name))
-    key = f"{name}@{source.id.key}"
-    return _MatchedFileTask(name, key, source.size_bytes, at, source, alone=alone)
 
 
 def _batches(

@@ -18,12 +18,13 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from windrow.converters.job.inputs import Input, manifest_beside
+from windrow.converters.job.stages import Report, dropped
 from windrow.converters.records.record_reading import opened, read_good
 from windrow.converters.records.record_writing import SkippedRecords
 from windrow.converters.records.tfrecord import FRAME_BYTES, read_batches
@@ -32,19 +33,13 @@ from windrow.sources.base import IntArray
 
 # The offset of every 256th record is remembered, to begin reading near any row.
 STRIDE_RECORDS: Final = 256
-# ArrayRecord files whose ends are read together.
+# Files whose ends are read together.
 _FILES_AT_ONCE: Final = 64
 _SAMPLE_BYTES: Final = 32 << 20
 # Settings that `zarr_to_array_record` keeps in the manifest for readers of the records.
 TOLD: Final = ("features", "arrays", "attributes", "group_attributes")
 # Bytes of decoded records that are read at once.
 BATCH_BYTES: Final = 8 << 20
-
-Progress = Callable[[int, int], None]
-
-
-def dropped(records: int, done_bytes: int) -> None:
-    """Do nothing with progress."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +93,7 @@ class Counted:
     def from_json(cls, source: Input, value: dict[str, Any]) -> Counted:
         """Return the object for which `to_json` gave `value`."""
         bad = tuple(Bad(number, why) for number, why in value["bad"])
-        cuts = None if value.get("cuts") is None else tuple(value["cuts"])
+        cuts = None if value["cuts"] is None else tuple(value["cuts"])
         more = {"offsets": tuple(value["offsets"]), "bad": bad, "cuts": cuts}
         return cls(source, **{**value, **more})
 
@@ -285,12 +280,16 @@ class RecordFormat(abc.ABC):
     counts_at_once: ClassVar[bool] = False
     """Whether counting reads the ends of files alone, so that a dry run may do it."""
 
-    @abc.abstractmethod
+    sample_bytes: ClassVar[int] = _SAMPLE_BYTES
+    """About the most bytes of the first records that are read together."""
+
     def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
-        """Files that are to be counted together."""
+        """Return files that are to be counted together."""
+        size = _FILES_AT_ONCE if self.counts_at_once else 1
+        return [tuple(files[start : start + size]) for start in range(0, len(files), size)]
 
     @abc.abstractmethod
-    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Report = dropped) -> list[Counted]:
         """Count the files' records by their frames or footers; the records are not examined.
 
         Args:
@@ -311,11 +310,13 @@ class RecordFormat(abc.ABC):
             ConversionError: If a file has fewer records than it had.
         """
 
-    @abc.abstractmethod
     def beginning(
         self, file: Input, records: int, taken: int, bad: list[Bad] | None
     ) -> Iterator[RecordBlock]:
         """Yield the first records of a file, after `taken` of the `records` wanted of all files."""
+        (counted,) = self.count([file])
+        stop = min(records - taken, counted.records)
+        return self.blocks([_span(counted, 0, stop)] if stop else [], self.sample_bytes, bad)
 
     def first(self, files: Sequence[Input], records: int, *, skip_bad: bool) -> RecordBlock:
         """Return about `records` first records of all files, without damaged ones if `skip_bad`."""
@@ -329,19 +330,46 @@ class RecordFormat(abc.ABC):
                     return block
         return block
 
-    def read_all(self, file: Counted, bad: list[Bad], *, block_bytes: int) -> Iterator[RecordBlock]:
-        """Yield all good records of a file; damaged ones go into `bad`."""
-        if file.records:
-            yield from self.blocks([_span(file, 0, file.records)], block_bytes, bad)
+
+class StreamFormat(RecordFormat):
+    """Files that are read from a byte on, some records at a time. Counting reads them to their ends."""
+
+    @abc.abstractmethod
+    def runs(
+        self, span: RecordSpan, bad: list[Bad] | None, *, whole: bool = True
+    ) -> Iterator[tuple[RecordRun, list[bytes]]]:
+        """Yield the records of a span, some at a time; damaged ones go into `bad`, if it is given.
+
+        If `whole`, it is an error if the file ends before the span.
+        """
+
+    def beginning(
+        self, file: Input, records: int, taken: int, bad: list[Bad] | None
+    ) -> Iterator[RecordBlock]:
+        span = RecordSpan(file, 0, records - taken, records)
+        for run, found in self.runs(span, bad, whole=False):
+            yield RecordBlock(found, [run])
+
+    def blocks(
+        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
+    ) -> Iterator[RecordBlock]:
+        block, size = RecordBlock(), 0
+        for span in spans:
+            for run, records in self.runs(span, bad):
+                block.runs.append(run)
+                block.records += records
+                size += sum(map(len, records))
+                if size >= block_bytes:
+                    yield block
+                    block, size = RecordBlock(), 0
+        if block.records:
+            yield block
 
 
-class TFRecordFiles(RecordFormat):
+class TFRecordFiles(StreamFormat):
     """TFRecord files. Counting reads their frames."""
 
-    def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
-        return [(file,) for file in files]
-
-    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Report = dropped) -> list[Counted]:
         (file,) = files
         offsets: list[int] = []
         records = data_bytes = 0
@@ -357,65 +385,42 @@ class TFRecordFiles(RecordFormat):
     def beginning(
         self, file: Input, records: int, taken: int, bad: list[Bad] | None
     ) -> Iterator[RecordBlock]:
-        for run, found in _runs(RecordSpan(file, 0, records, records), bad, whole=False):
-            yield RecordBlock(found, [run])
+        # All that are wanted, of each file: features are inferred from what this gives.
+        return super().beginning(file, records, 0, bad)
 
-    def blocks(
-        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
-    ) -> Iterator[RecordBlock]:
-        block, size = RecordBlock(), 0
-        for span in spans:
-            for run, records in _runs(span, bad):
-                block.runs.append(run)
-                block.records += records
-                size += sum(map(len, records))
-                if size >= block_bytes:
-                    yield block
-                    block, size = RecordBlock(), 0
-        if block.records:
-            yield block
-
-
-def _runs(
-    span: RecordSpan, bad: list[Bad] | None, *, whole: bool = True
-) -> Iterator[tuple[RecordRun, list[bytes]]]:
-    """Yield the records of a span, some at a time; damaged ones go into `bad`, if it is given.
-
-    If `whole`, it is an error if the file ends before the span.
-    """
-    number = span.start_record
-    for batch in read_batches(
-        span.source.url,
-        start_byte=span.start_byte,
-        start_record=span.start_record,
-        # Records read outside the span may be damaged: only the span's own records are judged.
-        skip_bad=True,
-        storage_options=span.source.options,
-    ):
-        lost = [error.records[0] for error in batch.bad if error.records]
-        number = batch.start_record + len(batch.records) + len(lost)
-        numbers = np.setdiff1d(np.arange(batch.start_record, number), lost, assume_unique=True)
-        if bad is not None:
-            bad += [
-                Bad(first, f"at byte {error.offset}: {error.why}")
-                for first, error in zip(lost, batch.bad, strict=True)
-            ]
-        for first, error in zip(lost, batch.bad, strict=True):
-            if bad is None and span.start <= first < span.stop and first not in span.skipped:
-                raise error
-        wanted = (numbers >= span.start) & (numbers < span.stop)
-        if span.skipped:
-            wanted &= ~np.isin(numbers, span.skipped)
-        records = batch.records
-        if not wanted.all():
-            records = list(itertools.compress(records, wanted.tolist()))
-            numbers = numbers[wanted]
-        if records:
-            yield RecordRun(span.source, numbers, batch.start_byte, batch.start_record), records
-        if number >= span.stop:
-            return
-    if whole:
-        raise fewer(span, number)
+    def runs(
+        self, span: RecordSpan, bad: list[Bad] | None, *, whole: bool = True
+    ) -> Iterator[tuple[RecordRun, list[bytes]]]:
+        number = span.start_record
+        for batch in read_batches(
+            span.source.url,
+            start_byte=span.start_byte,
+            start_record=span.start_record,
+            # Records read outside the span may be damaged: only the span's own records are judged.
+            skip_bad=True,
+            storage_options=span.source.options,
+        ):
+            lost = [error.records[0] for error in batch.bad if error.records]
+            number = batch.start_record + len(batch.records) + len(lost)
+            numbers = np.setdiff1d(np.arange(batch.start_record, number), lost, assume_unique=True)
+            for first, error in zip(lost, batch.bad, strict=True):
+                if bad is not None:
+                    bad.append(Bad(first, f"at byte {error.offset}: {error.why}"))
+                elif span.start <= first < span.stop and first not in span.skipped:
+                    raise error
+            wanted = (numbers >= span.start) & (numbers < span.stop)
+            if span.skipped:
+                wanted &= ~np.isin(numbers, span.skipped)
+            records = batch.records
+            if not wanted.all():
+                records = list(itertools.compress(records, wanted.tolist()))
+                numbers = numbers[wanted]
+            if records:
+                yield RecordRun(span.source, numbers, batch.start_byte, batch.start_record), records
+            if number >= span.stop:
+                return
+        if whole:
+            raise fewer(span, number)
 
 
 @contextlib.contextmanager
@@ -447,11 +452,7 @@ class ArrayRecordFiles(RecordFormat):
 
     counts_at_once = True
 
-    def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
-        starts = range(0, len(files), _FILES_AT_ONCE)
-        return [tuple(files[start : start + _FILES_AT_ONCE]) for start in starts]
-
-    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Report = dropped) -> list[Counted]:
         open_files = opened(files, among=True)
         known = [(file, open_files.file(file)) for file in files]
         return [
@@ -463,13 +464,6 @@ class ArrayRecordFiles(RecordFormat):
             )
             for file, found in known
         ]
-
-    def beginning(
-        self, file: Input, records: int, taken: int, bad: list[Bad] | None
-    ) -> Iterator[RecordBlock]:
-        (counted,) = self.count([file])
-        stop = min(records - taken, counted.records)
-        return self.blocks([_span(counted, 0, stop)] if stop else [], _SAMPLE_BYTES, bad)
 
     def blocks(
         self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None

@@ -35,11 +35,10 @@ class OpenRecordFiles:
 
     def __init__(self, files: Sequence[Input]) -> None:
         self.options = files[0].options
-        self._direct = native() is not None
         self.source = ArrayRecordDataSource(
             [file.url for file in files],
             storage_options=options_for([file.url for file in files], self.options),
-            direct=True if self._direct else None,
+            direct=True if native() is not None else None,
         )
         ends = np.cumsum([file.records for file in self.source.files], dtype=np.int64)
         self._numbers = {_key(file): at for at, file in enumerate(files)}
@@ -98,22 +97,13 @@ class OpenRecordFiles:
 
     def _stored(self, at: int, groups: int) -> npt.NDArray[Any]:
         """Return the stored bytes of each group of a file; all equal if they cannot be found."""
-        source, first = self.source, 0
-        if self._direct:
-            first = sum(-(-file.records // file.group) for file in source.files[:at])
-        stored = np.ones(groups, np.int64)
+        first = sum(-(-file.records // file.group) for file in self.source.files[:at])
+        (part,) = self.source.parts
         with contextlib.suppress(WindrowError):  # reading the records raises the error again
-            if not self._direct:
-                # The reader by byte ranges has the index; the package does not show its own.
-                source = ArrayRecordDataSource(
-                    source.files[at].path,
-                    storage_options=options_for([source.files[at].path], self.options),
-                    direct=True,
-                )
-            (part,) = source.parts
-            if part.chunk_count >= first + groups:
-                stored = part.places_of_chunks()(np.arange(first, first + groups)).stored_bytes
-        return stored
+            stored = part.places_of_chunks()(np.arange(first, first + groups)).stored_bytes
+            if (stored > 0).all():
+                return stored
+        return np.ones(groups, np.int64)
 
 
 def _key(file: Input) -> tuple[Any, ...]:

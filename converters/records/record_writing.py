@@ -1,7 +1,8 @@
 """Writing ArrayRecord files, for all conversions to them.
 
-`batch_writer` writes them if it knows the options and there is the native core. Otherwise the
-package's ArrayRecordWriter does, in twice the time.
+`BatchWriter`, of the native core, writes them if it knows the options: it compresses and hashes some MB
+of records on all cores without the GIL. Otherwise the package's ArrayRecordWriter does, in twice the
+time. Both write the same bytes for the same records and options, if both compress alike.
 
 Invariant: a file counts as written only when its footer, read back, counts as many records as were
 given to its writer; records that were left out as damaged are never more than was allowed.
@@ -13,20 +14,26 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 import tempfile
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import Input
-from windrow.converters.job.manifest import ConversionPlan, InputFile, Manifest, OutputFile, Skipped
+from windrow.converters.job.manifest import (
+    ConversionPlan,
+    InputFile,
+    InputId,
+    Manifest,
+    OutputFile,
+    Skipped,
+)
 from windrow.converters.job.stages import ConversionStage, Steps, part_stage
 from windrow.converters.job.targets import growing, unwritable
-from windrow.converters.records.batch_writer import BatchWriter, Options, options_of
 from windrow.core.native import native
 from windrow.errors import ArgumentError, ConversionError, ReadError
 
@@ -34,15 +41,23 @@ FORMAT: Final = "array_record"
 WRITER_OPTIONS: Final = "group_size:1,zstd:3"
 # Items that one process works on at a time: some write, while others are read back and synced.
 AT_ONCE: Final = 4
-# More than two files would end together, and wait for the disk together. The package's writer
-# compresses while it holds the GIL. Two files at a time help it if reading waits, or releases the
-# GIL. Otherwise one at a time is a tenth faster, since two compete for the GIL.
+# More than two files would end together, and wait for the disk together.
 _turns = threading.BoundedSemaphore(2)
-_alone = threading.Lock()
 # Memory of the interpreter, the libraries, two writers and two readers, without the records held.
 _PROCESS_BYTES: Final = 240 << 20
 # Only the footer is read back.
 _READER_OPTIONS: Final = "readahead_buffer_size:0,max_parallelism:0"
+
+# Records that are compressed together: enough to be worth the threads, and few enough for caches.
+HELD_BYTES: Final = 1 << 20
+# Larger groups would take several times their bytes of memory here; the package takes them once.
+_MOST_GROUP: Final = 1 << 12
+_PLAIN: Final = "uncompressed"
+_ZSTD: Final = "zstd"
+_OPTION: Final = re.compile(
+    r"group_size:(?P<group>[1-9][0-9]{0,8})|zstd(:(?P<level>-?[0-9]{1,6}))?"
+    r"|(?P<other>uncompressed|snappy)|window_log:(?P<window>[0-9]{1,2})"
+)
 
 
 def records_bytes(memory_bytes: int) -> int:
@@ -79,7 +94,6 @@ def write_file(
     batches: Iterable[Sequence[bytes]],
     *,
     writer_options: str,
-    alone: bool = False,
 ) -> OutputFile:
     """Write the file `name` of `folder`, and give it its name.
 
@@ -88,15 +102,13 @@ def write_file(
         name: The file in it.
         batches: The records, some at a time; its errors are passed on.
         writer_options: Options of ArrayRecordWriter.
-        alone: Whether batches are read while the GIL is held. If the package's writer holds it too,
-            no other such file is written meanwhile; others are still read back and synced.
 
     Raises:
         ConversionError: If the file cannot be written.
     """
     options = options_of(writer_options) if native() is not None else None
     with folder.incoming(name) as path:
-        with _alone if alone and options is None else _turns:
+        with _turns:
             records = _write(path, batches, options or writer_options)
         return folder.publish(path, name, records=records)
 
@@ -165,6 +177,12 @@ def shard_names(stem: str, files: int) -> list[str]:
     return [f"{stem}.array_record-{at:05}-of-{files:05}" for at in range(files)]
 
 
+def common_stem(stems: Iterable[str]) -> str:
+    """Return the stem of all inputs' names for a set of files; "records" if they differ."""
+    found = set(stems)
+    return found.pop() if len(found) == 1 else "records"
+
+
 def distinct_names(names: Iterable[str], inputs: Sequence[Input], or_else: str = "") -> list[str]:
     """Return the names of the files that inputs become, one each.
 
@@ -182,6 +200,97 @@ def distinct_names(names: Iterable[str], inputs: Sequence[Input], or_else: str =
     return list(owners)
 
 
+# Writing by the native core.
+
+
+class Options(NamedTuple):
+    """Options for writing a file.
+
+    Args:
+        group: Records in a chunk.
+        codec: 'zstd', 'snappy' or 'uncompressed'.
+        level: The level of zstd.
+        window_log: The base-2 logarithm of the bytes that zstd looks back.
+    """
+
+    group: int
+    codec: str = _ZSTD
+    level: int = 3
+    window_log: int = 20
+
+    @property
+    def text(self) -> str:
+        """The options as ArrayRecordWriter writes them into the index."""
+        packing = self.codec
+        if packing == _ZSTD:
+            packing = f"{packing}:{self.level},window_log:{self.window_log}"
+        return (
+            f"group_size:{self.group},transpose:false,pad_to_block_boundary:false,{packing}"
+            ",max_parallelism:1"
+        )
+
+
+def options_of(writer_options: str) -> Options | None:
+    """Return the options in ArrayRecordWriter's string; None for those that only it can write."""
+    found: dict[str, str | None] = {}
+    for text in filter(None, writer_options.split(",")):
+        match = _OPTION.fullmatch(text)
+        if match is None:
+            return None
+        name = match.lastgroup or ("level" if text.startswith(_ZSTD) else "")
+        given = {"packing" if name in ("level", "other") else name: match[name]}
+        if given.keys() & found:
+            return None
+        found |= given
+    group = int(found.get("group") or 1)
+    packing = found.get("packing")
+    other = packing in (_PLAIN, "snappy")
+    if group > _MOST_GROUP or (other and "window" in found):
+        return None
+    if packing is not None and other:
+        return Options(group, packing)
+    return Options(group, _ZSTD, int(packing or 3), int(found.get("window") or 20))
+
+
+class BatchWriter:
+    """Writes one local file; it needs the native core.
+
+    Args:
+        path: The file, which is written anew.
+        options: Its options.
+
+    Raises:
+        OSError, RuntimeError: From every method, if the file cannot be written.
+    """
+
+    def __init__(self, path: str, options: Options) -> None:
+        core = native()
+        if core is None:
+            raise ArgumentError("BatchWriter: the native core is missing; build it")
+        codec = "" if options.codec == _PLAIN else options.codec
+        self._writer = core.ArrayRecordFileWriter(
+            path,
+            options.group,
+            codec,
+            options.level,
+            options.window_log,
+            options.text,
+            HELD_BYTES,
+        )
+
+    def write(self, records: Sequence[bytes]) -> None:
+        """Add records, in their order."""
+        self._writer.write(records)
+
+    def close(self) -> None:
+        """Write the held records and the index, which make it a file of ArrayRecord."""
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """Leave the file as it is, unfinished."""
+        self._writer.abandon()
+
+
 # The stage that writes files of records, and the end of the conversion.
 
 
@@ -193,15 +302,11 @@ class FileTask:
         name: The name of the file.
         key: The key of its part of the work.
         size_bytes: The bytes that progress reports for it, in all.
-        alone: As for `write_file`.
-        details: Entries of `FinishedPart.details` in addition to the records that were left out.
     """
 
     name: str
     key: str
     size_bytes: int
-    alone: bool = dataclasses.field(default=False, kw_only=True)
-    details: Mapping[str, Any] = dataclasses.field(default_factory=dict, kw_only=True)
 
 
 # Yields the records of a task, some at a time. It notes records that it leaves out, and its
@@ -233,8 +338,8 @@ def _written(
 ) -> FinishedPart:
     skipped = SkippedRecords(max_bad_records)
     made = batches(folder, task, skipped, steps)
-    file = write_file(folder, task.name, made, writer_options=writer_options, alone=task.alone)
-    return FinishedPart(task.key, file.records, (file,), {**task.details, **skipped.details})
+    file = write_file(folder, task.name, made, writer_options=writer_options)
+    return FinishedPart(task.key, file.records, (file,), skipped.details)
 
 
 def finish_files(
@@ -268,10 +373,14 @@ def finish_files(
 
 @dataclasses.dataclass(slots=True)
 class SkippedRecords:
-    """The records of one part of the work that were left out, up to the limit of all of it."""
+    """The records of one part of the work that were left out, up to the limit of all of it.
+
+    `more` has further entries of `FinishedPart.details`.
+    """
 
     limit: int
     found: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    more: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def add(self, at: int, first: int, stop: int, error: ReadError) -> None:
         """Leave out records `[first, stop)` of input number `at`, which `error` describes.
@@ -294,8 +403,8 @@ class SkippedRecords:
 
     @property
     def details(self) -> dict[str, Any]:
-        """The entry of `FinishedPart.details` for these records."""
-        return {"skipped": self.found} if self.found else {}
+        """The entries of `FinishedPart.details`."""
+        return {**self.more, **({"skipped": self.found} if self.found else {})}
 
 
 def skipped_details(
@@ -341,14 +450,29 @@ def manifest_of(
         ReadError: If more were.
     """
     names = [one.name for one in plan.inputs]
-    found = skipped_details(parts, limit, names).get("skipped", ())
-    left_out = Counter(one["input"] for one in found)
-    inputs = tuple(
-        InputFile(one.name, one.size_bytes, count - left_out[at], one.version, left_out[at])
-        for at, (one, count) in enumerate(zip(plan.inputs, records, strict=True))
-    )
-    skipped = tuple(
-        Skipped(plan.inputs[one["input"]].name, one["record"], one["error"]) for one in found
-    )
+    bad: list[list[tuple[int, str]]] = [[] for _ in names]
+    for one in skipped_details(parts, limit, names).get("skipped", ()):
+        bad[one["input"]].append((one["record"], one["error"]))
+    inputs, skipped = inputs_of(plan.inputs, records, bad)
     files = tuple(file for part in parts for file in part.files)
     return Manifest(plan.format, inputs, plan.settings, files, skipped)
+
+
+def inputs_of(
+    ids: Sequence[InputId],
+    records: Sequence[int],
+    bad: Sequence[Sequence[tuple[int, str]]],
+) -> tuple[tuple[InputFile, ...], tuple[Skipped, ...]]:
+    """Return the inputs of a manifest, and their records that were left out.
+
+    Args:
+        ids: The inputs.
+        records: The number of records of each, with those left out.
+        bad: For each, the numbers of the records that were left out, and the reasons.
+    """
+    inputs = tuple(
+        InputFile(one.name, one.size_bytes, count - len(out), one.version, len(out))
+        for one, count, out in zip(ids, records, bad, strict=True)
+    )
+    skipped = (Skipped(one.name, *out) for one, some in zip(ids, bad, strict=True) for out in some)
+    return inputs, tuple(skipped)

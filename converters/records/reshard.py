@@ -56,6 +56,7 @@ from windrow.converters.records.record_writing import (
     FileTask,
     SkippedRecords,
     check_writer_options,
+    common_stem,
     distinct_names,
     finish_files,
     records_bytes,
@@ -143,7 +144,11 @@ def array_record_to_array_record(
     settings = {"writer_options": writer_options, "files": files, "shuffle_seed": shuffle_seed}
     one_to_one = files is None and shuffle_seed is None
     plan = planned(FORMAT, sources, {**settings, **manifest_features(found)}, per_file=one_to_one)
-    names = _own_names(found) if one_to_one else shard_names(_stem(found), files or len(found))
+    if one_to_one:
+        names = _own_names(found)
+    else:
+        stem = common_stem(parts_of_name(source.name)[0] for source in sources)
+        names = shard_names(stem, files or len(found))
     if shuffle_seed is None:
         tasks = _tasks(found, names, one_to_one=one_to_one)
         stages = _copying(tasks, writer_options, max_bad_records)
@@ -217,11 +222,6 @@ def _own_names(found: Sequence[Counted]) -> list[str]:
 def _own_name(file: Counted) -> str:
     stem, mark, shard = parts_of_name(file.source.name)
     return f"{stem}{mark or '.array_record'}{shard}"
-
-
-def _stem(found: Sequence[Counted]) -> str:
-    stems = {parts_of_name(file.source.name)[0] for file in found}
-    return stems.pop() if len(stems) == 1 else "records"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -418,7 +418,7 @@ class Shuffle:
             size = total * (at + 1) // len(bounds) - total * at // len(bounds)
             # Only the first file lists what was left out.
             file = _ShuffledFileTask(
-                name, name, size, bucket, tuple(places), names, details={} if at else details
+                name, name, size, bucket, tuple(places), names, {} if at else details
             )
             files.append(file)
             bucket += len(places) - 1
@@ -440,11 +440,15 @@ class _ShuffleItem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ShuffledFileTask(FileTask):
-    """The task of writing the buckets from number `bucket` on, whose places are between `bounds`."""
+    """The task of writing the buckets from number `bucket` on, whose places are between `bounds`.
+
+    `details` are entries of `FinishedPart.details`.
+    """
 
     bucket: int
     bounds: tuple[int, ...]
     runs: tuple[str, ...]
+    details: Mapping[str, Any]
 
 
 def _held_bytes(file: Counted, records: int) -> int:
@@ -473,6 +477,7 @@ def _ordered(
     folder: OutputFolder, file: _ShuffledFileTask, skipped: SkippedRecords, steps: Steps
 ) -> Iterator[list[bytes]]:
     """Yield the records of a file in their order, some at a time."""
+    skipped.more.update(file.details)
     tables = [_table(folder, run, file) for run in file.runs]
     for at, (first, stop) in enumerate(itertools.pairwise(file.bounds)):
         buckets = [
@@ -496,26 +501,24 @@ class _ShuffleBucket:
 
 def _table(folder: OutputFolder, run: str, file: _ShuffledFileTask) -> list[int]:
     first, count = file.bucket * _NUMBER_BYTES, len(file.bounds)
-    found = folder.target.read(run, first, first + count * _NUMBER_BYTES)
-    if found is None or len(found) != count * _NUMBER_BYTES:
-        raise _damaged(folder, run)
+    found = folder.read_data(run, first, first + count * _NUMBER_BYTES)
     table: list[int] = np.frombuffer(found, "<i8").tolist()
     return table
 
 
 def _bucket(folder: OutputFolder, run: str, start: int, stop: int) -> _ShuffleBucket:
-    data = folder.target.read(run, start, stop)
-    if data is None or len(data) != stop - start or len(data) < _NUMBER_BYTES:
-        raise _damaged(folder, run)
-    count = int(np.frombuffer(data, "<i8", 1)[0])
+    data = folder.read_data(run, start, stop)
+    count = int.from_bytes(data[:_NUMBER_BYTES], "little", signed=True)
     head = _NUMBER_BYTES * (1 + 2 * count)
-    if not 0 <= count <= len(data) or head > len(data):
-        raise _damaged(folder, run)
-    places, lengths = np.frombuffer(data, "<i8", 2 * count, _NUMBER_BYTES).reshape(2, count)
-    ends = head + np.cumsum(lengths)
-    if (ends[-1] if count else head) != len(data):
-        raise _damaged(folder, run)
-    return _ShuffleBucket(data, places.astype(np.int64), ends - lengths, ends)
+    if count >= 0 and head <= len(data):
+        places, lengths = np.frombuffer(data, "<i8", 2 * count, _NUMBER_BYTES).reshape(2, count)
+        ends = head + np.cumsum(lengths)
+        if (ends[-1] if count else head) == len(data):
+            return _ShuffleBucket(data, places.astype(np.int64), ends - lengths, ends)
+    raise ConversionError(
+        f"{folder.target.shown(run)}: is damaged, and what the shuffle has read so far with it; check"
+        " the disk, and run it again: what is lost is read again"
+    )
 
 
 def _merged(
@@ -541,10 +544,3 @@ def _merged(
         some = order[at : at + _RECORDS_AT_ONCE]
         three = zip(which[some].tolist(), begins[some].tolist(), ends[some].tolist(), strict=True)
         yield [data[run][begin:end] for run, begin, end in three]
-
-
-def _damaged(folder: OutputFolder, run: str) -> ConversionError:
-    return ConversionError(
-        f"{folder.target.shown(run)}: is gone or damaged, and what the shuffle has read so far with"
-        " it; check the disk, and run it again: what is lost is read again"
-    )

@@ -32,7 +32,6 @@ from windrow.errors import ArgumentError, NotFoundError, ReadError
 _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
-_checksum_at = _CHECKSUM.unpack_from
 # The bytes of a record in addition to its data.
 FRAME_BYTES = _HEADER.size + _CHECKSUM.size
 _MASK_DELTA = 0xA282EAD8
@@ -244,55 +243,40 @@ class _Cutter:
     ) -> None:
         self._shown, self._crc32c = shown, crc32c
         self._check_data, self._skip_bad = check_data, skip_bad
-        # The last header that was found right: most files have records of few lengths.
-        self._header, self._length = b"", 0
         self.offset = self.number = 0
         self.wanted = _HEADER.size
         self.wrong: ReadError | None = None
 
     def cut(self, block: bytes) -> tuple[list[bytes], list[ReadError]]:
         """The whole records that `block` begins with, and the errors of those left out."""
-        crc32c, check_data = self._crc32c, self._check_data
-        header_bytes, size = _HEADER.size, len(block)
-        header, length = self._header, self._length
         bad: list[ReadError] = []
-        first, base = self.number, self.offset
+        base = self.offset
         records, at = self._good(block)
-        self.number, self.offset = first + len(records), base + at
+        self.number, self.offset = self.number + len(records), base + at
         while True:
-            begin = at + header_bytes
-            found = block[at:begin]
-            if found != header:
-                if len(found) < header_bytes:
-                    self.wanted = header_bytes
-                    break
-                length, checksum = _HEADER.unpack(found)
-                if masked(crc32c(found[: _LENGTH.size])) != checksum:
-                    self.wrong = self.error(_wrong_length(found))
-                    break
-                header = found
-            stop = begin + length
-            if stop + 4 > size:
-                self.wanted = FRAME_BYTES + length
+            self.wanted = _HEADER.size
+            header = block[at : at + _HEADER.size]
+            if len(header) < _HEADER.size:
                 break
-            data = block[begin:stop]
-            at = stop + 4
-            if check_data:
-                # The mask, without a call: it is the dearest line but the checksum.
-                c = crc32c(data)
-                if ((c >> 15 | c << 17) + _MASK_DELTA) & 0xFFFFFFFF != _checksum_at(block, stop)[0]:
-                    why = f"the checksum of its {length} bytes is wrong: the file is damaged"
-                    error = self.error(why)
-                    if not self._skip_bad:
-                        self.wrong = error
-                        break
-                    bad.append(error)
-                    self.number, self.offset = first + len(records) + len(bad), base + at
-                    continue
-            records.append(data)
-            self.number += 1
-            self.offset = base + at
-        self._header, self._length = header, length
+            length, checksum = _HEADER.unpack(header)
+            if masked(self._crc32c(header[: _LENGTH.size])) != checksum:
+                self.wrong = self.error(_wrong_length(header))
+                break
+            self.wanted = FRAME_BYTES + length
+            if at + self.wanted > len(block):
+                break
+            data = block[at + _HEADER.size : at + _HEADER.size + length]
+            (checksum,) = _CHECKSUM.unpack_from(block, at + _HEADER.size + length)
+            if self._check_data and masked(self._crc32c(data)) != checksum:
+                why = f"the checksum of its {length} bytes is wrong: the file is damaged"
+                if not self._skip_bad:
+                    self.wrong = self.error(why)
+                    break
+                bad.append(self.error(why))
+            else:
+                records.append(data)
+            at += self.wanted
+            self.number, self.offset = self.number + 1, base + at
         return records, bad
 
     def _good(self, block: bytes) -> tuple[list[bytes], int]:

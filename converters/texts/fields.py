@@ -18,13 +18,12 @@ import numpy as np
 
 from windrow.converters.records.record_files import RecordBlock
 from windrow.converters.texts.tokens import TokenizerError, Tokens
-from windrow.converters.zarr.decoding import Wrong, placed
+from windrow.converters.zarr.decoding import Wrong, columns_of_rows, placed, rows_of_sample
 from windrow.errors import ConversionError, ReadError
 from windrow.sources.tf_example.features import (
     BYTES,
     Column,
     Feature,
-    Ragged,
     cast,
     ragged_of,
 )
@@ -56,20 +55,28 @@ class TextField:
         """A row of the column."""
         return Feature(BYTES) if self.tokens is None else self.tokens.feature
 
-    def made(self, texts: Sequence[str]) -> Ragged:
-        """Return the column of documents.
+    def add_to(
+        self, columns: dict[str, Column], texts: Sequence[str], rows: Sequence[int], wrong: Wrong
+    ) -> None:
+        """Add the column of documents, which are the records `rows`; if one fails, to `wrong`."""
+        if self.tokens is None:
+            columns[self.column] = ragged_of([text.encode() for text in texts], self.feature)
+            return
+        try:
+            columns[self.column] = self.tokens.encode(texts)
+        except TokenizerError as error:
+            failed = ConversionError(f"field {self.name!r}: the tokenizer fails at it: {error}")
+            wrong.append((rows[error.at], failed))
 
-        Raises:
-            TokenizerError: If the tokenizer fails at one of them.
-        """
-        if self.tokens is not None:
-            return self.tokens.encode(texts)
-        return ragged_of([text.encode() for text in texts], self.feature)
 
-    def placed(self, error: TokenizerError, good: Sequence[int], wrong: Wrong) -> None:
-        """Add an error of the tokenizer to `wrong`; `good` are the numbers of the documents' records."""
-        failed = ConversionError(f"field {self.name!r}: the tokenizer fails at it: {error}")
-        wrong.append((good[error.at], failed))
+def without_tokens(
+    features: Mapping[str, Feature], text: TextField | None
+) -> tuple[Mapping[str, Feature], TextField | None]:
+    """Return columns and their text field with the text itself in place of its tokens."""
+    if text is None or text.tokens is None:
+        return features, text
+    others = {name: one for name, one in features.items() if name != TOKENS}
+    return {**others, text.name: Feature(BYTES)}, TextField(text.name)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,42 +96,26 @@ class JsonDecoder:
     @property
     def checker(self) -> JsonDecoder:
         """A decoder that finds the same bad records, and makes no tokens."""
-        if self.text is None or self.text.tokens is None:
-            return self
-        others = {name: one for name, one in self.features.items() if name != TOKENS}
-        text = TextField(self.text.name)
-        return JsonDecoder({**others, text.column: text.feature}, text, self.exact)
+        return JsonDecoder(*without_tokens(self.features, self.text), self.exact)
 
     def columns(self, records: Sequence[bytes], wrong: Wrong) -> dict[str, Column]:
-        rows: dict[str, list[Any]] = {name: [] for name in self.features}
-        good: list[int] = []
-        for number, record in enumerate(records):
-            try:
-                row = self._row(record)
-            except ReadError as error:
-                wrong.append((number, error))
-                continue
-            good.append(number)
-            for name, value in row.items():
-                rows[name].append(value)
-        columns: dict[str, Column] = {}
-        for name, feature in self.features.items():
-            if self.text is not None and name == self.text.column:
-                try:
-                    columns[name] = self.text.made(rows[name])
-                except TokenizerError as error:
-                    self.text.placed(error, good, wrong)
-            elif feature.ragged:
-                columns[name] = ragged_of(rows[name], feature)
-            else:
-                fixed = np.empty((len(good), *feature.item_shape), feature.numpy_dtype)
-                for at, value in enumerate(rows[name]):
-                    fixed[at] = value
-                columns[name] = fixed
+        if self.text is None or self.text.tokens is None:
+            return columns_of_rows(records, self.features, self._row, wrong)
+        texts: list[str] = []
+
+        def row(record: bytes) -> dict[str, Any]:
+            found = self._row(record)
+            texts.append(found[TOKENS])
+            return found
+
+        others = {name: one for name, one in self.features.items() if name != TOKENS}
+        columns = columns_of_rows(records, others, row, wrong)
+        bad = {number for number, _ in wrong}
+        self.text.add_to(columns, texts, [at for at in range(len(records)) if at not in bad], wrong)
         return columns
 
     def _row(self, record: bytes) -> dict[str, Any]:
-        """Return what is put into the columns: strings, bytes of ragged rows, arrays of others."""
+        """Return what is put into the columns: bytes of ragged rows, arrays of others, and the text."""
         found = parsed(record)
         if self.exact and not found.keys() <= self.features.keys():
             name = min(found.keys() - self.features.keys())
@@ -135,7 +126,8 @@ class JsonDecoder:
         row: dict[str, Any] = {}
         for name, feature in self.features.items():
             if self.text is not None and name == self.text.column:
-                row[name] = text_of(self.text.name, found)
+                text = text_of(self.text.name, found)
+                row[name] = text.encode() if self.text.tokens is None else text
             else:
                 row[name] = _fitted(name, _value(name, found), feature)
         return row
@@ -148,17 +140,19 @@ class LineDecoder:
     features: Mapping[str, Feature] = dataclasses.field(
         default_factory=lambda: {LINE: Feature(BYTES)}
     )
+    text: None = None
+
+    @property
+    def checker(self) -> LineDecoder:
+        """The same decoder, which makes no tokens."""
+        return self
 
     def columns(self, records: Sequence[bytes], wrong: Wrong) -> dict[str, Column]:
-        good: list[bytes] = []
-        for number, record in enumerate(records):
-            try:
-                parsed(record)
-            except ReadError as error:
-                wrong.append((number, error))
-                continue
-            good.append(record)
-        return {LINE: ragged_of(good, self.features[LINE])}
+        def row(record: bytes) -> dict[str, Any]:
+            parsed(record)
+            return {LINE: record}
+
+        return columns_of_rows(records, self.features, row, wrong)
 
 
 def parsed(record: bytes) -> dict[str, Any]:
@@ -266,13 +260,7 @@ def inferred_fields(
         ReadError: If a line is not a JSON object, or lacks a field that another one has.
         ConversionError: If no array can be made of a field.
     """
-    rows: list[tuple[int, dict[str, Any]]] = []
-    for at, record in enumerate(sample.records):
-        try:
-            rows.append((at, parsed(record)))
-        except ReadError as error:
-            if not skip_bad:
-                raise placed(sample, at, error) from error
+    rows = rows_of_sample(sample, parsed, skip_bad=skip_bad)
     if not rows:
         return {}
     taken = list(dict.fromkeys(name for _, row in rows for name in row)) if names is None else names

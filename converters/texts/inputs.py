@@ -22,7 +22,7 @@ from windrow.converters.texts.fields import (
 from windrow.converters.texts.lines import JsonLinesFiles
 from windrow.converters.texts.parquet import ParquetFiles, TableDecoder, feature_of, fields_of
 from windrow.converters.texts.tokens import Tokens, tokens_of
-from windrow.converters.zarr.decoding import SAMPLE_RECORDS, ColumnDecoder
+from windrow.converters.zarr.decoding import SAMPLE_RECORDS
 from windrow.converters.zarr.records_work import RecordsWork
 from windrow.converters.zarr.rows import Described, Features, Storage, asked_for, check_names
 from windrow.errors import ArgumentError
@@ -36,26 +36,26 @@ _HINT: Final = "leave it out by names= (--name)"
 class TextWork:
     """Files, how they are read, and how their records become columns. Picklable.
 
-    Args:
-        found: The files.
-        files: Reads them.
-        decoder: Makes columns of records.
-        checker: Finds the records that the decoder cannot take, at less cost.
-        field: The field with the text; None for none.
-        tokens: Makes tokens of the text; None if it stays text.
+    `files` reads the files `found`.
     """
 
     found: tuple[Input, ...]
     files: RecordFormat
-    decoder: ColumnDecoder
-    checker: ColumnDecoder
-    field: str | None = None
-    tokens: Tokens | None = None
+    decoder: JsonDecoder | LineDecoder | TableDecoder
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """What makes tokens of the text; None if it stays text, or there is no text."""
+        return None if self.decoder.text is None else self.decoder.text.tokens
 
     def to_json(self) -> dict[str, Any]:
         """The settings of a plan."""
+        text = self.decoder.text
         tokens = {"tokenizer": None, "end_token": None}
-        return {"field": self.field, **(tokens if self.tokens is None else self.tokens.to_json())}
+        return {
+            "field": None if text is None else text.name,
+            **(tokens if self.tokens is None else self.tokens.to_json()),
+        }
 
     def counting(
         self, known: Described, storage: Storage, max_bad_records: int, memory_bytes: int
@@ -70,7 +70,7 @@ class TextWork:
             max_bad_records,
             memory_bytes,
             self.decoder,
-            self.checker,
+            self.decoder.checker,
         )
 
 
@@ -97,7 +97,7 @@ def json_lines_work(
     found = find_inputs(inputs, storage_options=storage_options, marks=JSON_LINES.marks)
     files = JsonLinesFiles()
     if whole_lines and text is None:
-        return TextWork(found, files, LineDecoder(), LineDecoder())
+        return TextWork(found, files, LineDecoder())
     taken: dict[str, Feature] = {}
     if features is not None:
         taken = dict(asked_for(features).features)
@@ -107,8 +107,7 @@ def json_lines_work(
         taken = inferred_fields(sample, names, skip_bad=skip_bad)
     columns = _columns(taken, text)
     decoder = JsonDecoder(columns, text, exact=text is None and names is None and features is None)
-    tokens = None if text is None else text.tokens
-    return TextWork(found, files, decoder, decoder.checker, field, tokens)
+    return TextWork(found, files, decoder)
 
 
 def parquet_work(
@@ -128,9 +127,7 @@ def parquet_work(
     wanted = kinds if text is None else names or ()
     taken = {name: feature_of(found[0].shown, name, kinds[name]) for name in wanted}
     files = ParquetFiles(tuple(kinds), {name: str(kind) for name, kind in kinds.items()})
-    decoder = TableDecoder(_columns(taken, text), text)
-    tokens = None if text is None else text.tokens
-    return TextWork(found, files, decoder, decoder.checker, field, tokens)
+    return TextWork(found, files, TableDecoder(_columns(taken, text), text))
 
 
 def _columns(taken: Mapping[str, Feature], text: TextField | None) -> dict[str, Feature]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gzip
+import itertools
 import os
 import re
 import zlib
@@ -23,16 +24,14 @@ import numpy as np
 import zstandard
 
 from windrow.converters.job.inputs import Input
+from windrow.converters.job.stages import Report, dropped
 from windrow.converters.records.record_files import (
     STRIDE_RECORDS,
     Bad,
     Counted,
-    Progress,
-    RecordBlock,
-    RecordFormat,
     RecordRun,
     RecordSpan,
-    dropped,
+    StreamFormat,
     fewer,
 )
 from windrow.converters.records.tfrecord import is_gzip, open_to_read, without_gzip
@@ -124,7 +123,10 @@ def read_lines(
                 waiting.append(block)
                 waiting_bytes += len(block)
                 if waiting_bytes > LONGEST_LINE_BYTES:
-                    raise _unreadable(name, at, _no_lines())
+                    most = f"{LONGEST_LINE_BYTES:,} bytes"
+                    raise _unreadable(
+                        name, at, f"a line has more than {most}, so this is not JSON Lines"
+                    )
                 continue
             held = b"".join([*waiting, block[:end]])
             waiting, waiting_bytes = [block[end:]], len(block) - end
@@ -219,17 +221,10 @@ def _unreadable(name: str, offset: int, why: str) -> ReadError:
     )
 
 
-def _no_lines() -> str:
-    return f"a line has more than {LONGEST_LINE_BYTES:,} bytes, so this is not JSON Lines"
-
-
-class JsonLinesFiles(RecordFormat):
+class JsonLinesFiles(StreamFormat):
     """JSON Lines files. Counting looks for the ends of lines."""
 
-    def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
-        return [(file,) for file in files]
-
-    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Report = dropped) -> list[Counted]:
         (file,) = files
         whole = is_compressed(file.name)
         offsets: list[int] = []
@@ -245,56 +240,32 @@ class JsonLinesFiles(RecordFormat):
             return [Counted(file, records, record_bytes=mean, cuts=(0,))]
         return [Counted(file, records, tuple(offsets), mean)]
 
-    def beginning(
-        self, file: Input, records: int, taken: int, bad: list[Bad] | None
-    ) -> Iterator[RecordBlock]:
-        for run, found in _runs(RecordSpan(file, 0, records - taken, records), whole=False):
-            yield RecordBlock(found, [run])
-
-    def blocks(
-        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
-    ) -> Iterator[RecordBlock]:
-        block, size = RecordBlock(), 0
-        for span in spans:
-            for run, records in _runs(span):
-                block.runs.append(run)
-                block.records += records
-                size += sum(map(len, records))
-                if size >= block_bytes:
-                    yield block
-                    block, size = RecordBlock(), 0
-        if block.records:
-            yield block
-
-
-def _runs(span: RecordSpan, *, whole: bool = True) -> Iterator[tuple[RecordRun, list[bytes]]]:
-    """Yield the records of a span, some at a time.
-
-    If `whole`, it is an error if the file ends before the span.
-    """
-    number = span.start_record
-    if span.stop <= span.start:
-        return
-    for lines in read_lines(
-        span.source.url,
-        start_byte=span.start_byte,
-        start_record=span.start_record,
-        storage_options=span.source.options,
-    ):
-        first = max(span.start - number, 0)
-        stop = min(span.stop - number, len(lines))
-        if first < stop:
-            numbers = np.arange(number + first, number + stop)
-            offsets = lines.start_byte + lines.starts[first:stop]
-            records = lines.records(first, stop)
-            if span.skipped:
-                kept = ~np.isin(numbers, span.skipped)
-                records = [one for one, keep in zip(records, kept.tolist(), strict=True) if keep]
-                numbers, offsets = numbers[kept], offsets[kept]
-            if records:
-                yield RecordRun(span.source, numbers, offsets=offsets), records
-        number += len(lines)
-        if number >= span.stop:
+    def runs(
+        self, span: RecordSpan, bad: list[Bad] | None, *, whole: bool = True
+    ) -> Iterator[tuple[RecordRun, list[bytes]]]:
+        number = span.start_record
+        if span.stop <= span.start:
             return
-    if whole:
-        raise fewer(span, number)
+        for lines in read_lines(
+            span.source.url,
+            start_byte=span.start_byte,
+            start_record=span.start_record,
+            storage_options=span.source.options,
+        ):
+            first = max(span.start - number, 0)
+            stop = min(span.stop - number, len(lines))
+            if first < stop:
+                numbers = np.arange(number + first, number + stop)
+                offsets = lines.start_byte + lines.starts[first:stop]
+                records = lines.records(first, stop)
+                if span.skipped:
+                    kept = ~np.isin(numbers, span.skipped)
+                    records = list(itertools.compress(records, kept.tolist()))
+                    numbers, offsets = numbers[kept], offsets[kept]
+                if records:
+                    yield RecordRun(span.source, numbers, offsets=offsets), records
+            number += len(lines)
+            if number >= span.stop:
+                return
+        if whole:
+            raise fewer(span, number)

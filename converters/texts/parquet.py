@@ -17,27 +17,24 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.converters.job.inputs import Input
+from windrow.converters.job.stages import Report, dropped
 from windrow.converters.records.record_files import (
     Bad,
     Counted,
-    Progress,
     RecordBlock,
     RecordFormat,
     RecordRun,
     RecordSpan,
-    dropped,
     fewer,
 )
 from windrow.converters.records.tfrecord import open_to_read
-from windrow.converters.texts.fields import RAW, TextField
-from windrow.converters.texts.tokens import TokenizerError
+from windrow.converters.texts.fields import RAW, TextField, without_tokens
 from windrow.converters.zarr.decoding import Wrong
 from windrow.core.optional_imports import optional
 from windrow.errors import NotFoundError, ReadError, SourceError, WindrowError
 from windrow.sources.tf_example.features import BYTES, Array, Column, Feature, Ragged
 
 EXTRA: Final = "parquet"
-_FILES_AT_ONCE: Final = 64
 
 
 def pyarrow(module: str = "pyarrow") -> Any:
@@ -50,8 +47,8 @@ def pyarrow(module: str = "pyarrow") -> Any:
 
 
 @contextlib.contextmanager
-def opened(file: Input) -> Iterator[Any]:
-    """Open a file, as `pyarrow.parquet.ParquetFile`.
+def opened(file: Input, **options: Any) -> Iterator[Any]:
+    """Open a file, as `pyarrow.parquet.ParquetFile` with `options`.
 
     Raises:
         NotFoundError: If there is no such file.
@@ -60,7 +57,7 @@ def opened(file: Input) -> Iterator[Any]:
     parquet, arrow = pyarrow("pyarrow.parquet"), pyarrow()
     with open_to_read(file.url, file.options) as raw:
         try:
-            yield parquet.ParquetFile(raw)
+            yield parquet.ParquetFile(raw, **options)
         except (arrow.ArrowException, OSError) as error:
             if isinstance(error, WindrowError):
                 raise
@@ -81,12 +78,9 @@ class ParquetFiles(RecordFormat):
     """The types of the fields, which all files have."""
 
     counts_at_once = True
+    sample_bytes = 8 << 20
 
-    def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
-        starts = range(0, len(files), _FILES_AT_ONCE)
-        return [tuple(files[start : start + _FILES_AT_ONCE]) for start in starts]
-
-    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Report = dropped) -> list[Counted]:
         return [self._counted(file) for file in files]
 
     def _counted(self, file: Input) -> Counted:
@@ -105,14 +99,6 @@ class ParquetFiles(RecordFormat):
                     f"{file.shown}: field {name!r} is of type {types.get(name, 'none')}, and"
                     f" {self.schema[name]} in the first file; convert files of one schema together"
                 )
-
-    def beginning(
-        self, file: Input, records: int, taken: int, bad: list[Bad] | None
-    ) -> Iterator[RecordBlock]:
-        (counted,) = self.count([file])
-        stop = min(records - taken, counted.records)
-        if stop > 0:
-            yield from self.blocks([RecordSpan(file, 0, stop, counted.records)], 1 << 23)
 
     def first(self, files: Sequence[Input], records: int, *, skip_bad: bool) -> RecordBlock:
         found = (block for file in files for block in self.beginning(file, records, 0, None))
@@ -239,11 +225,7 @@ class TableDecoder:
     @property
     def checker(self) -> TableDecoder:
         """A decoder that finds the same bad records, and makes no tokens."""
-        if self.text is None or self.text.tokens is None:
-            return self
-        others = {name: one for name, one in self.features.items() if name != self.text.column}
-        text = TextField(self.text.name)
-        return TableDecoder({**others, text.column: text.feature}, text)
+        return TableDecoder(*without_tokens(self.features, self.text))
 
     def columns(self, records: Any, wrong: Wrong) -> dict[str, Column]:
         fields = {name: name for name in self.features}
@@ -259,15 +241,13 @@ class TableDecoder:
         good = [row for row in range(len(records)) if row not in why]
         if why:
             records = records.take(pyarrow().array(good, pyarrow().int64()))
-        columns: dict[str, Column] = {}
-        for name, feature in self.features.items():
-            if self.text is None or name != self.text.column:
-                columns[name] = _column(records[fields[name]], feature)
-                continue
-            try:
-                columns[name] = self.text.made([texts[row] for row in good])
-            except TokenizerError as error:
-                self.text.placed(error, good, wrong)
+        columns = {
+            name: _column(records[fields[name]], feature)
+            for name, feature in self.features.items()
+            if self.text is None or name != self.text.column
+        }
+        if self.text is not None:
+            self.text.add_to(columns, [texts[row] for row in good], good, wrong)
         return columns
 
 
@@ -286,14 +266,7 @@ def _nulls(column: Any) -> list[int]:
 
 def _texts(column: Any, name: str, reasons: dict[int, str]) -> list[Any]:
     """Return the documents of a column; bad ones get a reason, and are of no use."""
-    types = pyarrow("pyarrow.types")
-    is_bytes = types.is_binary(column.type) or types.is_large_binary(column.type)
-    try:
-        found: list[Any] = column.to_pylist()
-        return [one.decode() if is_bytes and one is not None else one for one in found]
-    except UnicodeDecodeError:
-        pass
-    found = []
+    found: list[Any] = []
     for row, value in enumerate(column.cast(pyarrow().large_binary()).to_pylist()):
         try:
             found.append(None if value is None else value.decode())

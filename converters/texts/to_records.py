@@ -20,7 +20,7 @@ from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import Input, Paths
 from windrow.converters.job.job import RunOptions, planned
 from windrow.converters.job.manifest import ConversionPlan, Manifest
-from windrow.converters.job.stages import Conversion, Steps, check_integer, part_stage
+from windrow.converters.job.stages import Conversion, Steps, check_integer
 from windrow.converters.records.record_files import (
     Counted,
     RowRange,
@@ -28,13 +28,15 @@ from windrow.converters.records.record_files import (
     reporting_changes,
 )
 from windrow.converters.records.record_writing import (
-    AT_ONCE,
     FORMAT,
     WRITER_OPTIONS,
+    FileTask,
+    SkippedRecords,
     check_writer_options,
+    common_stem,
     distinct_names,
     shard_names,
-    write_file,
+    writing_stage,
 )
 from windrow.converters.records.reshard import MOST_FILES
 from windrow.converters.texts.fields import LINE
@@ -150,22 +152,11 @@ def parquet_to_array_record(
     """Convert Parquet files to ArrayRecord files: Examples of rows, the text of a field, or tokens.
 
     All is as for `json_lines_to_array_record`, with these exceptions. Without `field`, a record is a
-    tf.train.Example with a feature for each field, as `parquet_to_zarr` describes them; the manifest
-    has these features, so that `array_record_to_zarr` makes arrays of them. Each file becomes one
-    file, unless `files` is given. A row group is the unit that is read.
-
-    Args:
-        inputs: A path, glob, folder (of files with `.parquet` in their names) or URL, or a list of them.
-        output: A folder or URL, new, empty, or of an earlier run.
-        field: The field with the text.
-        tokenizer: As for `json_lines_to_zarr`.
-        end_token: As there.
-        names: Fields to take into Examples; by default all.
-        writer_options: Options of ArrayRecordWriter.
-        files: Number of files of about the same number of records; row groups are not cut.
-        max_bad_records: The most rows that may have a null in a field that is taken.
-        storage_options: Settings of the file system of inputs and tokenizer, as in fsspec.
-        **run: How it runs: `RunOptions`.
+    tf.train.Example with a feature for each field, or for those in `names`, as `parquet_to_zarr`
+    describes them; the manifest has these features, so that `array_record_to_zarr` makes arrays of
+    them. A folder's files have `.parquet` in their names. Each file becomes one file, unless `files` is
+    given. A row group is the unit that is read, and is not cut. A row with a null in a field that is
+    taken is bad.
     """
     _check_settings(writer_options, files, max_bad_records)
     if field is not None and names is not None:
@@ -203,11 +194,12 @@ def _conversion(
 ) -> Conversion:
     """Plan the conversion; each input becomes some `parts`, unless `files` is given."""
     features = texts.decoder.features
-    names = (
-        file_names(texts.found, parts) if files is None else shard_names(_stem(texts.found), files)
-    )
+    if files is None:
+        names = file_names(texts.found, parts)
+    else:
+        names = shard_names(common_stem(_parted(source.name)[0] for source in texts.found), files)
     # A reader of the records takes `features` for the features of Examples.
-    examples = texts.field is None and LINE not in features
+    examples = texts.decoder.text is None and LINE not in features
     settings = {
         "conversion": name,
         **texts.to_json(),
@@ -219,11 +211,12 @@ def _conversion(
     plan = planned(FORMAT, texts.found, settings)
     counting = texts.counting(Described(features), Storage(), max_bad_records, MEMORY_BYTES)
     each = None if files is not None else tuple(parts)
-    work = _Writing(texts, counting, tuple(names), each, writer_options, examples)
+    work = _Writing(texts, counting, tuple(names), each, examples)
+    writing = writing_stage("convert", work.tasks, work.batches, writer_options=writer_options)
     return Conversion(
         name=name,
         plan=plan,
-        stages=(counting.stages[0], part_stage("convert", work.items, work.write, at_once=AT_ONCE)),
+        stages=(counting.stages[0], writing),
         finish=functools.partial(_finish, plan, texts.tokens, tuple(names)),
         expected=dataclasses.replace(counting.expected(), files=len(names)),
     )
@@ -246,11 +239,6 @@ def file_names(found: Sequence[Input], parts: Sequence[int]) -> list[str]:
     ]
 
 
-def _stem(found: Sequence[Input]) -> str:
-    stems = {_parted(source.name)[0] for source in found}
-    return stems.pop() if len(stems) == 1 else "records"
-
-
 def _parted(name: str) -> tuple[str, str]:
     """Return a name without endings, and its place in a numbered set."""
     match = _SHARD.fullmatch(without_compression(name))
@@ -259,21 +247,10 @@ def _parted(name: str) -> tuple[str, str]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _FileItem:
-    """A file to write, and the rows that it holds."""
+class _RowsTask(FileTask):
+    """The task of writing a file of some rows."""
 
-    name: str
     row_range: RowRange
-
-    @property
-    def key(self) -> str:
-        """A name for these rows and records; other records have another name."""
-        return f"{self.name}@{self.row_range.digest}"
-
-    @property
-    def size_bytes(self) -> int:
-        """About the stored bytes of these records."""
-        return self.row_range.stored_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -288,45 +265,41 @@ class _Writing:
     counting: RecordsWork
     names: tuple[str, ...]
     parts: tuple[int, ...] | None
-    writer_options: str
     examples: bool
 
-    def items(self, folder: OutputFolder, results: list[FinishedPart]) -> list[_FileItem]:
+    def tasks(self, folder: OutputFolder, results: list[FinishedPart]) -> list[_RowsTask]:
         files = self.counting.counted(folder, results)
         if self.parts is None:
             bounds = even_bounds(files, len(self.names))
         else:
             bounds = _apart(files, self.parts)
         return [
-            _FileItem(name, rows) for name, rows in zip(self.names, cut(files, bounds), strict=True)
+            _RowsTask(name, f"{name}@{rows.digest}", rows.stored_bytes, rows)
+            for name, rows in zip(self.names, cut(files, bounds), strict=True)
         ]
 
-    def write(self, folder: OutputFolder, item: _FileItem, steps: Steps) -> FinishedPart:
-        sources = item.row_range.sources
-        counts = {"tokens": 0}
-        with reporting_changes(sources):
-            batches = self._batches(item, counts, steps)
-            file = write_file(folder, item.name, batches, writer_options=self.writer_options)
-            for source in sources:
-                source.check_unchanged()
-        return FinishedPart(item.key, file.records, (file,), counts)
-
-    def _batches(
-        self, item: _FileItem, counts: dict[str, int], steps: Steps
+    def batches(
+        self, folder: OutputFolder, task: _RowsTask, skipped: SkippedRecords, steps: Steps
     ) -> Iterator[Sequence[bytes]]:
-        rows = max(1, item.row_range.rows)
+        """Yield the records of a file, and note how many tokens they are."""
+        rows = max(1, task.row_range.rows)
         features = self.texts.decoder.features
-        for block in self.texts.files.blocks(item.row_range.spans, _BLOCK_BYTES):
-            columns = decoded(self.texts.decoder, block)
-            if self.examples:
-                records = encode_examples(columns, features)
-            else:
-                column: Any
-                (column,) = columns.values()
-                records = _rows(column)
-                counts["tokens"] += len(column.values)
-            yield records
-            steps.add(len(records), item.size_bytes * len(records) // rows)
+        tokens = skipped.more["tokens"] = 0
+        with reporting_changes(task.row_range.sources):
+            for block in self.texts.files.blocks(task.row_range.spans, _BLOCK_BYTES):
+                columns = decoded(self.texts.decoder, block)
+                if self.examples:
+                    records = encode_examples(columns, features)
+                else:
+                    column: Any
+                    (column,) = columns.values()
+                    records = _rows(column)
+                    tokens += len(column.values)
+                yield records
+                steps.add(len(records), task.size_bytes * len(records) // rows)
+        for source in task.row_range.sources:
+            source.check_unchanged()
+        skipped.more["tokens"] = tokens
 
 
 def _rows(column: Any) -> list[bytes]:

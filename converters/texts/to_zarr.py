@@ -14,14 +14,14 @@ from typing import Any, Unpack
 from windrow.converters.job.declared import declared
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import Paths
-from windrow.converters.job.job import RunOptions, planned
+from windrow.converters.job.job import RunOptions
 from windrow.converters.job.manifest import ConversionPlan
 from windrow.converters.job.stages import Conversion, check_integer
 from windrow.converters.texts.fields import TOKENS
 from windrow.converters.texts.inputs import TextWork, json_lines_work, parquet_work
 from windrow.converters.texts.tokens import Tokens, refuse_no_tokens
 from windrow.converters.zarr.from_records import MEMORY_BYTES
-from windrow.converters.zarr.records_work import finish
+from windrow.converters.zarr.records_work import RecordsWork
 from windrow.converters.zarr.rows import Described, Features, Storage
 from windrow.sources.zarr.names import OFFSETS, TOKENIZER, VALUES
 
@@ -178,21 +178,8 @@ def _conversion(
         max_bad_records,
         memory_bytes,
     )
-    # The plan does not have `max_bad_records`: what is finished stays as it is.
-    settings = {
-        "conversion": name,
-        **texts.to_json(),
-        **known.to_json(),
-        **storage.to_json(),
-    }
-    plan = planned("zarr", texts.found, settings)
-    return Conversion(
-        name=name,
-        plan=plan,
-        stages=work.stages,
-        finish=functools.partial(_finish, plan, known, texts.tokens),
-        expected=work.expected(),
-    )
+    settings = {**texts.to_json(), **known.to_json()}
+    return work.conversion(name, settings, functools.partial(_finish, work, texts.tokens))
 
 
 def _noted(tokens: Tokens | None) -> dict[str, dict[str, Any]]:
@@ -205,16 +192,15 @@ def _noted(tokens: Tokens | None) -> dict[str, dict[str, Any]]:
 
 
 def _finish(
-    plan: ConversionPlan,
-    known: Described,
+    work: RecordsWork,
     tokens: Tokens | None,
+    plan: ConversionPlan,
     folder: OutputFolder,
     results: list[FinishedPart],
 ) -> None:
     """Write metadata and manifest, unless there are no tokens; it may run twice."""
     if tokens is not None:
-        noted: Any = folder.noted("arrays")
-        items = {layout["name"]: layout["shape"][0] for layout in noted or ()}
+        items = {layout["name"]: layout["shape"][0] for layout in folder.needed("arrays")}
         records = items.get(f"{TOKENS}/{OFFSETS}", 1) - 1
         refuse_no_tokens(tokens, records, items.get(f"{TOKENS}/{VALUES}", 0))
-    finish(plan, known, folder, results)
+    work.finish(plan, folder, results)

@@ -33,7 +33,7 @@ from windrow.converters.records.reshard import array_record_to_array_record
 from windrow.converters.tfds.arrays import TfdsArrays
 from windrow.converters.zarr.from_records import MEMORY_BYTES
 from windrow.converters.zarr.layout import METADATA, metadata_files
-from windrow.converters.zarr.records_work import Group, RecordsWork, finish_group, in_order
+from windrow.converters.zarr.records_work import Group, RecordsWork, in_order
 from windrow.converters.zarr.rows import (
     Described,
     Storage,
@@ -337,13 +337,10 @@ def _finish(
     plan: ConversionPlan, parts: Mapping[str, _Split], folder: OutputFolder, results: list[Any]
 ) -> None:
     """Write all metadata, give the groups of all splits their names, and write the manifest."""
-    groups: dict[str, Group] = {}
-    for split, part in parts.items():
-        known = part.work.known or Described({})
-        found = [one.id for one in part.work.found]
-        groups[split] = finish_group(
-            found, known, folder.inside(split), _results_of(split, results)
-        )
+    groups = {
+        split: part.work.group(folder.inside(split), _results_of(split, results))
+        for split, part in parts.items()
+    }
     heads = stage_metadata(folder, {METADATA: _metadata(groups)})
     folder.publish_store([*parts, METADATA])
     inputs = tuple(one for group in groups.values() for one in group.inputs)

@@ -14,7 +14,6 @@ import abc
 import base64
 import collections
 import dataclasses
-import itertools
 import math
 import struct
 import threading
@@ -25,8 +24,9 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from windrow.converters.zarr.chunk_codecs import TEXT
 from windrow.converters.zarr.coordinates import Labelled
-from windrow.converters.zarr.strings import TEXT
+from windrow.converters.zarr.rechunk_plan import CellBox
 from windrow.core.machine import usable_cores
 from windrow.core.optional_imports import optional
 from windrow.core.redaction import shown_url
@@ -66,7 +66,7 @@ class InputFacts:
         dims: Names of the axes, None for one without; () if they are not stored.
         attributes: As they are stored, fit for JSON.
         fill_value: As in the metadata of Zarr v3; None for an array without one.
-        any_length: The data type of strings of any length, of `strings`; '' for other values.
+        any_length: The data type of strings of any length, of `chunk_codecs`; '' for other values.
     """
 
     name: str
@@ -190,15 +190,11 @@ class InputArray(abc.ABC):
             yield turn
 
     def _boxes(self, first: Sequence[int], out: AnyArray) -> Iterator[Box]:
-        spans = []
-        axes = zip(first, out.shape, self.facts.chunk_shape, self.facts.shift, strict=True)
-        for begin, count, chunk, shift in axes:
-            lines = range((begin + shift) // chunk * chunk - shift, begin + count, chunk)
-            spans.append([(max(begin, k), min(begin + count, k + chunk)) for k in lines])
-        for found in itertools.product(*spans):
-            cut: list[Any] = [slice(a - f, b - f) for (a, b), f in zip(found, first, strict=True)]
+        whole = CellBox(tuple(first), out.shape)
+        for part in whole.cut(self.facts.chunk_shape, self.facts.shift):
             # With the dots it is a view also where there are no axes.
-            yield Box(tuple(a for a, _ in found), out[(..., *cut)])
+            place: tuple[Any, ...] = (..., *part.within(whole))
+            yield Box(part.first, out[place])
 
 
 def unfit(values: AnyArray, cast: AnyArray) -> npt.NDArray[np.bool_]:

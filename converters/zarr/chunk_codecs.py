@@ -1,8 +1,12 @@
-"""Codecs of Zarr v3, named by a short string, and encoders of the bytes of chunks.
+"""Codecs of Zarr v3: of bytes, named by a short string, and of strings; and encoders of chunks.
 
 The native core encodes by all of them without the GIL. Without it other packages do.
 
-Invariant: equal bytes are encoded to equal bytes, whatever the threads.
+Strings of one length have NumPy's names, such as `<U3` and `|S3`, and are arrays of that dtype.
+Strings of any length have Zarr's names, `string` and `variable_length_bytes`, and are objects.
+
+Invariants: equal bytes are encoded to equal bytes, whatever the threads. A string is stored as it was;
+text that is not UTF-8 keeps its bytes.
 """
 
 from __future__ import annotations
@@ -10,22 +14,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import threading
+import re
+import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 import zstandard
 
 from windrow.core.native import native
-from windrow.errors import ArgumentError
+from windrow.errors import ArgumentError, ConversionError
 
-_MANY: Final = "multi_compress_to_buffer"
 _BLOSC: Final = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
 _SHUFFLES: Final = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
+# The name and the numbers of a codec, as the native core takes them.
+Codec: TypeAlias = tuple[str, tuple[int, ...]]
 # From the bytes of some chunks to encoded ones.
 Step: TypeAlias = Callable[[Sequence[Any]], list[bytes]]
 
@@ -79,55 +86,33 @@ def _level(text: str, settings: Sequence[str], default: int) -> int:
         raise ArgumentError(f"codecs {text!r}: {settings[0]!r} is not a level") from error
 
 
-class _ThreadCompressors(threading.local):
-    """Compressors that each thread reuses: making one costs as much as compressing 100 KB."""
-
-    def __init__(self) -> None:
-        self.zstd: dict[tuple[int, bool], zstandard.ZstdCompressor] = {}
-
-
-_of_thread = _ThreadCompressors()
-
-
 def steps_of(codecs: Sequence[Mapping[str, Any]], array: str) -> list[Step]:
-    """Return the encoders of the chunks of an array; errors as for `encoder`."""
-    steps = [encoder(codec, array) for codec in codecs]
-    return [_core_step(json.dumps(codecs))] if steps and native() is not None else steps
+    """Return the encoders of the chunks of an array; errors as for `known_codec`."""
+    found = tuple(known_codec(codec, array) for codec in codecs)
+    if found and native() is not None:
+        return [_core_step(found)]
+    return [functools.partial(_each, *codec) for codec in found]
 
 
 @functools.lru_cache
-def _core_step(codecs: str) -> Step:
-    """Return the native core's encoder by codecs of `encoder`, as JSON; it keeps its memory."""
+def _core_step(codecs: tuple[Codec, ...]) -> Step:
+    """Return the native core's encoder, which keeps its memory."""
     core: Any = native()
-    step: Step = core.ChunkEncoder(list(map(_for_core, json.loads(codecs)))).encode
+    step: Step = core.ChunkEncoder([(name, list(numbers)) for name, numbers in codecs]).encode
     return step
 
 
-def _for_core(codec: Mapping[str, Any]) -> tuple[str, list[int]]:
-    settings = codec.get("configuration") or {}
-    match codec["name"]:
-        case "zstd":
-            return "zstd", [settings["level"], int(settings.get("checksum", False))]
-        case "gzip":
-            return "gzip", [settings["level"]]
-        case "blosc":
-            numbers = (settings[name] for name in ("typesize", "blocksize"))
-            shuffle = _SHUFFLES[settings["shuffle"]]
-            return f"blosc:{settings['cname']}", [settings["clevel"], shuffle, *numbers]
-    return "crc32c", []
-
-
-def encoder(codec: Mapping[str, Any], array: str) -> Step:
-    """Return the encoder of the chunks of an array; ArgumentError if there is no such codec."""
+def known_codec(codec: Mapping[str, Any], array: str) -> Codec:
+    """Return a codec of the chunks of an array; ArgumentError if it is not known."""
     match codec:
         case {"name": "zstd", "configuration": {"level": int(level), **rest}} if (
             not set(rest) - {"checksum"} and level <= zstandard.MAX_COMPRESSION_LEVEL
         ):
-            return functools.partial(_zstd, level, bool(rest.get("checksum", False)))
+            return "zstd", (level, int(bool(rest.get("checksum", False))))
         case {"name": "gzip", "configuration": {"level": int(level), **rest}} if (
             not rest and 0 <= level <= 9
         ):
-            return functools.partial(_gzip, level)
+            return "gzip", (level,)
         case {"name": "blosc", "configuration": dict(settings)} if (
             set(settings) == {"cname", "clevel", "shuffle", "typesize", "blocksize"}
             and settings["cname"] in _BLOSC
@@ -136,9 +121,11 @@ def encoder(codec: Mapping[str, Any], array: str) -> Step:
             and settings["typesize"] in range(1, 256)
             and settings["blocksize"] in range(1 << 31)
         ):
-            return functools.partial(_blosc, settings)
+            shuffle = _SHUFFLES[settings["shuffle"]]
+            sizes = settings["typesize"], settings["blocksize"]
+            return f"blosc:{settings['cname']}", (settings["clevel"], shuffle, *sizes)
         case {"name": "crc32c", **rest} if not rest.get("configuration"):
-            return _crc32c
+            return "crc32c", ()
     raise ArgumentError(
         f"array {array!r}: codec {json.dumps(codec)} is not known; there are zstd (with"
         f" 'level', up to {zstandard.MAX_COMPRESSION_LEVEL}), gzip ('level', 0 to 9), blosc (with"
@@ -147,44 +134,100 @@ def encoder(codec: Mapping[str, Any], array: str) -> Step:
     )
 
 
-def _zstd(level: int, checksum: bool, chunks: Sequence[Any]) -> list[bytes]:
-    held = _of_thread.zstd.get((level, checksum))
-    if held is None:
-        held = zstandard.ZstdCompressor(level=level, write_checksum=checksum)
-        _of_thread.zstd[level, checksum] = held
-    if _MANY not in zstandard.backend_features:
-        return [held.compress(data) for data in chunks]
-    # One call without the GIL: with a call for each 4 KB, most of the time was waiting for the GIL.
-    many = held.multi_compress_to_buffer(list(chunks))
-    return [many[k].tobytes() for k in range(len(chunks))]
+def _each(name: str, numbers: Sequence[int], chunks: Sequence[Any]) -> list[bytes]:
+    """Encode chunks by a codec without the core."""
+    return [_encoded(name, numbers, data) for data in chunks]
 
 
-def _gzip(level: int, chunks: Sequence[Any]) -> list[bytes]:
-    out = []
-    for data in chunks:
-        deflater = zlib.compressobj(level, wbits=16 + zlib.MAX_WBITS)  # of no time and no name
-        out.append(deflater.compress(data) + deflater.flush())
-    return out
+def _encoded(name: str, numbers: Sequence[int], data: Any) -> bytes:
+    match name.partition(":"), numbers:
+        case ("zstd", *_), (level, checksum):
+            return zstandard.ZstdCompressor(level=level, write_checksum=bool(checksum)).compress(
+                data
+            )
+        case ("gzip", *_), (level,):
+            deflater = zlib.compressobj(level, wbits=16 + zlib.MAX_WBITS)  # of no time and no name
+            return deflater.compress(data) + deflater.flush()
+        case ("blosc", _, compressor), (level, shuffle, size, block_bytes):
+            from numcodecs import blosc  # it takes half as long to import as TensorStore
+
+            # It takes the size of a value from the array, and shuffles no part of one.
+            typed = np.frombuffer(data, f"V{size}" if len(data) % size == 0 else np.uint8)
+            found: bytes = blosc.compress(typed, compressor.encode(), level, shuffle, block_bytes)
+            return found
+    return with_checksum(data)
 
 
-def _blosc(settings: Mapping[str, Any], chunks: Sequence[Any]) -> list[bytes]:
-    from numcodecs import blosc  # it takes half as long to import as TensorStore
-
-    name, level, shuffle = settings["cname"], settings["clevel"], _SHUFFLES[settings["shuffle"]]
-    out = []
-    for data in chunks:
-        # It takes the size of a value from the array, and shuffles no part of one.
-        size = settings["typesize"]
-        typed = np.frombuffer(data, f"V{size}" if len(data) % size == 0 else np.uint8)
-        out.append(blosc.compress(typed, name.encode(), level, shuffle, settings["blocksize"]))
-    return out
-
-
-def _crc32c(chunks: Sequence[Any]) -> list[bytes]:
-    return [with_checksum(bytes(raw)) for raw in chunks]
-
-
-def with_checksum(data: bytes) -> bytes:
+def with_checksum(data: Any) -> bytes:
     """Return `data` with its CRC-32C appended."""
-    checksum: int = google_crc32c.value(data)
-    return data + checksum.to_bytes(4, "little")
+    raw = bytes(data)
+    checksum: int = google_crc32c.value(raw)
+    return raw + checksum.to_bytes(4, "little")
+
+
+# Strings: their types, and the bytes of strings of any length.
+
+
+TEXT: Final = "string"
+RAW: Final = "variable_length_bytes"
+# What a string of any length counts as, where memory is planned.
+ASSUMED_BYTES: Final = 256
+_CODECS: Final = {TEXT: "vlen-utf8", RAW: "vlen-bytes"}
+_FIXED: Final = {"U": "fixed_length_utf32", "S": "null_terminated_bytes"}
+
+
+def is_string(name: str) -> bool:
+    """Whether a dtype of an array to write is one of strings."""
+    return name in _CODECS or re.fullmatch(r"<U[1-9]\d*|\|S[1-9]\d*", name) is not None
+
+
+def string_dtype(name: str) -> np.dtype[Any]:
+    """The dtype in memory."""
+    return np.dtype(object if name in _CODECS else name)
+
+
+def data_type(name: str) -> Any:
+    """The data type in metadata."""
+    if name in _CODECS:
+        return name
+    dtype = np.dtype(name)
+    return {"name": _FIXED[dtype.kind], "configuration": {"length_bytes": dtype.itemsize}}
+
+
+def bytes_codec(name: str) -> dict[str, Any]:
+    """The codec from values to bytes in metadata."""
+    if name in _CODECS:
+        return {"name": _CODECS[name], "configuration": {}}
+    return {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def of_metadata(meta: Mapping[str, Any]) -> str | None:
+    """`TEXT` or `RAW` of an array of any length, by its own metadata; None of other objects."""
+    if meta.get("dtype") == "|O":
+        filters = meta.get("filters")
+        named = {item.get("id") for item in filters or [] if isinstance(item, dict)}
+        return next((name for name, codec in _CODECS.items() if codec in named), None)
+    return {TEXT: TEXT, RAW: RAW, "bytes": RAW}.get(str(meta.get("data_type")))
+
+
+def encoded(values: npt.NDArray[Any], array: str) -> npt.NDArray[np.uint8]:
+    """The bytes of strings of any length, as the codecs `vlen-utf8` and `vlen-bytes` have them.
+
+    Raises:
+        ConversionError: If a value is not a string.
+    """
+    raw = [_raw(value, array) for value in values.ravel().tolist()]
+    parts = [struct.pack("<I", len(raw))]
+    for data in raw:
+        parts += [struct.pack("<I", len(data)), data]
+    return np.frombuffer(b"".join(parts), np.uint8)
+
+
+def _raw(value: object, array: str) -> bytes:
+    if isinstance(value, str):
+        return value.encode(errors="surrogateescape")
+    if isinstance(value, bytes) or value is None:
+        return value or b""
+    raise ConversionError(
+        f"array {array!r}: {value!r:.80} is not a string, as its other values are"
+    )

@@ -10,6 +10,7 @@ written. Other records are bad, and are named by file, number and, in TFRecord, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -28,6 +29,13 @@ SAMPLE_RECORDS: Final = 256
 # The bytes of a ragged row in addition to its values.
 OFFSET_BYTES: Final = 8
 _COMPLEX: Final = ("complex64", "complex128")
+
+
+def function_name(function: Callable[..., Any] | None) -> str | None:
+    """Return the name by which plans know a function; None without one."""
+    if function is None:
+        return None
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 class ColumnDecoder(Protocol):
@@ -67,29 +75,48 @@ class FunctionDecoder:
     decode: Decode
 
     def columns(self, records: Sequence[bytes], wrong: Wrong) -> dict[str, Column]:
-        fixed = {
-            name: np.empty((len(records), *feature.item_shape), feature.numpy_dtype)
-            for name, feature in self.features.items()
-            if not feature.ragged
-        }
-        pieces: dict[str, list[bytes]] = {name: [] for name in self.features if name not in fixed}
-        rows = 0
-        for number, record in enumerate(records):
-            try:
-                row = _fitting(_row(self.decode, record), self.features)
-            except WindrowError as error:
-                wrong.append((number, error))
-                continue
-            for name, value in row.items():
-                if isinstance(value, bytes):
-                    pieces[name].append(value)
-                else:
-                    fixed[name][rows] = value
-            rows += 1
-        return {
-            name: fixed[name][:rows] if name in fixed else ragged_of(pieces[name], feature)
-            for name, feature in self.features.items()
-        }
+        def row(record: bytes) -> dict[str, Any]:
+            return _fitting(_row(self.decode, record), self.features)
+
+        return columns_of_rows(records, self.features, row, wrong)
+
+
+def columns_of_rows(
+    records: Sequence[bytes],
+    features: Mapping[str, Feature],
+    row_of: Callable[[bytes], Mapping[str, Any]],
+    wrong: Wrong,
+) -> dict[str, Column]:
+    """Return the columns of records that are decoded one by one.
+
+    Args:
+        records: The records.
+        features: The features of the columns, by name.
+        row_of: Gives the value of each feature: an array, or the bytes of a ragged row.
+        wrong: Gets the records for which `row_of` raises an error of ours.
+    """
+    fixed = {
+        name: np.empty((len(records), *feature.item_shape), feature.numpy_dtype)
+        for name, feature in features.items()
+        if not feature.ragged
+    }
+    pieces: dict[str, list[bytes]] = {name: [] for name in features if name not in fixed}
+    rows = 0
+    for number, record in enumerate(records):
+        try:
+            row = row_of(record)
+        except WindrowError as error:
+            wrong.append((number, error))
+            continue
+        for name, column in fixed.items():
+            column[rows] = row[name]
+        for name, found in pieces.items():
+            found.append(row[name])
+        rows += 1
+    return {
+        name: fixed[name][:rows] if name in fixed else ragged_of(pieces[name], feature)
+        for name, feature in features.items()
+    }
 
 
 def decoded(decoder: ColumnDecoder, block: RecordBlock) -> dict[str, Column]:
@@ -162,13 +189,7 @@ def inferred_rows(
     Raises:
         ConversionError: If its result cannot become a column, or it fails.
     """
-    rows: list[tuple[int, dict[str, Any]]] = []
-    for at, record in enumerate(sample.records):
-        try:
-            rows.append((at, _row(decode, record)))
-        except WindrowError as error:
-            if not skip_bad:
-                raise placed(sample, at, error) from (error.__cause__ or error)
+    rows = rows_of_sample(sample, functools.partial(_row, decode), skip_bad=skip_bad)
     if not rows:
         return {}, 0.0
     features = {}
@@ -184,6 +205,20 @@ def inferred_rows(
             sizes = (len(v) if isinstance(v, bytes) else v.nbytes for v in values)
             ragged_bytes += sum(sizes) + OFFSET_BYTES * len(values)
     return features, ragged_bytes / len(rows)
+
+
+def rows_of_sample(
+    sample: RecordBlock, row_of: Callable[[bytes], dict[str, Any]], *, skip_bad: bool
+) -> list[tuple[int, dict[str, Any]]]:
+    """Return the number in the sample, and the row, of each record; bad ones raise unless skipped."""
+    rows: list[tuple[int, dict[str, Any]]] = []
+    for at, record in enumerate(sample.records):
+        try:
+            rows.append((at, row_of(record)))
+        except WindrowError as error:
+            if not skip_bad:
+                raise placed(sample, at, error) from (error.__cause__ or error)
+    return rows
 
 
 def _feature(name: str, values: Sequence[Any]) -> Feature:

@@ -1,6 +1,6 @@
 """Columns to Examples: one serialised tf.train.Example per row.
 
-The native core writes many rows at once. Without it each row is put together by itself.
+The native core writes many rows at once. Without it `encode_example` writes each of them.
 
 Invariant: equal rows give equal bytes, the same as `encode_example` gives for the same values.
 `decode_examples` makes the same columns of them.
@@ -9,8 +9,7 @@ Invariant: equal rows give equal bytes, the same as `encode_example` gives for t
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -25,17 +24,8 @@ from windrow.sources.tf_example.features import (
     Feature,
     Ragged,
     cast,
-    offsets_of,
 )
-from windrow.sources.tf_example.wire import (
-    BYTES_LIST,
-    FIRST_FIELD,
-    FLOAT_LIST,
-    INT64_LIST,
-    entry_head,
-    framed,
-    write_varints,
-)
+from windrow.sources.tf_example.message import BYTES_LIST, FLOAT_LIST, INT64_LIST, encode_example
 
 _Rows: TypeAlias = npt.NDArray[np.int64]
 
@@ -76,9 +66,7 @@ def encode_examples(columns: Mapping[str, Column], features: Mapping[str, Featur
             )
     core = native()
     if core is None:
-        return [
-            framed(FIRST_FIELD, b"".join(row)) for row in zip(*map(_entries, parts), strict=True)
-        ]
+        return [encode_example({p.name: p.row(at) for p in parts}) for at in range(rows)]
     wanted = [(p.name, p.kind, p.values, p.bounds * p.values.itemsize) for p in parts]
     records: list[bytes] = core.encode_examples(wanted)
     return records
@@ -101,6 +89,11 @@ class _FeatureValues:
         """Number of rows."""
         return len(self.bounds) - 1
 
+    def row(self, at: int) -> Array | bytes:
+        """The value of a row, as `encode_example` takes it."""
+        values = self.values[self.bounds[at] : self.bounds[at + 1]]
+        return values.tobytes() if self.kind == BYTES_LIST else values
+
 
 def _part(name: str, feature: Feature, column: Column) -> _FeatureValues:
     values, offsets = _checked(name, feature, column)
@@ -116,20 +109,6 @@ def _part(name: str, feature: Feature, column: Column) -> _FeatureValues:
         )
     kind = INT64_LIST if is_whole else FLOAT_LIST
     return _FeatureValues(name, kind, stored, offsets * feature.items)
-
-
-def _entries(part: _FeatureValues) -> Iterator[bytes]:
-    """Yields each row as an entry in an Example's map."""
-    data, bounds = part.values, part.bounds
-    if part.kind == INT64_LIST:
-        data, sizes = write_varints(data)
-        bounds = offsets_of(sizes)[bounds]
-    stored = data.tobytes()
-    for start, stop in itertools.pairwise((bounds * data.itemsize).tolist()):
-        # A list without numbers has no field for them.
-        has_field = stop > start or part.kind == BYTES_LIST
-        values = framed(FIRST_FIELD, stored[start:stop]) if has_field else b""
-        yield entry_head(part.name, part.kind, len(values)) + values
 
 
 def _checked(name: str, feature: Feature, column: Column) -> tuple[Array, _Rows]:

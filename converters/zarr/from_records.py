@@ -5,20 +5,18 @@ Invariant: row `i` of every array is record `i` of all inputs, not counting bad 
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Unpack
 
 from windrow.converters.job.declared import declared
 from windrow.converters.job.inputs import Paths, find_inputs
-from windrow.converters.job.job import RunOptions, planned
+from windrow.converters.job.job import RunOptions
 from windrow.converters.job.stages import Conversion, check_integer
 from windrow.converters.records.record_files import files_of
-from windrow.converters.zarr.decoding import Decode
-from windrow.converters.zarr.records_work import RecordsWork, finish
+from windrow.converters.zarr.decoding import Decode, function_name
+from windrow.converters.zarr.records_work import RecordsWork
 from windrow.converters.zarr.rows import (
-    Described,
     Features,
     Storage,
     asked_for,
@@ -28,8 +26,6 @@ from windrow.errors import ArgumentError
 from windrow.sources import signatures
 
 MEMORY_BYTES: Final = 512 << 20
-
-_FORMAT: Final = "zarr"
 
 
 @declared
@@ -194,19 +190,8 @@ def _conversion(
     work = RecordsWork(
         files_of(format), found, known, decode, storage, max_bad_records, memory_bytes
     )
-    name = getattr(decode, "__qualname__", type(decode).__qualname__)
-    # The plan does not have `max_bad_records`: what is finished stays as it is.
     settings = {
-        "conversion": f"{format}_to_zarr",
         **({"features": None} if known is None else known.to_json()),
-        "decode": None if decode is None else name,
-        **storage.to_json(),
+        "decode": function_name(decode),
     }
-    plan = planned(_FORMAT, found, settings)
-    return Conversion(
-        name=f"{format}_to_zarr",
-        plan=plan,
-        stages=work.stages,
-        finish=functools.partial(finish, plan, known or Described({})),
-        expected=work.expected(),
-    )
+    return work.conversion(f"{format}_to_zarr", settings)

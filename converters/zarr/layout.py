@@ -21,16 +21,20 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windrow.converters.zarr.chunk_codecs import Step, encoder, steps_of, with_checksum, zstd
-from windrow.converters.zarr.strings import (
+from windrow.converters.zarr.chunk_codecs import (
+    Step,
     bytes_codec,
     data_type,
     encoded,
     is_string,
+    known_codec,
+    steps_of,
     string_dtype,
+    with_checksum,
+    zstd,
 )
-from windrow.core.daemon_threads import shared_pool
 from windrow.core.machine import usable_cores
+from windrow.core.threads import shared_pool
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.tf_example.features import DTYPES, numpy_dtype
 
@@ -38,7 +42,6 @@ AnyArray = npt.NDArray[Any]
 Cells: TypeAlias = tuple[int, ...]
 _Job = TypeVar("_Job")
 
-AHEAD_BYTES: Final = 32 << 20
 METADATA: Final = "zarr.json"
 
 # Records of this size are read one by one without waste; smaller ones share a chunk.
@@ -59,7 +62,7 @@ class ArrayLayout:
     Args:
         name: Its name in the group; nested names are joined by `/`, and an array without a group is
             ''.
-        dtype: One of `DTYPES`, or of `strings`.
+        dtype: One of `DTYPES`, or of `chunk_codecs`.
         shape: The shape of the array; () for a scalar.
         chunk_shape: The cells that are compressed as one: the inner chunk of an array with shards.
         shard_shape: The cells that are stored as one file, whole chunks; None if each chunk is one.
@@ -106,7 +109,7 @@ class ArrayLayout:
                 f"{what}: {len(self.dimension_names)} dimension names for {rank} axes"
             )
         for codec in self.codecs:
-            encoder(codec, self.name)
+            known_codec(codec, self.name)
 
     @property
     def file_shape(self) -> Cells:
@@ -314,25 +317,12 @@ def _json_bytes(value: object) -> bytes:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def encode(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) -> dict[str, bytes]:
-    """The stored files that hold `block`, by name in the group."""
-    return dict(encode_each(layout, origin, block))
-
-
-def encode_each(
-    layout: ArrayLayout, origin: Sequence[int], block: AnyArray
-) -> Iterator[tuple[str, bytes]]:
-    """The stored files that hold `block`, one by one; arguments and errors as for `encode_parts`."""
-    for name, parts in encode_parts(layout, origin, block):
-        yield name, b"".join(parts)
-
-
 def encode_parts(
     layout: ArrayLayout,
     origin: Sequence[int],
     block: AnyArray,
     *,
-    ahead_bytes: int = AHEAD_BYTES,
+    ahead_bytes: int,
 ) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yield the stored files that hold `block`: name in the group, and bytes part by part.
 

@@ -12,9 +12,9 @@ neither depends on how the rows were divided into work items.
 from __future__ import annotations
 
 import abc
-import bisect
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.stages import Steps
+from windrow.converters.records.record_files import cut_records
 from windrow.converters.zarr.layout import ArrayLayout
 from windrow.converters.zarr.rows import BLOCK_BYTES, RowFiles, ranges
 from windrow.errors import ConversionError
@@ -176,33 +177,27 @@ def ragged_files(what: str, layout: ArrayLayout, spooled: Sequence[Spooled]) -> 
         layout: The layout of the array.
         spooled: The rows of all work items, in order.
     """
-    item_bytes = layout.row_bytes
     # Item 0 of the offsets is 0 and lies in no file; the ends of rows follow it.
     shift = 1 if what == OFFSETS else 0
-    ends: list[int] = []
-    bases: list[int] = []
-    end = items = 0
-    for one in spooled:
-        bases.append(items)
-        items += one.items
-        end += one.rows if what == OFFSETS else one.items
-        ends.append(end)
+    counts = [one.rows if what == OFFSETS else one.items for one in spooled]
+    bases = list(itertools.accumulate((one.items for one in spooled), initial=0))
     step = layout.file_shape[0]
     if layout.shard_shape is None:
         step *= max(1, BLOCK_BYTES // max(1, layout.chunk_bytes))
-    found = []
-    for start, stop in ranges(0, layout.shape[0], step):
-        first, last = max(0, start - shift), stop - shift
-        runs = []
-        for at in range(bisect.bisect_right(ends, first), len(ends)):
-            begin = ends[at - 1] if at else 0
-            if begin >= last:
-                break
-            a, b = max(first, begin) - begin, min(last, ends[at]) - begin
-            if a < b:
-                runs.append(_SpooledRun(spooled[at], a * item_bytes, b * item_bytes, bases[at]))
-        found.append(RaggedFiles(layout, start, stop, what, tuple(runs)))
-    return found
+    bounds = ranges(0, layout.shape[0], step)
+    cuts = [max(0, start - shift) for start, _ in bounds] + [layout.shape[0] - shift]
+    return [
+        RaggedFiles(
+            layout,
+            *bound,
+            what,
+            tuple(
+                _SpooledRun(spooled[at], a * layout.row_bytes, b * layout.row_bytes, bases[at])
+                for at, a, b in runs
+            ),
+        )
+        for bound, runs in zip(bounds, cut_records(counts, cuts), strict=True)
+    ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -221,10 +216,7 @@ class BlockFiles(FilesOfRows):
     runs: tuple[_EndsRun, ...] = dataclasses.field(repr=False)
 
     def _blocks(self, folder: OutputFolder) -> Iterator[Array]:
-        yield self._records(folder)
-
-    def _records(self, folder: OutputFolder) -> Array:
-        """The first record that begins at the first value of each block, or after it."""
+        # The first record that begins at the first value of each block, or after it.
         edges = np.arange(self.start, self.stop) * self.layout.attributes[BLOCK_VALUES]
         found = np.zeros(len(edges), _OFFSET)
         done = 1 if self.start == 0 else 0  # record 0 begins with block 0
@@ -239,7 +231,7 @@ class BlockFiles(FilesOfRows):
                     first = run.rows + start // _OFFSET.itemsize + 1
                     found[done:until] = first + np.searchsorted(ends, edges[done:until])
                     done = until
-        return found
+        yield found
 
 
 def block_files(layout: ArrayLayout, spooled: Sequence[Spooled]) -> list[BlockFiles]:
@@ -262,13 +254,9 @@ def block_files(layout: ArrayLayout, spooled: Sequence[Spooled]) -> list[BlockFi
 
 
 def _read(folder: OutputFolder, spooled: Spooled, what: str, start: int, stop: int) -> bytes:
-    name = folder.data_name(f"{spooled.name}.{what}")
-    data = folder.target.read(name, start, stop)
-    if data is None or len(data) != stop - start:
+    try:
+        return folder.read_data(folder.data_name(f"{spooled.name}.{what}"), start, stop)
+    except ConversionError:
         # The next run makes the part again.
         folder.forget(FinishedPart(spooled.key, 0, ()))
-        raise ConversionError(
-            f"{folder.target.shown(name)}: is gone, or cut short; run the conversion again, and do not"
-            " change the folder meanwhile"
-        )
-    return data
+        raise

@@ -49,12 +49,11 @@ from windrow.converters.zarr.rechunk_layout import (
     Settings,
     Sizes,
     converted,
-    dimensions_in,
 )
 from windrow.converters.zarr.rechunk_plan import CellBox, RechunkPlan, plan_rechunk, runs
 from windrow.converters.zarr.rows import PROCESS_BYTES, stage_metadata
 from windrow.converters.zarr.zarr_inputs import ArrayInputs, array_names, find_arrays
-from windrow.core.daemon_threads import DaemonPool
+from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.zarr.names import RAGGED
 
@@ -168,21 +167,14 @@ def zarr_to_zarr(
     plans, at_once = _planned(found, memory_bytes)
     jobs = tuple(_RechunkedArray(*pair, cast) for pair in zip(found, plans, strict=True))
     stored = dict(arrays) if isinstance(arrays, Mapping) else names
-    along = dimensions_in(named, settings)
-    more: dict[str, Any] = {"dimensions": along} if along else {}
-    if labels:
-        more["coordinates"] = list(labels)
-    plan = ConversionPlan(
-        _FORMAT,
-        (inputs.id,),
-        {
-            "conversion": "zarr_to_zarr",
-            "arrays": stored,
-            "cast": cast,
-            **settings.to_json(),
-            **more,
-        },
-    )
+    stored_settings = {
+        "conversion": "zarr_to_zarr",
+        "arrays": stored,
+        "cast": cast,
+        **settings.to_json(),
+        **({"coordinates": list(labels)} if labels else {}),
+    }
+    plan = ConversionPlan(_FORMAT, (inputs.id,), stored_settings)
     lead = max(range(len(jobs)), key=lambda k: jobs[k].converted.layout.nbytes)
     work = _RechunkWork(jobs, lead)
     first = part_stage("read", work.reads, work.read, at_once=at_once)
@@ -387,7 +379,7 @@ class _RechunkWork:
             with open(path, "wb") as file:
                 for piece, _ in job.plan.pieces_of_read(item.box):
                     for part, _ in runs(piece, _PART_BYTES // values.itemsize):
-                        data = values[_cut(part, item.box)].tobytes()
+                        data = values[part.within(item.box)].tobytes()
                         checksum = google_crc32c.extend(checksum, data)
                         size_bytes += file.write(data)
             _put(folder, path, name)
@@ -418,14 +410,9 @@ class _RechunkWork:
             read, piece, begin = found
             name = self._between(folder, item.job, read)
             start = begin * values.itemsize
-            data = folder.target.read(name, start, start + piece.cells * values.itemsize)
-            if data is None or len(data) != piece.cells * values.itemsize:
-                raise ConversionError(
-                    f"{folder.target.shown(name)}: is gone, or cut short, while it was read; run the"
-                    " conversion again, and do not change the folder meanwhile"
-                )
+            data = folder.read_data(name, start, start + piece.cells * values.itemsize)
             held = np.frombuffer(data, values.dtype).reshape(piece.shape)
-            values[_cut(piece, item.box)] = held
+            values[piece.within(item.box)] = held
 
         # In parts, so that little memory is held in addition to the block.
         pieces = (
@@ -449,11 +436,6 @@ def _place(job: int, box: CellBox) -> str:
     """Return a name for a box of a job that says which cells it holds."""
     axes = zip(box.first, box.shape, strict=True)
     return "-".join([str(job), *(f"{first}+{size}" for first, size in axes)])
-
-
-def _cut(part: CellBox, whole: CellBox) -> tuple[slice, ...]:
-    axes = zip(part.first, part.shape, whole.first, strict=True)
-    return tuple(slice(first - w, first - w + size) for first, size, w in axes)
 
 
 def _put(folder: OutputFolder, path: str, name: str) -> None:

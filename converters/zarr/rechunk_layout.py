@@ -15,7 +15,7 @@ import numpy as np
 
 from windrow.converters.job.manifest import as_json
 from windrow.converters.zarr.array_inputs import Cells, InputArray, InputFacts
-from windrow.converters.zarr.chunk_codecs import codecs_of
+from windrow.converters.zarr.chunk_codecs import ASSUMED_BYTES, codecs_of
 from windrow.converters.zarr.layout import (
     ArrayLayout,
     encoding_bytes,
@@ -24,7 +24,6 @@ from windrow.converters.zarr.layout import (
     training_rows,
 )
 from windrow.converters.zarr.rechunk_plan import Grids
-from windrow.converters.zarr.strings import ASSUMED_BYTES
 from windrow.core.text import listing
 from windrow.errors import ArgumentError
 from windrow.sources.tf_example.features import DTYPES, numpy_dtype
@@ -202,23 +201,6 @@ def _check_names(arrays: Mapping[str, InputArray], settings: Settings) -> None:
         )
 
 
-def dimensions_in(arrays: Mapping[str, InputArray], settings: Settings) -> list[str]:
-    """The names in dicts of sizes that an array and a dimension have, with a number: for the dimension.
-
-    It was for the array in earlier versions, so conversions that they began have other files.
-    """
-    there = {dim for array in arrays.values() for dim in array.facts.dims}
-    given = [value for value in (settings.chunks, settings.shards) if isinstance(value, Mapping)]
-    return sorted(
-        {
-            name
-            for value in given
-            for name, size in value.items()
-            if name in arrays and name in there and type(size) is int and size
-        }
-    )
-
-
 def _by_array(what: str, taken: Sequence[_SelectedArray], value: Any) -> Any:
     """Replace dimensions in a dict of sizes by the arrays that have them.
 
@@ -290,6 +272,7 @@ def _taken(
         if dim is not None and dim in settings.select:
             spans[k] = _span(dim, settings.select[dim], facts.shape[k])
     dims = facts.dims or (None,) * rank
+    named = settings.dtype if isinstance(settings.dtype, Mapping) else ()
     return _SelectedArray(
         name,
         array,
@@ -297,9 +280,7 @@ def _taken(
         tuple(span.start for span in spans),
         tuple(len(spans[k]) for k in axes),
         tuple(dims[k] for k in axes),
-        facts.dtype
-        if is_label and name not in _by_name(settings.dtype)
-        else _dtype(name, facts, settings),
+        facts.dtype if is_label and name not in named else _dtype(name, facts, settings),
         is_label,
     )
 
@@ -498,8 +479,3 @@ def _layout(
 def _of(value: Any, name: str, default: Any) -> Any:
     """Return the setting of one array, from a dict by name or from one setting for all."""
     return value.get(name, default) if isinstance(value, Mapping) else value
-
-
-def _by_name(value: Any) -> Mapping[str, Any]:
-    """The settings of single arrays."""
-    return value if isinstance(value, Mapping) else {}

@@ -50,6 +50,25 @@ class CellBox:
         """Number of cells."""
         return math.prod(self.shape)
 
+    def within(self, whole: CellBox) -> tuple[slice, ...]:
+        """Return where this box lies in one around it."""
+        axes = zip(self.first, self.shape, whole.first, strict=True)
+        return tuple(slice(first - w, first - w + size) for first, size, w in axes)
+
+    def cut(self, size: Cells, shift: Cells | None = None) -> Iterator[CellBox]:
+        """Yield the parts of this box between the lines of a grid, in C order.
+
+        `shift` cells of the grid's first part lie before cell 0, by default none.
+        """
+        spans = []
+        axes = zip(self.first, self.shape, size, shift or (0,) * len(size), strict=True)
+        for first, count, step, before in axes:
+            stop = first + count
+            lines = range((first + before) // step * step - before, stop, step)
+            spans.append([(max(first, k), min(stop, k + step)) for k in lines])
+        for found in itertools.product(*spans):
+            yield CellBox(tuple(a for a, _ in found), tuple(b - a for a, b in found))
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grids:
@@ -140,14 +159,14 @@ class RechunkPlan:
     def pieces_of_read(self, read: CellBox) -> Iterator[tuple[CellBox, int]]:
         """The pieces of what the first pass has read: each with its first cell in the file between."""
         begin = 0
-        for piece in _cut(read, self.block):
+        for piece in read.cut(self.block):
             yield piece, begin
             begin += piece.cells
 
     def pieces_of_block(self, block: CellBox) -> Iterator[tuple[CellBox, CellBox, int]]:
         """The pieces of a block: the read that each was in, its box, its first cell in that file."""
         size = self.between or self.block
-        for piece in _cut(block, size):
+        for piece in block.cut(size):
             first = tuple(f // s * s for f, s in zip(piece.first, size, strict=True))
             read = CellBox(first, _least(size, _minus(self.grids.shape, first)))
             yield read, piece, self._place(read, piece)
@@ -347,25 +366,14 @@ def runs(box: CellBox, most_cells: int) -> Iterator[tuple[CellBox, int]]:
     step = max(1, most_cells // max(1, rest[axis + 1])) if box.shape else 1
     size = (*(1 for _ in box.shape[:axis]), step, *box.shape[axis + 1 :])
     begin = 0
-    for part in _cut(CellBox((0,) * len(box.shape), box.shape), size[: len(box.shape)]):
+    for part in CellBox((0,) * len(box.shape), box.shape).cut(size[: len(box.shape)]):
         first = tuple(f + k for f, k in zip(box.first, part.first, strict=True))
         yield CellBox(first, part.shape), begin
         begin += part.cells
 
 
 def _boxes(shape: Cells, size: Cells) -> Iterator[CellBox]:
-    return _cut(CellBox((0,) * len(shape), shape), size)
-
-
-def _cut(box: CellBox, size: Cells) -> Iterator[CellBox]:
-    """The parts of a box between the lines of a grid that begins at cell 0, in C order."""
-    spans = []
-    for first, count, step in zip(box.first, box.shape, size, strict=True):
-        stop = first + count
-        lines = range(first // step * step, stop, step)
-        spans.append([(max(first, k), min(stop, k + step)) for k in lines])
-    for found in itertools.product(*spans):
-        yield CellBox(tuple(a for a, _ in found), tuple(b - a for a, b in found))
+    return CellBox((0,) * len(shape), shape).cut(size)
 
 
 def _least(a: Cells, b: Cells) -> Cells:

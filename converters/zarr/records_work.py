@@ -16,13 +16,15 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import Input
+from windrow.converters.job.job import planned
 from windrow.converters.job.manifest import (
     ConversionPlan,
     InputFile,
@@ -31,7 +33,14 @@ from windrow.converters.job.manifest import (
     OutputFile,
     Skipped,
 )
-from windrow.converters.job.stages import ConversionStage, Expected, Steps, part_stage
+from windrow.converters.job.stages import (
+    Conversion,
+    ConversionStage,
+    Expected,
+    Steps,
+    dropped,
+    part_stage,
+)
 from windrow.converters.records.record_files import (
     Bad,
     Counted,
@@ -41,6 +50,7 @@ from windrow.converters.records.record_files import (
     cut,
     reporting_changes,
 )
+from windrow.converters.records.record_writing import inputs_of
 from windrow.converters.zarr.decoding import (
     OFFSET_BYTES,
     SAMPLE_RECORDS,
@@ -82,6 +92,9 @@ from windrow.sources.tf_example.features import (
     features_to_json,
 )
 from windrow.sources.zarr.names import BLOCKS, OFFSETS, VALUES
+
+# Called with the plan, the folder and the results of the last stage.
+Finish = Callable[[ConversionPlan, OutputFolder, list[FinishedPart]], None]
 
 # Bytes of rows in one work item: enough to be worth a task, and quick to do again.
 _PIECE_BYTES: Final = 64 << 20
@@ -150,6 +163,11 @@ class RecordsWork:
             part_stage("convert", self.convert_items, self.convert, at_once=usable_cores() + 1),
             part_stage("ragged", self.ragged, self.write_ragged),
         )
+
+    @property
+    def described(self) -> Described:
+        """What is known of the rows, which may be nothing."""
+        return self.known or Described({})
 
     def decoder(self, features: dict[str, Feature]) -> ColumnDecoder:
         if self.known_decoder is not None:
@@ -228,7 +246,7 @@ class RecordsWork:
 
     def count(self, folder: OutputFolder, item: _CountItem, steps: Steps) -> FinishedPart:
         checked = self.max_bad_records > 0
-        progress = (lambda records, size: steps.reach(0, size)) if not checked else _unheard
+        progress = (lambda records, size: steps.reach(0, size)) if not checked else dropped
         with reporting_changes(item.files):
             counted = self.files.count(item.files, progress)
             if checked:
@@ -241,7 +259,8 @@ class RecordsWork:
     def _checked(self, file: Counted, features: dict[str, Feature], steps: Steps) -> Counted:
         """The file with its bad records: all are read, and decoded."""
         bad: list[Bad] = []
-        blocks = self.files.read_all(file, bad, block_bytes=BLOCK_BYTES)
+        (whole,) = cut([file], [0, file.records])
+        blocks = self.files.blocks(whole.spans, BLOCK_BYTES, bad)
         for more in bad_in(self.checker or self.decoder(features), blocks):
             bad += more
             self._check_bad([dataclasses.replace(file, bad=tuple(bad))])
@@ -305,10 +324,8 @@ class RecordsWork:
     def _layouts(
         self, features: dict[str, Feature], ragged_bytes: float, records: int
     ) -> tuple[ArrayLayout, ...]:
-        return tuple(map(self._dressed, self.storage.layouts(features, ragged_bytes, records)))
-
-    def _dressed(self, layout: ArrayLayout) -> ArrayLayout:
-        return layout if self.known is None else self.known.dressed(layout)
+        layouts = self.storage.layouts(features, ragged_bytes, records)
+        return tuple(map(self.described.dressed, layouts))
 
     def convert(self, folder: OutputFolder, item: _ConvertItem, steps: Steps) -> FinishedPart:
         with room(self.memory_bytes).taken(item.memory_bytes):
@@ -357,10 +374,12 @@ class RecordsWork:
             if feature.ragged:
                 spooled = [Spooled(**part.details["spooled"][name]) for part in ordered]
                 total = sum(one.items for one in spooled)
-                values = self._dressed(
+                values = self.described.dressed(
                     self.storage.values_layout(f"{name}/{VALUES}", feature, total, records)
                 )
-                offsets = self._dressed(self.storage.offsets_layout(f"{name}/{OFFSETS}", records))
+                offsets = self.described.dressed(
+                    self.storage.offsets_layout(f"{name}/{OFFSETS}", records)
+                )
                 items += ragged_files(VALUES, values, spooled)
                 items += ragged_files(OFFSETS, offsets, spooled)
                 layouts += [values, offsets]
@@ -375,6 +394,56 @@ class RecordsWork:
     def write_ragged(self, folder: OutputFolder, item: FilesOfRows, steps: Steps) -> FinishedPart:
         with room(self.memory_bytes).taken(writing_bytes([item.layout])):
             return item.write(folder, steps)
+
+    # The end.
+
+    def conversion(
+        self, name: str, settings: Mapping[str, Any], finish: Finish | None = None
+    ) -> Conversion:
+        """Return the conversion to one group; the plan has `settings`, and how arrays are stored.
+
+        `finish` is called, in place of the method, with the plan, the folder and the last results.
+        """
+        # The plan does not have `max_bad_records`: what is finished stays as it is.
+        plan = planned(
+            "zarr", self.found, {"conversion": name, **settings, **self.storage.to_json()}
+        )
+        return Conversion(
+            name=name,
+            plan=plan,
+            stages=self.stages,
+            finish=functools.partial(finish or self.finish, plan),
+            expected=self.expected(),
+        )
+
+    def finish(
+        self, plan: ConversionPlan, folder: OutputFolder, results: list[FinishedPart]
+    ) -> None:
+        """Write metadata and manifest, and publish all files; it may run twice."""
+        group = self.group(folder, results)
+        tops = sorted({layout.name.split("/")[0] for layout in group.layouts})
+        folder.publish_store([*tops, METADATA])
+        folder.finish(
+            Manifest(plan.format, group.inputs, plan.settings, group.files, group.skipped)
+        )
+
+    def group(self, folder: OutputFolder, results: list[FinishedPart]) -> Group:
+        """Write the metadata of the group; it may run twice."""
+        known = self.described
+        features, _ = _noted_features(folder)
+        layouts = [ArrayLayout.from_json(value) for value in folder.needed("arrays")]
+        attributes = {**known.group_attributes, "": {**known.attributes, **attribute(features)}}
+        metadata = metadata_files(layouts, attributes[""], group_attributes=attributes)
+        heads = stage_metadata(folder, metadata)
+        inputs, skipped = noted_inputs(folder, [one.id for one in self.found])
+        files = [OutputFile(**value) for value in folder.needed("converted")]
+        order = {layout.name: at for at, layout in enumerate(layouts)}
+        files += [
+            file
+            for part in sorted(results, key=lambda part: _ragged_place(part, order))
+            for file in part.files
+        ]
+        return Group(tuple(layouts), attributes, inputs, (*heads, *files), skipped)
 
 
 def in_order(parts: Sequence[FinishedPart]) -> list[FinishedPart]:
@@ -408,10 +477,6 @@ def places_of_cuts(file: Counted, rows: int = 1) -> Sequence[int]:
     return sorted(row for row in good if row < file.good)
 
 
-def _unheard(records: int, done_bytes: int) -> None:
-    """Do nothing: progress is reported later."""
-
-
 # --- the end -------------------------------------------------------------------------------------
 
 
@@ -429,51 +494,12 @@ class Group:
     skipped: tuple[Skipped, ...]
 
 
-def finish(
-    plan: ConversionPlan, known: Described, folder: OutputFolder, results: list[FinishedPart]
-) -> None:
-    """Write metadata and manifest, and publish all files; it may run twice."""
-    group = finish_group(plan.inputs, known, folder, results)
-    tops = sorted({layout.name.split("/")[0] for layout in group.layouts})
-    folder.publish_store([*tops, METADATA])
-    folder.finish(Manifest(plan.format, group.inputs, plan.settings, group.files, group.skipped))
-
-
-def finish_group(
-    found: Sequence[InputId], known: Described, folder: OutputFolder, results: list[FinishedPart]
-) -> Group:
-    """Write the metadata of a group, made of the inputs `found`; it may run twice."""
-    features, _ = _noted_features(folder)
-    layouts = [ArrayLayout.from_json(value) for value in _noted(folder, "arrays")]
-    attributes = {**known.group_attributes, "": {**known.attributes, **attribute(features)}}
-    metadata = metadata_files(layouts, attributes[""], group_attributes=attributes)
-    heads = stage_metadata(folder, metadata)
-    inputs, skipped = noted_inputs(folder, found)
-    files = [OutputFile(**value) for value in _noted(folder, "converted")]
-    order = {layout.name: at for at, layout in enumerate(layouts)}
-    files += [
-        file
-        for part in sorted(results, key=lambda part: _ragged_place(part, order))
-        for file in part.files
-    ]
-    return Group(tuple(layouts), attributes, inputs, (*heads, *files), skipped)
-
-
 def noted_inputs(
     folder: OutputFolder, found: Sequence[InputId]
 ) -> tuple[tuple[InputFile, ...], tuple[Skipped, ...]]:
     """Return the inputs `found`, and their bad records, as `RecordsWork.counted` noted them."""
-    noted = _noted(folder, "inputs")
-    inputs = tuple(
-        InputFile(one.name, one.size_bytes, good, one.version, len(bad))
-        for one, (good, bad) in zip(found, noted, strict=True)
-    )
-    skipped = tuple(
-        Skipped(one.name, number, why)
-        for one, (_, bad) in zip(found, noted, strict=True)
-        for number, why in bad
-    )
-    return inputs, skipped
+    noted = folder.needed("inputs")
+    return inputs_of(found, [good + len(bad) for good, bad in noted], [bad for _, bad in noted])
 
 
 def _ragged_place(part: FinishedPart, order: Mapping[str, int]) -> tuple[int, int]:
@@ -484,22 +510,6 @@ def _ragged_place(part: FinishedPart, order: Mapping[str, int]) -> tuple[int, in
 
 def _noted_features(folder: OutputFolder) -> tuple[dict[str, Feature], float]:
     """The features, and the bytes of a row of those that are ragged."""
-    value = folder.noted("features")
-    if not isinstance(value, dict):
-        raise _note_gone(folder, "features")
+    value = folder.needed("features")
     where = folder.target.shown("features")
     return features_from_json(value["features"], where=where), float(value["ragged_bytes"])
-
-
-def _noted(folder: OutputFolder, name: str) -> list[Any]:
-    value = folder.noted(name)
-    if not isinstance(value, list):
-        raise _note_gone(folder, name)
-    return value
-
-
-def _note_gone(folder: OutputFolder, name: str) -> ConversionError:
-    return ConversionError(
-        f"output {folder.target.shown()}: the note {name!r} is gone; run the conversion again, and do"
-        " not change the folder meanwhile"
-    )

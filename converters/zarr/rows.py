@@ -5,7 +5,7 @@ their arrays are made from rows as they come. A shard is put together from its c
 it grows, so that memory holds a block of rows at most.
 
 Invariants: features have names that arrays of one Zarr group can have. The files are the same as if
-`layout.encode_each` made them of all rows at once, for any blocks.
+`layout.encode_parts` made them of all rows at once, for any blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from windrow.converters.zarr.layout import (
     NOT_STORED,
     AnyArray,
     ArrayLayout,
-    encode_each,
     encode_rows,
     fill_scalar,
     rows_layout,
@@ -157,7 +156,7 @@ def described_by_manifest(found: Sequence[Input]) -> Described | None:
     settings = {} if manifest is None else manifest.settings
     if settings.get("features") is None:
         return None
-    where = f"{manifest_place(split_path(found[0].url)[0])}: features"
+    where = f"the manifest in {split_path(found[0].url)[0]}: features"
     described = Described(
         features_from_json(settings["features"], where=where),
         _objects(settings.get("arrays"), where),
@@ -167,11 +166,6 @@ def described_by_manifest(found: Sequence[Input]) -> Described | None:
     check_names(described.features)
     _check_arrays(described, where)
     return described
-
-
-def manifest_place(folder: str) -> str:
-    """Return the place of the manifest for messages."""
-    return f"the manifest in {folder}"
 
 
 def _objects(value: object, where: str) -> dict[str, Any]:
@@ -375,7 +369,7 @@ class RowFiles:
         self._counted = counted
         self._at = start
         self._waiting: list[AnyArray] = []
-        self._shard: StagedFile | None = None
+        self._file: StagedFile | None = None
         self._lengths: list[int] = []  # of the chunks in the file
         self._unfinished = contextlib.ExitStack()
         self.files: list[OutputFile] = []
@@ -411,28 +405,21 @@ class RowFiles:
     def _encode(self, rows: AnyArray) -> None:
         """Rows of one file, from a chunk's beginning on."""
         layout, file = self._layout, self._layout.file_shape[0]
-        chunk, beside = layout.chunk_shape[0], (0,) * (len(layout.shape) - 1)
-        if layout.shard_shape is None:
-            for name, data in encode_each(layout, (self._at, *beside), rows):
-                size = min(chunk, self._stop - self._at)
-                records = size if self._counted else 0
-                self.files.append(self._folder.write_staged(name, data, records=records))
-                self._at += size
-            return
         first = self._at // file
-        if self._shard is None:
-            name = layout.key((first, *beside))
-            self._shard = self._unfinished.enter_context(self._folder.staged(name))
+        if self._file is None:
+            name = layout.key((first, *(0 for _ in layout.shape[1:])))
+            self._file = self._unfinished.enter_context(self._folder.staged(name))
         for lengths, data in encode_rows(layout, rows):
-            self._shard.write(data)
+            self._file.write(data)
             self._lengths += lengths
         self._at += len(rows)
         if self._at == self._stop or self._at % file == 0:
-            self._shard.write(shard_index(self._lengths, file // chunk))
+            if layout.shard_shape is not None:
+                self._file.write(shard_index(self._lengths, file // layout.chunk_shape[0]))
             records = self._at - first * file if self._counted else 0
-            self.files.append(self._shard.finished(records=records))
+            self.files.append(self._file.finished(records=records))
             self._unfinished.close()
-            self._shard, self._lengths = None, []
+            self._file, self._lengths = None, []
 
 
 def shard_index(lengths: Sequence[int], chunks: int) -> bytes:

@@ -41,10 +41,12 @@ from windrow.converters.records.reshard import (
     MOST_MEMORY_BYTES,
 )
 from windrow.converters.zarr.array_inputs import OTHERS, AnyArray, InputArray
+from windrow.converters.zarr.decoding import function_name
 from windrow.converters.zarr.example_encode import encode_examples
 from windrow.converters.zarr.zarr_inputs import ArrayInputs, array_names, find_arrays
 from windrow.core.machine import usable_cores
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, WindrowError
+from windrow.sources.base import IntArray
 from windrow.sources.tf_example.features import BYTES, Column, Feature, Ragged, features_to_json
 from windrow.sources.zarr.names import BLOCKS, OFFSETS, RAGGED, VALUES
 
@@ -143,7 +145,7 @@ def zarr_to_array_record(
         "writer_options": writer_options,
         "files": files,
         "records_per_file": records_per_file,
-        "encode": None if encode is None else encode_name(encode),
+        "encode": function_name(encode),
     }
     described = _described(inputs, fields) if encode is None else {}
     plan = ConversionPlan(FORMAT, (inputs.id,), {**settings, **described})
@@ -171,11 +173,6 @@ def _tasks(stem: str, starts: Sequence[int], rows: RowEncoder) -> tuple[_RowsFil
         _RowsFileTask(name, name, rows.share(*span), *span)
         for name, span in zip(names, spans, strict=True)
     )
-
-
-def encode_name(encode: Encode) -> str:
-    """Return the name by which a function is known."""
-    return str(getattr(encode, "__qualname__", type(encode).__qualname__))
 
 
 def _stem(name: str) -> str:
@@ -208,16 +205,15 @@ class RecordField:
         """Bytes of all rows."""
         return self.values.facts.nbytes
 
-    def read(self, start: int, stop: int, ends: RowOffsets | None) -> Column:
-        """Rows `[start, stop)`; of ragged ones, `ends` are the offsets of some that have these."""
+    def read(self, start: int, stop: int, offsets: IntArray | None) -> Column:
+        """Rows `[start, stop)`, whose `offsets` are given if they are ragged."""
         facts = self.values.facts
-        if ends is None:
+        if offsets is None:
             return _read(self.values, start, stop)
-        offsets = ends.offsets[start - ends.start : stop + 1 - ends.start]
         values = _read(self.values, int(offsets[0]), int(offsets[-1]))
         return Ragged(values.reshape(-1, *facts.shape[1:]), offsets - offsets[0])
 
-    def ends(self, start: int, stop: int) -> RowOffsets | None:
+    def ends(self, start: int, stop: int) -> IntArray | None:
         """The offsets of rows `[start, stop)`; None if rows are all of one length.
 
         Raises:
@@ -232,15 +228,7 @@ class RecordField:
                 f"{self.offsets.facts.where}: array {self.offsets.facts.name!r}: the offsets of rows"
                 f" {start} to {stop - 1} do not rise from 0 to {items}: the store is damaged"
             )
-        return RowOffsets(start, found)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class RowOffsets:
-    """Offsets of rows from `start` on, one more than there are rows."""
-
-    start: int
-    offsets: np.ndarray[Any, np.dtype[np.int64]]
+        return found
 
 
 def _read(array: InputArray, start: int, stop: int) -> AnyArray:
@@ -409,13 +397,15 @@ class RowEncoder:
         ends = [field.ends(start, stop) for field in self.fields]
         for begin, end in self._blocks(start, stop, ends):
             columns = {
-                field.name: field.read(begin, end, found)
+                field.name: field.read(
+                    begin, end, None if found is None else found[begin - start : end + 1 - start]
+                )
                 for field, found in zip(self.fields, ends, strict=True)
             }
             yield end, self._records(begin, columns)
 
     def _blocks(
-        self, start: int, stop: int, ends: Sequence[RowOffsets | None]
+        self, start: int, stop: int, ends: Sequence[IntArray | None]
     ) -> Iterator[tuple[int, int]]:
         """The rows in blocks that fit into memory: whole chunks, if these do."""
         most = max(
@@ -428,7 +418,7 @@ class RowEncoder:
             if found is None:
                 sizes += np.arange(stop - start + 1) * row_bytes
             else:
-                sizes += (found.offsets - found.offsets[0]) * row_bytes
+                sizes += (found - found[0]) * row_bytes
         chunk, shift = self._chunk_rows, self._chunk_shift
         begin = start
         while begin < stop:

@@ -37,12 +37,12 @@ from windrow.converters.zarr.array_inputs import (
     plain,
     without_two_nans,
 )
+from windrow.converters.zarr.chunk_codecs import of_metadata
 from windrow.converters.zarr.coordinates import Labelled, labels_of
 from windrow.converters.zarr.layout import stored_fill
-from windrow.converters.zarr.strings import of_metadata
-from windrow.core.daemon_threads import shared_pool
 from windrow.core.optional_imports import optional
 from windrow.core.redaction import Redaction, shown_url
+from windrow.core.threads import shared_pool
 from windrow.errors import (
     ArgumentError,
     ConversionError,
@@ -149,7 +149,7 @@ def find_arrays(
     chosen = [item for item in items.values() if names is None or _named(item.name, names)]
     own: list[tuple[Found, Sequence[int] | None]] = []
     arrays = {item.name: _zarr_array(item, own) for item in chosen}
-    groups = dict(_groups(tree))
+    groups = _groups(tree)
     inputs = ArrayInputs(arrays, groups.pop("", {}), groups, InputId("", 0, ""))
     if names is not None and labels:
         there = _labelled(tree)
@@ -191,7 +191,7 @@ def _with_more(tree: FoundTree, names: Sequence[str], url: str, access: Access) 
     """Return a tree with the labels of the arrays in `names`, where a group cannot be listed too."""
     known = list(names)
     while is_remote(url) and not all(item.listing for item in arrays_of(tree)):
-        there, groups = _labelled(tree), dict(_groups(tree))
+        there, groups = _labelled(tree), _groups(tree)
         absent = [labels_of(name, there, groups)[1] for name in there if _named(name, names)]
         more = set(itertools.chain.from_iterable(absent)) - set(known)
         if not more:
@@ -241,13 +241,13 @@ def _no_numbers(found: Found, what: str) -> SourceError:
     )
 
 
-def _groups(tree: FoundTree, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and attributes of all groups; the outermost one is ''."""
-    if not isinstance(tree, FoundGroup):
-        return
-    yield name, {str(key): plain(value) for key, value in tree.attributes.items()}
-    for key, item in tree.items.items():
-        yield from _groups(item, f"{name}/{key}" if name else key)
+def _groups(tree: FoundTree) -> dict[str, dict[str, Any]]:
+    """The attributes of all groups by name; the outermost one is ''."""
+    groups = tree.groups if isinstance(tree, FoundGroup) else {}
+    return {
+        "/".join(at): {str(key): plain(value) for key, value in attributes.items()}
+        for at, attributes in groups.items()
+    }
 
 
 # --- arrays of Zarr ------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def _zarr_array(found: Found, own: list[tuple[Found, Sequence[int] | None]]) -> 
     if of_any_length(metadata) and not any_length:
         raise _no_numbers(found, "objects that are not strings")
     if found.shape == ():
-        return _Scalar(_scalar_facts(found, any_length), found)
+        return _found_scalar(found, any_length)
     (opened,) = open_arrays(found.what, (found,))
     own.append((found, opened.own_shape))
     return _ZarrArray(_facts(found, opened), found)
@@ -379,24 +379,17 @@ class _ZarrArray(InputArray):
 
 
 class _Scalar(InputArray):
-    """An array of shape () of Zarr."""
+    """An array of shape () of Zarr, whose value is read when it is found."""
 
-    def __init__(self, facts: InputFacts, found: Found) -> None:
+    def __init__(self, facts: InputFacts, value: AnyArray) -> None:
         super().__init__(facts)
-        self._found = found
+        self._value = value
 
     def start(self, boxes: Sequence[Box]) -> Future[None]:
+        for box in boxes:
+            box.out[...] = self._value
         done: Future[None] = Future()
-        try:
-            value, _ = _scalar(self._found)
-            if value.dtype.kind in "mM":
-                value = value.view(np.int64)
-            for box in boxes:
-                box.out[...] = value
-        except ReadError as error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
+        done.set_result(None)
         return done
 
 
@@ -424,16 +417,17 @@ def _scalar(found: Found) -> tuple[AnyArray, Any]:
         raise ReadError(f"{found.named} in {found.where} cannot be read: {why}") from error
 
 
-def _scalar_facts(found: Found, any_length: str) -> InputFacts:
+def _found_scalar(found: Found, any_length: str) -> _Scalar:
     value, fill = _scalar(found)
     metadata = found.metadata or {}
     missing = fill if metadata.get("zarr_format") == 2 else None
-    if value.dtype.kind in "mM" and missing is not None:
+    is_time = value.dtype.kind in "mM"
+    if is_time and missing is not None:
         missing = metadata.get("fill_value")  # the number, not the time
     more = _typed(found, value.dtype.newbyteorder("="), fill, missing, any_length)
     if fill is None:
         more["fill_value"] = None
-    return InputFacts(
+    facts = InputFacts(
         name=found.name,
         where=found.where,
         shape=(),
@@ -441,6 +435,7 @@ def _scalar_facts(found: Found, any_length: str) -> InputFacts:
         shift=(),
         **more,
     )
+    return _Scalar(facts, value.view(np.int64) if is_time else value)
 
 
 # --- identity ------------------------------------------------------------------------------------

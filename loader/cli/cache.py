@@ -1,6 +1,6 @@
 """`windrow cache`: shows, checks and clears the folder that keeps what was read over a network.
 
-Invariant: without `--verify` and `--clear` nothing is deleted but what a killed process left behind.
+Invariant: without `--verify` and `--clear` nothing is deleted.
 """
 
 from __future__ import annotations

@@ -52,7 +52,6 @@ from windrow.core.redaction import shown_url
 from windrow.core.text import TextTable, counted, listing, shortened
 from windrow.formats.inspect import inspect as inspect_dataset
 from windrow.formats.table import conversion_source
-from windrow.sources import signatures
 from windrow.sources.location import location_of
 
 CONVERSIONS: Final[Mapping[tuple[str, str], ConversionFunction[...]]] = {
@@ -193,15 +192,7 @@ class _Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_RAW] = list(args)
-        try:
-            return super().parse_args(ctx, args)
-        except click.MissingParameter as error:
-            if error.param is None or error.param.param_type_name != "argument":
-                raise
-            # click fills DST first, and so says that SRC is missing.
-            raise click.UsageError(
-                "give SRC and DST: what to read, and where to write", ctx
-            ) from error
+        return super().parse_args(ctx, args)
 
 
 @click.command(
@@ -285,7 +276,9 @@ def _plan_conversion(
     settings: Mapping[str, Any],
 ) -> Conversion:
     """Return the conversion that the arguments ask for."""
-    kind = source or _kind_of(sources[0], storage_options)
+    if (kind := source) is None:
+        location = location_of(sources[0], storage_options or None, caller="convert")
+        kind = conversion_source(location)
     function = CONVERSIONS.get((kind, target))
     if function is None:
         there = ", ".join(to for source, to in CONVERSIONS if source == kind)
@@ -302,16 +295,6 @@ def _plan_conversion(
             )
     inputs: Any = sources if len(sources) > 1 else sources[0]
     return function.conversion(inputs, storage_options=dict(storage_options) or None, **given)
-
-
-def _kind_of(source: str, storage_options: Mapping[str, Any]) -> str:
-    """Detect the format of SRC by its name, its content or its first bytes."""
-    location = location_of(source, storage_options or None, caller="convert")
-    if not (location.is_local and os.path.isdir(location.path)):  # a folder's name shows nothing
-        signature = signatures.of_name(location.name)
-        if signature is not None:
-            return signature.name
-    return conversion_source(location)
 
 
 def _show_plan(described: Mapping[str, Any], *, as_json: bool) -> None:

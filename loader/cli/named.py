@@ -5,9 +5,9 @@ Invariant: the working folder is on the search path, as for `python -m`.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
+import pkgutil
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -77,11 +77,8 @@ def _object(text: str, how: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        return pkgutil.resolve_name(text)
     except WindrowError:
         raise  # the module makes the dataset, and its message says more
     except (ImportError, AttributeError, ValueError) as error:
         raise click.BadParameter(f"{text!r}: {error}") from error
-    return found

@@ -32,17 +32,15 @@ async def run_bounded(
     if at_once <= 1:
         await work()
         return
-    workers = [asyncio.ensure_future(work()) for _ in range(at_once)]
     try:
-        await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
-        ended = [worker for worker in workers if worker.done() and not worker.cancelled()]
-        errors = [error for worker in ended if (error := worker.exception()) is not None]
-    finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-    if errors:
-        raise errors[0]
+        async with asyncio.TaskGroup() as group:
+            for _ in range(at_once):
+                group.create_task(work())
+    except BaseExceptionGroup as several:
+        error = several.exceptions[0]
+    else:
+        return
+    raise error  # with the cause that it had
 
 
 class ByteSemaphore:

@@ -20,7 +20,6 @@ _UNKNOWN_BYTES = 4096 * MIB
 # Where Linux has control groups, and the groups of this process.
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _OWN: Final = Path("/proc/self/cgroup")
-_MEMORY: Final = Path("/proc/meminfo")
 
 
 @functools.cache
@@ -62,32 +61,9 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
-def free_bytes(groups: Path = _GROUPS, own: Path = _OWN, memory: Path = _MEMORY) -> int:
-    """Bytes of memory that this process could still take, within its control groups.
-
-    Args:
-        groups: Where the control groups are.
-        own: The file that lists the groups of this process.
-        memory: The file that describes the memory of the machine.
-    """
-    kibibytes = _entry(memory, "MemAvailable:")
-    found = machine_bytes() if kibibytes is None else kibibytes * 1024
-    for folder in _folders(groups, own):
-        for limit, used in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            most, taken = _number(folder / limit), _number(folder / used)
-            if most is not None and taken is not None:
-                # Pages of files that are not in use are given up when memory is needed.
-                cached = _entry(folder / "memory.stat", "inactive_file") or 0
-                found = min(found, most - taken + cached)
-    return max(0, found)
-
-
 def _folders(groups: Path, own: Path) -> Sequence[Path]:
     """The folders of the control groups of this process and of the groups around them, of both versions."""
-    found = [groups, groups / "cpu", groups / "memory"]
+    found = [groups, groups / "cpu"]
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -96,7 +72,7 @@ def _folders(groups: Path, own: Path) -> Sequence[Path]:
         # Version 2 names no controllers. A container may see names of its host, which are not there.
         _, _, rest = line.partition(":")
         controllers, _, name = rest.partition(":")
-        mounts = {controllers, *({"cpu", "memory"} & {*controllers.split(",")})}
+        mounts = {controllers, *({"cpu"} & {*controllers.split(",")})}
         for mount in sorted(groups / each for each in mounts):
             group = mount / name.lstrip("/")
             while group != mount and mount in group.parents:
@@ -118,19 +94,3 @@ def _quota(folder: Path) -> float | None:
     except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
         return None
     return found if found > 0 else None
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _entry(path: Path, name: str) -> int | None:
-    """The number after a name, in a file with an entry per line."""
-    try:
-        lines = [line.split() for line in path.read_text().splitlines()]
-    except OSError:
-        return None
-    return next((int(words[1]) for words in lines if words[:1] == [name]), None)

@@ -2,7 +2,7 @@
 
 `windrow.core._native` is built with the package from the crate in `loader/core/native/`, where there
 is a Rust compiler. Without it Windrow gives the same values by TensorStore and other packages, more
-slowly. `WINDROW_NATIVE=0` in the environment makes Windrow do without it.
+slowly, or refuses. `WINDROW_NATIVE=0` in the environment makes Windrow do without it.
 
 Invariant: nothing else imports `windrow.core._native`.
 """
@@ -13,15 +13,14 @@ import functools
 import importlib
 import os
 import warnings
-from pathlib import Path
 from typing import Any, Final
 
 import numpy.typing as npt
 
-CRATE: Final = Path(__file__).with_suffix("")
+from windrow.errors import MissingExtraError
+
 _MODULE: Final = "windrow.core._native"
-_FNV_START: Final = 0xCBF2_9CE4_8422_2325
-_FNV_PRIME: Final = 0x0100_0000_01B3
+_TO_BUILD: Final = "With Rust (https://rustup.rs), installing windrow-data anew builds it"
 
 
 @functools.cache
@@ -33,8 +32,7 @@ def native() -> Any | None:
         return importlib.import_module(_MODULE)
     except ImportError as error:
         warnings.warn(
-            f"Windrow's native core cannot be imported ({error}), so reading is slower. With a Rust"
-            " compiler (https://rustup.rs), installing windrow-data anew builds it;"
+            f"Windrow's native core cannot be imported ({error}), so reading is slower. {_TO_BUILD};"
             " WINDROW_NATIVE=0 in the environment does without it and without this warning",
             RuntimeWarning,
             stacklevel=2,
@@ -42,22 +40,23 @@ def native() -> Any | None:
         return None
 
 
+def needed(what: str) -> Any:
+    """The native core, for what nothing else does.
+
+    Raises:
+        MissingExtraError: If it was not built, or is switched off.
+    """
+    core = native()
+    if core is None:
+        raise MissingExtraError(
+            f"{what} needs Windrow's native core, which was not built or is switched off by"
+            f" WINDROW_NATIVE=0. {_TO_BUILD}"
+        )
+    return core
+
+
 def buffer_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The same memory with a dtype that has a buffer, which dates and small floats have not."""
     if array.dtype.isbuiltin == 1 and array.dtype.kind not in "mM":
         return array
     return array.view(f"V{array.dtype.itemsize}")
-
-
-def sources_hash(crate: Path = CRATE) -> str:
-    """The hash of the crate's sources, which the core has as `SOURCES` if it was built from them.
-
-    FNV-1a with 64 bits over the name and the bytes of each file, names in order, in hexadecimal.
-    """
-    files = [crate / "Cargo.toml", crate / "Cargo.lock", crate / "build.rs"]
-    files += (crate / "src").rglob("*.rs")
-    found = _FNV_START
-    for name, file in sorted((file.relative_to(crate).as_posix(), file) for file in files):
-        for byte in name.encode() + file.read_bytes():
-            found = ((found ^ byte) * _FNV_PRIME) & (2**64 - 1)
-    return f"{found:016x}"

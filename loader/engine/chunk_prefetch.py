@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from windrow.core.threads import HelpedPool
+from windrow.core.threads import DaemonPool
 from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache
 from windrow.engine.tickets import ChunkRead, PlannedChunk, Ticket, errors_of, let_go, rows_of
@@ -64,7 +64,7 @@ class ChunkPrefetcher:
     """The prefetcher of one part of a source, for one stream."""
 
     def __init__(
-        self, counters: PartCounters, room: CacheRoom, pool: HelpedPool, cache: ChunkCache
+        self, counters: PartCounters, room: CacheRoom, pool: DaemonPool, cache: ChunkCache
     ) -> None:
         part, slots = room.part, room.slots
         self.room = room

@@ -8,14 +8,13 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from windrow.core.cancellation import CancelScope
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.machine import usable_cores
-from windrow.core.threads import HelpedPool
+from windrow.core.threads import DaemonPool
 from windrow.engine import execute
 from windrow.engine.budgets import CacheRoom, budget_of
 from windrow.engine.chunk_cache import ChunkCache
@@ -43,7 +42,6 @@ from windrow.transforms.row_blocks import KeptBlocks, OwnStates
 
 if TYPE_CHECKING:
     from windrow.engine.bad_records import BadRecords
-    from windrow.engine.coming_records import ComingRecords
 
 # Read batches of a remote source are read in parallel: while one waits, the other decodes.
 _REMOTE_READS = 2
@@ -83,12 +81,14 @@ class RunContext:
         self._threads = max(options.num_threads for options in found)
         self._pool: Executor | None = None
         self._lanes: dict[int, Executor] = {}
-        self._decoding: HelpedPool | None = None
+        self._decoding: DaemonPool | None = None
         self._streams = len(parts)
         self._here = LocalExecutor()
         if self.options.ahead:
             self._here = LocalExecutor(ThreadMap(self._threads))
             self._pool = self._new_pool(self._threads, "windrow-read")
+        threads = StageThreads(self._here.thread_map, self._pool, self.options.num_threads)
+        self._executors.begin(threads, self.maker)
 
     @property
     def ahead(self) -> bool:
@@ -97,8 +97,7 @@ class RunContext:
 
     def executor_of(self, stage: ChainStage) -> StageExecutor:
         """The executor that does the work of a stage."""
-        threads = StageThreads(self._here.thread_map, self._pool, self.options.num_threads)
-        return self._executors.in_run(stage, self._here, threads, self.maker)
+        return self._executors.of(stage, self._here)
 
     def stop(self) -> None:
         """Stop the run: make no later element, and end reads that wait for a network."""
@@ -175,14 +174,6 @@ class RunContext:
             )
             or None
         )
-
-    def coming_records(self, node: Node) -> Sequence[ComingRecords]:
-        """What a stream of a chain reads next, for each remote source that wants to know it."""
-        if not any(map(is_remote_source, sources_of(node))):
-            return ()
-        from windrow.engine.coming_records import coming_records  # few chains need it
-
-        return coming_records(node)
 
     def new_cache(self, room: CacheRoom) -> ChunkCache:
         """Memory for chunks of a part."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from windrow.core.daemon_threads import DaemonPool
+from windrow.core.threads import DaemonPool
 from windrow.engine.budgets import reads_records_alone
 from windrow.engine.index_walk import start as start
 from windrow.engine.prefetch import Prefetcher

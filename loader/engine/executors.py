@@ -18,15 +18,15 @@ from windrow.engine import execute, record_trace
 from windrow.engine.stages import ChainStage, Result, WorkItem
 from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.errors import ClosedError, ReadError
-from windrow.transforms.nodes import Node
+from windrow.transforms.nodes import Node, WorkerSettings
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.nodes.streams import workers_of
 from windrow.transforms.options import ReadOptions
 
 if TYPE_CHECKING:
-    from windrow.engine.choosing_executor import ChoosingExecutor, ChosenTeam
     from windrow.engine.process_executor import ProcessExecutor
     from windrow.stats.profiler import ActivityClock
+    from windrow.workers.pool import WorkerPool
 
 W = TypeVar("W", bound=WorkItem)
 Found = Callable[[], Result]
@@ -144,27 +144,28 @@ class Executors:
         self._make = workers
         self._all: list[ProcessExecutor] = []
         self._of: dict[int, ProcessExecutor] = {}
-        self._teams: dict[int, ChosenTeam] = {}  # of executors whose number of workers is chosen
-        self._in_run: dict[int, ChoosingExecutor] = {}  # of the same, in the present run
         self._find(node, None)
 
     def _find(self, node: Node, executor: ProcessExecutor | None) -> None:
         settings = workers_of(node)
         if settings is not None:
-            # Most chains have no workers, and do not load what only these need.
-            from windrow.engine.process_executor import ProcessExecutor
-
-            executor = ProcessExecutor(node.parent, settings, self._make)
+            executor = self._executor(node, settings)
             self._all.append(executor)
-            if executor.workers is not None and settings.options.num_workers == "auto":
-                from windrow.engine.choosing_executor import chosen_team
-
-                number = len(self._all) - 1
-                self._teams[id(executor)] = chosen_team(executor, settings, number)
         elif executor is not None:
             self._of[id(node)] = executor
         for parent in node.parents:
             self._find(parent, executor)
+
+    def _executor(self, node: Node, settings: WorkerSettings) -> ProcessExecutor:
+        # Most chains have no workers, and do not load what only these need.
+        from windrow.engine.process_executor import ProcessExecutor
+
+        chooser = None
+        if settings.options.num_workers == "auto":
+            from windrow.engine.worker_choice import WorkerChooser
+
+            chooser = WorkerChooser(settings, len(self._all))
+        return ProcessExecutor(node.parent, settings, self._make, chooser)
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -174,52 +175,37 @@ class Executors:
         executor = self._of.get(id(stage.top))
         return executor if executor is not None and executor.does(stage) else here
 
-    def in_run(
-        self, stage: ChainStage, here: LocalExecutor, threads: StageThreads, maker: ActivityClock
-    ) -> StageExecutor:
-        """As `of`, for a run.
-
-        Args:
-            stage: The stage.
-            here: Does work in this process.
-            threads: Do the same for an executor that chooses where to do it.
-            maker: Counts the times of the run.
-        """
-        executor = self.of(stage, here)
-        process, team = self._of.get(id(stage.top)), self._teams.get(id(executor))
-        if process is None or team is None:
-            return executor
-        from windrow.engine.choosing_executor import ChoosingExecutor
-
-        found = self._in_run.get(id(executor))
-        if found is None or found.maker is not maker:
-            found = self._in_run[id(executor)] = ChoosingExecutor(process, team, threads, maker)
-        return found
+    def begin(self, threads: StageThreads, maker: ActivityClock) -> None:
+        """Begin a run, whose times `maker` counts; `threads` do work in this process."""
+        for executor in self._all:
+            executor.begin(threads, maker)
 
     def start(self) -> None:
         """Start all workers, but those whose number is not chosen yet."""
         for executor in self._all:
-            (self._teams.get(id(executor)) or executor).start()
+            executor.start()
+
+    def _pools(self) -> list[WorkerPool]:
+        # Any thread may ask, while another one ends them.
+        found = [executor.workers for executor in self._all]
+        return [pool for pool in found if pool is not None]
 
     def interrupt(self) -> None:
-        """Make every wait for workers return."""
-        for executor in self._all:
-            executor.interrupt()
+        """Make every wait for workers return, with a ClosedError."""
+        for pool in self._pools():
+            pool.interrupt()
 
     def bytes_by(self) -> dict[str, int]:
         """Bytes of the arrays that are under way to workers."""
-        return (
-            {"workers": sum(executor.under_way_bytes for executor in self._all)}
-            if self._all
-            else {}
-        )
+        sizes = [pool.request_bytes for pool in self._pools()]
+        return {"workers": sum(sizes)} if self._all else {}
 
     def forget(self) -> None:
         """What is under way is not wanted any more."""
-        for executor in self._all:
-            executor.forget()
+        for pool in self._pools():
+            pool.forget()
 
     def kill(self) -> None:
         """End all workers."""
-        for executor in self._all:
-            executor.kill()
+        for pool in self._pools():
+            pool.kill()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from windrow.core.threads import HelpedPool
+from windrow.core.threads import DaemonPool
 from windrow.engine.budgets import CacheBudget, CacheRoom, batches_per_plan, rooms
 from windrow.engine.chunk_cache import ArrayCache, ChunkCache, ListCache, ScatteredCache
 from windrow.engine.chunk_prefetch import ChunkPrefetcher
@@ -58,7 +58,7 @@ class Prefetcher:
         self,
         sources: Sequence[LaidOutSource],
         budget: CacheBudget,
-        pool: HelpedPool,
+        pool: DaemonPool,
         read_counters: ReadCounters,
         new_cache: NewCache | None = None,
         *,

@@ -256,7 +256,6 @@ class ReadBatches(Iterator["ReadBatch"]):
         self._read_batch_bytes = self._rest_bytes = 0  # of the last one; of its rows to come
         dropping = () if node.allow_nones else walk(node.parent)
         self._watch = run.drop_watch((*dropping, *stage.steps))
-        self._coming = run.coming_records(node.parent)
         run.maker.watch(self)
 
     def blocks(self) -> Blocks:
@@ -312,8 +311,6 @@ class ReadBatches(Iterator["ReadBatch"]):
         for soon in itertools.islice(self._waiting, 2 if self._options.ahead else 1):
             soon.reader.begin()
         self._made += 1
-        for coming in self._coming:
-            coming.first = int(self._waiting[0].elements[0])
         return self._waiting.popleft()
 
     def _plan(self) -> None:

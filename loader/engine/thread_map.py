@@ -2,7 +2,8 @@
 
 A function in pure Python gains nothing from threads and slows down the other threads that need the
 interpreter. A function that sleeps, waits for data or releases the interpreter gains much. The code
-does not show the kind of a function, so the thread map measures it repeatedly while it works.
+does not show the kind of a function, so its first rows are tried on one thread, then on twice as many
+while that pays. The trial is repeated from time to time, since the first rows may be unlike the others.
 
 Contract:
 1. Results never depend on the number of threads. Only the bounds of parts do.
@@ -17,138 +18,57 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Final, Generic, TypeVar
 
-from windrow.core.daemon_threads import DaemonPool
+from windrow.core.threads import DaemonPool
 from windrow.errors import ClosedError
 
 T = TypeVar("T")
 
 # A row below this is not worth handing over to another thread.
-_WORTH_S = 20e-6
+_WORTH_S: Final = 20e-6
 
-# The gain that more threads must bring to be kept.
-_GAIN = 1.25
+# The gain that twice as many threads must bring to be kept. Two threads of Python alongside a busy
+# consumer get two thirds of the interpreter instead of half of it: a gain of 1.33 that it pays for.
+_GAIN: Final = 1.4
 
 # Several switch intervals of the interpreter, which is short for the consumer of the rows.
-_SAMPLE_S = 0.025
+_SAMPLE_S: Final = 0.025
 
 # Parts for each thread, so that no slow row keeps all threads waiting.
-_PARTS = 4
+_PARTS: Final = 4
 
-# Work until the number of threads is measured again: it doubles while nothing changes.
-_LOOK_S = 1.0
-_MOST_LOOK_S = 64.0
-
-# Cores that other threads of the process must have lost for a gain to count as taken from them.
-_TAKEN_CORES = 0.1
+# The time until the next trial, in times that the last one took.
+_WORK_PER_TRIAL: Final = 64
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Clocks:
-    """Seconds that have passed, that all threads have computed, and that the caller's has."""
-
-    passed: Callable[[], float] = time.perf_counter
-    process: Callable[[], float] = time.process_time
-    thread: Callable[[], float] = time.thread_time
-
-
-_CLOCKS = Clocks()
-
-
-@dataclasses.dataclass(slots=True)
-class _PaceSample:
-    """The work that a number of threads has done."""
-
-    rows: int = 0
-    passed_s: float = 0.0
-    own_s: float = 0.0  # computed by these threads
-    process_s: float = 0.0  # computed by all threads of the process
-
-    def add(self, more: _PaceSample) -> None:
-        """The sum of both."""
-        self.rows += more.rows
-        self.passed_s += more.passed_s
-        self.own_s += more.own_s
-        self.process_s += more.process_s
-
-    @property
-    def rate(self) -> float:
-        """Rows per second."""
-        return self.rows / max(self.passed_s, 1e-9)
-
-    @property
-    def own_cores(self) -> float:
-        return self.own_s / max(self.passed_s, 1e-9)
-
-    @property
-    def other_cores(self) -> float:
-        return (self.process_s - self.own_s) / max(self.passed_s, 1e-9)
-
-
-def _pays(fewer: _PaceSample, more: _PaceSample) -> bool:
-    """Whether more threads bring enough, without the time that they take from others.
-
-    Two threads of Python alongside a busy consumer get two thirds of the interpreter instead of
-    half of it. Such rows are paid for by the consumer and do not count.
-    """
-    rate = more.rate
-    taken = min(fewer.other_cores - more.other_cores, more.own_cores - fewer.own_cores)
-    if taken > _TAKEN_CORES:
-        rate *= 1 - taken / more.own_cores
-    return rate >= _GAIN * fewer.rate
-
-
-def _look(threads: int, most: int) -> Generator[int, _PaceSample, int]:
-    """Yields numbers of threads to sample; returns the one to keep."""
-    kept = threads
-    here = yield threads
-    if threads == 1 and here.rate > 1 / _WORTH_S:
-        return 1
-    while threads > 1:
-        fewer = threads // 2
-        below = yield fewer
-        if _pays(below, here):
-            break
-        threads, here = fewer, below
-    if threads < kept:
-        return threads
-    while threads < most:
-        more = min(2 * threads, most)
-        above = yield more
-        if not _pays(here, above):
-            break
-        threads, here = more, above
-    return threads
-
-
-class _Pace:
-    """The measurements of one key: the best number of threads, and the current sample."""
+class _Trial:
+    """Tries the work of one key on ever more threads, and keeps the number that pays."""
 
     def __init__(self, key: object, most: int) -> None:
         self.key = key  # kept, so that its id stays its own
         self._most = most
-        self._kept = 1
         self._seen = 0  # rows
         self._row_s = 0.0
-        self._worked_s = 0.0
-        self._look_s = _LOOK_S / 2  # the first look doubles it
-        self._begin_look()
+        self._begin()
 
-    def _begin_look(self) -> None:
-        self._looking: Generator[int, _PaceSample, int] | None = _look(self._kept, self._most)
-        self.threads = next(self._looking)
-        self._sample = _PaceSample()
+    def _begin(self) -> None:
+        self.threads, self._fewer, self._rate_of_fewer = 1, 1, 0.0
+        self._is_over, self._worked_s, self._next_s = False, 0.0, math.inf
+        self._begin_sample()
+
+    def _begin_sample(self) -> None:
+        self._rows, self._passed_s = 0, 0.0
 
     def rows(self, left: int) -> int:
         """The number of rows to do next, on `threads` threads."""
-        if self._looking is None:
+        if self._is_over:
             return left
         if not self._seen:
             return 1
-        missing_s = max(_SAMPLE_S - self._sample.passed_s, _SAMPLE_S / 4)
+        missing_s = max(_SAMPLE_S - self._passed_s, _SAMPLE_S / 4)
         wanted = math.ceil(missing_s / max(self._row_s, 1e-9))
         # Measurements of a few rows may be wrong for many.
         wanted = max(min(wanted, 4 * self._seen), self._fewest())
@@ -157,30 +77,32 @@ class _Pace:
     def _fewest(self) -> int:
         return 1 if self.threads == 1 else 2 * self.threads
 
-    def saw(self, sample: _PaceSample) -> None:
+    def saw(self, rows: int, passed_s: float) -> None:
         """Learn from rows that were done on `threads` threads."""
-        first = not self._seen
-        self._seen += sample.rows
-        self._row_s = sample.passed_s / sample.rows
-        self._worked_s += sample.passed_s
-        if self._looking is None:
-            if self._worked_s >= self._look_s:
-                self._begin_look()
-        elif not first:  # the first row may import or compile something
-            self._sample.add(sample)
-            if self._sample.passed_s >= _SAMPLE_S and self._sample.rows >= self._fewest():
-                self._end_sample(self._looking)
+        is_first = not self._seen
+        self._seen += rows
+        self._row_s = passed_s / rows
+        self._worked_s += passed_s
+        if self._is_over:
+            if self._worked_s >= self._next_s:
+                self._begin()
+        elif not is_first:  # the first row may import or compile something
+            self._rows += rows
+            self._passed_s += passed_s
+            if self._passed_s >= _SAMPLE_S and self._rows >= self._fewest():
+                self._judge(self._rows / self._passed_s)
 
-    def _end_sample(self, looking: Generator[int, _PaceSample, int]) -> None:
-        try:
-            self.threads = looking.send(self._sample)
-            self._sample = _PaceSample()
-        except StopIteration as end:
-            changed = end.value != self._kept
-            self._look_s = _LOOK_S if changed else min(2 * self._look_s, _MOST_LOOK_S)
-            self.threads = self._kept = end.value
-            self._looking = None
-            self._worked_s = 0.0
+    def _judge(self, rate: float) -> None:
+        """Continue the trial or end it, after a sample with this rate in rows per second."""
+        if rate < _GAIN * self._rate_of_fewer:
+            self.threads, self._is_over = self._fewer, True
+        elif self.threads == self._most or (self.threads == 1 and rate > 1 / _WORTH_S):
+            self._is_over = True
+        else:
+            self._fewer, self._rate_of_fewer = self.threads, rate
+            self.threads = min(2 * self.threads, self._most)
+            self._begin_sample()
+        self._next_s = (1 + _WORK_PER_TRIAL) * self._worked_s
 
 
 class ThreadMap:
@@ -189,13 +111,15 @@ class ThreadMap:
     Args:
         most_threads: The most threads that work at a time, with the caller's thread. With less than
             2 the caller does everything.
-        clocks: The clocks that measure the work.
+        clock: Seconds that have passed.
     """
 
-    def __init__(self, most_threads: int, *, clocks: Clocks = _CLOCKS) -> None:
+    def __init__(
+        self, most_threads: int, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._most = most_threads
-        self._clocks = clocks
-        self._paces: dict[int, _Pace] = {}
+        self._clock = clock
+        self._trials: dict[int, _Trial] = {}
         self._pool: DaemonPool | None = None
         self._closed = False
         self._is_starved = False
@@ -204,7 +128,7 @@ class ThreadMap:
         """Do `work(start, stop)` for contiguous parts that cover `[0, rows)`, each row once.
 
         Args:
-            key: The object that the work belongs to; the measured pace is kept under its identity.
+            key: The object that the work belongs to; its number of threads is kept under its identity.
             work: Does rows `[start, stop)`, at least one. Called by several threads at once.
             rows: How many there are. With 1 it is one call; with 0 there is no call.
 
@@ -219,15 +143,15 @@ class ThreadMap:
         self._is_starved |= self._most > 1 and 0 < rows < 2 * self.threads(key)
         if rows < 2 or self._most < 2:
             return [work(0, rows)] if rows else []
-        pace = self._pace(key)
+        trial = self._trial(key)
         made: list[T] = []
         start = 0
         while start < rows:
             self._check_open()
-            stop = start + pace.rows(rows - start)
-            found, sample = self._measured(work, start, stop, pace.threads)
-            made += found
-            pace.saw(sample)
+            stop = start + trial.rows(rows - start)
+            began_s = self._clock()
+            made += self._made(work, start, stop, trial.threads)
+            trial.saw(stop - start, self._clock() - began_s)
             start = stop
         return made
 
@@ -237,12 +161,12 @@ class ThreadMap:
 
     def threads(self, key: object) -> int:
         """Threads that the next rows of `key` are done on, if there are as many rows."""
-        return self._pace(key).threads if self._most > 1 else 1
+        return self._trial(key).threads if self._most > 1 else 1
 
     @property
     def most_used(self) -> int:
         """The most threads that any work is done on now. Any thread may ask."""
-        return max((pace.threads for pace in list(self._paces.values())), default=1)
+        return max((trial.threads for trial in list(self._trials.values())), default=1)
 
     def was_starved(self) -> bool:
         """Whether a `run` since the last check had fewer rows than its threads could do."""
@@ -255,43 +179,27 @@ class ThreadMap:
         if self._pool is not None:
             self._pool.shutdown(wait)
 
-    def _pace(self, key: object) -> _Pace:
-        pace = self._paces.get(id(key))
-        if pace is None:
-            pace = self._paces[id(key)] = _Pace(key, self._most)
-        return pace
+    def _trial(self, key: object) -> _Trial:
+        trial = self._trials.get(id(key))
+        if trial is None:
+            trial = self._trials[id(key)] = _Trial(key, self._most)
+        return trial
 
-    def _measured(
-        self, work: Callable[[int, int], T], start: int, stop: int, threads: int
-    ) -> tuple[list[T], _PaceSample]:
-        clocks = self._clocks
+    def _made(self, work: Callable[[int, int], T], start: int, stop: int, threads: int) -> list[T]:
         rows = stop - start
-        passed_s, process_s = clocks.passed(), clocks.process()
         if threads == 1 or rows == 1:
-            own_s = clocks.thread()
-            made = [work(start, stop)]
-            own_s = clocks.thread() - own_s
-        else:
-            parts = min(rows, _PARTS * threads)
-            cuts = [start + rows * number // parts for number in range(parts + 1)]
-            made, own_s = self._side_by_side(work, cuts, min(threads, rows))
-        sample = _PaceSample(rows, clocks.passed() - passed_s, own_s, clocks.process() - process_s)
-        return made, sample
-
-    def _side_by_side(
-        self, work: Callable[[int, int], T], cuts: Sequence[int], threads: int
-    ) -> tuple[list[T], float]:
-        """The results of the parts between `cuts`, and the seconds of computing by threads."""
+            return [work(start, stop)]
         if self._pool is None:
             self._pool = DaemonPool(self._most - 1, "windrow-map")
-        job = _MapJob(work, cuts, self._clocks)
+        parts = min(rows, _PARTS * threads)
+        job = _MapJob(work, [start + rows * number // parts for number in range(parts + 1)])
         helpers: list[Future[None]] = []
         try:
-            helpers += (self._pool.submit(job.help) for _ in range(threads - 1))
+            helpers += (self._pool.submit(job.help) for _ in range(min(threads, rows) - 1))
             job.help()
         finally:
             job.finish(helpers)
-        return job.results(), sum(job.own_s)
+        return job.results()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -316,28 +224,24 @@ NO_THREADS: Final = StageThreads()
 class _MapJob(Generic[T]):
     """Parts that several threads take from the front, one after the other."""
 
-    def __init__(self, work: Callable[[int, int], T], cuts: Sequence[int], clocks: Clocks) -> None:
+    def __init__(self, work: Callable[[int, int], T], cuts: Sequence[int]) -> None:
         self._work = work
         self._todo = collections.deque(enumerate(itertools.pairwise(cuts)))
         self._made: dict[int, T] = {}
         self._failed: dict[int, BaseException] = {}
-        self._clocks = clocks
-        self.own_s: list[float] = []
 
     def help(self) -> None:
         """Do parts until no part is left; raises nothing."""
-        own_s = self._clocks.thread()
         while True:
             try:
                 number, (start, stop) = self._todo.popleft()
             except IndexError:
-                break
+                return
             try:
                 self._made[number] = self._work(start, stop)
             except BaseException as error:  # raised where the results are awaited
                 self._failed[number] = error
                 self._todo.clear()  # parts are taken in order: what is left comes after this one
-        self.own_s.append(self._clocks.thread() - own_s)
 
     def finish(self, helpers: Sequence[Future[None]]) -> None:
         """Wait until no part is running; parts that no thread has begun stay undone."""

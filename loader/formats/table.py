@@ -2,7 +2,7 @@
 
 The table has one row per format. `windrow.inspect`, `windrow verify`, `windrow bench` and `windrow
 convert` detect the format at a location (`windrow.sources.detection`) and call the operations of its
-row. To add a format, `register` one row with its signature.
+row.
 
 Invariant: no command compares names of formats to decide what it does.
 """
@@ -68,19 +68,6 @@ class Format:
     takes: frozenset[str] = frozenset()
     scan: Scan | None = None
     instead: str = "is not read record by record"
-
-
-def register(format: Format) -> None:
-    """Add a format, or replace the one of the same name."""
-    _FORMATS[format.name] = format
-    if format.signature is not None:
-        signatures.add(format.signature)
-
-
-def unregister(name: str) -> None:
-    """Remove a format that `register` added."""
-    if _FORMATS.pop(name).signature is not None:
-        signatures.remove(name)
 
 
 def inspect_contents(contents: Contents, sizes: bool | None) -> Inspection:
@@ -165,8 +152,7 @@ def _refusal(contents: Contents) -> WindrowError:
     )
 
 
-_FORMATS: Final[dict[str, Format]] = {}
-for _row in (
+_ROWS: Final = (
     Format(
         "array_record",
         signatures.ARRAY_RECORD,
@@ -220,5 +206,5 @@ for _row in (
         instead="is Parquet, which has no random access to rows; convert it first: windrow convert SRC"
         " DST --to zarr",
     ),
-):
-    _FORMATS[_row.name] = _row
+)
+_FORMATS: Final[dict[str, Format]] = {row.name: row for row in _ROWS}

@@ -3,8 +3,7 @@
 A file or an array that cannot be opened (cut off, or with damaged metadata) is reported as bad, and
 verification continues with the rest.
 
-Invariant: checking the checksums of a converted folder's files and decoding their content advance side
-by side, so that a file on a local disk that fits into memory is fetched from the disk once.
+Invariant: the files of a converted folder are compared with its manifest first, and then decoded.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, Final
 
 from windrow.converters.job.check import BadFile, CheckReport, FolderCheck
-from windrow.converters.job.manifest import OutputFile
 from windrow.core.progress import ShowProgress
 from windrow.errors import NotFoundError
 from windrow.formats.table import scan_contents
@@ -26,9 +23,8 @@ from windrow.sources import signatures
 from windrow.sources.detection import detect, is_glob, is_range
 from windrow.sources.location import Location, location_of
 from windrow.verification.report import Report
-from windrow.verification.scan import Scan, ScanResult, ScanTask, scans_of
+from windrow.verification.scan import scans_of
 from windrow.verification.targets import (
-    BLOCK_BYTES,
     UNOPENED,
     ScanTargets,
     scan_arrays_at,
@@ -127,9 +123,8 @@ def verify_place(
     refuse_missing = missing == "error"
     data = [one for s in targets.sources for one in scans_of(s, refuse_missing=refuse_missing)]
     data += targets.scans
-    files = None if check is None else _FileScan(check)
-    lanes: list[list[Scan]] = [data] if files is None else [[files], data]
-    run_scans(lanes, threads=threads, progress=progress)
+    folder = None if check is None else check.checked(threads=threads, progress=progress)
+    run_scans(data, threads=threads, progress=progress)
     took_s = time.monotonic() - begin
     report = report_of(data, records=targets.records, elapsed_s=took_s)
     return PlaceReport(
@@ -138,7 +133,7 @@ def verify_place(
         data=report,
         unopened=tuple(targets.bad),
         left_out=tuple(targets.left_out),
-        folder=files.report(took_s) if files is not None else None,
+        folder=folder,
     )
 
 
@@ -167,32 +162,3 @@ def _targets(location: Location, check: FolderCheck | None) -> ScanTargets:
         return scan_arrays_at(location, array_names([file.name for file in check.files]))
     except UNOPENED as error:
         return ScanTargets("zarr", bad=[BadFile("", str(error))])
-
-
-class _FileScan(Scan):
-    """Reads each file of a converted folder once for its checksum."""
-
-    def __init__(self, check: FolderCheck) -> None:
-        self._check = check
-        self._bad: dict[str, BadFile] = {}
-        self.waits = not check.is_local
-
-    @property
-    def total_bytes(self) -> int:
-        return self._check.total_bytes
-
-    def tasks(self) -> Iterator[ScanTask]:
-        for file in self._check.files:
-            held = min(file.size_bytes, BLOCK_BYTES)
-            yield ScanTask(held, file.size_bytes, partial(self._run, file))
-
-    def _run(self, file: OutputFile, _: object) -> ScanResult:
-        bad = self._check.file(file)
-        if bad is not None:
-            self._bad[file.name] = bad
-        return ScanResult()
-
-    def report(self, elapsed_s: float) -> CheckReport:
-        """Report the bad files in the order of the manifest."""
-        bad = [self._bad[file.name] for file in self._check.files if file.name in self._bad]
-        return self._check.report(bad, elapsed_s=elapsed_s)

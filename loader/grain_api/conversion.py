@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from windrow import sources
-from windrow.errors import PlanError, WindrowError
+from windrow.errors import PlanError
 from windrow.grain_api import grain_attributes
 from windrow.sources.foreign import ForeignDataSource
 
@@ -47,10 +47,8 @@ class GraphConversion:
             PlanError: If it has no counterpart, and the conversion is strict.
         """
         kind = grain_attributes.kind_of(node)
-        kind = kind if kind in self.table else None
-        return self._once(
-            node, lambda: self.other(node) if kind is None else self._known(node, kind)
-        )
+        make = self.table.get(kind or "", type(self).other)
+        return self._once(node, lambda: make(self, node))
 
     def parent(self, node: Any) -> Any:
         """The dataset of the one parent of a node."""
@@ -85,14 +83,6 @@ class GraphConversion:
         if name not in self.made:
             self.made[name] = key, make()  # with the key, so that no other object gets its id
         return self.made[name][1]
-
-    def _known(self, node: Any, kind: str) -> Any:
-        try:
-            return self.table[kind](self, node)
-        except WindrowError as error:
-            if not getattr(error, "__notes__", ()):
-                error.add_note(f"windrow: from_grain makes {kind} of Grain here")
-            raise
 
     def other(self, node: Any, what: str | None = None) -> Any:
         """A node of Grain as it is, under the name `what` in the error that a strict conversion raises."""

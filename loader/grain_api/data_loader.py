@@ -25,7 +25,7 @@ from windrow.grain_api.samplers import (
     SequentialSampler,
     length_of,
 )
-from windrow.grain_api.sharding import NoSharding, ShardOptions, elements_of_shard
+from windrow.grain_api.sharding import NoSharding, ShardOptions, as_shard, elements_of_shard
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
 from windrow.map_dataset import MapDataset
@@ -292,9 +292,7 @@ def _shard(sampler: Any) -> ShardOptions:
     """
     # Grain's samplers keep it there, and samplers of users that follow them.
     try:
-        found = sampler._shard_options
-        drop_remainder = getattr(found, "drop_remainder", False)
-        return ShardOptions(found.shard_index, found.shard_count, drop_remainder)
+        return as_shard(sampler._shard_options)
     except AttributeError:
         raise PlanError(
             f"DataLoader: the sampler {sampler!r} has no shard options; give shard_options=, such as"

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from windrow.converters.job.inputs import Input
 from windrow.converters.records.tfrecord import is_gzip, read_batches, record_stops
-from windrow.converters.texts.parquet import EXTRA
-from windrow.core.optional_imports import optional
-from windrow.errors import ArgumentError, NotFoundError, ReadError
+from windrow.converters.texts.parquet import opened, types_of
+from windrow.errors import ArgumentError, NotFoundError
 from windrow.iter_dataset import IterDataset
 from windrow.map_dataset import MapDataset
 from windrow.sources.base import BatchedSource, IntArray, checked_indices
@@ -115,11 +115,11 @@ class _ParquetSource(BatchedSource):
     """Random access to the rows of a Parquet file; the row group read last is kept."""
 
     def __init__(self, path: str, read_kwargs: Mapping[str, Any]) -> None:
-        self._path, self._read_kwargs = path, dict(read_kwargs)
-        with self._open() as file:
+        self._file, self._read_kwargs = Input(path, path, 0), dict(read_kwargs)
+        with opened(self._file, **self._read_kwargs) as file:
             meta = file.metadata
             rows = [meta.row_group(number).num_rows for number in range(meta.num_row_groups)]
-            self._schema = ", ".join(f"{field.name}: {field.type}" for field in file.schema_arrow)
+            self._schema = ", ".join(f"{name}: {kind}" for name, kind in types_of(file).items())
         self._bounds = np.cumsum([0, *rows])
         self._begin()
 
@@ -133,16 +133,6 @@ class _ParquetSource(BatchedSource):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._begin()
-
-    def _open(self) -> Any:
-        parquet = optional("pyarrow.parquet", "Parquet", EXTRA)
-        arrow = optional("pyarrow", "Parquet", EXTRA)
-        try:
-            return parquet.ParquetFile(self._path, **self._read_kwargs)
-        except FileNotFoundError as error:
-            raise NotFoundError(f"{self._path} does not exist") from error
-        except arrow.ArrowException as error:
-            raise ReadError(f"{self._path}: cannot be read as Parquet: {error}") from error
 
     def __len__(self) -> int:
         return int(self._bounds[-1])
@@ -170,13 +160,8 @@ class _ParquetSource(BatchedSource):
         """The columns of a row group, as Grain has them: NumPy arrays."""
         with self._lock:
             if self._kept is None or self._kept[0] != number:
-                with self._open() as file:
-                    try:
-                        table = file.read_row_group(number)
-                    except OSError as error:
-                        raise ReadError(
-                            f"{self._path}: row group {number} cannot be read: {error}"
-                        ) from error
+                with opened(self._file, **self._read_kwargs) as file:
+                    table = file.read_row_group(number)
                 names = table.column_names
                 self._kept = (
                     number,

@@ -16,7 +16,7 @@ from windrow.grain_api.conversion import GraphConversion
 from windrow.grain_api.data_loader import DataLoader, DataLoaderIterator
 from windrow.grain_api.elastic import ElasticIterator
 from windrow.grain_api.samplers import IndexSampler, SequentialSampler
-from windrow.grain_api.sharding import ShardOptions
+from windrow.grain_api.sharding import as_shard
 from windrow.transforms.options import as_multiprocessing_options
 
 
@@ -78,12 +78,12 @@ def from_grain(dataset: Any, strict: bool = True) -> Any:
 
 
 def _loader(to: GraphConversion, loader: Any) -> DataLoader:
-    shard, workers = loader._shard_options, loader._multiprocessing_options
+    workers = loader._multiprocessing_options
     given = {
         "data_source": to.source(loader._data_source),
         "sampler": _sampler(loader._sampler),
         "operations": loader._operations,
-        "shard_options": ShardOptions(shard.shard_index, shard.shard_count, shard.drop_remainder),
+        "shard_options": as_shard(loader._shard_options),
         "read_options": loader._read_options,
     }
     return DataLoader(**given).in_workers_of_grain(as_multiprocessing_options(workers))
@@ -93,8 +93,7 @@ def _sampler(sampler: Any) -> Any:
     name = grain_attributes.name_of(sampler)
     if name not in ("IndexSampler", "SequentialSampler"):
         return sampler
-    shard = sampler._shard_options
-    own = ShardOptions(shard.shard_index, shard.shard_count, shard.drop_remainder)
+    own = as_shard(sampler._shard_options)
     if name == "SequentialSampler":
         return SequentialSampler(sampler._num_records, own, sampler._seed)
     return IndexSampler(
@@ -103,11 +102,10 @@ def _sampler(sampler: Any) -> Any:
 
 
 def _elastic(to: GraphConversion, iterator: Any) -> ElasticIterator:
-    shard = iterator._shard_options
     found = ElasticIterator(
         to.of(iterator._ds),
         iterator._global_batch_size,
-        ShardOptions(shard.shard_index, shard.shard_count, shard.drop_remainder),
+        as_shard(iterator._shard_options),
         read_options=iterator._read_options,
         multiprocessing_options=iterator._multiprocessing_options,
     )

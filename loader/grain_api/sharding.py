@@ -7,6 +7,7 @@ samplers and `ElasticIterator`.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from windrow.core.process import jax_process
 from windrow.errors import PlanError
@@ -44,6 +45,16 @@ class ShardOptions:
             raise PlanError(
                 f"ShardOptions: shard_index must be in [0, {count}), the number of shards, got {index}"
             )
+
+
+def as_shard(options: Any) -> ShardOptions:
+    """Return shard options of Grain, or of a sampler of the user, as Windrow's.
+
+    Raises:
+        AttributeError: If they have no numbers of shards.
+    """
+    drop_remainder = getattr(options, "drop_remainder", False)
+    return ShardOptions(options.shard_index, options.shard_count, drop_remainder)
 
 
 class NoSharding(ShardOptions):

@@ -22,7 +22,7 @@ from windrow.sources.detection import Contents
 from windrow.sources.location import Location
 from windrow.sources.zarr.consolidated import warn_of_differences
 from windrow.sources.zarr.find import find_all, open_each
-from windrow.sources.zarr.metadata import codecs_of, is_v3, sizes_of
+from windrow.sources.zarr.metadata import SHARDING, chunks_of, codecs_of, is_sharded, is_v3
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of, choose
 from windrow.sources.zarr.placement import refuse_misplaced, refuse_misplaced_store
 from windrow.sources.zarr.precomputed import PrecomputedChunks
@@ -35,7 +35,6 @@ _METADATA: Final = signatures.ZARR.metadata_files.union(
 _SILENT: Final = frozenset(
     {"typesize", "blocksize", "endian", "id", "name", "order", "driver", "type"}
 )
-_SHARDING: Final = "sharding_indexed"
 # The shuffles of blosc, by their numbers in Zarr v2.
 _SHUFFLES: Final[dict[Any, str]] = {-1: "auto", 0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
 
@@ -128,7 +127,7 @@ def inspect_arrays(place: Location, tree: FoundTree, sizes: Mapping[str, int]) -
         stored_bytes=_sum(stored),
         decoded_bytes=_sum(decoded),
         arrays=tuple(arrays),
-        attributes=dict(tree.attributes) if isinstance(tree, FoundGroup) else {},
+        attributes=dict(tree.groups[()]) if isinstance(tree, FoundGroup) else {},
     )
 
 
@@ -207,16 +206,12 @@ def _format(found: Sequence[Found]) -> tuple[str, str]:
 def _of_zarr(found: Found) -> ArrayFacts:
     meta = found.metadata or {}
     shape = found.shape or ()
-    if is_v3(meta):
-        dtype, grid = meta.get("data_type"), meta.get("chunk_grid")
-        settings = grid.get("configuration") if isinstance(grid, dict) else None
-        chunks = sizes_of(settings.get("chunk_shape")) if isinstance(settings, dict) else None
-    else:
-        dtype, chunks = meta.get("dtype"), sizes_of(meta.get("chunks"))
-    shards, codecs = None, list(codecs_of(meta))
+    dtype = meta.get("data_type" if is_v3(meta) else "dtype")
+    (chunks, shards), codecs = chunks_of(meta), list(codecs_of(meta))
+    if not is_sharded(meta):
+        shards = None
     for _, name, inner in codecs:
-        if name == _SHARDING:
-            shards, chunks = chunks, sizes_of(inner.get("chunk_shape"))
+        if name == SHARDING:
             codecs = list(codecs_of({**meta, "codecs": inner.get("codecs")}))
             break
     itemsize = _itemsize(dtype)

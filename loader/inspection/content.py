@@ -5,103 +5,113 @@ Invariant: only the given bytes are read; they are neither evaluated nor decompr
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+import importlib.util
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from windrow.core.text import shortened
-from windrow.errors import MissingExtraError, ReadError, SourceError
+from windrow.errors import ReadError, SourceError
 from windrow.inspection.facts import Content, FeatureFacts
 from windrow.sources.tf_example.features import Feature
+from windrow.transforms import columns
 
-_PNG: Final = b"\x89PNG\r\n\x1a\n"
-_JPEG: Final = b"\xff\xd8\xff"
-# Headers of JPEG that hold its size: start of frame, for every coding.
-_FRAMES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
-_BARE_MARKERS: Final = frozenset({0x01, *range(0xD0, 0xD9)})
-_OTHER_PICTURES: Final = ((b"GIF87a", "GIF"), (b"GIF89a", "GIF"), (b"BM", "BMP"))
+_PICTURES: Final = (
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"GIF87a", "GIF"),
+    (b"GIF89a", "GIF"),
+    (b"RIFF", "WebP"),
+    (b"BM", "BMP"),
+)
 _TEXT_BYTES: Final = 4096
 _SHOWN_NUMBERS: Final = 4
 _EXAMPLE: Final = "tf.train.Example"
 
 
-class Picture(NamedTuple):
-    """The format of an encoded picture, and its size if the header has it."""
+def picture_of(data: bytes) -> str | None:
+    """Return the format of the picture that `data` encodes, by its first bytes; None for other data."""
+    found = next((name for magic, name in _PICTURES if data.startswith(magic)), None)
+    if found == "WebP" and data[8:12] != b"WEBP":
+        return None
+    # The two bytes of BMP begin many strings; its size follows them.
+    if found == "BMP" and int.from_bytes(data[2:6], "little") != len(data):
+        return None
+    return found
 
-    format: str
-    size: tuple[int, int] | None
 
-    def __str__(self) -> str:
-        if self.size is None:
-            return f"{self.format} picture"
-        return f"{self.format} picture, {self.size[0]} x {self.size[1]} pixels"
+def _picture(data: bytes) -> str | None:
+    """Describe the picture that `data` encodes, with its size where Pillow can read its header."""
+    format = picture_of(data)
+    if format is None or importlib.util.find_spec("PIL") is None:
+        return format and f"{format} picture"
+    from PIL import Image
 
-
-def picture_of(data: bytes) -> Picture | None:
-    """Recognise the picture that `data` encodes, by its first bytes; width comes before height."""
-    if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
-        width, height = struct.unpack_from(">II", data, 16)
-        return Picture("PNG", (width, height))
-    if data.startswith(_JPEG):
-        return Picture("JPEG", _jpeg_size(data))
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return Picture("WebP", None)
-    for magic, name in _OTHER_PICTURES:
-        if data.startswith(magic) and _is_of(name, data):
-            return Picture(name, None)
-    return None
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return f"{format} picture, {image.width} x {image.height} pixels"
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return f"{format} picture"
 
 
 def content_of(record: bytes, features: Mapping[str, Feature] | None = None) -> Content:
     """Describe a record; `features` are the features of an Example that become arrays."""
-    size = len(record)
-    if not record:
-        return Content("empty", 0, "no bytes")
-    if (picture := picture_of(record)) is not None:
-        return Content("picture", size, str(picture))
-    looks_like = "bytes"
-    # The tag of the only field of an Example, which other messages may have too.
-    if record[0] == 0x0A:
-        try:
-            if found := features_of(record, features or {}):
-                return Content("example", size, _EXAMPLE, found)
-        except MissingExtraError:
-            looks_like = f"bytes, maybe a {_EXAMPLE}: install protobuf to read it"
-    if (text := _text_of(record)) is not None:
-        return Content("text", size, f"text: {text}")
-    return Content("bytes", size, f"{looks_like}, beginning with {record[:16].hex(' ')}")
+    if example := example_of(record):
+        known = features or {}
+        facts = tuple(_feature(name, values, known.get(name)) for name, values in example.items())
+        return Content("example", len(record), _EXAMPLE, facts)
+    kind, looks_like = _described(record, 16)
+    return Content(kind, len(record), looks_like)
 
 
-def features_of(record: bytes, known: Mapping[str, Feature]) -> tuple[FeatureFacts, ...]:
-    """Return the features of a tf.train.Example; empty if the record is something else.
-
-    Args:
-        record: Its bytes.
-        known: How features become arrays, if known.
-
-    Raises:
-        MissingExtraError: If protobuf is not installed.
-    """
-    example = example_of(record)
-    return tuple(
-        _feature(name, values, known.get(name)) for name, values in (example or {}).items()
-    )
+def _described(data: bytes, shown_bytes: int) -> tuple[str, str]:
+    """Return what kind of bytes these are, and what they look like."""
+    if not data:
+        return "empty", "no bytes"
+    if (picture := _picture(data)) is not None:
+        return "picture", picture
+    if (text := _text_of(data)) is not None:
+        return "text", f"text: {text}"
+    return "bytes", f"bytes, beginning with {data[:shown_bytes].hex(' ')}"
 
 
 def example_of(record: bytes) -> dict[str, Any] | None:
-    """Return the values of a tf.train.Example by feature; None if the record is something else.
-
-    Raises:
-        MissingExtraError: If protobuf is not installed.
-    """
+    """Return the values of a tf.train.Example by feature; None if the record is something else."""
     from windrow.converters import decode_example
 
+    # The tag of the only field of an Example, which other messages may have too.
+    if record[:1] != b"\n":
+        return None
     try:
         return dict(decode_example(record))
     except (ReadError, SourceError):
         return None
+
+
+def leaves_of(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of an element, and the features of a tf.train.Example.
+
+    Names are joined by `/`, and places of lists in brackets.
+    """
+    if isinstance(value, bytes) and (example := example_of(value)):
+        value = {key: one[0] if len(one) == 1 else one for key, one in sorted(example.items())}
+    children: Mapping[Any, Any] | None = None
+    if isinstance(value, Mapping):
+        children = value
+    elif columns.is_named_tuple(value):
+        children = dict(zip(type(value)._fields, value, strict=True))  # type: ignore[attr-defined]
+    elif isinstance(value, list) and value and all(isinstance(n, (int, float)) for n in value):
+        value = np.asarray(value)
+    elif isinstance(value, (tuple, list)):
+        children = {f"[{place}]": child for place, child in enumerate(value)}
+    if children is None:
+        yield name, value
+        return
+    for key, child in children.items():
+        joint = " " if name.endswith("]") or str(key).startswith("[") else "/"
+        yield from leaves_of(child, f"{name}{joint}{key}" if name else str(key))
 
 
 def _feature(name: str, values: Any, known: Feature | None) -> FeatureFacts:
@@ -119,14 +129,7 @@ def _feature(name: str, values: Any, known: Feature | None) -> FeatureFacts:
 def _bytes_like(values: Sequence[bytes]) -> str:
     if not values:
         return ""
-    first = values[0]
-    picture = picture_of(first)
-    if picture is not None:
-        words = str(picture)
-    elif (text := _text_of(first)) is not None:
-        words = f"text: {text}"
-    else:
-        words = f"bytes, beginning with {first[:8].hex(' ')}" if first else "no bytes"
+    _, words = _described(values[0], 8)
     return words if len(values) == 1 else f"{words}; and {len(values) - 1:,} more"
 
 
@@ -142,22 +145,3 @@ def _text_of(data: bytes) -> str | None:
     if not text or not all(character.isprintable() or character in "\t\r\n" for character in text):
         return None
     return shortened(text, 48)
-
-
-def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker in _FRAMES:
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            return width, height
-        if marker in _BARE_MARKERS or marker == 0xFF:
-            at += 1 if marker == 0xFF else 2
-        else:
-            at += 2 + struct.unpack_from(">H", data, at + 2)[0]
-    return None
-
-
-def _is_of(name: str, data: bytes) -> bool:
-    """Return whether more than the magic bytes match; the two of BMP begin many strings."""
-    return name != "BMP" or (len(data) > 26 and struct.unpack_from("<I", data, 2)[0] == len(data))

@@ -21,6 +21,7 @@ from windrow.converters.job.inputs import Input
 from windrow.converters.records.tfrecord import FRAME_BYTES, head_records, is_gzip, record_stops
 from windrow.converters.texts.lines import is_compressed, read_lines
 from windrow.converters.texts.parquet import opened, types_of
+from windrow.core.native import native
 from windrow.errors import ReadError
 from windrow.inspection.content import content_of
 from windrow.inspection.facts import Inspection, RecordFileFacts, SampleFacts
@@ -115,7 +116,8 @@ def inspect_parquet(contents: Contents, sizes: bool | None = None) -> Inspection
     if importlib.util.find_spec("pyarrow") and len(places) <= _MOST_FOOTERS:
         records = 0
         for place, size in zip(places, stored, strict=True):
-            with opened(Input(place.path, place.name, size, options=_options(place))) as table:
+            options = None if place.storage_options is None else dict(place.storage_options)
+            with opened(Input(place.path, place.name, size, options=options)) as table:
                 records += table.metadata.num_rows
                 count = table.metadata.num_row_groups
                 groups += [table.metadata.row_group(at).num_rows for at in range(count)]
@@ -179,19 +181,21 @@ def array_record_files(
     Raises:
         WindrowError: As `ArrayRecordDataSource` raises it.
     """
-    # Read byte ranges also on a local disk, since this reads the whole index with options and sizes.
-    source = ArrayRecordDataSource(paths, split=split, storage_options=storage_options, direct=True)
+    # The core reads the whole index, with options and sizes.
+    direct = native() is not None or None
+    source = ArrayRecordDataSource(
+        paths, split=split, storage_options=storage_options, direct=direct
+    )
     files = {file.path: file for file in source.files}.values()
     records = _sampled(source)
-    decoded = [file.facts.decoded_bytes or 0 for file in files]
-    groups = [file.group for file in files]
+    decoded = [file.facts.decoded_bytes for file in files]
     return RecordFileFacts(
         name=split or "",
         files=len(files),
         records=len(source),
         stored_bytes=sum(file.facts.size_bytes for file in files),
-        decoded_bytes=sum(decoded),
-        group_records=(min(groups), max(groups)),
+        decoded_bytes=sum(n for n in decoded if n is not None) if None not in decoded else None,
+        group_records=(min(file.group for file in files), max(file.group for file in files)),
         options=tuple(dict.fromkeys(file.facts.written_with or "" for file in files)),
         sample=SampleFacts.of(records),
         first=content_of(records[0], features) if records else None,
@@ -289,7 +293,3 @@ def _unzipped(place: Location, raw: bytes, whole: bool) -> tuple[bytes, bool]:
     if whole and raw and not unzip.eof and not unzip.unconsumed_tail:
         raise ReadError(f"{place.shown}: is cut off: its gzip data do not end; copy it again")
     return data, whole and unzip.eof and not unzip.unused_data
-
-
-def _options(place: Location) -> dict[str, Any] | None:
-    return None if place.storage_options is None else dict(place.storage_options)

@@ -6,22 +6,20 @@ Invariant: only the requested records are read, but for TFRecord, whose files ha
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from windrow.core.text import counted
 from windrow.errors import ArgumentError, ConversionError, SourceError
-from windrow.inspection.content import example_of, picture_of
+from windrow.inspection.content import leaves_of, picture_of
 from windrow.inspection.facts import ArrayFacts, Inspection
-from windrow.inspection.pictures import grid, library
+from windrow.inspection.pictures import drawable, grid, library
 from windrow.inspection.records import features_in, first_records
 from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.detection import detect
 from windrow.sources.location import Location
 from windrow.sources.tf_example.columns import decode_examples
-from windrow.sources.tf_example.features import Feature
 from windrow.sources.zarr.source import ZarrDataSource
 
 _CALLER: Final = "inspect"
@@ -34,8 +32,8 @@ class ShownRecords(NamedTuple):
     """Records to draw: the array or feature, their numbers, and a value for each."""
 
     name: str
-    numbers: Sequence[int]
-    values: Sequence[Any]
+    numbers: list[int]
+    values: list[Any]
 
 
 def check_request(path: str | None, records: str | None, field: str | None) -> None:
@@ -100,7 +98,7 @@ def read_records(
             f"{_CALLER}: {inspection.url} is NetCDF, which is not drawn; convert it to Zarr first"
         )
     if inspection.arrays:
-        return _of_array(inspection, location, records, field)
+        return _of_array(_chosen_array(inspection, field), location, records)
     return _of_files(inspection, location, records, field)
 
 
@@ -135,28 +133,26 @@ def _numbers(records: str | None, length: int) -> list[int]:
 # ---- arrays
 
 
-def _of_array(
-    inspection: Inspection, location: Location, records: str | None, field: str | None
-) -> ShownRecords:
-    array = _chosen(inspection, field)
+def _of_array(array: ArrayFacts, location: Location, records: str | None) -> ShownRecords:
     numbers = _numbers(records, array.shape[0])
     names = [array.name] if array.name else None
     source = ZarrDataSource(location.path, names=names, storage_options=location.storage_options)
-    rows: Any = source.read(np.array(numbers, np.int64))
-    for key in array.name.split("/") if array.name else ():
-        rows = rows[key]
+    ((_, rows),) = leaves_of(source.read(np.array(numbers, np.int64)))
     return ShownRecords(array.name, numbers, list(rows))
 
 
-def _chosen(inspection: Inspection, field: str | None) -> ArrayFacts:
-    drawn = [a for a in inspection.arrays if len(a.shape) > 1 and a.dtype.startswith(_NUMBERS)]
+def _chosen_array(inspection: Inspection, field: str | None) -> ArrayFacts:
+    drawn = {
+        array.name: array
+        for array in inspection.arrays
+        if len(array.shape) > 1 and array.dtype.startswith(_NUMBERS)
+    }
     if field is not None:
-        for array in drawn:
-            if array.name == field:
-                return array
-        names = ", ".join(array.name or "(the array)" for array in drawn) or "none"
-        raise ArgumentError(f"--field {field!r} cannot be drawn; choose one of: {names}")
-    data = [array for array in drawn if array.holds_records]
+        if field not in drawn:
+            names = ", ".join(name or "(the array)" for name in drawn) or "none"
+            raise ArgumentError(f"--field {field!r} cannot be drawn; choose one of: {names}")
+        return drawn[field]
+    data = [array for array in drawn.values() if array.holds_records]
     if not data:
         raise SourceError(
             f"{_CALLER}: {inspection.url} has no array of records to draw: it must have numbers and"
@@ -172,71 +168,56 @@ def _chosen(inspection: Inspection, field: str | None) -> ArrayFacts:
 def _of_files(
     inspection: Inspection, location: Location, records: str | None, field: str | None
 ) -> ShownRecords:
-    tfrecord = "tfrecord" in (inspection.format, inspection.variant.lower().rpartition(" ")[2])
-    source = _head_of_tfrecord(location) if tfrecord else _array_record(inspection, location)
+    source = _records_at(inspection, location)
     numbers = _numbers(records, len(source))
-    found = [source[number] for number in numbers]
-    examples = [_example(record) for record in found]
-    known = [example for example in examples if example is not None]
-    if not known:
-        return ShownRecords("", numbers, found)
     manifest = inspection.manifest
     features = {} if manifest is None else features_in(manifest.settings)
-    name = _feature(known[0], features, field)
-    values = [
-        "not a tf.train.Example" if example is None else _value(record, example, name, features)
-        for record, example in zip(found, examples, strict=True)
-    ]
+    shaped = {name: feature for name, feature in features.items() if feature.shape}
+    elements = []
+    for number in numbers:
+        leaves = dict(leaves_of(source[number]))
+        for name in shaped.keys() & leaves.keys():
+            leaves[name] = decode_examples([source[number]], {name: shaped[name]})[name][0]
+        elements.append(leaves)
+    name = _chosen_leaf(elements[0], field)
+    values = [leaves.get(name, f"no {name or 'record of this kind'}") for leaves in elements]
     return ShownRecords(name, numbers, values)
 
 
-def _array_record(inspection: Inspection, location: Location) -> ArrayRecordDataSource:
-    split, options = inspection.files[0].name or None, location.storage_options
-    dataset = detect(location).dataset if split else None
-    if split and dataset is not None:
-        return ArrayRecordDataSource(dataset.instructions(split), storage_options=options)
+def _records_at(inspection: Inspection, location: Location) -> Any:
+    """Return the records by number; for TFRecord the first ones of the first file that has any."""
+    contents, split = detect(location), inspection.files[0].name or None
+    if contents.stored_as == "tfrecord":
+        file = next((one for one in contents.files if one.size_bytes()), contents.files[0])
+        return first_records(file, file.size_bytes())
+    options = location.storage_options
+    if split and contents.dataset is not None:
+        return ArrayRecordDataSource(contents.dataset.instructions(split), storage_options=options)
     return ArrayRecordDataSource(location.path, split=split, storage_options=options)
 
 
-def _head_of_tfrecord(location: Location) -> list[bytes]:
-    """Return the first records of the first file that has any."""
-    files = detect(location).files
-    file = next((one for one in files if one.size_bytes()), files[0])
-    return first_records(file, file.size_bytes())
-
-
-def _example(record: bytes) -> dict[str, Any] | None:
-    return example_of(record) if record[:1] == b"\n" and picture_of(record) is None else None
-
-
-def _feature(example: dict[str, Any], features: Mapping[str, Feature], field: str | None) -> str:
-    """Choose the feature to draw: pictures first, then arrays, then lists of numbers."""
+def _chosen_leaf(leaves: dict[str, Any], field: str | None) -> str:
+    """Choose what is drawn of records: pictures and fields come before lines."""
     if field is not None:
-        if field in example:
+        if field in leaves:
             return field
         raise ArgumentError(
-            f"--field {field!r}: the records have no such feature; they have {sorted(example)}"
+            f"--field {field!r}: the records have no such feature; they have {sorted(leaves)}"
         )
-    pictures = [n for n, v in example.items() if isinstance(v, list) and v and picture_of(v[0])]
-    arrays = [n for n in example if n in features and features[n].shape]
-    lists = [n for n, v in example.items() if isinstance(v, np.ndarray) and len(v) > 1]
-    for name in [*pictures, *arrays, *lists]:
+    if len(leaves) == 1:
+        return next(iter(leaves))
+    axes = {name: _axes(value) for name, value in leaves.items()}
+    for name in sorted((name for name in axes if axes[name]), key=lambda name: axes[name] < 2):
         return name
     raise SourceError(
         f"{_CALLER}: the records have neither encoded pictures nor lists of numbers to draw; they"
-        f" have {sorted(example)}"
+        f" have {sorted(leaves)}"
     )
 
 
-def _value(
-    record: bytes, example: dict[str, Any], name: str, features: Mapping[str, Feature]
-) -> Any:
-    """Return what is drawn of a record."""
-    value = example.get(name)
-    if isinstance(value, list) and value and picture_of(value[0]):
-        return value[0]
-    if name in features:
-        return decode_examples([record], {name: features[name]})[name][0]
-    if isinstance(value, list):
-        return value[0] if value else f"no {name}"
-    return f"no {name}" if value is None else value
+def _axes(value: Any) -> int:
+    """Return how many axes a drawing of a value has; 0 if it is not drawn."""
+    if isinstance(value, bytes):
+        return 2 if picture_of(value) else 0
+    drawn = drawable(value)
+    return 0 if isinstance(drawn, str) or drawn.size < 2 else drawn.ndim

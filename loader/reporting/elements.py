@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
 from windrow.base import first_iterator
 from windrow.core.text import counted, in_units, shortened
-from windrow.inspection.content import content_of, example_of, picture_of
+from windrow.inspection.content import content_of, leaves_of, picture_of
 from windrow.inspection.pictures import drawable, grid
 from windrow.transforms import columns
 from windrow.transforms.nodes import STREAM, Node, ToStreamNode, as_chain, walk
@@ -91,7 +91,7 @@ def sample_of(node: Node, count: int) -> ElementSample:
                 rows = _rows(element, count - len(found)) if is_batched(node) else None
                 for row, value in enumerate([element] if rows is None else rows):
                     places.append(f"element {number}" + ("" if rows is None else f", row {row}"))
-                    found.append(dict(_leaves(value, "")))
+                    found.append(dict(itertools.islice(leaves_of(value), _MOST_LEAVES)))
                 if len(found) >= count:
                     break
     except Exception as raised:
@@ -131,37 +131,6 @@ def _rows(batch: Any, most: int) -> list[Any] | None:
         return None
     kept = min(most, sizes.pop())
     return columns.split(columns.sliced(tree, 0, kept), kept)
-
-
-def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of an element: names are joined by `/`, and places of lists in brackets."""
-    if isinstance(value, bytes):
-        value = _features(value) or value
-    children: Mapping[Any, Any] | None = None
-    if isinstance(value, Mapping):
-        children = value
-    elif columns.is_named_tuple(value):
-        children = dict(zip(type(value)._fields, value, strict=True))  # type: ignore[attr-defined]
-    elif isinstance(value, list) and value and all(isinstance(n, (int, float)) for n in value):
-        value = np.asarray(value)
-    elif isinstance(value, (tuple, list)):
-        children = {f"[{place}]": child for place, child in enumerate(value)}
-    if children is None:
-        yield name, value
-        return
-    for key, child in itertools.islice(children.items(), _MOST_LEAVES):
-        joint = " " if name.endswith("]") or str(key).startswith("[") else "/"
-        yield from _leaves(child, f"{name}{joint}{key}" if name else str(key))
-
-
-def _features(record: bytes) -> Mapping[str, Any] | None:
-    """Return the features of a tf.train.Example; None for other records."""
-    found = example_of(record) if record[:1] == b"\n" and picture_of(record) is None else None
-    if not found:
-        return None
-    return {
-        name: values[0] if len(values) == 1 else values for name, values in sorted(found.items())
-    }
 
 
 # --- how each is drawn ---------------------------------------------------------------------------

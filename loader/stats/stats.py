@@ -26,7 +26,6 @@ _REQUESTS = {
     "retries": "made again",
     "hedged": "made twice",
     "outage_s": "waited for a store that was away",
-    "at_once": "at a time, at most, now",
     "p50_s": "time of a request, median",
     "p95_s": "time of a request, 95th percentile",
     "p99_s": "time of a request, 99th percentile",
@@ -113,8 +112,7 @@ class Stats:
         chosen: The number of workers of each `mp_prefetch("auto")`, and why, from the end of the chain.
         requests: Network requests of this process for the sources since these were opened, also by other
             iterators; None if no source is remote. `requests`, which includes `retries` and second
-            requests, `hedged`; `outage_s`, the seconds for which a store was waited for; once one was made
-            `at_once`, how many may be in flight now, at the store that gets the fewest; and once one was
+            requests, `hedged`; `outage_s`, the seconds for which a store was waited for; and once one was
             answered `p50_s`, `p95_s` and `p99_s`, the seconds of the last 1,024 of each source by percentile.
     """
 

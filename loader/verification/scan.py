@@ -27,7 +27,7 @@ from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
 from windrow.sources.base import Columns, IntArray, Source
 from windrow.sources.boxes import BoxPart
-from windrow.sources.chunks import ArrayPart, Box, LaidOutSource, ListPart, Part, Span
+from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.scan import Checkable, Checks, ChunkLocator, GroupChecker, Places, Repeating
 from windrow.verification.report import BadChunk
@@ -157,7 +157,7 @@ class Scan(abc.ABC):
 
 def scans_of(source: Source, *, refuse_missing: bool) -> list[Scan]:
     """Return the scans that together read all of `source`."""
-    if not isinstance(source, LaidOutSource):
+    if not isinstance(source, LaidOutSource) or not all(map(_can_be_scanned, source.parts)):
         return [_RecordScan(source)]
     scans = [_scan_of(part, len(source), refuse_missing=refuse_missing) for part in source.parts]
     if isinstance(source, Repeating) and len(source):
@@ -168,14 +168,16 @@ def scans_of(source: Source, *, refuse_missing: bool) -> list[Scan]:
     return scans
 
 
-def _scan_of(part: Part, length: int, *, refuse_missing: bool) -> Scan:
+def _can_be_scanned(part: Part) -> bool:
+    if isinstance(part, ArrayPart | BoxPart):
+        return isinstance(part.reader, Checkable)
+    return isinstance(part, ListPart)
+
+
+def _scan_of(part: Any, length: int, *, refuse_missing: bool) -> Scan:
     if isinstance(part, ListPart):
         return _GroupScan(part, length)
-    if not isinstance(part, ArrayPart | BoxPart):
-        raise TypeError(f"verify: a part of type {type(part).__name__} is not known")
-    reader = part.reader
-    checks = reader.checks() if isinstance(reader, Checkable) else _WholeChunks(part)
-    return _ChunkScan(part, length, checks, refuse_missing=refuse_missing)
+    return _ChunkScan(part, length, part.reader.checks(), refuse_missing=refuse_missing)
 
 
 class NeededChunks:
@@ -257,45 +259,6 @@ def most_chunk_bytes() -> int:
         return most // 4
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return (most if limit == resource.RLIM_INFINITY else min(most, limit)) // 4
-
-
-class _WholeChunks(Checks):
-    """The chunks of an array whose reader has no checks: they can only be read whole."""
-
-    def __init__(self, part: ArrayPart | BoxPart) -> None:
-        self._part = part
-        if isinstance(part, ArrayPart):
-            rest = part.row_shape
-            shape, shift = (part.rows, *rest), (part.shift, *(0 for _ in rest))
-            chunk = (part.chunk_rows, *(max(1, size) for size in rest))
-        else:
-            shape, chunk, shift = part.shape, part.chunk_shape, part.shift
-        super().__init__(shape, chunk, shift, part.dtype.itemsize)
-
-    @property
-    def waits(self) -> bool:
-        return True
-
-    def check_run(self, first: int, stop: int) -> None:
-        return None
-
-    def check(self, number: int) -> None:
-        part, (first, stop) = self._part, self.bounds(number)
-        out = np.empty(np.subtract(stop, first), part.dtype)
-        if isinstance(part, ArrayPart):
-            read = part.reader.start([Span(first[0], stop[0], out)], InlineExecutor())
-        else:
-            read = part.reader.start([Box(first, out)], InlineExecutor())
-        read.result()
-
-    def is_stored(self, number: int) -> None:
-        return None
-
-    def file(self, number: int) -> None:
-        return None
-
-    def orphans(self) -> list[str]:
-        return []
 
 
 class _ChunkScan(Scan):

@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from typing import Any, Final, Literal
 
 from windrow.converters.job.stages import check_integer
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.machine import usable_cores
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.core.text import with_article
+from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError
 from windrow.iter_dataset import IterDataset
 from windrow.map_dataset import MapDataset
@@ -77,7 +77,7 @@ def verify(
     taken = as_source(source)
     begin = time.monotonic()
     scans = scans_of(taken, refuse_missing=missing == "error")
-    run_scans([scans], threads=threads, progress=progress)
+    run_scans(scans, threads=threads, progress=progress)
     return report_of(scans, records=len(taken), elapsed_s=time.monotonic() - begin)
 
 
@@ -93,24 +93,22 @@ def check_arguments(missing: Any, threads: Any) -> None:
         check_integer("verify: threads", threads, 1)
 
 
-def run_scans(
-    lanes: Sequence[Sequence[Scan]], *, threads: int | None, progress: ShowProgress
-) -> None:
-    """Run scans on threads: the scans of a lane in sequence, and the lanes side by side.
-
-    Lanes that read the same files side by side find them in the page cache.
+def run_scans(scans: Sequence[Scan], *, threads: int | None, progress: ShowProgress) -> None:
+    """Run scans on threads, one after the other.
 
     Args:
-        lanes: The scans; afterwards each has its `result`.
+        scans: The scans; afterwards each has its `result`.
         threads: Number of tasks that run side by side; None for a number that suits them.
         progress: As for `verify`.
     """
-    scans = [scan for lane in lanes for scan in lane]
     totals = [scan.total_bytes for scan in scans]
     known = [total for total in totals if total is not None]
     total = sum(known) if len(known) == len(totals) else None
+    waits = any(scan.waits for scan in scans)
+    enough = max(_LEAST_THREADS, usable_cores()) if waits else usable_cores()
+    tasks = ((task, scan.result) for scan in scans for task in scan.tasks())
     with ProgressMeter("verify", total, progress) as meter:
-        run_tasks(_side_by_side(lanes), threads=threads or _enough(scans), meter=meter)
+        run_tasks(tasks, threads=threads or enough, meter=meter)
 
 
 def report_of(scans: Sequence[Scan], *, records: int | None, elapsed_s: float) -> Report:
@@ -128,28 +126,6 @@ def report_of(scans: Sequence[Scan], *, records: int | None, elapsed_s: float) -
         bad=tuple(bad),
         elapsed_s=elapsed_s,
     )
-
-
-def _enough(scans: Sequence[Scan]) -> int:
-    return (
-        max(_LEAST_THREADS, usable_cores()) if any(scan.waits for scan in scans) else usable_cores()
-    )
-
-
-def _side_by_side(lanes: Sequence[Sequence[Scan]]) -> Iterator[tuple[ScanTask, ScanResult]]:
-    """Yield the tasks of all lanes; the next task always comes from the lane that has advanced least."""
-    left = [((task, scan.result) for scan in lane for task in scan.tasks()) for lane in lanes]
-    totals = [max(1, sum(scan.total_bytes or 0 for scan in lane)) for lane in lanes]
-    done = [0] * len(lanes)
-    going = list(range(len(lanes)))
-    while going:
-        at = min(going, key=lambda k: done[k] / totals[k])
-        item = next(left[at], None)
-        if item is None:
-            going.remove(at)
-        else:
-            done[at] += item[0].done_bytes
-            yield item
 
 
 def run_tasks(

@@ -12,7 +12,6 @@ Contract:
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import gc
 import os
@@ -56,23 +55,6 @@ Init = Callable[[int, int], Any]
 
 class StoppedError(BaseException):
     """Ends a job whose result is no longer needed. Passes `except Exception`, as Ctrl-C does."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Program:
-    """The body of a frame that loads a program.
-
-    Attributes:
-        index: Number of the worker.
-        count: Number of workers.
-        arguments: Arguments of the parent's program, for modules that read `sys.argv`.
-        functions: The handler, and the `init` that is called once before it; pickled.
-    """
-
-    index: int
-    count: int
-    arguments: list[str]
-    functions: bytes
 
 
 def main(
@@ -155,14 +137,18 @@ class _Worker:
         self._collections = 0
 
     def load(self, body: bytes) -> tuple[ReplyHeader, bytes]:
-        """Load a program in place of the previous one."""
+        """Load a program in place of the previous one.
+
+        Args:
+            body: Pickled: the number of the worker, the number of workers, the arguments of the parent's
+                program, for modules that read `sys.argv`, and the pickled handler and `init`.
+        """
         self._handler = None
         try:
-            program: Program = pickle.loads(body)
-            sys.argv[:] = program.arguments
-            self._handler, init = pickle.loads(program.functions)
+            index, count, sys.argv[:], functions = pickle.loads(body)
+            self._handler, init = pickle.loads(functions)
             if init is not None:
-                init(program.index, program.count)
+                init(index, count)
         except BaseException as error:  # the parent raises it
             error.add_note("windrow: raised when a worker started")
             failure = pickle.dumps(failure_of(error))

@@ -372,14 +372,12 @@ class Failure:
     Attributes:
         pickled: The error; None if it does not survive pickling.
         summary: Its type and message.
-        notes: Its notes.
         text: Its traceback, with the tracebacks of its causes.
-        attributes: Its attributes whose names begin with `windrow_`.
+        attributes: Its notes, and its attributes whose names begin with `windrow_`.
     """
 
     pickled: bytes | None
     summary: str
-    notes: tuple[str, ...]
     text: str
     attributes: dict[str, Any]
 
@@ -394,11 +392,8 @@ class Failure:
                 f"{self.summary}\nThe error itself could not be pickled, so this one replaces it;"
                 " give it an __init__ that can be called with its args alone."
             )
-        present = getattr(error, "__notes__", [])
-        for note in self.notes:
-            if note not in present:
-                error.add_note(note)
-        error.__dict__.update(self.attributes)
+        for name, value in self.attributes.items():
+            error.__dict__[name] = list(value) if name == "__notes__" else value
         error.__cause__ = WorkerTraceback(f'\n"""\n{self.text}"""')
         return error
 
@@ -416,9 +411,12 @@ def failure_of(error: BaseException) -> Failure:
     found = None if pickled is None else _survivor(pickled)
     if type(found) is not type(error):
         pickled = None
-    notes = tuple(str(note) for note in getattr(error, "__notes__", ()))
-    own = {name: value for name, value in vars(error).items() if name.startswith("windrow_")}
-    return Failure(pickled, _summary(error), notes, "".join(lines), own)
+    own = {
+        name: value
+        for name, value in vars(error).items()
+        if name == "__notes__" or name.startswith("windrow_")
+    }
+    return Failure(pickled, _summary(error), "".join(lines), own)
 
 
 def _exit_error(error: SystemExit) -> WorkerError:
@@ -431,8 +429,6 @@ def _exit_error(error: SystemExit) -> WorkerError:
         f" would have ended with exit code {status}; raise an error of your own instead, or end the"
         " program in the loop over the elements"
     )
-    for note in getattr(error, "__notes__", ()):
-        made.add_note(note)
     made.__dict__.update(vars(error))
     made.__cause__ = error
     return made

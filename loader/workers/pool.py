@@ -127,16 +127,10 @@ class WorkerPool:
         """Start processes until there are `count`, by default all; does not wait for them.
 
         Raises:
-            WorkerError: If one cannot be started. Those that ran before do jobs as before.
+            WorkerError: If one cannot be started.
             ClosedError: After `kill`.
         """
-        were_usable = bool(self._processes.workers) and not self._fatal
-        try:
-            self._start(self._most if count is None else count)
-        except WorkerError:
-            if were_usable:
-                self._fatal = ""
-            raise
+        self._start(self._most if count is None else count)
 
     @_call
     def ready(self) -> int:
@@ -379,17 +373,12 @@ class WorkerPool:
         """A slot for a job; None if it needs none, or memory is short."""
         reply_bytes = self._reply_bytes + self._reply_bytes // 4
         reply_bytes = -(-reply_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        for reply, request in (
-            (reply_bytes, request_bytes),
-            (0, request_bytes),
-            (reply_bytes, 0),
-        ):
-            size = reply + request
-            start = self._slots.take(size) if size else None
-            if start is not None:
-                self._job_slot_bytes += size
-                return Slot(start, start + reply, start + size)
-        return None
+        size = reply_bytes + request_bytes
+        start = self._slots.take(size) if size else None
+        if start is None:
+            return None
+        self._job_slot_bytes += size
+        return Slot(start, start + reply_bytes, start + size)
 
     def _taken(self, slot: Slot) -> int:
         """Count a slot as one that no job has any more; return its start."""

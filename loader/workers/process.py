@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from windrow.core.child_process import apart_from_streams, exit_text, started
 from windrow.errors import ClosedError, WorkerError
-from windrow.workers.child import PROGRAM, Program
+from windrow.workers.child import PROGRAM
 from windrow.workers.messages import HEADER, LOAD, JobHeader, Message, ReplyHeader
 from windrow.workers.shared_memory import SharedMemory
 
@@ -154,7 +154,7 @@ class WorkerProcess:
     def _load(self, functions: bytes) -> None:
         self._program = functions
         arguments = [str(argument) for argument in sys.argv]
-        program = Program(self.index, self.count, arguments, functions)
+        program = (self.index, self.count, arguments, functions)
         body = pickle.dumps(program, pickle.HIGHEST_PROTOCOL)
         self.connection.send(HEADER.pack(*JobHeader(len(body), LOAD, 0, 0, 0)), body)
 

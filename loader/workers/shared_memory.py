@@ -4,9 +4,8 @@ Contract:
 1. Nothing is left behind, however and whenever a process ends. The memory has no name, so the
    system frees it with its last descriptor and mapping.
 2. A mapping lives as long as any view of it; closing the memory early harms no view.
-3. If the system refuses the memory, half of it is requested, and so on, with a warning, and in the
-   end none is used: a full file system is never a crash.
-4. Pages are touched only when they are written, except where a file system must reserve them.
+3. If the system refuses the memory, none is used, with a warning.
+4. Pages are touched only when they are written.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from __future__ import annotations
 import bisect
 import collections
 import errno
-import functools
 import mmap
 import os
 import sys
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
@@ -29,17 +27,10 @@ import numpy.typing as npt
 
 from windrow.core.buffer_pool import lent
 from windrow.errors import ClosedError, RecordIndexError
-from windrow.transforms.options import MIB
 
 Bytes = npt.NDArray[np.uint8]
-Maker = Callable[[int], int]
 
-_MEMORY_FOLDER = "/dev/shm"
 _PAGE_BYTES = mmap.PAGESIZE
-# Less memory cannot hold the arrays of a few batches, and sockets are as good.
-_LEAST_BYTES = MIB
-# Errors that a smaller request may avoid; others mean that this kind of memory is unavailable.
-_TOO_LITTLE_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.ENOMEM})
 
 
 class SharedMemory:
@@ -61,33 +52,23 @@ class SharedMemory:
         self._close_once.atexit = False
 
     @classmethod
-    def create(cls, size_bytes: int, *, makers: Sequence[Maker] | None = None) -> Self:
-        """Make memory of `size_bytes`, all zero; if the system has less, make less and warn.
-
-        Each attempt requests half as much, down to 1 MiB; if all fail the size is 0.
+    def create(cls, size_bytes: int) -> Self:
+        """Make memory of `size_bytes`, all zero; if the system refuses it, make none and warn.
 
         Args:
             size_bytes: The size; with 0 there is no memory, and no warning.
-            makers: Functions from a size to the descriptor of such memory, the best first; None
-                for `anonymous` if the system has it, then `unlinked` in memory and on disk.
         """
-        if size_bytes <= 0:
-            return cls(os.open(os.devnull, os.O_RDONLY), 0)
-        reason: OSError | None = None
-        for make in _makers() if makers is None else makers:
-            for size in _halves(size_bytes):
-                try:
-                    found = cls._made(make, size)
-                except OSError as error:
-                    # The first one says why there is less than was requested.
-                    reason = reason or error
-                    if error.errno not in _TOO_LITTLE_ROOM:
-                        break
-                    continue
-                if size < size_bytes:
-                    _warn_of_less(size_bytes, size, reason)
-                return found
-        _warn_of_less(size_bytes, 0, reason)
+        if size_bytes > 0:
+            try:
+                return cls._made(size_bytes)
+            except OSError as error:
+                warnings.warn(
+                    f"shared memory: asked for {size_bytes:,} bytes, got none ({error.strerror}); arrays"
+                    " go through sockets, more slowly. Raise the limit on memory or file size of this"
+                    " process or container, or set a smaller MultiprocessingOptions(shared_bytes=...)",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
         return cls(os.open(os.devnull, os.O_RDONLY), 0)
 
     @classmethod
@@ -96,8 +77,8 @@ class SharedMemory:
         return cls(descriptor, size_bytes)
 
     @classmethod
-    def _made(cls, make: Maker, size_bytes: int) -> Self:
-        descriptor = make(size_bytes)
+    def _made(cls, size_bytes: int) -> Self:
+        descriptor = unnamed_file(size_bytes)
         try:
             return cls(descriptor, size_bytes)
         except BaseException:
@@ -229,73 +210,24 @@ def _mapped(descriptor: int, size_bytes: int) -> Bytes:
     return np.frombuffer(mmap.mmap(descriptor, size_bytes), np.uint8)
 
 
-def _makers() -> list[Maker]:
-    on_disk = functools.partial(unlinked, folder=None)
-    if sys.platform != "linux":
-        return [on_disk]
-    return [anonymous, functools.partial(unlinked, folder=_MEMORY_FOLDER), on_disk]
-
-
-def _halves(size_bytes: int) -> Iterator[int]:
-    yield size_bytes
-    while (size_bytes := size_bytes // 2) >= _LEAST_BYTES:
-        yield size_bytes
-
-
-def anonymous(size_bytes: int) -> int:
-    """Return the descriptor of memory that belongs to no file system.
+def unnamed_file(size_bytes: int) -> int:
+    """Return the descriptor of a file without a name: in memory on Linux, else in the temporary folder.
 
     Raises:
-        OSError: If memory is short, or the system does not offer or permit it.
+        OSError: If memory or space is short, or the system does not permit it.
     """
-    if sys.platform != "linux":
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    descriptor = os.memfd_create("windrow", os.MFD_CLOEXEC)
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("windrow", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile(buffering=0) as file:
+            descriptor = os.dup(file.fileno())
     try:
+        found = os.fstatvfs(descriptor)
+        # A write to a mapping of a file on a full disk is a crash.
+        if sys.platform != "linux" and found.f_bavail * found.f_frsize < size_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.ftruncate(descriptor, size_bytes)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def unlinked(size_bytes: int, *, folder: str | None) -> int:
-    """Return the descriptor of an unnamed file in `folder`; None is the folder of temporary files.
-
-    Its space is reserved: on a full file system, a write to the mapping would raise SIGBUS.
-
-    Raises:
-        OSError: If space is short, or the folder takes no files.
-    """
-    # On Linux it never has a name; a process that is killed leaves nothing.
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        _reserve(file.fileno(), size_bytes)
-        return os.dup(file.fileno())
-
-
-def _reserve(descriptor: int, size_bytes: int) -> None:
-    if sys.platform != "darwin":
-        os.posix_fallocate(descriptor, 0, size_bytes)
-        return
-    # macOS has no such call: free space at this moment has to suffice.
-    found = os.fstatvfs(descriptor)
-    if found.f_bavail * found.f_frsize < size_bytes:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    os.ftruncate(descriptor, size_bytes)
-
-
-def _warn_of_less(asked_bytes: int, found_bytes: int, reason: OSError | None) -> None:
-    why = reason.strerror if reason else "unknown reason"
-    if found_bytes:
-        text = (
-            f"shared memory: asked for {asked_bytes:,} bytes, got {found_bytes:,} ({why}); raise"
-            " the limit on memory or file size of this process or container, or ask for less with"
-            f" MultiprocessingOptions(shared_bytes={found_bytes})"
-        )
-    else:
-        text = (
-            f"shared memory: asked for {asked_bytes:,} bytes, got none ({why}); arrays go through"
-            " pipes, more slowly. Make room in memory or in the folder of temporary files, or set"
-            " MultiprocessingOptions(shared_bytes=0) to use none"
-        )
-    warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.redaction import shown_url
 from windrow.core.text import listing
+from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError, EmptyPathsError, NotFoundError, ReadError, SourceError
 from windrow.sources.array_record.chunks import BLOCK, FIRST_CHUNK, WHAT
 from windrow.sources.array_record.index import TAIL_BYTES, Index, footer_span, parse_footer
@@ -83,7 +83,7 @@ class FileFacts:
         first_decoded_bytes: Bytes of that chunk's records by its header, which is not verified.
         decoded_bytes: Bytes of all records, if the index was read; else None.
         record_bytes: Bytes of every record, if the index was read and shows that all have the same.
-        written_with: The options of its writer, if the index was read; else None.
+        written_with: The options of its writer; None if unknown.
     """
 
     size_bytes: int

@@ -1,18 +1,19 @@
-"""Reads local ArrayRecord files through the array_record package.
+"""Reads local ArrayRecord files through the array_record package: the way without the native core.
 
-The package opens a missing or broken file silently, so this module first checks the ends of a file.
+It is also the way of `direct=False` and of options of the package's reader.
 
-Invariant: a reader is opened only if the file still has the size that was checked. Many records are
-read per call. The check reads the first chunk's header, the last 64 KiB and the footer's header, and
-computes no hash: the package verifies them.
+Invariant: the package opens a missing or broken file silently, so a reader is opened only if the file
+still has the size that was checked. The check reads the first chunk's header, the last 64 KiB and the
+footer's header, and computes no hash: the package verifies them.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
+import dataclasses
+import functools
 import os
 import struct
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final, NamedTuple
@@ -20,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from windrow.core.process import refuse_forked
-from windrow.errors import NotFoundError, ReadError, SourceError
+from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.array_record.chunks import (
     BLOCK,
     BLOCK_HEADER,
@@ -41,18 +42,12 @@ from windrow.sources.array_record.index import (
     footer_place,
     why_no_index,
 )
-from windrow.sources.array_record.package import LIBRARY, open_reader, why_broken
 from windrow.sources.array_record.records import DamagedRecordError, started_by_records
 from windrow.sources.base import IntArray
 from windrow.sources.remote.paths import what_is_there
 from windrow.sources.scan import Places
 
-_READING_THREADS: Final = 4
-# In one call of up to 64 records the package passes each record to its own thread, for some 15 us.
-# Read singly, a record costs 2 us, and 1.2 us per 1,000 chunks of its file, plus its decoding.
-_SINGLY_RECORDS: Final = 64
-_SINGLY_CHUNKS: Final = 8_000
-_SINGLY_BYTES: Final = 8_192
+LIBRARY: Final = "array_record"
 _NO_INDEX: Final = "the index at its end is missing"
 _HEADER: Final = struct.Struct("<QQQcI3xQ")  # the counts of these files fit 32 bits
 
@@ -68,37 +63,11 @@ class PackageReader:
     def __init__(self, files: Sequence[ArrayRecordFile], *, options: str) -> None:
         self._files = tuple(files)
         self._readers = OpenFileCache(_PackageOpener(files, options))
-        self._start()
-
-    def _start(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self._headers: dict[str, IntArray] = {}
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._files, self._readers
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._files, self._readers = state
-        self._start()
 
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
-        """Read records of each file, several files concurrently, and return them end to end."""
+        """Read records of each file, and return them end to end."""
         refuse_forked(LIBRARY, WHAT)
-        if len(groups) == 1:
-            return self._read_file(*groups[0])
-        # A few runs of files, not a task per file: a task costs more than a small read.
-        size = -(-len(groups) // _READING_THREADS)
-        runs = [groups[at : at + size] for at in range(0, len(groups), size)]
-        futures = [self._threads().submit(self._read_run, run) for run in runs[1:]]
-        try:
-            records = self._read_run(runs[0])
-            for future in futures:
-                records += future.result()
-        finally:
-            for future in futures:
-                future.cancel()
-        return records
+        return [record for at, inside in groups for record in self._read_file(at, inside)]
 
     def start(
         self, at: IntArray, first: IntArray, stop: IntArray, pool: Executor
@@ -107,44 +76,20 @@ class PackageReader:
         return started_by_records(lambda groups: pool.submit(self.read, groups), at, first, stop)
 
     def places(self, at: IntArray, groups: IntArray) -> Places:
-        """The places of record groups, by the headers of their files, which are read once."""
+        """The places of record groups, by the headers of their files."""
         rows = np.full((len(groups), 3), -1, np.int64)
         for number in set(at.tolist()):
-            headers = self._places_in(self._files[number])
+            headers = chunk_places(self._files[number])
             mine = (at == number) & (groups < len(headers))
             rows[mine] = headers[groups[mine]]
         files = [self._files[number].path for number in at.tolist()]
         return Places(files, *rows.T)
 
-    def _places_in(self, file: ArrayRecordFile) -> IntArray:
-        """The cached `_chunk_places` of a file."""
-        places = self._headers.get(file.path)
-        if places is None:
-            places = self._headers[file.path] = _chunk_places(file)
-        return places
-
-    def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
-        """The threads that read several files concurrently."""
-        with self._lock:
-            if self._pool is None:
-                self._pool = concurrent.futures.ThreadPoolExecutor(
-                    _READING_THREADS, thread_name_prefix="windrow-array-record"
-                )
-            return self._pool
-
-    def _read_run(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
-        return [record for at, inside in groups for record in self._read_file(at, inside)]
-
     def _read_file(self, at: int, inside: IntArray) -> list[bytes]:
-        file, positions = self._files[at], inside.tolist()
+        file = self._files[at]
         reader = self._readers.get(file.path)
-        records: list[bytes] = []
         try:
-            if len(positions) <= _SINGLY_RECORDS and _is_read_singly(file):
-                for position in positions:
-                    records += reader.read([position])
-            else:
-                records = reader.read(positions)
+            records: list[bytes] = reader.read(inside.tolist())
         except RuntimeError as error:
             raise self._damage(at, reader, inside, error) from error
         # The package silently returns b"" for records of a file that was cut off meanwhile.
@@ -166,23 +111,6 @@ class PackageReader:
         return DamagedRecordError(at, positions[0], str(error))
 
 
-def _is_read_singly(file: ArrayRecordFile) -> bool:
-    """Whether it costs less to read a few records of a file one by one than in one call."""
-    small = file.stored_bytes_each <= _SINGLY_BYTES
-    return file.group == 1 and small and file.facts.chunks <= _SINGLY_CHUNKS
-
-
-def _chunk_places(file: ArrayRecordFile) -> IntArray:
-    """Begin, stored and decoded bytes of a file's groups, int64 `(groups, 3)`, up to a damaged one."""
-    try:
-        headers = chunk_places(file.path, file.facts.chunks)
-    except OSError:
-        headers = []
-    # A damaged header may state anything.
-    most = np.iinfo(np.int64).max
-    return np.array([[min(n, most) for n in one] for one in headers], np.int64).reshape(-1, 3)
-
-
 class _PackageOpener:
     """Opens readers of files that were found whole."""
 
@@ -192,10 +120,10 @@ class _PackageOpener:
 
     def __call__(self, path: str) -> Any:
         check_unchanged(self._files[path])
-        reader = open_reader(path, self._options)
+        reader = _open_reader(path, self._options)
         if not reader.ok():
             raise ReadError(
-                f"{WHAT}: {path} cannot be opened again: {why_broken(reader)}",
+                f"{WHAT}: {path} cannot be opened again: {_why_broken(reader)}",
                 file=path,
                 is_unanswered=True,
             )
@@ -210,12 +138,12 @@ def open_and_check(path: str, options: str) -> ArrayRecordFile:
         NotFoundError: If it does not exist.
         SourceError: If it is broken, or has chunks that the package would read wrongly.
     """
-    facts = inspect_file(path)
-    reader = open_reader(path, options)
+    facts = _inspect_file(path)
+    reader = _open_reader(path, options)
     if not reader.ok():
         # Not closed: closing a reader that failed raises its error again.
         raise SourceError(
-            f"{WHAT}: {path} is damaged: {why_broken(reader)}; write or copy it again"
+            f"{WHAT}: {path} is damaged: {_why_broken(reader)}; write or copy it again"
         )
     records = int(reader.num_records())
     written_with = str(reader.writer_options_string())
@@ -230,7 +158,28 @@ def open_and_check(path: str, options: str) -> ArrayRecordFile:
             " Write the file again with the array_record package"
         )
     padded = "pad_to_block_boundary:true" in written_with
+    facts = dataclasses.replace(facts, written_with=written_with)
     return ArrayRecordFile(path, facts, records, group, padded)
+
+
+def _open_reader(path: str, options: str) -> Any:
+    """The package's reader of a file, which may be not `ok()`."""
+    # Imported here: many chains never read this format.
+    from array_record.python import array_record_module
+
+    try:
+        return array_record_module.ArrayRecordReader(path, options)
+    except (ValueError, RuntimeError) as error:
+        raise ArgumentError(f"{WHAT}: reader_options {options!r} were refused: {error}") from error
+
+
+def _why_broken(reader: Any) -> str:
+    """The reason why a reader did not open, which only a read reports."""
+    try:
+        reader.read([0])
+    except (RuntimeError, IndexError) as error:
+        return str(error)
+    return "the array_record package could not open it and gives no reason"
 
 
 def _group_size(options: str, records: int, chunks: int) -> int:
@@ -238,7 +187,7 @@ def _group_size(options: str, records: int, chunks: int) -> int:
     return asked_group(options) or (max(1, -(-records // chunks)) if chunks else 1)
 
 
-# ---- what the ends of a local file state
+# ---- what a local file states
 
 
 class _LocalChunk(NamedTuple):
@@ -249,13 +198,8 @@ class _LocalChunk(NamedTuple):
     decoded_bytes: int
 
 
-def inspect_file(path: str) -> FileFacts:
-    """Check that `path` is a whole ArrayRecord file, by its two ends.
-
-    Raises:
-        NotFoundError: If it does not exist.
-        SourceError: If it is empty, cut off, or not an ArrayRecord file.
-    """
+def _inspect_file(path: str) -> FileFacts:
+    """The facts at the two ends of a whole file."""
     try:
         with open(path, "rb") as file:
             return _inspect(path, file.fileno())
@@ -289,34 +233,29 @@ def _inspect(path: str, fd: int) -> FileFacts:
     )
 
 
-def chunk_places(path: str, chunks: int) -> list[tuple[int, int, int]]:
-    """The places of the data chunks of a file, by their headers, one after the other.
-
-    Args:
-        path: The file.
-        chunks: Number of its data chunks.
+@functools.lru_cache(maxsize=64)
+def chunk_places(file: ArrayRecordFile) -> IntArray:
+    """The places of the data chunks of a file, by their headers, up to a damaged one.
 
     Returns:
-        The begin, the bytes in the file and the bytes in memory of each chunk, up to the first
-        damaged header.
-
-    Raises:
-        OSError: If the file cannot be read.
+        The begin, the bytes in the file and the bytes in memory of each chunk: int64 `(chunks, 3)`.
     """
-    places: list[tuple[int, int, int]] = []
-    with open(path, "rb") as file:
-        size, begin = os.fstat(file.fileno()).st_size, FIRST_CHUNK
-        while len(places) < chunks and begin < size:
-            chunk = _chunk(file.fileno(), begin, 0)
+    places: list[tuple[int, ...]] = []
+    # A damaged header may state anything.
+    most = int(np.iinfo(np.int64).max)
+    with contextlib.suppress(OSError), open(file.path, "rb") as opened:
+        begin = FIRST_CHUNK
+        while len(places) < file.facts.chunks and begin < file.facts.size_bytes:
+            chunk = _chunk(opened.fileno(), begin, 0)
             length = CHUNK_HEADER + chunk.data_bytes
             if chunk.kind in (b"r", b"t"):
-                places.append((begin, length, chunk.decoded_bytes))
+                places.append((begin, min(length, most), min(chunk.decoded_bytes, most)))
             elif chunk.kind != b"p":
                 break
             # A block header lies in the chunk wherever a block begins in it.
             headers = (length + (begin + USABLE - 1) % BLOCK) // USABLE
             begin += length + headers * BLOCK_HEADER
-    return places
+    return np.array(places, np.int64).reshape(-1, 3)
 
 
 def _first_record(data: Buffer) -> bytes:

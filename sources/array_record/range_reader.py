@@ -1,7 +1,5 @@
 """Reads ArrayRecord files by byte ranges: files at URLs, and local files that are read with them.
 
-Without the native core it also reads local files with `direct=True`.
-
 The files' indices state the places of records, so a call is planned as a whole: the record groups
 in the order of their files, with neighbouring groups in one request.
 
@@ -19,12 +17,10 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.core.cancellation import result_of
-from windrow.core.native import native
 from windrow.core.process import refuse_forked
 from windrow.core.system_errors import is_unanswered
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
-from windrow.sources.array_record.cached_groups import CachedGroups, picked
 from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.decode import ChunkError, StoredChunk, Verify, decode
 from windrow.sources.array_record.files import IndexedFile, check_unchanged
@@ -34,8 +30,6 @@ from windrow.sources.array_record.records import (
     started_by_records,
 )
 from windrow.sources.base import IntArray
-from windrow.sources.remote.cache_segments import CacheSegment
-from windrow.sources.remote.coming_reads import ComingRanges
 from windrow.sources.remote.fetcher import LIBRARY, ByteRange, Fetcher
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.range_cache import CachedRange, RangeCache
@@ -72,14 +66,10 @@ class RangeReader:
         chunks = np.array([one.index.chunks for one in self._files], np.int64)
         self._first_chunk = np.cumsum(chunks) - chunks
         self._kept = RangeCache(options.keep_bytes)
-        self._segments = CachedGroups(self._files, fetcher, verify=verify)
         self._any_remote = any(one.remote is not None for one in self._files)
 
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
         self._refuse_forked()
-        kept = self._all_from_disk(groups)
-        if kept is not None:
-            return kept
         plan = self._plan(groups)
         chunks: list[Sequence[bytes]] = [[]] * len(plan.chunks)
         try:
@@ -88,22 +78,12 @@ class RangeReader:
                 decoded = self._decoded(plan, numbers, stored)
                 for number, records in zip(numbers, decoded, strict=True):
                     chunks[number] = records
-            for number, group in self._from_segments(plan):
-                chunks[number] = group
         finally:
             # On every way out, even before the first request: other calls may wait for these ranges.
             for request in plan.requests:
                 if request.kept is not None:
                     self._kept.give_up(request.kept)
         return plan.pick(chunks)
-
-    def _all_from_disk(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes] | None:
-        """The records, straight from the cache on disk; None if it lacks one or has one damaged."""
-        if not self._fetcher.has_cache:
-            return None
-        ranges = np.repeat([at for at, _ in groups], [len(inside) for _, inside in groups])
-        positions = np.concatenate([inside for _, inside in groups])
-        return self._segments.read(self._file_of[ranges], positions)
 
     def _refuse_forked(self) -> None:
         # Requests of the parent never arrive in a forked child.
@@ -136,10 +116,7 @@ class RangeReader:
                 for one in arrived:
                     self._keep(plan, *one)
                     self._add(plan, *one, numbers, stored)
-                decoded: dict[int, Sequence[bytes]] = dict(
-                    zip(numbers, self._decoded(plan, numbers, stored), strict=True)
-                )
-                decoded.update(self._from_segments(plan))
+                decoded = dict(zip(numbers, self._decoded(plan, numbers, stored), strict=True))
                 chunks = [decoded[number] for number in range(len(plan.chunks))]
                 made.set_result(plan.pick(chunks))
             except BaseException as error:
@@ -168,18 +145,6 @@ class RangeReader:
         names = {number: self._files[number].file.shown for number in set(files.tolist())}
         shown = [names[number] for number in files.tolist()]
         return Places(shown, offsets, stored, np.full(len(groups), -1, np.int64))
-
-    def coming_ranges(self, at: IntArray, groups: IntArray, distances: IntArray) -> ComingRanges:
-        """As `RemoteReader.coming_ranges`, by the indices of files."""
-        of_all = [one.remote for one in self._files]
-        remote = np.array([one is not None for one in of_all])[self._file_of[at]]
-        files, which = np.unique(self._file_of[at[remote]], return_inverse=True)
-        groups, begin, end = groups[remote], np.empty_like(which), np.empty_like(which)
-        for k, number in enumerate(files.tolist()):
-            mine = which == k
-            begin[mine], end[mine] = self._files[number].index.spans(groups[mine])
-        found = [one for number in files.tolist() if (one := of_all[number]) is not None]
-        return ComingRanges(int(distances.min()), found, which, begin, end, distances[remote])
 
     def _plan(self, groups: Sequence[tuple[int, IntArray]]) -> _ReadPlan:
         ranges = np.repeat([at for at, _ in groups], [len(inside) for _, inside in groups])
@@ -220,71 +185,20 @@ class RangeReader:
             for run in np.split(at, np.flatnonzero(gaps > most) + 1):
                 self._add_requests(plan, run, keep=keep)
 
-    def _add_from_disk(
-        self, plan: _ReadPlan, at: IntArray, *, check: bool | None = None
-    ) -> IntArray:
-        """Take groups from the cache on disk, and return the others.
-
-        By default groups are checked unless the core verifies their hashes at each read.
-        """
-        if check is None:
-            check = self._verify != "all"
+    def _add_from_disk(self, plan: _ReadPlan, at: IntArray) -> IntArray:
+        """Take groups from the cache on disk, and return the others."""
         left = np.ones(len(at), np.bool_)
         for number in np.unique(plan.files[at]).tolist():
             mine = np.flatnonzero(plan.files[at] == number)
             groups, file = at[mine], self._files[number].remote
-            if file is not None and native() is not None:
-                begin, end = plan.begin[groups], plan.end[groups]
-                for kept in self._fetcher.find_kept(file, begin, end, check=check):
-                    if len(kept.places):
-                        size = int((end - begin)[kept.places].sum())
-                        self._fetcher.stats.cached(size)
-                        plan.in_segments.append((number, groups[kept.places], kept.segment))
-                        left[mine[kept.places]] = False
-            elif file is not None:
-                for run in self._fetcher.kept(file, plan.begin[groups], plan.end[groups]):
-                    plan.from_disk.append((groups[run.places], run.start, run.data))
-                    left[mine[run.places]] = False
+            if file is None:
+                continue
+            kept = self._fetcher.kept(file, plan.begin[groups], plan.end[groups])
+            for place, group, data in zip(mine.tolist(), groups.tolist(), kept, strict=True):
+                if data is not None:
+                    plan.from_disk.append((group, data))
+                    left[place] = False
         return at[left]
-
-    def _from_segments(self, plan: _ReadPlan) -> Iterator[tuple[int, Sequence[bytes]]]:
-        """Groups in segments of the cache on disk, and their records."""
-        if not plan.in_segments:
-            return
-        at, records = self._by_core(plan)
-        plan.by_core = records is not None and len(at) == len(plan.chunks)
-        if records is not None:
-            yield from zip(at.tolist(), records, strict=True)
-            return
-        self._fetcher.stats.fault("damaged")
-        plan.in_segments.clear()
-        left = self._add_from_disk(plan, np.sort(at), check=True)
-        good, records = self._by_core(plan)
-        if records is None:
-            left = at
-        else:
-            yield from zip(good.tolist(), records, strict=True)
-        yield from zip(left.tolist(), self._fetched(plan, left), strict=True)
-
-    def _by_core(self, plan: _ReadPlan) -> tuple[IntArray, Sequence[Sequence[bytes]] | None]:
-        """Groups in segments, and their records; None if the core refuses one."""
-        found = plan.in_segments
-        at = np.concatenate([groups for _, groups, _ in found]) if found else np.empty(0, np.int64)
-        chunks = plan.chunks[at] - self._first_chunk[plan.files[at]]
-        return at, self._segments.decoded(found, chunks) if found else []
-
-    def _fetched(self, plan: _ReadPlan, at: IntArray) -> Sequence[Sequence[bytes]]:
-        """The records of groups of remote files, which are fetched now and kept again."""
-        numbers: list[int] = []
-        stored: list[StoredChunk] = []
-        for number in at.tolist():
-            file = self._files[plan.files[number]].remote
-            begin, end = int(plan.begin[number]), int(plan.end[number])
-            if file is not None:
-                data = self._fetcher.start([ByteRange(file, begin, end)]).result()[0]
-                self._keep(plan, np.array([number]), begin, data)
-                self._add(plan, np.array([number]), begin, data, numbers, stored)
-        return self._decoded(plan, numbers, stored)
 
     def _keep(self, plan: _ReadPlan, groups: IntArray, start: int, data: bytes) -> None:
         """Put groups of a file into the cache on disk; `data` begins at `start`."""
@@ -391,8 +305,9 @@ class RangeReader:
             for run in np.split(mine, np.flatnonzero(gaps) + 1):
                 start, stop = int(plan.begin[run[0]]), int(plan.end[run[-1]])
                 self._add(plan, run, start, file_bytes(file.path, start, stop), [], stored)
-        for groups, start, data in plan.from_disk:
-            self._add(plan, groups, start, data, numbers, stored)
+        for number, data in plan.from_disk:
+            numbers.append(number)
+            stored.append(StoredChunk(int(plan.begin[number]), data, int(plan.held[number])))
         return numbers, stored
 
     def _decoded(
@@ -480,10 +395,8 @@ class _ReadPlan:
     ranges_of: IntArray  # a range and a position of a record in each group
     positions: IntArray
     local: IntArray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
-    by_core: bool = False  # whether the core has decoded all groups
     damaged: dict[int, DamagedRecordError] = dataclasses.field(default_factory=dict)  # by group
-    in_segments: list[tuple[int, IntArray, CacheSegment]] = dataclasses.field(default_factory=list)
-    from_disk: list[tuple[IntArray, int, bytes]] = dataclasses.field(default_factory=list)
+    from_disk: list[tuple[int, bytes]] = dataclasses.field(default_factory=list)
     requests: list[_RangeRequest] = dataclasses.field(default_factory=list)
     kept: list[tuple[CachedRange, IntArray]] = dataclasses.field(default_factory=list)
 
@@ -504,9 +417,6 @@ class _ReadPlan:
         raise partly_damaged(records, errors)
 
     def _picked(self, chunks: Sequence[Sequence[bytes]]) -> list[bytes]:
-        if self.by_core:
-            inside = np.zeros_like(self.which) if self.inside is None else self.inside
-            return picked(chunks, self.which, inside)
         if self.inside is None:
             return [chunks[number][0] for number in self.which.tolist()]
         places = zip(self.which.tolist(), self.inside.tolist(), strict=True)

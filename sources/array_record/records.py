@@ -14,7 +14,7 @@ import bisect
 import copy
 import itertools
 import operator
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -27,7 +27,6 @@ from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.files import ArrayRecordFile, FileRange
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import ListPart, Needs, partly_read
-from windrow.sources.remote.coming_reads import ComingRanges
 from windrow.sources.scan import Places
 
 # The overhead of a `bytes` object, with its place in a list.
@@ -109,18 +108,6 @@ class GroupReader(Protocol):
         self, decoded: Sequence[Sequence[bytes]], which: IntArray, places: IntArray
     ) -> list[bytes]:
         """The records `places[k]` of groups `decoded[which[k]]`."""
-        ...
-
-
-@runtime_checkable
-class RemoteReader(Protocol):
-    """A `RecordReader` of files at URLs."""
-
-    def coming_ranges(self, at: IntArray, groups: IntArray, distances: IntArray) -> ComingRanges:
-        """The ranges of record groups that are remote, and how many elements come before each.
-
-        There is a group at least. Groups are numbered within the file of each range.
-        """
         ...
 
 
@@ -279,15 +266,6 @@ class RecordGroups(ListPart):
             return self._reader.places(at, first // self._groups[at])
 
         return places
-
-    def coming_ranges(
-        self, coming: Iterator[tuple[IntArray, IntArray]], _: Container[str]
-    ) -> Iterator[ComingRanges]:
-        """Where the records lie that a stream reads next: a `RangesOf`."""
-        if isinstance(self._reader, RemoteReader):
-            for indices, distances in coming:
-                at, inside = self._located(indices)
-                yield self._reader.coming_ranges(at, inside // self._groups[at], distances)
 
     def _grouped(self, indices: IntArray) -> tuple[list[tuple[int, IntArray]], IntArray | None]:
         """Positions by range, and the order that restores the caller's; None if it is the same."""

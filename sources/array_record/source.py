@@ -18,28 +18,30 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from windrow.core.daemon_threads import DaemonPool
-from windrow.core.native import native
+from windrow.core import native
 from windrow.core.process import refuse_forked
 from windrow.core.text import listing
+from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, SourceError
 from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.core_reader import CoreReader
 from windrow.sources.array_record.files import (
     ArrayRecordFile,
     FileRange,
-    IndexedFile,
     find_ranges,
     index_files,
     index_local_file,
     refuse_unfinished_remote,
 )
-from windrow.sources.array_record.package import LIBRARY
-from windrow.sources.array_record.package_reader import PackageReader, open_and_check
+from windrow.sources.array_record.package_reader import (
+    LIBRARY,
+    PackageReader,
+    chunk_places,
+    open_and_check,
+)
 from windrow.sources.array_record.records import RecordGroups, RecordReader
 from windrow.sources.base import IntArray, checked_indices
 from windrow.sources.chunks import LaidOutSource
-from windrow.sources.remote.coming_reads import ComingReads
 from windrow.sources.remote.options import RemoteOptions, as_remote_options, useless_options
 from windrow.sources.remote.paths import is_remote, split_path
 from windrow.sources.remote.request_counts import RemoteStats
@@ -78,11 +80,10 @@ class ArrayRecordDataSource(LaidOutSource):
             split: The split of a tfds folder.
             storage_options: Settings of fsspec's file systems, such as credentials.
             remote: Limits of reading from URLs.
-            direct: Whether Windrow reads files itself instead of through the array_record package,
-                which opens local files only. None does so if a path is a URL, or if the native core
-                is there. False refuses URLs.
+            direct: Whether the native core reads files instead of the array_record package, which
+                opens local files only. None does so if the core is there. False refuses URLs.
             verify: "all" to verify the hashes of the header and the data of every record that is
-                read. "headers" verifies headers only, where the native core reads: this is faster,
+                read. "headers" verifies headers only, where the core reads: this is faster,
                 but damage in storage may silently give wrong data.
 
         Raises:
@@ -92,7 +93,8 @@ class ArrayRecordDataSource(LaidOutSource):
                 a split must be chosen.
             ConversionError: If the conversion that writes the folder has not finished.
             ReadError: If this process was forked from one that had used array_record.
-            MissingExtraError: If a protocol needs a package that is not installed.
+            MissingExtraError: If a protocol needs a package that is not installed, or a URL or
+                `direct=True` the native core, and it is missing.
 
         Example:
             >>> import tempfile, numpy as np
@@ -117,9 +119,11 @@ class ArrayRecordDataSource(LaidOutSource):
         if storage_options and not self.is_remote_source:
             raise useless_options(WHAT, storage_options)
         of_package = direct is False or (reader_options is not None and not direct)
-        if self.is_remote_source or (direct and native() is None):
+        if direct:
+            native.needed(f"{WHAT}: direct=True")
+        if self.is_remote_source:
             by_path, reader = self._opened_by_ranges(wanted, verify)
-        elif native() is None or of_package:
+        elif of_package or native.native() is None:
             by_path, reader = _opened_by_package(wanted, options)
         else:
             by_path, reader = _opened_by_core(wanted, verify, exact=bool(direct))
@@ -133,6 +137,7 @@ class ArrayRecordDataSource(LaidOutSource):
     def _used_fetcher(self) -> Fetcher:
         """The fetcher that reads URLs, made at its first use."""
         if self._fetcher is None:
+            native.needed(f"{WHAT}: a URL")
             # Imported here: it takes as long as all other imports of windrow together.
             from windrow.sources.remote.fetcher import Fetcher
 
@@ -165,7 +170,7 @@ class ArrayRecordDataSource(LaidOutSource):
         names = [split_path(file.shown)[1] for file in self._files]
         folder = split_path(self._files[0].shown)[0]
         where = f"{len(self):,} records of {listing(names[:1])}{_more(names)} in {folder}"
-        return f"{WHAT}({where}{'' if native() else ', read without the native core'})"
+        return f"{WHAT}({where}{'' if native.native() else ', read without the native core'})"
 
     @property
     def paths(self) -> list[str]:
@@ -250,16 +255,11 @@ class ArrayRecordDataSource(LaidOutSource):
                     " the bytes of each group; write it with group_size:1, give lengths=, or count"
                     " them once with windrow.lengths(dataset)"
                 )
-        indexed = self._indexed()
-        sizes = []
-        for part, file in zip(self._ranges, self._files, strict=True):
-            index = indexed[part.path].index
-            if (index.records, index.size_bytes) != (file.records, file.facts.size_bytes):
-                raise SourceError(
-                    f"{WHAT}: {file.shown} has changed since the source was made; make it again"
-                )
-            sizes.append(index.chunk_bytes[part.skip : part.skip + (part.take or 0)])
-        found = np.concatenate(sizes)
+        sizes = self._sizes()
+        takes = [slice(part.skip, part.skip + (part.take or 0)) for part in self._ranges]
+        found = np.concatenate(
+            [sizes[part.path][take] for part, take in zip(self._ranges, takes, strict=True)]
+        )
         wrong = np.flatnonzero(found % item_bytes)
         if len(wrong):
             raise SourceError(
@@ -269,13 +269,28 @@ class ArrayRecordDataSource(LaidOutSource):
         lengths: IntArray = found // item_bytes
         return lengths
 
-    def _indexed(self) -> dict[str, IndexedFile]:
-        """The files with their indices, read again."""
-        names = sorted({part.path for part in self._ranges})
+    def _sizes(self) -> dict[str, IntArray]:
+        """The bytes of the chunks of each file, which is opened again."""
+        names = sorted({file.path for file in self._files})
+        found: list[tuple[ArrayRecordFile, IntArray]]
         if self.is_remote_source:
-            return index_files(names, self._used_fetcher())
-        with DaemonPool(min(_OPENING_THREADS, len(names)), "windrow-open") as pool:
-            return dict(zip(names, pool.map(index_local_file, names), strict=True))
+            indexed = index_files(names, self._used_fetcher())
+            found = [(indexed[path].file, indexed[path].index.chunk_bytes) for path in names]
+        else:
+            with DaemonPool(min(_OPENING_THREADS, len(names)), "windrow-open") as pool:
+                found = list(pool.map(_with_sizes, names))
+        by_path = {file.path: file for file in self._files}
+        for now, sizes in found:
+            before = by_path[now.path]
+            if (now.records, now.facts.size_bytes, len(sizes)) != (
+                before.records,
+                before.facts.size_bytes,
+                before.facts.chunks,
+            ):
+                raise SourceError(
+                    f"{WHAT}: {now.shown} has changed since the source was made; make it again"
+                )
+        return {file.path: sizes for file, sizes in found}
 
     def stats(self) -> dict[str, Any]:
         """Counts of network requests so far: `requests`, `retries`, `bytes`, and `faults` by kind.
@@ -290,11 +305,6 @@ class ArrayRecordDataSource(LaidOutSource):
     def remote_stats(self) -> RemoteStats:
         """The counts of network requests."""
         return RemoteStats() if self._fetcher is None else self._fetcher.stats
-
-    def foresee(self, coming: ComingReads) -> None:
-        """Evict from the cache on disk what a stream needs last."""
-        if self._fetcher is not None:
-            self._fetcher.foresee(coming, self._records.coming_ranges)
 
     def read(self, indices: IntArray) -> list[bytes]:
         """The records at `indices`, in that order.
@@ -329,6 +339,15 @@ def _opened_by_package(
         files = list(pool.map(lambda path: open_and_check(path, options), names))
     by_path = {file.path: file for file in files}
     return by_path, PackageReader([by_path[path] for path in wanted], options=options)
+
+
+def _with_sizes(path: str) -> tuple[ArrayRecordFile, IntArray]:
+    """A local file, and the bytes of each of its chunks in memory."""
+    if native.native() is None:
+        file = open_and_check(path, _option_text(None))
+        return file, chunk_places(file)[:, 2]
+    indexed = index_local_file(path)
+    return indexed.file, indexed.index.chunk_bytes
 
 
 def _option_text(options: Mapping[str, str] | None) -> str:

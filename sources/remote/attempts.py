@@ -1,12 +1,12 @@
 """Makes requests on an event loop: a bounded number at a time, again after faults, and twice where one is slow.
 
-1. At most `max_requests` requests are in flight, second ones included. To one store, all sources together have as
-   many in flight as `pace.py` and `max_requests_per_host` allow.
+1. At most `max_requests` requests are in flight, second ones included. To one store, all sources with the same
+   `max_requests_per_host` together have at most as many.
 2. A fault that may pass is followed by a pause and another attempt, at most `retries` times; while a store is
    away (`outages.py`), until it answers or its time is over. Any other fault ends the request.
 3. A second request is made only where each answer states the version of the file, so that either answer is
-   right, and within the shares of requests and bytes that `RemoteOptions.hedge` sets. The first good answer is
-   taken and the other request is cancelled.
+   right, and within the share of requests that `RemoteOptions.hedge` sets. The first good answer is taken and
+   the other request is cancelled.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import asyncio
 import logging
 import random
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Final, TypeAlias, TypeVar, TypeVarTuple
 
 from windrow.core.redaction import Redaction, shown_url
 from windrow.errors import WindrowError
 from windrow.sources.remote.faults import RequestError, as_fault, failure
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.outages import Outages, store_of
-from windrow.sources.remote.pace import StoreRequests, StoreSlot, requests_to
 from windrow.sources.remote.request_counts import RemoteStats
 
 _log = logging.getLogger("windrow.remote")
@@ -31,10 +31,23 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 # Not the module's own generator: a pause must not change the numbers that a user draws from it.
 _draw: Final = random.Random()
+_Slots: TypeAlias = "weakref.WeakValueDictionary[tuple[str, int], asyncio.Semaphore]"
+_slots: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def slots_of(store: str, most: int) -> asyncio.Semaphore:
+    """Return the slots for requests to a store that sources share."""
+    slots = _slots.setdefault(asyncio.get_running_loop(), weakref.WeakValueDictionary())
+    found = slots.get((store, most))
+    if found is None:
+        found = slots[store, most] = asyncio.Semaphore(most)
+    return found
 
 
 def pause_s(options: RemoteOptions, faults: Sequence[RequestError]) -> float:
-    """The seconds before the next attempt: a random part of the backoff, or as requested."""
+    """Draw the seconds before the next attempt, or take those requested."""
     # The bound of the exponent keeps it finite in an outage.
     most = min(options.max_backoff_s, options.backoff_s * 2.0 ** min(64, len(faults) - 1))
     requested = min(options.max_backoff_s, faults[-1].retry_after_s)
@@ -42,7 +55,7 @@ def pause_s(options: RemoteOptions, faults: Sequence[RequestError]) -> float:
 
 
 class Attempts:
-    """Makes requests on an event loop, at most `max_requests` at a time, and retries them."""
+    """Makes requests on an event loop, and retries them."""
 
     def __init__(
         self,
@@ -57,8 +70,7 @@ class Attempts:
         self._what, self._options, self._stats, self._redaction = what, options, stats, redaction
         self._outages = outages
         self._slots = asyncio.Semaphore(options.max_requests)
-        self._to_stores: dict[str, StoreRequests] = {}
-        self._most = min(options.max_requests, options.max_requests_per_host)
+        self._to_stores: dict[str, asyncio.Semaphore] = {}
 
     async def make(
         self,
@@ -66,17 +78,15 @@ class Attempts:
         where: Callable[[], str],
         ask: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
-        size_bytes: int = 0,
         is_range: bool = False,
     ) -> T:
-        """The result of `ask(*args)`, which makes one request, after as many attempts as it needs.
+        """Make the request `ask(*args)`, as often as it needs.
 
         Args:
             url: The URL that is read, for an error.
             where: Names the part of it that is read, for an error.
             ask: Makes the request.
             args: Its arguments.
-            size_bytes: The bytes of the answer; 0 if they are not known.
             is_range: Whether a second request may be made: each answer states the version of the file.
 
         Raises:
@@ -87,10 +97,10 @@ class Attempts:
         began_s = failed_s = time.monotonic()
         faults: list[RequestError] = []
         store = store_of(url)
-        hedge_bytes = size_bytes if is_range and self._options.hedge else 0
+        hedges = is_range and self._options.hedge > 0
         while True:
             try:
-                found = await self._once(store, faults, size_bytes, hedge_bytes, ask, *args)
+                found = await self._once(store, faults, hedges, ask, *args)
             except RequestError as fault:
                 if len(faults) == 1:
                     failed_s = self._outages.clock()
@@ -115,11 +125,11 @@ class Attempts:
             outage_s=self._options.outage_s if len(faults) > self._options.retries + 1 else 0.0,
         )
 
-    def _slot(self, store: str) -> StoreSlot:
-        requests = self._to_stores.get(store)
-        if requests is None:
-            requests = self._to_stores[store] = requests_to(store)
-        return StoreSlot(requests, self._options.max_requests_per_host)
+    def _slot(self, store: str) -> asyncio.Semaphore:
+        slots = self._to_stores.get(store)
+        if slots is None:
+            slots = self._to_stores[store] = slots_of(store, self._options.max_requests_per_host)
+        return slots
 
     def _described(self, url: str, where: str, faults: Sequence[RequestError]) -> str:
         shown = ", ".join(filter(None, [self._redaction.hide(shown_url(url)), where]))
@@ -130,68 +140,55 @@ class Attempts:
         self,
         store: str,
         faults: list[RequestError],
-        size_bytes: int,
-        hedge_bytes: int,
+        hedges: bool,
         ask: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
     ) -> T:
-        async with self._slots, self._slot(store) as slot:
-            self._stats.request(again=bool(faults), size_bytes=hedge_bytes)
+        async with self._slots, self._slot(store):
+            self._stats.request(again=bool(faults))
             began_s = time.monotonic()
             try:
                 async with asyncio.timeout(self._options.timeout_s):
-                    if hedge_bytes and self._stats.hedge_after_s is not None:
-                        found = await self._hedged(store, hedge_bytes, ask, *args)
-                    else:
+                    after_s = self._stats.hedge_after_s if hedges else None
+                    if after_s is None:
                         found = await ask(*args)
-                took_s = time.monotonic() - began_s
-                self._stats.took(took_s)
-                slot.answered(took_s, size_bytes)
+                    else:
+                        found = await self._hedged(after_s, store, ask, *args)
+                self._stats.took(time.monotonic() - began_s)
                 return found
             except WindrowError:
                 raise
             except Exception as error:
                 fault = as_fault(error, self._redaction)
-                if fault.is_refusal:
-                    slot.refused()
-            finally:
-                self._stats.pace(store, min(self._most, slot.number))
         faults.append(fault)
         self._stats.fault(fault.kind)
         raise fault
 
     async def _hedged(
-        self, store: str, size_bytes: int, ask: Callable[[*Ts], Awaitable[T]], *args: *Ts
+        self, after_s: float, store: str, ask: Callable[[*Ts], Awaitable[T]], *args: *Ts
     ) -> T:
         """The result of `ask`, or of a second call of it if the first one is slow."""
-        is_made = False
-
-        async def first() -> T:
-            return await ask(*args)
 
         async def second() -> T:
-            nonlocal is_made
             async with self._slots, self._slot(store):
-                is_made = True
+                if not self._stats.hedge(self._options.hedge):
+                    return await asyncio.shield(first)
                 return await ask(*args)
 
-        tasks = [asyncio.ensure_future(first())]
+        first = asyncio.ensure_future(_awaited(ask, *args))
+        tasks = [first]
         try:
-            while not (await asyncio.wait(tasks, timeout=self._stats.hedge_after_s))[0]:
-                # If the shares are used up now, later requests make room.
-                if self._stats.hedge(size_bytes, self._options.hedge):
-                    tasks.append(asyncio.ensure_future(second()))
-                    break
-            left = set(tasks)
-            while True:
-                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-                good = [task for task in done if task.exception() is None]
-                # One that still waits for a slot may wait for the slot of this request.
-                if good or not left or not is_made:
-                    return (good or list(done))[0].result()
+            if not (await asyncio.wait(tasks, timeout=after_s))[0]:
+                tasks.append(asyncio.ensure_future(second()))
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[-1].done() and tasks[-1].exception() is None:
+                return tasks[-1].result()
+            return await first
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if len(tasks) > 1 and not is_made:
-                self._stats.not_hedged(size_bytes)
+
+
+async def _awaited(ask: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+    return await ask(*args)

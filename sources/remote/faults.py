@@ -68,14 +68,6 @@ _TRANSIENT_ERRNO: Final = frozenset(
         *(errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EAGAIN),
     }
 )
-# How stores say that they get too many requests.
-_REFUSALS: Final = ("status 429", "status 503")
-_REFUSAL_CODES: Final = frozenset(
-    {
-        *("SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestThrottled"),
-        *("BandwidthLimitExceeded", "ServerBusy"),
-    }
-)
 # Faults that may pass, of a store that answers.
 _ANSWERED: Final = frozenset({"cut short", "wrong range", "changed", "answer not understood"})
 _DETAIL_CHARACTERS: Final = 300
@@ -114,17 +106,12 @@ class RequestError(Exception):
 
     @property
     def is_outage(self) -> bool:
-        """Whether the store has not answered, as opposed to a wrong or partial answer."""
+        """Whether the store has not answered, not even wrongly."""
         return self.cause == "network" and self.kind not in _ANSWERED
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the store asks for fewer requests."""
-        return self.kind.startswith(_REFUSALS) or self.code in _REFUSAL_CODES
 
 
 def status_fault(status: int, *, code: str = "", retry_after_s: float = 0.0) -> RequestError:
-    """The fault of an answer with that HTTP status, and the server's `code` if it gave one."""
+    """Describe an answer with an HTTP status, and the server's `code`."""
     cause: Cause = "other"
     if code in _MISSING_CODES or (status in _MISSING_STATUS and code not in _DENIED_CODES):
         cause = "missing"
@@ -142,7 +129,7 @@ def status_fault(status: int, *, code: str = "", retry_after_s: float = 0.0) -> 
 
 
 def as_fault(error: Exception, redaction: Redaction = _PLAIN) -> RequestError:
-    """The fault that an `error` of a library stands for; `redaction` hides secrets in its detail."""
+    """Describe an error of a library; `redaction` hides secrets."""
     if isinstance(error, RequestError):
         return error
     detail = _detail(error, redaction)
@@ -203,7 +190,7 @@ def _by_status(error: BaseException) -> RequestError | None:
 
 
 def seconds(text: str) -> float:
-    """The seconds of a header Retry-After; 0 if it is empty or a date."""
+    """Parse the seconds of a header Retry-After; 0 for a date."""
     return float(text) if text.strip().isdigit() else 0.0
 
 
@@ -225,7 +212,7 @@ def failure(
     *,
     outage_s: float = 0.0,
 ) -> WindrowError:
-    """The error for the user, after the last attempt.
+    """Make the error for the user, after the last attempt.
 
     Args:
         what: The name of the reader.
@@ -260,11 +247,14 @@ def failure(
         text = f"{about} has changed since it was opened: {last.detail}. {_CHANGED}"
         return ReadError(text, file=shown, why="changed", is_unanswered=True)
     if outage_s:
-        detail += (
-            f". It had answered before, so it was waited for (RemoteOptions.outage_s={outage_s:g})"
-        )
+        detail += f". {waited_for(outage_s)}"
     text = f"{about} could not be read; {tried}{detail}. {_WAYS_OUT.get(last.cause, _OTHER)}"
     return ReadError(text, file=shown, why=last.kind, is_unanswered=True)
+
+
+def waited_for(outage_s: float) -> str:
+    """Say that a store was waited for, in an error."""
+    return f"It had answered before, so it was waited for (RemoteOptions.outage_s={outage_s:g})"
 
 
 def _options_of(url: str) -> list[str]:

@@ -2,8 +2,7 @@
 
 1. A range's bytes come from the version of the file that was opened, or an error names the URL,
    what was tried and the way out. Versions are never mixed, and bytes are never missing.
-2. A fetcher has at most `max_requests` requests in flight, over all its calls, and fewer to a store that
-   slows down (`pace.py`). All its `fetch` calls
+2. A fetcher has at most `max_requests` requests in flight, over all its calls. All its `fetch` calls
    together have at most `in_flight_bytes` requested and not yet taken, or one range. A caller that
    takes from one of them must not wait for another.
 3. Each range is one request, as it was given; the caller has merged neighbours.
@@ -45,9 +44,7 @@ from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.remote.transports import Transport, same
 
 if TYPE_CHECKING:
-    from windrow.sources.remote.cache_segments import IntArray, LocatedRanges
-    from windrow.sources.remote.coming_reads import ComingReads, RangesOf
-    from windrow.sources.remote.disk_cache import DiskCache, KeptRanges, KeptRun
+    from windrow.sources.remote.disk_cache import DiskCache, IntArray
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
 
@@ -69,7 +66,7 @@ class _RangeJob:
 
 
 class Fetcher:
-    """Reads bytes of files at URLs. Thread-safe. It pickles its settings; a copy opens files anew."""
+    """Reads bytes of files at URLs. Thread-safe; it pickles its settings alone."""
 
     def __init__(
         self,
@@ -116,13 +113,13 @@ class Fetcher:
         return f"Fetcher({self._what!r}, {self.options!r})"
 
     def expect_answers(self) -> None:
-        """Wait for stores that are away from now on, also in pickled copies: all have answered."""
+        """Wait for stores that are away from now on, also in copies."""
         self._outages.expect()
 
     # ---- bytes
 
     def tails(self, urls: Sequence[str], size_bytes: int) -> list[FileTail]:
-        """The last `size_bytes` of each file, or all of it; a URL that occurs twice is read once.
+        """Read the last `size_bytes` of each file, or all of it.
 
         Raises:
             NotFoundError: If a URL names no file.
@@ -146,11 +143,11 @@ class Fetcher:
         return [tails[url] for url in urls]
 
     def confirms(self, url: str) -> bool:
-        """Whether each answer states its file's version; if not, `fetch` checks the version at its end."""
+        """Whether each answer states its version; else `fetch` asks at its end."""
         return self._open(url)[0].confirms
 
     def start(self, wanted: Sequence[ByteRange]) -> Future[list[bytes]]:
-        """Start to read all ranges; the future holds their bytes, in their order.
+        """Start to read all ranges; the future has their bytes.
 
         Its `cancel` cancels the requests. It also holds errors, the same as `tails` raises.
 
@@ -160,7 +157,7 @@ class Fetcher:
         return self._submit(self._all(self._jobs(wanted), len(wanted)))
 
     def fetch(self, wanted: Sequence[ByteRange]) -> Iterator[tuple[int, bytes]]:
-        """The place and the bytes of each range, in the order in which they arrive.
+        """Yield the place and the bytes of each range as they arrive.
 
         Closing the iterator cancels the requests in flight. If a file system does not state the
         version in each answer, a change of the file is raised after the last range.
@@ -201,43 +198,14 @@ class Fetcher:
         """Whether there is a cache on disk."""
         return self._cache is not None
 
-    def kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[KeptRun]:
-        """The ranges `[begin, end)` of a file, in order, that the cache on disk has."""
-        if self._cache is None or not len(begin):
-            return []
+    def kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> Sequence[bytes | None]:
+        """Return ranges `[begin, end)` from the cache on disk; None for others."""
+        if self._cache is None:
+            return [None] * len(begin)
         refuse_forked(LIBRARY, self._what)
-        runs = self._cache.get(file, begin, end)
-        self.stats.cached(sum(len(run.data) for run in runs))
-        return runs
-
-    def find_kept(
-        self, file: RemoteFile, begin: IntArray, end: IntArray, *, check: bool = True
-    ) -> list[KeptRanges]:
-        """As `kept`, but where they are instead of their bytes; `check` as for `DiskCache.find`.
-
-        The caller counts those that it reads.
-        """
-        if self._cache is None or not len(begin):
-            return []
-        refuse_forked(LIBRARY, self._what)
-        return self._cache.find(file, begin, end, check=check)
-
-    def locate_kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> list[LocatedRanges]:
-        """As `DiskCache.locate`. The caller counts what it reads by `read_located`."""
-        if self._cache is None or not len(begin):
-            return []
-        refuse_forked(LIBRARY, self._what)
-        return self._cache.locate(file, begin, end)
-
-    def read_located(self, size_bytes: int) -> None:
-        """Count bytes that are read from where `locate_kept` said."""
-        refuse_forked(LIBRARY, self._what)
-        self.stats.cached(size_bytes)
-
-    def doubt(self, file: RemoteFile, begin: IntArray, end: IntArray) -> None:
-        """As `DiskCache.doubt`."""
-        if self._cache is not None:
-            self._cache.doubt(file, begin, end)
+        found = self._cache.get(file, begin, end)
+        self.stats.cached(sum(len(data) for data in found if data is not None))
+        return found
 
     def keep(
         self, file: RemoteFile, begin: IntArray, end: IntArray, start: int, data: bytes
@@ -252,30 +220,27 @@ class Fetcher:
             data: Bytes that hold all ranges.
         """
         if self._cache is not None:
+            refuse_forked(LIBRARY, self._what)
             self._cache.put(file, begin, end, start, data)
 
-    def foresee(self, coming: ComingReads, ranges: RangesOf) -> None:
-        """Evict from the cache on disk what a stream needs last: see `DiskCache.foresee`."""
-        if self._cache is not None:
-            self._cache.foresee(coming, ranges)
-
     def read_kept(self, one: ByteRange) -> bytes:
-        """The bytes of a range, from the cache on disk or fetched. Raises as `fetch`."""
+        """Read a range from the cache on disk, or fetch it."""
         begin, end = np.array([one.start]), np.array([one.stop])
-        for run in self.kept(one.file, begin, end):
-            return run.data
-        (data,) = self.start([one]).result()
-        self.keep(one.file, begin, end, one.start, data)
+        (data,) = self.kept(one.file, begin, end)
+        if data is None:
+            (data,) = self.start([one]).result()
+            self.keep(one.file, begin, end, one.start, data)
         return data
 
     def read_whole(self, url: str) -> tuple[RemoteFile, bytes] | None:
-        """All of a file, from the cache on disk or fetched; None if it does not exist.
+        """Read all of a file, from the cache or fetched, or None.
 
         The store is always asked for the version of the file.
 
         Raises:
             ReadError: If it cannot be read.
         """
+        refuse_forked(LIBRARY, self._what)
         try:
             if self._cache is not None and self._cache.knows(url):
                 size, version = self._ask(url, lambda transport, path: transport.state(path))
@@ -299,11 +264,11 @@ class Fetcher:
         return self._ask(url, lambda transport, path: transport.what(path)) == "file"
 
     def is_folder(self, url: str) -> bool:
-        """Whether the URL names a folder: over HTTP, a page of links to its contents."""
+        """Whether the URL names a folder; over HTTP, a page of links."""
         return self._ask(url, lambda transport, path: transport.what(path)) == "folder"
 
     def names_in(self, url: str) -> list[str]:
-        """The names in a folder, sorted; names of folders end in a slash.
+        """List the names in a folder, sorted; folders end in a slash.
 
         Raises:
             NotFoundError: If the folder does not exist.
@@ -312,7 +277,7 @@ class Fetcher:
         return self._ask(url, lambda transport, path: transport.names(path))
 
     def glob(self, url: str) -> list[str]:
-        """The URLs that match the pattern, sorted.
+        """List the URLs that match the pattern, sorted.
 
         Raises:
             ReadError: If folders cannot be listed.
@@ -334,7 +299,7 @@ class Fetcher:
         return [before + head + path + after for path in paths]
 
     def read_small(self, url: str) -> bytes | None:
-        """All of a file; None if it does not exist.
+        """Read all of a file; None if it does not exist.
 
         Raises:
             ReadError: If it cannot be read.
@@ -378,7 +343,6 @@ class Fetcher:
             wanted.start,
             wanted.stop,
             wanted.file,
-            size_bytes=wanted.size_bytes,
             is_range=job.transport.confirms,
         )
         self.stats.received(len(data))

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from windrow.core.daemon_threads import DaemonThreads
 from windrow.core.redaction import Redaction, shown_url
+from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError, MissingExtraError, WindrowError, missing_extra
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.transports import (
@@ -38,7 +38,7 @@ _DNS_CACHE_S: Final = 60
 
 
 def missing_package(what: str, url: str, error: ImportError) -> MissingExtraError:
-    """The error for a URL, or a protocol, whose file system is not installed.
+    """Make the error for a URL whose file system is not installed.
 
     Args:
         what: The subject of the message: what the user wanted to do.
@@ -67,14 +67,14 @@ class FileSystems:
         self._what, self._storage_options, self._options = what, storage_options, options
         self._redaction = redaction
         self._lock = threading.Lock()
-        self.threads = DaemonThreads()
+        self.threads = DaemonPool(None, "windrow-files")
         """Threads for calls that block."""
         self._transports: dict[Any, tuple[Any, Transport]] = {}
         self._by_url: dict[str, tuple[Transport, str]] = {}
         self._opened: set[str] = set()
 
     def known(self, url: str) -> tuple[Transport, str] | None:
-        """The result of an earlier `open` of the URL, if there was one."""
+        """Return the result of an earlier `open` of the URL."""
         return self._by_url.get(url)
 
     def is_quiet(self, url: str) -> bool:
@@ -83,7 +83,7 @@ class FileSystems:
         return "::" not in url and (protocol in _QUIET or protocol in self._opened)
 
     def open(self, url: str) -> tuple[Transport, str]:
-        """The transport that reads the URL, and the path to pass to it.
+        """Return the transport of the URL, and the path for it.
 
         Raises:
             ArgumentError: If the protocol is unknown, or does not take the options.

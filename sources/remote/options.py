@@ -26,8 +26,7 @@ class RemoteOptions:
     Args:
         max_requests: The most requests in flight at a time, per source.
         max_requests_per_host: The most requests in flight at a time to one host or bucket, of all sources of
-            the process with this limit or a lower one together, but for Zarr that TensorStore reads: without
-            `cache_dir`. To a store that slows down or refuses requests fewer are made.
+            the process with this limit together, but for Zarr that TensorStore reads: without `cache_dir`.
         max_request_bytes: The most bytes of one request; only a single larger record group exceeds it.
         in_flight_bytes: The most bytes requested and not yet decoded at a time, per source. One
             request is always made, however large it is.
@@ -47,13 +46,12 @@ class RemoteOptions:
             requests are made again for so long instead of `retries` times, if they end with a status of
             408, 429, 500, 502, 503 or 504, without a connection or in a timeout. 0 to end with an error
             after `retries`.
-        hedge: The most second requests, as a share of the requests and of their bytes. A second request is
-            made for a range of bytes when twice the time has passed in which 95% of the last requests
-            were answered. The first answer is taken. 0.02 is 2% of them; 0 for none.
+        hedge: The most second requests, as a share of the requests. A second request is made for a range of
+            bytes after twice the 95th percentile of the times of the last requests. The first answer is
+            taken. 0.02 is 2% of them; 0 for none.
         cache_dir: A folder of a local disk that keeps what was fetched, for later epochs and runs and
             for all processes of the host; None to keep nothing there.
-        cache_bytes: The most bytes of that folder. What was used least recently is evicted; of ArrayRecord
-            files and of Zarr arrays that the native core decodes, what the streams of the process need last.
+        cache_bytes: The most bytes of that folder. What was used least recently is evicted.
 
     Raises:
         ArgumentError: If a value is not a number.
@@ -113,7 +111,7 @@ class RemoteOptions:
 
     @property
     def longest_s(self) -> float:
-        """The most seconds until one request has succeeded or failed for good, without outages.
+        """Return the most seconds of one request, without outages.
 
         A server may request a pause before each retry; it gets up to `max_backoff_s`.
         """
@@ -146,7 +144,7 @@ def is_remote_source(source: Any) -> bool:
 
 
 def as_remote_options(options: Any, what: str) -> RemoteOptions:
-    """`options`, or the defaults for None.
+    """Check `options`; None stands for the defaults.
 
     Raises:
         ArgumentError: If it is neither.
@@ -163,7 +161,7 @@ def as_remote_options(options: Any, what: str) -> RemoteOptions:
 
 
 def useless_options(what: str, options: Mapping[str, Any]) -> ArgumentError:
-    """The error for storage options of a source that opens no URL. Values are not shown."""
+    """Make the error for storage options of a source without URLs."""
     return ArgumentError(
         f"{what}: storage_options has {listing(sorted(options))}, and only URLs are opened with such"
         " options; leave storage_options out, or give a URL such as 's3://bucket/data'"

@@ -134,6 +134,6 @@ class Outages:
 
 @functools.lru_cache(1024)
 def store_of(url: str) -> str:
-    """The protocol and host, or bucket, of a URL without secrets; of a chain the last one."""
+    """Return the protocol and host, or bucket, of a URL."""
     protocol, mark, rest = shown_url(url).rpartition("::")[2].partition("://")
     return f"{protocol}{mark}{rest.partition('/')[0].partition('?')[0]}"

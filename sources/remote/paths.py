@@ -27,19 +27,19 @@ _ARCHIVES: Final = ("zip", "tar", "libarchive")
 
 
 def is_remote(text: str) -> bool:
-    """Whether `text` is a URL other than `file://`, which is a local path."""
+    """Whether `text` is a URL other than `file://`."""
     if "://" in text:
         return not text.startswith("file://")
     return text.partition("::")[0] in _ARCHIVES and "::" in text
 
 
 def zip_url(path: str) -> str:
-    """The URL of the content of a zip file of this machine."""
+    """Return the URL of the content of a local zip file."""
     return f"file://{urllib.parse.quote(path)}|zip:"
 
 
 def parted(path: str) -> tuple[str, str]:
-    """A path or URL up to its last name, and the rest.
+    """Split a path or URL after its last name.
 
     The rest is a query, or the URLs that contain a chained URL. A cache that is chained before a
     URL, as in `simplecache::s3://bucket/name`, has no names of its own.
@@ -63,7 +63,7 @@ def _is_web(url: str) -> bool:
 
 
 def joined(folder: str, name: str) -> str:
-    """The path or URL of `name` in a folder."""
+    """Return the path or URL of `name` in a folder."""
     head, rest = parted(folder)
     if is_remote(head) and _is_web(head.rpartition("::")[2]):
         # In an address these characters would end the name, or stand for another character.
@@ -72,7 +72,7 @@ def joined(folder: str, name: str) -> str:
 
 
 def split_path(path: str) -> tuple[str, str]:
-    """The folder of a path or URL, and the name in it."""
+    """Split a path or URL into its folder and the name."""
     head, rest = parted(path)
     scheme, mark, body = head.rpartition("://")
     folder, slash, name = body.rpartition("/")
@@ -91,15 +91,15 @@ class Names(Protocol):
         ...
 
     def names_in(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; an empty list if it cannot be listed."""
+        """List the names in a folder, sorted; none without a listing."""
         ...
 
     def glob(self, pattern: str) -> list[str]:
-        """The files that match, sorted."""
+        """List the files that match, sorted."""
         ...
 
     def read_small(self, path: str) -> bytes | None:
-        """The contents of a file; None if it does not exist."""
+        """Read a file; None if it does not exist."""
         ...
 
 
@@ -107,22 +107,27 @@ class LocalNames:
     """Files of a local disk."""
 
     def is_file(self, path: str) -> bool:
+        """Whether the path names a file."""
         return os.path.isfile(path)
 
     def is_folder(self, path: str) -> bool:
+        """Whether the path names a folder."""
         return os.path.isdir(path)
 
     def names_in(self, folder: str) -> list[str]:
+        """List the names in a folder, sorted; none without a listing."""
         try:
             return sorted(os.listdir(folder))
         except OSError:
             return []
 
     def glob(self, pattern: str) -> list[str]:
+        """List the files that match, sorted."""
         matches = glob.glob(pattern, recursive=True)
         return [path for path in sorted(matches) if os.path.isfile(path)]
 
     def read_small(self, path: str) -> bytes | None:
+        """Read a file; None if it does not exist."""
         try:
             with open(path, "rb") as file:
                 return file.read()
@@ -134,7 +139,7 @@ LOCAL: Final = LocalNames()
 
 
 def local_path(path: str | os.PathLike[str], *, what: str) -> str:
-    """`path` as a plain absolute path; it may be a `file://` URL or begin with `~`.
+    """Make a path absolute, also a `file://` URL or one with `~`.
 
     Raises:
         ArgumentError: If the path is empty, is of bytes, or is a `file://` URL of another host.
@@ -155,12 +160,12 @@ def local_path(path: str | os.PathLike[str], *, what: str) -> str:
 
 
 def options_for(paths: Iterable[Any], options: Mapping[str, Any] | None) -> Any:
-    """`options` if one of the paths is a URL; None for local paths, which refuse storage options."""
+    """Return `options` if one of the paths is a URL, else None."""
     return options if any(is_remote(os.fspath(path)) for path in paths) else None
 
 
 def what_is_there(path: str, *, reads: Callable[[str], bool] | None = None) -> str:
-    """A clause on the nearest parent folder of `path` that exists, for an error about `path`.
+    """Describe the nearest folder that exists, for an error about `path`.
 
     Args:
         path: The path that does not exist.
@@ -200,7 +205,7 @@ def refuse_unfinished(folder: str, *, what: str, names: Names = LOCAL) -> None:
 
 
 def refuse_left_by_tfds(path: str, *, what: str) -> None:
-    """Refuse a local path in a folder that tfds is building, which has a temporary name.
+    """Refuse a local path in a folder that tfds is building.
 
     Raises:
         ConversionError: If the path lies in such a folder.
@@ -214,7 +219,7 @@ def refuse_left_by_tfds(path: str, *, what: str) -> None:
 
 
 def unfinished(shown: str, *, what: str, marker: bytes | None) -> ConversionError:
-    """The error for an unfinished folder; `marker` is the content of its marker file."""
+    """Make the error for an unfinished folder with this marker file."""
     return ConversionError(
         f"{what}: the conversion that writes {shown} has not finished (it holds"
         f" {UNFINISHED_MARKER}); run the same conversion again: it keeps the finished parts and"

@@ -27,7 +27,7 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class CachedRange:
-    """Bytes `[start, stop)` of a file; None in place of bytes that were given up."""
+    """Bytes `[start, stop)` of a file; None if they were given up."""
 
     file: int
     start: int
@@ -53,7 +53,7 @@ class RangeCache:
     def covering(
         self, file: int, begin: IntArray, end: IntArray
     ) -> list[tuple[CachedRange, IntArray]]:
-        """The ranges that cover stretches `[begin, end)` of a file, which are in order.
+        """Find the ranges that cover stretches `[begin, end)` of a file.
 
         Returns:
             Ranges, each with the places of the stretches in it. A stretch lies in one range at most.

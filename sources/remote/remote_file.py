@@ -30,7 +30,7 @@ class RemoteFile:
 
     @property
     def shown(self) -> str:
-        """Its URL without secrets, for people."""
+        """Return its URL without secrets, for people."""
         return shown_url(self.url)
 
 
@@ -44,13 +44,13 @@ class ByteRange:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes."""
+        """Return the number of bytes."""
         return max(0, self.stop - self.start)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileTail:
-    """The last bytes of a file, or all bytes of a short file."""
+    """The last bytes of a file, or all of a short one."""
 
     file: RemoteFile
     data: bytes = dataclasses.field(repr=False)

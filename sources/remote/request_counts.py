@@ -6,7 +6,6 @@ Invariant: noting a request costs the same however many there were.
 from __future__ import annotations
 
 import collections
-import math
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -30,12 +29,11 @@ class RemoteStats:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests = self._retries = self._bytes = 0
-        self._asked_bytes = self._hedged = self._hedged_bytes = 0
+        self._hedged = 0
         self._cached_bytes: int | None = None
         self._faults: collections.Counter[str] = collections.Counter()
         self._answered = 0
         self._took_s: collections.deque[float] = collections.deque(maxlen=_LAST)
-        self._at_once: dict[str, int] = {}
         self._outage_s = self._back_s = 0.0
         self._away: tuple[float, Callable[[], float]] | None = None
         self.hedge_after_s: float | None = None
@@ -44,12 +42,11 @@ class RemoteStats:
     def __reduce__(self) -> tuple[type[RemoteStats], tuple[()]]:
         return RemoteStats, ()
 
-    def request(self, *, again: bool = False, size_bytes: int = 0) -> None:
-        """Count a request; `again` if it was made before, with its bytes if it may be made twice."""
+    def request(self, *, again: bool = False) -> None:
+        """Count a request; `again` if it was made before."""
         with self._lock:
             self._requests += 1
             self._retries += again
-            self._asked_bytes += size_bytes
 
     def took(self, passed_s: float) -> None:
         """Note the seconds of a request that was answered."""
@@ -62,24 +59,14 @@ class RemoteStats:
                 (p95_s,) = _percentiles(self._took_s, (95,))
                 self.hedge_after_s = max(_SOON_S, _SLOW * p95_s)
 
-    def hedge(self, size_bytes: int, share: float) -> bool:
-        """Whether a second request of this size stays within the share; count it then."""
+    def hedge(self, share: float) -> bool:
+        """Whether a second request stays within the share; count it then."""
         with self._lock:
             if self._hedged + 1 > share * (self._requests - self._hedged):
                 return False
-            if self._hedged_bytes + size_bytes > share * self._asked_bytes:
-                return False
             self._requests += 1
             self._hedged += 1
-            self._hedged_bytes += size_bytes
             return True
-
-    def not_hedged(self, size_bytes: int) -> None:
-        """Take back a second request, which was not made."""
-        with self._lock:
-            self._requests -= 1
-            self._hedged -= 1
-            self._hedged_bytes -= size_bytes
 
     def received(self, size_bytes: int) -> None:
         """Count bytes that arrived."""
@@ -87,18 +74,14 @@ class RemoteStats:
             self._bytes += size_bytes
 
     def cached(self, size_bytes: int) -> None:
-        """Count bytes that came from the cache on disk; only then do `counts` have them."""
+        """Count bytes that came from the cache on disk."""
         with self._lock:
             self._cached_bytes = (self._cached_bytes or 0) + size_bytes
 
     def fault(self, kind: str) -> None:
-        """Count a failed request by its description, such as 'status 503', 'timeout', 'cut short'."""
+        """Count a failed request by its description, such as 'status 503'."""
         with self._lock:
             self._faults[kind] += 1
-
-    def pace(self, store: str, at_once: int) -> None:
-        """Note how many requests may be in flight at a store."""
-        self._at_once[store] = at_once
 
     def away_since(self, since_s: float, clock: Callable[[], float]) -> None:
         """Note that a store is away since then, by the clock."""
@@ -115,12 +98,11 @@ class RemoteStats:
                 self._away = None
 
     def counts(self) -> dict[str, Any]:
-        """Numbers of `requests` (including retries), `retries`, `bytes`, and `faults` by kind.
+        """Return numbers of `requests`, `retries`, `bytes`, and `faults` by kind.
 
         With a cache on disk also `cached_bytes`, which came from it. Second requests are in `requests` and,
-        if there were any, in `hedged`. After outages `outage_s` has their seconds. `at_once` is how many
-        requests may be in flight now, at the store that gets the fewest, after the first one. `p50_s`,
-        `p95_s` and `p99_s` are the seconds of the last requests that were answered, by percentile.
+        if there were any, in `hedged`. After outages `outage_s` has their seconds. `p50_s`, `p95_s` and
+        `p99_s` are the seconds of the last requests that were answered, by percentile.
         """
         with self._lock:
             found: dict[str, Any] = {
@@ -131,8 +113,6 @@ class RemoteStats:
             }
             if self._cached_bytes is not None:
                 found["cached_bytes"] = self._cached_bytes
-            if self._at_once:
-                found["at_once"] = min(list(self._at_once.values()))
             if self._hedged:
                 found["hedged"] = self._hedged
             outage_s = self._outage_s
@@ -145,17 +125,17 @@ class RemoteStats:
         return found | _by_percentile(took_s)
 
     def times(self) -> list[float]:
-        """Seconds of the last requests that were answered."""
+        """Return the seconds of the last requests that were answered."""
         with self._lock:
             return list(self._took_s)
 
 
 def request_figures(stats: list[RemoteStats]) -> dict[str, float]:
-    """The counts of several sources in one, with the times of their last requests by percentile.
+    """Sum the counts of several sources, with percentiles of times.
 
     Returns:
-        `requests`, `retries`, `hedged`, `outage_s` and, if a request was made, `at_once`, and if one was
-        answered, `p50_s`, `p95_s` and `p99_s`.
+        `requests`, `retries`, `hedged`, `outage_s` and, if a request was answered, `p50_s`, `p95_s` and
+        `p99_s`.
     """
     found = dict.fromkeys(("requests", "retries", "hedged", "outage_s"), 0.0)
     took_s: list[float] = []
@@ -163,8 +143,6 @@ def request_figures(stats: list[RemoteStats]) -> dict[str, float]:
         counts = one.counts()
         for name in found:
             found[name] += counts.get(name, 0)
-        if "at_once" in counts:
-            found["at_once"] = min(found.get("at_once", math.inf), counts["at_once"])
         took_s += one.times()
     return found | _by_percentile(took_s)
 

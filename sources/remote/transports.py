@@ -19,7 +19,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from windrow.core.daemon_threads import DaemonThreads
+from windrow.core.threads import DaemonPool
 from windrow.sources.remote.faults import RequestError, as_fault, seconds, status_fault
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.remote_file import RemoteFile
@@ -88,7 +88,7 @@ def _no_ranges(detail: str) -> RequestError:
 
 
 class Transport:
-    """Any file system of fsspec, called from its event loop: synchronous ones in daemon threads.
+    """Any file system of fsspec; synchronous ones run in daemon threads.
 
     Only paths of HTTP have a protocol.
     """
@@ -98,8 +98,8 @@ class Transport:
     serial: bool
     """Whether only one request may be made at a time."""
 
-    def __init__(self, fs: Any, threads: DaemonThreads) -> None:
-        """Wrap a file system of fsspec; subclasses wrap one that no other code shares."""
+    def __init__(self, fs: Any, threads: DaemonPool) -> None:
+        """Wrap a file system; subclasses wrap one that is not shared."""
         self._fs, self._threads = fs, threads
         self._asynchronous = is_asynchronous(fs)
         protocols = fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)
@@ -107,25 +107,28 @@ class Transport:
         self._turn = threading.Lock()
 
     async def tail(self, path: str, size_bytes: int) -> tuple[bytes, int, str]:
-        """The last bytes of a file, its length, and its version."""
+        """Read the last bytes of a file, its length and version."""
         size, version = await self.state(path)
         start = max(0, size - size_bytes)
         data = b"" if start == size else await self._call("cat_file", path, start, size)
         return _checked(data, size - start), size, version
 
     async def part(self, path: str, start: int, stop: int, file: RemoteFile) -> bytes:
-        """The bytes `[start, stop)` of the file, which are within it and at least one."""
+        """Read bytes `[start, stop)` of the file, at least one."""
         return _checked(await self._call("cat_file", path, start, stop), stop - start)
 
     async def whole(self, path: str) -> bytes | None:
-        """All of a small file; None if it does not exist."""
+        """Read all of a small file; None if it does not exist."""
+        if self.confirms:
+            found = await self.whole_version(path)
+            return None if found is None else found[0]
         try:
             return bytes(await self._call("cat_file", path))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
     async def whole_version(self, path: str) -> tuple[bytes, str] | None:
-        """All of a small file, and its version; None if it does not exist."""
+        """Read a small file and its version; None without it."""
         try:
             before = await self.state(path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -136,7 +139,7 @@ class Transport:
         return None if data is None else (data, before[1])
 
     async def state(self, path: str) -> tuple[int, str]:
-        """The current length of the file and its version."""
+        """Ask for the length of the file and its version."""
         # A cached listing describes the file as it was.
         self._fs.invalidate_cache(self._fs._parent(path))
         info = await self._call("info", path)
@@ -158,7 +161,7 @@ class Transport:
         return "folder" if info.get("type") == "directory" else "file"
 
     async def names(self, path: str) -> list[str]:
-        """The names in the folder, sorted; names of folders end in a slash."""
+        """List the names in the folder, sorted; folders end in a slash."""
         self._fs.invalidate_cache(path)
         names = set()
         for info in await self._call("ls", path, True):
@@ -169,7 +172,7 @@ class Transport:
         return sorted(names)
 
     async def glob(self, path: str) -> list[str]:
-        """The paths that match the pattern, sorted."""
+        """List the paths that match the pattern, sorted."""
         self._fs.invalidate_cache()
         return sorted(await self._call("glob", path))
 
@@ -193,7 +196,7 @@ class Transport:
 
 
 class HttpTransport(Transport):
-    """Files of HTTP servers, by requests of our own on the session of fsspec's file system.
+    """Files of HTTP servers, by requests on the session of fsspec.
 
     It takes a part only from an answer of status 206 with the Content-Range requested, or cuts it
     out of a short answer of status 200. Both must have the file's length and its ETag (its
@@ -202,7 +205,7 @@ class HttpTransport(Transport):
 
     confirms = True
 
-    def __init__(self, fs: Any, threads: DaemonThreads, options: RemoteOptions) -> None:
+    def __init__(self, fs: Any, threads: DaemonPool, options: RemoteOptions) -> None:
         super().__init__(fs, threads)
         self._options = options
         self._timeout = _aiohttp_timeout(options)
@@ -210,6 +213,7 @@ class HttpTransport(Transport):
         self._headers = {**fs.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
 
     async def tail(self, path: str, size_bytes: int) -> tuple[bytes, int, str]:
+        """Read the last bytes of a file, its length and version."""
         async with await self._get(path, f"bytes=-{size_bytes}") as answer:
             size = _all_bytes(answer)
             if answer.status == 416:
@@ -242,6 +246,7 @@ class HttpTransport(Transport):
             return _checked(await answer.read(), size - start), size, _version(answer)
 
     async def part(self, path: str, start: int, stop: int, file: RemoteFile) -> bytes:
+        """Read bytes `[start, stop)` of the file, at least one."""
         async with await self._get(path, _range_header(start, stop)) as answer:
             _check_status(answer)
             size = _all_bytes(answer)
@@ -253,11 +258,8 @@ class HttpTransport(Transport):
                 raise _no_ranges(_WHOLE_FILES)
             return _checked(await answer.read(), file.size_bytes)[start:stop]
 
-    async def whole(self, path: str) -> bytes | None:
-        found = await self.whole_version(path)
-        return None if found is None else found[0]
-
     async def whole_version(self, path: str) -> tuple[bytes, str] | None:
+        """Read a small file and its version; None without it."""
         async with await self._get(path, None) as answer:
             # S3 answers 403 for an absent key if the caller may not list names.
             hidden = answer.status == 403 and "x-amz-request-id" in answer.headers
@@ -269,6 +271,7 @@ class HttpTransport(Transport):
             return _checked(data, len(data) if size is None else size), _version(answer)
 
     async def state(self, path: str) -> tuple[int, str]:
+        """Ask for the length of the file and its version."""
         async with await self._get(path, _range_header(0, 1)) as answer:
             size = _all_bytes(answer)
             if answer.status != 416:
@@ -278,6 +281,7 @@ class HttpTransport(Transport):
             return size, _version(answer)
 
     async def what(self, path: str) -> What:
+        """Whether the path names a file or a folder."""
         if not path.endswith("/"):
             async with await self._get(path, _range_header(0, 1)) as answer:
                 if answer.status not in (404, 410, 416):
@@ -300,6 +304,7 @@ class HttpTransport(Transport):
             raise
 
     async def names(self, path: str) -> list[str]:
+        """List the names in the folder, sorted; folders end in a slash."""
         folder = path.rstrip("/") + "/"
         names = set()
         for info in await self._fs._ls_real(folder, detail=True):
@@ -383,11 +388,12 @@ def _version(answer: Any) -> str:
 
 
 class ObjectStoreTransport(Transport, abc.ABC):
-    """Objects of a store. Each answer states the version and the length of its object."""
+    """Objects of a store. Each answer states their version and length."""
 
     confirms = True
 
     async def tail(self, path: str, size_bytes: int) -> tuple[bytes, int, str]:
+        """Read the last bytes of a file, its length and version."""
         try:
             data, size, version = await self._get(path, f"bytes=-{size_bytes}")
         except Exception as error:
@@ -400,14 +406,12 @@ class ObjectStoreTransport(Transport, abc.ABC):
         return _checked(data, min(size, size_bytes)), size, version
 
     async def part(self, path: str, start: int, stop: int, file: RemoteFile) -> bytes:
+        """Read bytes `[start, stop)` of the file, at least one."""
         data, _, _ = await self._get(path, _range_header(start, stop), file)
         return _checked(data, stop - start)
 
-    async def whole(self, path: str) -> bytes | None:
-        found = await self.whole_version(path)
-        return None if found is None else found[0]
-
     async def whole_version(self, path: str) -> tuple[bytes, str] | None:
+        """Read a small file and its version; None without it."""
         try:
             data, _, version = await self._get(path, None)
             return data, version
@@ -427,14 +431,15 @@ class ObjectStoreTransport(Transport, abc.ABC):
 
 
 class S3Transport(ObjectStoreTransport):
-    """Objects of S3, or of a store with the same protocol, by `get_object`."""
+    """Objects of S3, or of a store with its protocol."""
 
-    def __init__(self, fs: Any, threads: DaemonThreads) -> None:
+    def __init__(self, fs: Any, threads: DaemonPool) -> None:
         super().__init__(fs, threads)
         # Our retries pause for a random time, are counted, and know transient faults.
         fs.retries = 1
 
     async def state(self, path: str) -> tuple[int, str]:
+        """Ask for the length of the file and its version."""
         answer = await self._fs._call_s3("head_object", **self._object(path))
         return int(answer["ContentLength"]), f"ETag {answer.get('ETag', '')}"
 
@@ -466,18 +471,20 @@ class S3Transport(ObjectStoreTransport):
 class GcsTransport(ObjectStoreTransport):
     """Objects of Google Cloud Storage, by media downloads."""
 
-    def __init__(self, fs: Any, threads: DaemonThreads, options: RemoteOptions) -> None:
+    def __init__(self, fs: Any, threads: DaemonPool, options: RemoteOptions) -> None:
         super().__init__(fs, threads)
         fs.requests_timeout = _aiohttp_timeout(options)
         # Without gcsfs's retries, whose pauses grow to half a minute and are not counted.
         self._request = inspect.unwrap(type(fs)._request)
 
     async def state(self, path: str) -> tuple[int, str]:
+        """Ask for the length of the file and its version."""
         bucket, key, _ = self._fs.split_path(path)
         answer = await self._json("b/{}/o/{}", bucket, key, fields="size,generation")
         return int(answer["size"]), f"generation {answer['generation']}"
 
     async def what(self, path: str) -> What:
+        """Whether the path names a file or a folder."""
         bucket, key, _ = self._fs.split_path(path)
         try:
             if key and not path.endswith("/"):
@@ -492,6 +499,7 @@ class GcsTransport(ObjectStoreTransport):
         return "folder" if answer.get("items") else "nothing"
 
     async def names(self, path: str) -> list[str]:
+        """List the names in the folder, sorted; folders end in a slash."""
         bucket, key, _ = self._fs.split_path(path)
         settings = {"prefix": _prefix(key), "delimiter": "/"}
         names: set[str] = set()

@@ -11,28 +11,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.core.optional_imports import optional
 from windrow.errors import ArgumentError, ReadError, SourceError
-from windrow.sources.tf_example.wire import (
-    BYTES_LIST,
-    FIRST_FIELD,
-    FLOAT_LIST,
-    INT64_LIST,
-    entry_head,
-    framed,
-    varint,
-    write_varints,
-)
 
 Values: TypeAlias = list[bytes] | npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
+# Tags of the lists in a Feature, one for each kind.
+BYTES_LIST: Final = 0x0A
+FLOAT_LIST: Final = 0x12
+INT64_LIST: Final = 0x1A
 _PURPOSE = "tf.train.Example"
-_FEW = 64  # numbers up to which NumPy is the slower way to write them
 
 
 def decode_example(record: bytes, *, features: Sequence[str] | None = None) -> dict[str, Values]:
@@ -75,7 +68,7 @@ def decode_example(record: bytes, *, features: Sequence[str] | None = None) -> d
 
 
 def encode_example(features: Mapping[str, object]) -> bytes:
-    """Serialises a tf.train.Example, without protobuf.
+    """Serialises a tf.train.Example.
 
     Features are written sorted by name, so that equal values give equal bytes.
 
@@ -87,6 +80,7 @@ def encode_example(features: Mapping[str, object]) -> bytes:
     Raises:
         ArgumentError: If a name is not a str, a value of another type, text not UTF-8, or an
             integer does not fit int64.
+        MissingExtraError: If protobuf is not installed.
 
     Example:
         >>> encode_example({"label": 5}).hex(" ")
@@ -96,19 +90,9 @@ def encode_example(features: Mapping[str, object]) -> bytes:
         if not isinstance(name, str):
             raise ArgumentError(f"encode_example: a feature's name is a str, got {name!r}")
         _utf8(name, name)
-    entries = b""
-    for name in sorted(features):
-        value = features[name]
-        if isinstance(value, bytes | str):
-            value = [value]
-        if isinstance(value, list | tuple) and value and isinstance(value[0], bytes | str):
-            kind = BYTES_LIST
-            data = b"".join(framed(FIRST_FIELD, _as_bytes(item, name)) for item in value)
-        else:
-            kind, numbers = _numbers(value, name)
-            data = framed(FIRST_FIELD, numbers) if numbers else b""
-        entries += entry_head(name, kind, len(data)) + data
-    return framed(FIRST_FIELD, entries) if features else b""
+    # One by one, since protobuf has an order of its own.
+    entries = b"".join(_entry(name, features[name]) for name in sorted(features))
+    return _framed(entries) if features else b""
 
 
 def parsed(record: bytes) -> Mapping[str, Any]:
@@ -151,6 +135,32 @@ def values_of(feature: Any) -> Values | None:
             return None
 
 
+def _entry(name: str, value: object) -> bytes:
+    """Features of one name."""
+    features = example_class()().features
+    feature = features.feature[name]
+    if isinstance(value, bytes | str):
+        value = [value]
+    if isinstance(value, list | tuple) and value and isinstance(value[0], bytes | str):
+        feature.bytes_list.value.extend(_as_bytes(item, name) for item in value)
+    elif (numbers := _numbers(value, name)).dtype.kind == "i":
+        feature.int64_list.SetInParent()
+        feature.int64_list.value.extend(numbers.tolist())
+    else:
+        feature.float_list.SetInParent()
+        if numbers.size:
+            # As bytes, since Python's floats would change signalling NaNs.
+            feature.float_list.MergeFromString(_framed(numbers.tobytes()))
+    serialised: bytes = features.SerializeToString()
+    return serialised
+
+
+def _framed(data: bytes) -> bytes:
+    """The message whose first field holds `data`, whatever its type."""
+    framed: bytes = _bytes_list_class()(value=[data]).SerializeToString()
+    return framed
+
+
 def _as_bytes(item: object, name: str) -> bytes:
     if isinstance(item, str):
         return _utf8(item, name)
@@ -166,8 +176,8 @@ def _utf8(text: str, name: str) -> bytes:
         raise ArgumentError(f"encode_example: feature {name!r}: {error}") from error
 
 
-def _numbers(value: object, name: str) -> tuple[int, bytes]:
-    """The kind of list that holds the numbers, and their stored bytes."""
+def _numbers(value: object, name: str) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
+    """The numbers as they are stored, flat."""
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -175,14 +185,11 @@ def _numbers(value: object, name: str) -> tuple[int, bytes]:
     if array.size == 0 and not isinstance(value, np.ndarray | np.generic):
         raise _unfit(name, "an empty list, which has no type: give numpy.array([], dtype)")
     if array.dtype.kind == "f":
-        return FLOAT_LIST, array.astype("<f4").tobytes()
+        return array.astype("<f4").reshape(-1)
     if array.dtype.kind in "iub":
         if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
             raise _unfit(name, f"an integer that does not fit int64: {array.max()}")
-        whole = array.astype(np.int64).reshape(-1)
-        if len(whole) <= _FEW:
-            return INT64_LIST, b"".join(map(varint, whole.tolist()))
-        return INT64_LIST, write_varints(whole)[0].tobytes()
+        return array.astype(np.int64).reshape(-1)
     if array.dtype.kind == "S" or array.dtype.kind == "U":
         raise _unfit(name, "an array of strings, which drops trailing NULs: give a list of bytes")
     raise _unfit(name, f"{type(value).__name__} (NumPy dtype {array.dtype})")
@@ -191,6 +198,14 @@ def _numbers(value: object, name: str) -> tuple[int, bytes]:
 def _unfit(name: str, what: str) -> ArgumentError:
     return ArgumentError(
         f"encode_example: feature {name!r} is {what}; an Example holds bytes, int64 and float32"
+    )
+
+
+@functools.cache
+def _bytes_list_class() -> Any:
+    factory = optional("google.protobuf.message_factory", _PURPOSE)
+    return factory.GetMessageClass(
+        example_class().DESCRIPTOR.file.message_types_by_name["BytesList"]
     )
 
 

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.machine import usable_cores
 from windrow.core.optional_imports import optional
+from windrow.core.threads import DaemonPool
 from windrow.errors import ReadError
 from windrow.sources.tf_example.features import Array
 from windrow.sources.tfds.features import Leaf

@@ -21,7 +21,6 @@ from windrow.sources.array_record.records import RecordGroups
 from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.base import Columns, IntArray, checked_indices
 from windrow.sources.chunks import LaidOutSource
-from windrow.sources.remote.coming_reads import ComingReads
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.tfds.columns import decode_records
@@ -167,10 +166,6 @@ class TFDSDataSource(LaidOutSource):
     def blocks(self) -> IntArray:
         """Bounds of the record groups: 0, ..., length."""
         return self._records.blocks()
-
-    def foresee(self, coming: ComingReads) -> None:
-        """Evict from the cache on disk what a stream needs last."""
-        self._records.foresee(coming)
 
     def stats(self) -> dict[str, Any]:
         """Network requests so far, as `ArrayRecordDataSource` counts them."""

@@ -1,7 +1,7 @@
 """Decodes values stored by the CF conventions: packed numbers, missing values, times.
 
-Invariants: nothing stored is evaluated. Values decode as in xarray. An attribute that makes no sense
-raises an error that names it; nothing is guessed.
+Invariants: nothing stored is evaluated. Values decode as in xarray, which chooses the dtype and decodes
+times; NumPy decodes windows, in one copy. An attribute that makes no sense raises an error that names it.
 """
 
 from __future__ import annotations
@@ -13,45 +13,26 @@ import math
 import numbers
 import re
 import struct
+import warnings
 from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.errors import SourceError
+from windrow.core.optional_imports import optional
+from windrow.errors import SourceError, missing_extra
 
 AnyArray = npt.NDArray[Any]
 
 _SHOWN_CHARACTERS: Final = 80
 _NAMED: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _PACKING: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
-_FLIPPED: Final = {("i", "true"): "u", ("u", "false"): "i"}
+_MIXED: Final = ("standard", "gregorian")  # Julian before the reform
+_STANDARD: Final = (*_MIXED, "proleptic_gregorian")
+_WEEKS: Final = re.compile("^weeks?(?= since |$)", re.IGNORECASE)
+_REFORM: Final = np.datetime64("1582-10-15")
 _LONGEST_FLOAT: Final = np.dtype(np.float64)
-
-_DAY_NS: Final = 24 * 3600 * 10**9
-_UNIT_NS: Final = {
-    **dict.fromkeys(("nanosecond", "nanosec", "nsec", "ns"), 1),
-    **dict.fromkeys(("microsecond", "microsec", "usec", "us"), 10**3),
-    **dict.fromkeys(("millisecond", "millisec", "msec", "ms"), 10**6),
-    **dict.fromkeys(("second", "sec", "s"), 10**9),
-    **dict.fromkeys(("minute", "min"), 60 * 10**9),
-    **dict.fromkeys(("hour", "hr", "h"), 3600 * 10**9),
-    **dict.fromkeys(("day", "d"), _DAY_NS),
-    "week": 7 * _DAY_NS,
-}
-_MIXED: Final = ("standard", "gregorian")  # Julian before 1582-10-15
-_EXACT: Final = (*_MIXED, "proleptic_gregorian")
-_REFORM: Final = int(np.datetime64("1582-10-15", "D").astype(np.int64))
-_JULIAN_DAY_OF_1970: Final = 2_440_588
-_NAT: Final = int(np.iinfo(np.int64).min)
-_LARGEST: Final = int(np.iinfo(np.int64).max)
-_DATE: Final = re.compile(
-    r"(?P<year>[+-]?\d{1,5})-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?"
-    r"(?:(?:\s+|T)(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})"
-    r"(?:\.(?P<fraction>\d*))?)?)?"
-    r"\s*(?P<zone>[+-]\d{1,2}(?::?\d{2})?)?)?(?:\s*(?:Z|UTC|GMT))?"
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -83,21 +64,17 @@ class Decoding:
         seen = values if self.seen_as is None else values.astype(self.seen_as)
         out: AnyArray = np.array(seen, dtype=self.dtype, order="C", copy=True)
         if self.missing:
-            out[self._absent(seen)] = np.nan
+            out[self.absent(seen)] = np.nan
         if self.scale is not None:
             np.multiply(out, self.scale, out=out)
         if self.offset is not None:
             np.add(out, self.offset, out=out)
         return out
 
-    def absent(self, values: AnyArray) -> npt.NDArray[np.bool_]:
-        """Which stored values are missing values."""
-        return self._absent(values if self.seen_as is None else values.astype(self.seen_as))
-
-    def _absent(self, seen: AnyArray) -> npt.NDArray[np.bool_]:
-        first, *others = self.missing or (None,)
-        absent = np.asarray(seen == first) if self.missing else np.zeros(seen.shape, np.bool_)
-        for value in others:
+    def absent(self, seen: AnyArray) -> npt.NDArray[np.bool_]:
+        """Which values are missing, of values in the dtype `seen_as`."""
+        absent = np.zeros(seen.shape, np.bool_)
+        for value in self.missing:
             absent |= seen == value
         return absent
 
@@ -107,7 +84,7 @@ def decoding_of(
 ) -> Decoding | None:
     """The decoding of an array by its attributes; None where values are delivered as stored.
 
-    Times are left as their numbers: see `times_of`.
+    Times are left as their numbers: see `times_of`. xarray is asked only where it is needed.
 
     Args:
         attributes: Attributes of the array.
@@ -116,6 +93,7 @@ def decoding_of(
             metadata; None without a fill value, and for Zarr v3.
 
     Raises:
+        MissingExtraError: If xarray is needed, and not installed.
         SourceError: If an attribute is not a number, or not one that the array's dtype can hold.
     """
     stored = np.dtype(stored_dtype)
@@ -123,30 +101,136 @@ def decoding_of(
         return None
     if attributes.get("dtype") == "bool":
         return Decoding(np.dtype(np.bool_))
-    scale = _factor(attributes, "scale_factor")
-    offset = _factor(attributes, "add_offset")
-    seen = _seen(attributes, stored)
+    scale, offset = _factor(attributes, "scale_factor"), _factor(attributes, "add_offset")
     own = attributes.get("_FillValue") if fill_value is None else fill_value
     fills = _fills("_FillValue", own, stored)
     fills += _fills("missing_value", attributes.get("missing_value"), stored)
     valued = [value for value in fills if value == value]  # a NaN need not be replaced
-    if stored.kind in "iu" and not valued:
-        fills = []
-    if scale is None and offset is None:
-        dtype = _holding_nan(seen) if valued else seen
-    elif fills and not valued:
-        dtype = seen
-    else:
-        dtype = _unpacked(seen, scale, offset, masked=bool(valued))
-    decoding = Decoding(
-        dtype=dtype.newbyteorder("="),
-        seen_as=None if seen == stored else seen,
-        missing=_matching(valued, seen, flipped=seen != stored),
-        scale=scale,
-        offset=offset,
-    )
-    plain = not decoding.missing and scale is None and offset is None
-    return None if plain and dtype.newbyteorder("=") == stored.newbyteorder("=") else decoding
+    native, whole = stored.newbyteorder("="), stored.kind in "iu"
+    packing = {"_Unsigned": attributes.get("_Unsigned")} if whole else {}
+    seen = _dtype_by_xarray(stored, packing)
+    packing |= {"scale_factor": scale, "add_offset": offset}
+    if valued:
+        packing["_FillValue"] = 0  # which value it is does not matter to the dtype
+    if isinstance(scale, int) and offset is None and (valued or not whole):
+        packing["scale_factor"] = float(scale)  # only whole multiples of whole numbers stay whole
+    only_nan = bool(fills) and not valued and not whole
+    dtype = native if only_nan else _dtype_by_xarray(stored, packing)
+    if dtype == native and not valued and scale is None and offset is None:
+        return None
+    missing = _matching(valued, seen, flipped=seen != native)
+    return Decoding(dtype, None if seen == native else seen, missing, scale, offset)
+
+
+def _dtype_by_xarray(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtype[Any]:
+    """The dtype that xarray gives to values with these attributes; complex numbers stay as they are."""
+    given = {name: value for name, value in attributes.items() if value is not None}
+    if not given or stored.kind == "c":
+        return stored.newbyteorder("=")
+    xarray = optional("xarray", "decoding values by their attributes", "xarray")
+    # xarray does not know the small floats of ml_dtypes.
+    values = np.empty(0, np.float32 if stored.isbuiltin == 2 else stored)
+    variable = xarray.Variable(("cell",), values, given)
+    decoded = xarray.conventions.decode_cf_variable("values", variable, decode_times=False)
+    found: np.dtype[Any] = decoded.dtype.newbyteorder("=")
+    return found
+
+
+def times_of(
+    values: AnyArray, attributes: Mapping[str, Any], decoding: Decoding | None, name: str
+) -> AnyArray | None:
+    """The times or durations that stored numbers stand for, as xarray decodes them.
+
+    Args:
+        values: The numbers, as they are stored.
+        attributes: Their attributes.
+        decoding: Their decoding as plain numbers.
+        name: Name of the array, for messages.
+
+    Returns:
+        datetime64[ns], or timedelta64[ns]; in us where the times are out of the range of ns. None if the
+        attributes have no units of time, or datetime64 cannot represent the calendar or a time.
+
+    Raises:
+        MissingExtraError: If xarray, or cftime where it is needed, is not installed.
+    """
+    units, calendar = attributes.get("units"), str(attributes.get("calendar", "standard")).lower()
+    duration = str(attributes.get("dtype")).startswith("timedelta64")
+    if not isinstance(units, str) or values.dtype.kind not in "iuf":
+        return None
+    if not duration and (" since " not in units or calendar not in _STANDARD):
+        return None
+    whole = values.dtype.kind in "iu"
+    present = np.asarray(values != np.iinfo(np.int64).min if whole else values == values)
+    given: dict[str, Any] = {"dtype": attributes["dtype"]} if duration else {"calendar": calendar}
+    given["units"] = _WEEKS.sub("days", units)  # xarray has no weeks
+    days = 1 if given["units"] == units else 7
+    if decoding is not None:
+        values = values if decoding.seen_as is None else values.astype(decoding.seen_as)
+        present &= ~decoding.absent(values)
+        if decoding.scale is not None:
+            given["scale_factor"] = decoding.scale
+        if decoding.offset is not None:
+            given["add_offset"] = decoding.offset * days
+    numbers = values[present]
+    if days > 1:
+        numbers = numbers.astype(np.int64 if whole else np.float64) * days
+    decoded = _decoded_times(numbers, given, name)  # cftime would make dates of NaN
+    if decoded is None:
+        return None
+    found = np.full(values.shape, "NaT", decoded.dtype)
+    found[present] = decoded
+    return found
+
+
+def _decoded_times(numbers: AnyArray, attributes: Mapping[str, Any], name: str) -> AnyArray | None:
+    """Times or durations in ns, else in us; None if xarray has none for them."""
+    if not numbers.size:
+        return np.empty(0, "m8[ns]" if "dtype" in attributes else "M8[ns]")
+    what = f"decoding the times of {name!r}"
+    xarray = optional("xarray", what, "xarray")
+    variable = xarray.Variable(("cell",), numbers, attributes)
+    for unit in ("ns", "us"):
+        times = xarray.coders.CFDatetimeCoder(time_unit=unit)
+        spans = xarray.coders.CFTimedeltaCoder(unit, decode_via_units=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some times stay numbers
+            try:
+                found: AnyArray = xarray.conventions.decode_cf_variable(
+                    name, variable, decode_times=times, decode_timedelta=spans
+                ).values
+            except (ValueError, OverflowError) as error:
+                if isinstance(error.__cause__, ImportError):
+                    raise missing_extra(what, "xarray") from error
+                continue
+        mixed = attributes.get("calendar") in _MIXED
+        if found.dtype.kind == "M" and mixed and found.min().astype("M8[D]") < _REFORM:
+            return None  # xarray takes these dates for Gregorian ones
+        if found.dtype.kind in "mM":
+            return found
+    return None
+
+
+def dates_of(numbers: AnyArray, attributes: Mapping[str, Any], name: str) -> Any:
+    """Decoded numbers that count times as dates of their calendar, an index of xarray.
+
+    Raises:
+        MissingExtraError: If cftime is not installed.
+        ValueError: If cftime does not count such times.
+    """
+    given = {key: attributes[key] for key in ("units", "calendar") if key in attributes}
+    held = " of the calendar ".join(map(repr, given.values()))
+    what = f"a date among the numbers of {name!r} (in {held}; labels may be such numbers)"
+    xarray = optional("xarray", what, "xarray")
+    coder = xarray.coders.CFDatetimeCoder(use_cftime=True)
+    variable = xarray.Variable(("cell",), numbers, given)
+    try:
+        decoded = xarray.conventions.decode_cf_variable(name, variable, decode_times=coder)
+        return xarray.CFTimeIndex(decoded.values)
+    except ValueError as error:
+        if isinstance(error.__cause__, ImportError):
+            raise missing_extra(what, "xarray") from error
+        raise
 
 
 def described(
@@ -160,14 +244,11 @@ def described(
     found = {name: value for name, value in attributes.items() if name not in left_out}
     fill = found.get("_FillValue") if fill_value is None else fill_value
     if not decoded and fill is not None:
-        try:
-            found["_FillValue"] = _fills("_FillValue", fill, np.dtype(stored_dtype))[0]
-        except SourceError:
-            found["_FillValue"] = fill
+        found["_FillValue"] = shown_fill(fill, stored_dtype)
     return found
 
 
-def shown_fill(value: Any, dtype: str) -> Any:
+def shown_fill(value: Any, dtype: npt.DTypeLike) -> Any:
     """The number of an attribute `_FillValue`, which xarray may write as base64; else `value`."""
     try:
         stored = np.dtype(dtype)
@@ -210,11 +291,6 @@ def _factor(attributes: Mapping[str, Any], name: str) -> Any:
     if isinstance(number, int) and not -(2**63) <= number < 2**63:
         return float(number)
     return number
-
-
-def _seen(attributes: Mapping[str, Any], stored: np.dtype[Any]) -> np.dtype[Any]:
-    kind = _FLIPPED.get((stored.kind, str(attributes.get("_Unsigned"))))
-    return stored if kind is None else np.dtype(f"{kind}{stored.itemsize}")
 
 
 def _fills(name: str, value: Any, stored: np.dtype[Any]) -> list[Any]:
@@ -260,28 +336,6 @@ def _from_base64(text: str) -> float | None:
     return float(struct.unpack("<d", raw)[0]) if len(raw) == 8 else None
 
 
-def _holding_nan(seen: np.dtype[Any]) -> np.dtype[Any]:
-    if seen.kind in "iu":
-        return np.dtype(np.float32 if seen.itemsize <= 2 else np.float64)
-    return np.dtype(np.float32) if seen.kind == "V" else seen
-
-
-def _unpacked(seen: np.dtype[Any], scale: Any, offset: Any, *, masked: bool) -> np.dtype[Any]:
-    """The dtype of values times `scale` plus `offset`, by the rules of xarray."""
-    if seen.kind == "c":
-        return seen
-    types = {np.dtype(type(value)) for value in (scale, offset) if value is not None}
-    one = types.pop() if len(types) == 1 else _LONGEST_FLOAT
-    if scale is not None and offset is not None:
-        wide = seen.kind in "iu" and seen.itemsize == 4
-        return one if one == np.float32 and not wide else _LONGEST_FLOAT
-    if offset is not None:
-        return _LONGEST_FLOAT
-    # Whole multiples of whole numbers stay whole.
-    whole = one.kind in "iu" and (masked or seen.kind not in "iu")
-    return _LONGEST_FLOAT if whole else one
-
-
 def _matching(values: list[Any], seen: np.dtype[Any], *, flipped: bool) -> tuple[Any, ...]:
     """The values that the dtype `seen` can hold, converted to it, each once."""
     found: dict[Any, Any] = {}
@@ -300,160 +354,3 @@ def _matching(values: list[Any], seen: np.dtype[Any], *, flipped: bool) -> tuple
         if bounds.min <= number <= bounds.max:
             found[number] = seen.type(number)
     return tuple(found.values())
-
-
-def times_of(values: AnyArray, units: str, calendar: str | None) -> AnyArray:
-    """Converts numbers to times: integers exactly, floats rounded as in xarray, NaN to NaT.
-
-    Args:
-        values: Numbers, of any shape.
-        units: `"hours since 1900-01-01 00:00:00.0"`, or `"hours"` alone for durations.
-        calendar: `standard`, `gregorian`, `proleptic_gregorian`, or None for `standard`.
-
-    Returns:
-        datetime64[ns], or timedelta64[ns], of the shape of `values`; in us where the times are out
-        of the range of ns.
-
-    Raises:
-        SourceError: If the units are unknown, or datetime64 cannot represent the calendar or a
-            time. The numbers themselves can then be used.
-    """
-    unit, since, reference = str(units).partition(" since ")
-    step = _step_ns(unit, units)
-    zero, kind, earliest = 0, "m8", None
-    if since:
-        name = "standard" if calendar is None else str(calendar).lower()
-        if name not in _EXACT:
-            raise SourceError(
-                f"datetime64 has no times of the calendar {calendar!r}, only of"
-                f" {', '.join(_EXACT)}; the numbers themselves ({units}) can be used"
-            )
-        zero, kind = _reference_ns(reference, units, mixed=name in _MIXED), "M8"
-        earliest = _REFORM * _DAY_NS if name in _MIXED else None
-    if values.dtype.kind not in "iuf":
-        raise SourceError(f"times in {units!r} must be numbers, got {values.dtype}")
-    present = np.asarray(~np.isnan(values) if values.dtype.kind == "f" else values != _NAT)
-    some = values[present]
-    if some.size == 0:
-        return np.full(values.shape, "NaT", f"{kind}[ns]")
-    ends = [_exact_ns(some.min(), step) + zero, _exact_ns(some.max(), step) + zero]
-    if earliest is not None and ends[0] < earliest:
-        raise SourceError(
-            f"datetime64 has no times before 1582-10-15 of the calendar {calendar or 'standard'!r};"
-            f" the numbers themselves ({units}) can be used"
-        )
-    for name, size in (("ns", 1), ("us", 1000)):
-        fits = all(-_LARGEST <= end // size < _LARGEST for end in ends)
-        if fits:
-            moved = _moved(values.ravel(), present.ravel(), step, zero, size)
-            return moved.astype(f"{kind}[{name}]").reshape(values.shape)
-    raise SourceError(
-        f"times from {some.min()} to {some.max()} {units} are beyond datetime64; the numbers"
-        " themselves can be used"
-    )
-
-
-def _moved(
-    values: AnyArray, present: npt.NDArray[np.bool_], step: int, zero: int, size: int
-) -> AnyArray:
-    """`values * step + zero` in units of `size` ns, as int64; the results fit int64."""
-    counts = np.where(present, values, 0)
-    # Product and date may each exceed int64 although the sum fits: wrapping undoes itself.
-    with np.errstate(over="ignore"):
-        if step < size:
-            whole = (counts // (size // step)).astype(np.int64)
-        elif values.dtype.kind != "f":
-            whole = counts.astype(np.int64) * np.int64(step // size)
-        else:
-            whole = _product(counts.astype(np.float64), step // size)
-        whole += _wrapped(zero // size)
-    whole[~present] = _NAT
-    return whole
-
-
-def _product(counts: AnyArray, step: int) -> AnyArray:
-    products = counts * step
-    if np.all(np.abs(products) < _LARGEST):
-        return products.astype(np.int64)
-    whole = np.floor(counts)
-    found: AnyArray = whole.astype(np.int64) * np.int64(step)
-    found += ((counts - whole) * step).astype(np.int64)
-    return found
-
-
-def _wrapped(number: int) -> np.int64:
-    return np.int64((number + 2**63) % 2**64 - 2**63)
-
-
-def _exact_ns(value: Any, step: int) -> int:
-    if isinstance(value, np.floating):
-        product = float(value) * step
-        return int(product) if math.isfinite(product) else 2**80 * (1 if product > 0 else -1)
-    return int(value) * step
-
-
-def unit_ns(unit: str) -> int | None:
-    """The nanoseconds of a unit of time such as `hours`; None if it is unknown or has no fixed length."""
-    text = unit.strip().lower()
-    return _UNIT_NS.get(text) or _UNIT_NS.get(text.removesuffix("s"))
-
-
-def _step_ns(unit: str, units: str) -> int:
-    step = unit_ns(unit)
-    if step is None:
-        raise SourceError(
-            f"times in {units!r} have a unit that is not known; weeks, days, hours, minutes,"
-            " seconds, milliseconds, microseconds and nanoseconds are. The numbers themselves can"
-            " be used"
-        )
-    return step
-
-
-def _reference_ns(text: str, units: str, *, mixed: bool) -> int:
-    """Nanoseconds from 1970 to a reference date, UTC."""
-    date = text.strip()
-    if re.fullmatch(r"\d{8}", date):
-        date = f"{date[:4]}-{date[4:6]}-{date[6:]}"
-    elif re.fullmatch(r"\d{4}", date):
-        date = f"{date}-1"
-    found = _DATE.fullmatch(date)
-    wrong = SourceError(
-        f"times in {units!r} count from {text!r}, which is not a date; give it as"
-        " 1900-01-01 00:00:00, or use the numbers themselves"
-    )
-    if found is None:
-        raise wrong
-    part = found.groupdict()
-    year, month, day = int(part["year"]), int(part["month"]), int(part["day"] or 1)
-    hour, minute, second = (int(part[name] or 0) for name in ("hour", "minute", "second"))
-    if hour > 23 or minute > 59 or second > 59:
-        raise wrong
-    days = _days(year, month, day, julian=mixed and (year, month, day) < (1582, 10, 15))
-    if days is None:
-        raise wrong
-    fraction = int((part["fraction"] or "0")[:9].ljust(9, "0"))
-    clock = ((hour * 60 + minute) * 60 + second) * 10**9 + fraction
-    return days * _DAY_NS + clock - _zone_ns(part["zone"])
-
-
-def _days(year: int, month: int, day: int, *, julian: bool) -> int | None:
-    """Days from 1970-01-01 to a date; None if the calendar does not have it."""
-    leap = year % 4 == 0 and (julian or year % 100 != 0 or year % 400 == 0)
-    lengths = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-    if not (1 <= month <= 12 and 1 <= day <= lengths[month - 1]):
-        return None
-    # Years that begin in March have their leap day last.
-    late = (14 - month) // 12
-    years, months = year + 4800 - late, month + 12 * late - 3
-    days = day + (153 * months + 2) // 5 + 365 * years + years // 4
-    days += -32083 if julian else -(years // 100) + years // 400 - 32045
-    return days - _JULIAN_DAY_OF_1970
-
-
-def _zone_ns(zone: str | None) -> int:
-    if zone is None:
-        return 0
-    digits = zone[1:].replace(":", "")
-    hours, minutes = (digits[:-2], digits[-2:]) if len(digits) > 2 else (digits, "0")
-    ahead = (int(hours) * 60 + int(minutes)) * 60 * 10**9
-    return -ahead if zone[0] == "-" else ahead

@@ -22,27 +22,21 @@ import numpy.typing as npt
 import tensorstore as ts
 
 from windrow.errors import SourceError
-from windrow.sources.windows.cf import decoding_of, times_of, unit_ns
+from windrow.sources.windows.cf import decoding_of, times_of
 from windrow.sources.windows.selection import Coordinate
 from windrow.sources.zarr.find import found_array
+from windrow.sources.zarr.folders import Folder, LocalFolder, MetadataLookup, store_folder
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.metadata import (
     attributes_of,
-    axis_names,
     is_v3,
     of_any_length,
     why_python,
 )
-from windrow.sources.zarr.names import Consolidated, Found
+from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.opened import OpenedFolder
-from windrow.sources.zarr.stores import (
-    Access,
-    Folder,
-    LocalFolder,
-    MetadataLookup,
-    store_folder,
-)
+from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import open_arrays
 from windrow.sources.zarr.zarr_python import PythonReader, open_python
 
@@ -54,48 +48,6 @@ _LARGEST_LENGTH: Final = 2**27
 _LARGEST_BYTES: Final = 2**30
 _LARGEST_STRINGS: Final = 2**26  # characters, as an array of one width
 _DEEPEST: Final = 16
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _StoredCoordinate:
-    """Metadata of an array that may be a coordinate."""
-
-    folder: Folder
-    name: str
-    meta: Mapping[str, Any]
-    modern: bool
-    attributes: Mapping[str, Any]
-    consolidated: Consolidated | None = None
-    path: str = ""
-
-    @property
-    def shape(self) -> tuple[int, ...] | None:
-        shape = self.meta.get("shape")
-        if isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape):
-            return tuple(shape)
-        return None
-
-    @property
-    def dims(self) -> tuple[str | None, ...]:
-        names = (
-            self.meta.get("dimension_names")
-            if self.modern
-            else self.attributes.get("_ARRAY_DIMENSIONS")
-        )
-        return axis_names(names, len(self.shape or ()))
-
-    @property
-    def fill_value(self) -> Any:
-        """The fill value of a v2 array, which marks missing values.
-
-        Zarr's default of 0 does not count: positions and times begin there.
-        """
-        value = None if self.modern else self.meta.get("fill_value")
-        return None if isinstance(value, int | float) and value == 0 else value
-
-    @property
-    def where(self) -> str:
-        return f"{_WHAT} {self.name!r} in {self.folder.where}"
 
 
 class Coordinates:
@@ -142,7 +94,7 @@ class Coordinates:
         calls += [functools.partial(self._listed, found) for found in extra_of]
         side_by_side([functools.partial(_tried, call) for call in calls], wait=True)
 
-    def _listed(self, found: Found) -> dict[str, _StoredCoordinate]:
+    def _listed(self, found: Found) -> dict[str, Found]:
         return self._once((found, ""), lambda: _extra(found))
 
     def _once(self, key: tuple[Found, str], read: Callable[[], T]) -> T:
@@ -183,16 +135,10 @@ def coordinate_of(found: Found, dim: str) -> Coordinate | None:
 
 def _held(array: HeldArray, name: str) -> Coordinate:
     dim, values, attributes = array.labels[name]
-    return Coordinate(name, (dim,), values, None, _unit(attributes), attributes)
+    return Coordinate(name, (dim,), values, attributes)
 
 
-def _unit(attributes: Mapping[str, Any]) -> str:
-    """The unit that attributes name; '' without one."""
-    unit = attributes.get("units")
-    return unit if isinstance(unit, str) else ""
-
-
-def _extra(found: Found) -> dict[str, _StoredCoordinate]:
+def _extra(found: Found) -> dict[str, Found]:
     lists = [found.attributes.get("coordinates")]
     folder = _folder(found)
     above = None if folder is None else folder.parent()
@@ -232,7 +178,7 @@ def _folder(found: Found) -> Folder | None:
         return None
 
 
-def _in_groups(found: Found, name: str) -> _StoredCoordinate | None:
+def _in_groups(found: Found, name: str) -> Found | None:
     """The array `name` in the group of an array, or in a group above it."""
     if not name or "/" in name or "\0" in name or name in (".", ".."):
         return None
@@ -242,9 +188,8 @@ def _in_groups(found: Found, name: str) -> _StoredCoordinate | None:
         at = f"{path}/{name}" if path else name
         meta, zattrs = listed.nodes.get(at, ({}, None))
         if "shape" in meta:
-            own = attributes_of(meta, zattrs)
             folder = listed.folder.child(at)
-            return _StoredCoordinate(folder, name, meta, is_v3(meta), own, listed, at)
+            return found_array(folder, name, meta, zattrs, consolidated=listed, path=at)
     for group in _groups(_folder(found), None if listed is None else listed.folder):
         stored = _stored(group.child(name), name)
         if stored is not None:
@@ -287,91 +232,64 @@ def _group_attributes(found: Found, folder: Folder) -> Mapping[str, Any]:
     return attributes if isinstance(attributes, dict) else {}
 
 
-def _stored(folder: Folder, name: str) -> _StoredCoordinate | None:
+def _stored(folder: Folder, name: str) -> Found | None:
     look = MetadataLookup(folder)
-    meta = look.metadata("zarr.json")
-    modern = meta is not None
-    attributes = meta.get("attributes") if meta is not None else None
+    meta, zattrs = look.metadata("zarr.json"), None
     if meta is None:
         meta = look.metadata(".zarray")
-        attributes = None if meta is None else look.attributes()
+        zattrs = None if meta is None else look.attributes()
+    elif meta.get("node_type") != "array":
+        return None
     if meta is None and look.refused is not None:
         raise look.refused  # otherwise labels would be taken for cells
-    if meta is None or (modern and meta.get("node_type") != "array"):
-        return None
-    own = attributes if isinstance(attributes, dict) else {}
-    return _StoredCoordinate(folder, name, meta, modern, own)
+    return None if meta is None else found_array(folder, name, meta, zattrs)
 
 
-def _read(stored: _StoredCoordinate, dim: str) -> Coordinate:
+def _read(stored: Found, dim: str) -> Coordinate:
     length = (stored.shape or (0,))[0]
     if length > _LARGEST_LENGTH:
         raise SourceError(
-            f"{stored.where} declares {length:,} values; at most {_LARGEST_LENGTH:,} are read."
-            " Write its metadata again, or select by position"
+            f"{_WHAT} {stored.name!r} in {stored.where} declares {length:,} values; at most"
+            f" {_LARGEST_LENGTH:,} are read. Write its metadata again, or select by position"
         )
     try:
-        values = _values(stored)
+        values = _values(dataclasses.replace(stored, name=""))
     except SourceError as error:
         raise SourceError(f"{_WHAT} {stored.name!r} cannot be read: {error}") from error
     if values.dtype.kind in "SUO":
-        return Coordinate(stored.name, (dim,), _strings(values), attributes=stored.attributes)
-    decoded = values if values.dtype.kind in "mM" else _decoded(values, stored)
-    attributes = stored.attributes
-    ticks = _unit_ns(decoded, stored)
-    return Coordinate(stored.name, (dim,), decoded, ticks, _unit(attributes), attributes)
+        values = _strings(values)
+    elif values.dtype.kind not in "mM":
+        values = _decoded(values, stored)
+    return Coordinate(stored.name, (dim,), values, stored.attributes)
 
 
-def _values(stored: _StoredCoordinate) -> AnyArray:
+def _values(array: Found) -> AnyArray:
     """Reads the values as they are stored."""
-    array = found_array(
-        stored.folder,
-        "",
-        stored.meta,
-        stored.attributes,
-        consolidated=stored.consolidated,
-        path=stored.path,
-    )
-    if of_any_length(stored.meta):
-        python = open_python(array, why_python(stored.meta))
+    meta = array.metadata or {}
+    if of_any_length(meta):
+        python = open_python(array, why_python(meta))
         return PythonReader(python).read(np.arange(python.shape[0], dtype=np.int64))
-    part = open_arrays(stored.folder.what, [array])[0].part
+    part = open_arrays(array.what, [array])[0].part
     if part.rows * part.row_bytes > _LARGEST_BYTES:
         raise SourceError(
-            f"{stored.folder.where} declares {part.rows:,} values of {part.dtype}, more than"
+            f"{array.where} declares {part.rows:,} values of {part.dtype}, more than"
             f" {_LARGEST_BYTES:,} bytes; write its metadata again, or select by position"
         )
     found: AnyArray = part.read(np.arange(part.rows, dtype=np.int64))
     return found
 
 
-def _decoded(values: AnyArray, stored: _StoredCoordinate) -> AnyArray:
+def _decoded(values: AnyArray, stored: Found) -> AnyArray:
     """Decodes numbers, and times, as in xarray; returns `values` itself if nothing changes."""
-    attributes, units = stored.attributes, stored.attributes.get("units")
-    declared = attributes.get("dtype")
-    duration = isinstance(declared, str) and declared.startswith("timedelta64")
-    decoding = decoding_of(attributes, values.dtype, stored.fill_value)
-    timed = isinstance(units, str) and (" since " in units or duration)
-    packed = decoding is not None and (decoding.scale is not None or decoding.offset is not None)
-    found = values
-    if decoding is not None and not (timed and not packed and values.dtype.kind in "iu"):
-        found = decoding.apply(values)
-    elif decoding is not None:
-        # Integers stay exact: the smallest one is NaT.
-        found = values.astype(decoding.seen_as or values.dtype).astype(np.int64)
-        found[decoding.absent(values)] = np.iinfo(np.int64).min
-    if timed:
-        try:
-            return times_of(found, str(units), attributes.get("calendar"))
-        except SourceError:
-            return values if decoding is None else decoding.apply(values)
+    fill = (stored.metadata or {}).get("fill_value") if not is_v3(stored.metadata or {}) else None
+    if isinstance(fill, int | float) and fill == 0:
+        fill = None  # Zarr's default does not mark missing values: positions and times begin there
+    decoding = decoding_of(stored.attributes, values.dtype, fill)
+    times = times_of(values, stored.attributes, decoding, stored.name)
+    if times is not None:
+        return times
+    found = values if decoding is None else decoding.apply(values)
     return found.astype(np.float32) if found.dtype.kind == "V" else found
-
-
-def _unit_ns(decoded: AnyArray, stored: _StoredCoordinate) -> int | None:
-    """The unit of times that stay numbers, since NumPy does not have their calendar."""
-    unit, since, _ = str(stored.attributes.get("units")).partition(" since ")
-    return unit_ns(unit) if since and decoded.dtype.kind in "iuf" else None
 
 
 def _strings(values: AnyArray) -> AnyArray:

@@ -3,8 +3,8 @@
 Labels select as in xarray's `sel`: both ends of a slice are included, and a string such as "2019-03"
 covers all of March.
 
-Invariant: nothing is read. Values of a coordinate and its labels are compared exactly. What `picked`
-selects is one cell, cells in the given order, or a range of neighbours, and is never empty.
+Invariant: nothing is read. What `picked` selects is one cell, cells in the given order, or a range of
+neighbours, and is never empty.
 """
 
 from __future__ import annotations
@@ -19,15 +19,9 @@ import numpy.typing as npt
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import IntArray
-from windrow.sources.windows.calendars import interval_among, is_date
+from windrow.sources.windows.cf import dates_of
 from windrow.sources.windows.fields import integer
-from windrow.sources.windows.labels import (
-    Interval,
-    below,
-    interval_of,
-    keys_of,
-    up_to,
-)
+from windrow.sources.windows.labels import date_key, index_of, is_date, key_of, start_of
 from windrow.sources.windows.origins import Dim
 
 AnyArray = npt.NDArray[Any]
@@ -46,81 +40,119 @@ class Coordinate:
         name: Name of the array that holds them.
         dims: The dimension.
         values: One per cell: numbers, datetime64, timedelta64 or strings, without a fill value.
-        unit_ns: Nanoseconds of 1 where the values are times as numbers, of a calendar that NumPy has
-            not; else None.
-        unit: The unit of the values, as it is stored; '' without one.
         attributes: Attributes of the array.
     """
 
     name: str
     dims: tuple[str, ...]
     values: AnyArray
-    unit_ns: int | None = None
-    unit: str = ""
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.values)
 
     @property
-    def is_of_times(self) -> bool:
-        """Whether it holds times, which may be numbers of a calendar that NumPy has not."""
-        return self.values.dtype.kind == "M" or self._counts_times
+    def what(self) -> str:
+        """The coordinate, for messages."""
+        return f"coordinate {self.name!r}"
 
     @property
-    def _counts_times(self) -> bool:
-        return " since " in self.unit and self.values.dtype.kind in "iuf"
+    def counts_times(self) -> bool:
+        """Whether its numbers count times that NumPy cannot represent."""
+        return " since " in str(self.attributes.get("units")) and self.values.dtype.kind in "iuf"
 
-    def interval(self, label: Any) -> Interval:
-        """The interval that a label stands for among the values.
-
-        Raises:
-            ArgumentError, SourceError, MissingExtraError: As `interval_of` and
-                `calendars.interval_among` raise them.
-        """
-        what = f"coordinate {self.name!r}"
-        if self._counts_times and is_date(label):
-            calendar = str(self.attributes.get("calendar", "standard"))
-            dtype, held = self.values.dtype, self.range
-            return interval_among(label, dtype, self.unit, calendar, what, held)
-        return interval_of(label, self.values.dtype, what)
+    @property
+    def is_of_times(self) -> bool:
+        """Whether it holds times, which may be numbers that count them."""
+        return self.values.dtype.kind == "M" or self.counts_times
 
     @functools.cached_property
-    def _keys(self) -> AnyArray:
-        return keys_of(self.values)
+    def index(self) -> Any:
+        """The values as an index of pandas."""
+        return index_of(self.values, self.what)
 
     @functools.cached_property
     def direction(self) -> int:
         """1 if the values ascend, -1 if they descend, 0 otherwise; equal neighbours are allowed."""
-        if len(self) > 1 and _has_gaps(self.values):
+        if len(self) > 1 and self.index.hasnans:
             return 0
-        before, after = self._keys[:-1], self._keys[1:]
-        if bool(np.all(before <= after)):
+        if self.index.is_monotonic_increasing:
             return 1
-        return -1 if bool(np.all(before >= after)) else 0
+        return -1 if self.index.is_monotonic_decreasing else 0
 
     @functools.cached_property
-    def _order(self) -> IntArray | None:
-        """The indices that sort the values; None if they ascend or descend."""
-        return np.argsort(self._keys, kind="stable") if self.direction == 0 else None
+    def cells(self) -> IntArray:
+        """The cells that have a value, by ascending value."""
+        order = np.arange(len(self))[:: self.direction] if self.direction else self.index.argsort()
+        found: IntArray = order[self.index.notna()[order]]
+        return found
 
     @functools.cached_property
-    def _ascending(self) -> AnyArray:
-        if self._order is not None:
-            return self._keys[self._order]
-        return self._keys[:: self.direction]
+    def ascending(self) -> Any:
+        """The values as an ascending index of pandas."""
+        return self.index[self.cells]
 
-    def _places(self, interval: Interval) -> tuple[int, int]:
-        """The run `[start, stop)` of ascending keys in an interval."""
-        if interval.first > interval.last:
-            at = below(self._ascending, interval.first)
-            return at, at
-        return below(self._ascending, interval.first), up_to(self._ascending, interval.last)
+    @functools.cached_property
+    def dates(self) -> Any:
+        """The ascending values as dates, an index of xarray, if they count times.
 
-    def _position(self, place: int) -> int:
-        if self._order is not None:
-            return int(self._order[place])
-        return place if self.direction == 1 else len(self) - 1 - place
+        Raises:
+            ArgumentError: If cftime does not count such times.
+            MissingExtraError: If cftime is not installed.
+        """
+        try:
+            return dates_of(self.values[self.cells], self.attributes, self.name)
+        except ValueError as error:
+            raise ArgumentError(
+                f"{self._held}, and cftime does not count these ({error.__cause__ or error}); give numbers in"
+                f" these units: {self.range}"
+            ) from error
+
+    @property
+    def _held(self) -> str:
+        """What it holds where it counts times, for messages."""
+        units, calendar = (self.attributes.get(key, "standard") for key in ("units", "calendar"))
+        return f"{self.what} holds numbers in {units!r} of the calendar {calendar!r}"
+
+    def _sought(self, label: Any) -> tuple[Any, Any]:
+        """The index that has labels of this kind, and the label as it compares with them."""
+        if not (self.counts_times and is_date(label) and len(self.cells)):
+            return self.ascending, key_of(label, self.values.dtype, self.what)
+        try:
+            return self.dates, date_key(label, self.dates.calendar, self.what)
+        except ValueError as error:
+            raise ArgumentError(
+                f"{self._held}, which does not have {label!r} ({error}); give a date of this calendar, or"
+                f" numbers in these units: {self.range}"
+            ) from error
+
+    def places(self, low: Any, high: Any) -> tuple[int, int]:
+        """The places `[start, stop)` of the ascending values from a label to another; None for no bound."""
+        first = None if low is None else self._sought(low)
+        last = None if high is None else self._sought(high)
+        try:
+            start = 0 if first is None else int(first[0].slice_indexer(first[1], None).start)
+            if last is None:
+                return start, len(self.cells)
+            return start, int(last[0].slice_indexer(None, last[1]).stop)
+        except (ValueError, KeyError) as error:
+            # The unit of the index is too fine for such times.
+            raise SourceError(
+                f"{self.what}: a label from {low!r} to {high!r} is too far from its times to compare;"
+                f" {self.range}"
+            ) from error
+
+    def nearest(self, label: Any) -> int | None:
+        """The first place of the nearest of the ascending values, the greater of two; None without any."""
+        index, key = self._sought(label)
+        if isinstance(key, str) and self.is_of_times:
+            # The distance is measured from the start of the time that it covers.
+            key = start_of(key, self.what, index.calendar if self.counts_times else None)
+        if index.dtype == np.uint64 or isinstance(key, float):  # differences would wrap around
+            index, key = index.astype(np.float64), float(key)
+        known = index.unique()
+        at = int(known.get_indexer([key], method="nearest")[0])
+        return None if at < 0 else int(index.slice_indexer(known[at], None).start)
 
     @property
     def range(self) -> str:
@@ -128,9 +160,9 @@ class Coordinate:
         if len(self) == 0:
             return "it has no values"
         count = f"{len(self):,} value{'s' if len(self) > 1 else ''}"
-        if self.direction == 0:
-            low, high = (self.values[self._position(at)] for at in (0, len(self) - 1))
-            return f"it has {count} from {shown_label(low)} to {shown_label(high)} in no order"
+        if self.direction == 0 and len(self.cells):
+            low, high = (shown_label(self.values[self.cells[at]]) for at in (0, -1))
+            return f"it has {count} from {low} to {high} in no order"
         return f"it goes from {shown_label(self.values[0])} to {shown_label(self.values[-1])} ({count})"
 
 
@@ -147,31 +179,22 @@ def range_of(coordinate: Coordinate, wanted: slice) -> slice:
         ArgumentError: If the type of an end does not fit the coordinate.
         SourceError: If the coordinate neither ascends nor descends, or the slice has a step.
     """
-    what = f"coordinate {coordinate.name!r}"
     if wanted.step is not None:
         raise SourceError(
-            f"{what}: a slice of labels has no step, got {wanted!r}; give the ends only"
+            f"{coordinate.what}: a slice of labels has no step, got {wanted!r}; give the ends only"
         )
-    ends = [
-        None if end is None else coordinate.interval(end) for end in (wanted.start, wanted.stop)
-    ]
-    count = len(coordinate)
-    if ends == [None, None]:
+    count, descends = len(coordinate), coordinate.direction < 0
+    low, high = (wanted.stop, wanted.start) if descends else (wanted.start, wanted.stop)
+    if low is None and high is None:
         return slice(0, count)
+    start, stop = coordinate.places(low, high)
     if coordinate.direction == 0:
         raise SourceError(
-            f"{what} neither ascends nor descends, so that a slice from {wanted.start!r} to"
+            f"{coordinate.what} neither ascends nor descends, so that a slice from {wanted.start!r} to"
             f" {wanted.stop!r} has no meaning; give a list of labels, or sort the array along it"
         )
-    first, last = ends
-    keys = coordinate._ascending
-    if coordinate.direction == 1:
-        start = 0 if first is None else below(keys, first.first)
-        stop = count if last is None else up_to(keys, last.last)
-    else:
-        start = 0 if first is None else count - up_to(keys, first.last)
-        stop = count if last is None else count - below(keys, last.first)
-    return slice(start, max(start, stop))
+    stop = max(start, stop)
+    return slice(count - stop, count - start) if descends else slice(start, stop)
 
 
 def position_of(coordinate: Coordinate, label: Any, *, method: str | None = None) -> int:
@@ -189,16 +212,25 @@ def position_of(coordinate: Coordinate, label: Any, *, method: str | None = None
         ArgumentError: If an argument is of a wrong type, or `method` has another value.
         SourceError: If the coordinate does not have the label, or has it in several cells.
     """
-    what = f"coordinate {coordinate.name!r}"
     if method not in (None, "nearest"):
-        raise ArgumentError(f'{what}: method must be None or "nearest", got {method!r}')
-    interval = coordinate.interval(label)
+        raise ArgumentError(f'{coordinate.what}: method must be None or "nearest", got {method!r}')
+    if label is None:
+        key_of(label, coordinate.values.dtype, coordinate.what)  # raises
+    first, stop = coordinate.places(label, label)
     if method is not None:
-        return _nearest(coordinate, label, interval)
-    low, high = coordinate._places(interval)
-    if low == high:
-        raise _absent(coordinate, label, interval)
-    return _only(coordinate, label, low, high)
+        first, stop = _nearest(coordinate, label)
+    if first == stop:
+        raise _absent(coordinate, label)
+    if stop - first > 1:
+        way = (
+            f"give slice({label!r}, {label!r}) for all of them, or one of them in full"
+            if isinstance(label, str) and coordinate.is_of_times
+            else "select by position"
+        )
+        raise SourceError(
+            f"{coordinate.what}: the label {label!r} names {stop - first:,} cells; {way}"
+        )
+    return int(coordinate.cells[first])
 
 
 def positions_of(coordinate: Coordinate, labels: Any, *, method: str | None = None) -> IntArray:
@@ -209,7 +241,7 @@ def positions_of(coordinate: Coordinate, labels: Any, *, method: str | None = No
     Raises:
         ArgumentError, SourceError: As `position_of` raises them.
     """
-    what = f"coordinate {coordinate.name!r}"
+    what, own = coordinate.what, coordinate.values.dtype
     given = labels if isinstance(labels, np.ndarray) else None
     if given is None and (isinstance(labels, str | bytes) or not isinstance(labels, Sequence)):
         raise ArgumentError(f"{what}: labels must be a list or an array, got {labels!r}")
@@ -217,94 +249,50 @@ def positions_of(coordinate: Coordinate, labels: Any, *, method: str | None = No
         raise ArgumentError(f"{what}: labels must have one axis, got shape {given.shape}")
     if given is None and labels and all(isinstance(one, bool | np.bool_) for one in labels):
         given = np.asarray(labels)
-    if given is not None and given.dtype.kind == "b" and coordinate.values.dtype.kind != "b":
+    if given is not None and given.dtype.kind == "b" and own.kind != "b":
         if len(given) != len(coordinate):
             raise SourceError(
                 f"{what}: a mask has one value per cell, got {len(given):,} for {len(coordinate):,}"
             )
         return np.flatnonzero(given).astype(np.int64)
-    if method is None and given is not None:
-        own = coordinate.values.dtype
-        if given.dtype == own:
-            return _positions(coordinate, given)
-        if given.dtype.kind == own.kind and own.kind in "fU":
-            return _positions(coordinate, given.astype(own) if own.kind == "f" else given)
+    alike = given is not None and (given.dtype == own or given.dtype.kind == own.kind in "fU")
+    if given is not None and alike and method is None and coordinate.ascending.is_unique:
+        wanted = given.astype(own) if own.kind == "f" else given
+        places = coordinate.ascending.get_indexer(index_of(wanted, what))
+        for at in np.flatnonzero(places < 0)[:1]:
+            position_of(coordinate, given[at])  # raises the error for the first that is missing
+        cells: IntArray = coordinate.cells[places].astype(np.int64)
+        return cells
     found = (position_of(coordinate, one, method=method) for one in labels)
     return np.fromiter(found, np.int64, len(labels))
 
 
-def _positions(coordinate: Coordinate, labels: AnyArray) -> IntArray:
-    """The cells of labels of the coordinate's own dtype."""
-    keys, wanted = coordinate._ascending, keys_of(labels)
-    low = np.searchsorted(keys, wanted, side="left")
-    high = np.searchsorted(keys, wanted, side="right")
-    # `position_of` raises the error for the first label that is missing or not unique.
-    for at in np.flatnonzero((high - low != 1) | _absent_values(labels))[:1]:
-        position_of(coordinate, labels[at])
-    places = low.astype(np.int64)
-    if coordinate._order is not None:
-        found: IntArray = coordinate._order[places]
-        return found
-    return places if coordinate.direction == 1 else len(coordinate) - 1 - places
-
-
-def _only(coordinate: Coordinate, label: Any, low: int, high: int) -> int:
-    if high - low > 1:
-        way = (
-            f"give slice({label!r}, {label!r}) for all of them, or one of them in full"
-            if isinstance(label, str) and coordinate.is_of_times
-            else "select by position"
-        )
-        raise SourceError(
-            f"coordinate {coordinate.name!r}: the label {label!r} names {high - low:,} cells; {way}"
-        )
-    return coordinate._position(low)
-
-
-def _nearest(coordinate: Coordinate, label: Any, interval: Interval) -> int:
-    what = f"coordinate {coordinate.name!r}"
+def _nearest(coordinate: Coordinate, label: Any) -> tuple[int, int]:
+    """The places `[first, stop)` of the nearest value; none if the coordinate is empty."""
     if coordinate.values.dtype.kind not in "biufmM":
-        raise ArgumentError(f'{what}: method="nearest" is for numbers and times; give None')
+        raise ArgumentError(
+            f'{coordinate.what}: method="nearest" is for numbers and times; give None'
+        )
     if coordinate.direction == 0:
         raise SourceError(
-            f'{what} neither ascends nor descends, but method="nearest" needs a sorted one; give a'
-            " label that it has, or sort the array along it"
+            f'{coordinate.what} neither ascends nor descends, but method="nearest" needs a sorted one;'
+            " give a label that it has, or sort the array along it"
         )
-    place = _nearest_place(coordinate, interval)
-    if place is None:
-        raise _absent(coordinate, label, interval)
-    keys = coordinate._ascending
-    return _only(coordinate, label, below(keys, keys[place]), up_to(keys, keys[place]))
+    first = coordinate.nearest(label)
+    if first is None:
+        return 0, 0
+    value = coordinate.values[coordinate.cells[first]]
+    return coordinate.places(value, value)
 
 
-def _nearest_place(coordinate: Coordinate, interval: Interval) -> int | None:
-    """The place of the nearest key, the greater one of two; None without keys."""
-    keys = coordinate._ascending
-    if len(keys) == 0:
-        return None
-    # The distance of a string is measured from the start of the time span that it covers.
-    after = below(keys, interval.first)
-    if after == len(keys):
-        return after - 1
-    if after == 0:
-        return 0
-    before = _distance(keys[after - 1], interval.at)
-    return after if _distance(keys[after], interval.at) <= before else after - 1
-
-
-def _distance(key: Any, at: Any) -> Any:
-    # Python's integers do not overflow.
-    return abs(int(key) - at) if isinstance(key, np.integer) else abs(key - at)
-
-
-def _absent(coordinate: Coordinate, label: Any, interval: Interval) -> SourceError:
-    what = f"coordinate {coordinate.name!r} has no label {label!r}; {coordinate.range}"
+def _absent(coordinate: Coordinate, label: Any) -> SourceError:
+    what = f"{coordinate.what} has no label {label!r}; {coordinate.range}"
     if coordinate.direction == 0 or coordinate.values.dtype.kind not in "biufmM":
         return SourceError(f"{what}; give a label that it has")
-    place = _nearest_place(coordinate, interval)
+    place = coordinate.nearest(label)
     if place is None:
         return SourceError(what)
-    nearest = shown_label(coordinate.values[coordinate._position(place)])
+    nearest = shown_label(coordinate.values[coordinate.cells[place]])
     return SourceError(f'{what}, the nearest is {nearest}; give method="nearest" to take that one')
 
 
@@ -314,17 +302,6 @@ def shown_label(value: Any) -> str:
         return str(np.datetime_as_string(value, unit="auto"))
     text = str(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
-
-
-def _has_gaps(values: AnyArray) -> bool:
-    return bool(np.any(_absent_values(values)))
-
-
-def _absent_values(values: AnyArray) -> npt.NDArray[np.bool_]:
-    """Which values are NaN or NaT."""
-    if values.dtype.kind in "fc":
-        return np.isnan(values)
-    return np.isnat(values) if values.dtype.kind in "mM" else np.zeros(values.shape, np.bool_)
 
 
 # What `select` takes along one dimension: labels or, without coordinates, cells.

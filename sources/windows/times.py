@@ -16,11 +16,11 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.optional_imports import optional
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.windows.durations import ns_of, shown
 from windrow.sources.windows.fields import Matched
-from windrow.sources.windows.labels import NS, keys_of, unit_of
 from windrow.sources.windows.origins import Dim, OriginAxis, chosen, named
 from windrow.sources.windows.selection import Coordinate, shown_label
 
@@ -109,8 +109,8 @@ class Times:
         cells = self.steps((given,))
         if cells is None or not cells[0]:
             raise SourceError(
-                f"{what} is {shown(given)}, and the times along {named(self.dim)} are"
-                f" {_span(step * self.tick_ns)} apart; choose a multiple, or give cells"
+                f"{what} is {shown(ns_of(given))}, and the times along {named(self.dim)} are"
+                f" {shown(abs(step) * self.tick_ns)} apart; choose a multiple, or give cells"
             )
         return abs(cells[0])
 
@@ -118,10 +118,10 @@ class Times:
         """The error for offsets that cannot be counted in cells; `first` is the number of cell 0."""
         step, dim = self._step(), named(self.dim)
         if step is not None:
-            apart = _span(step * self.tick_ns)
+            apart = shown(abs(step) * self.tick_ns)
             wrong = next(offset for offset in offsets if self.steps((offset,)) is None)
             return SourceError(
-                f"{_WHAT}: the times along {dim} are {apart} apart, and the offset {shown(wrong)} lies"
+                f"{_WHAT}: the times along {dim} are {apart} apart, and the offset {shown(ns_of(wrong))} lies"
                 f" between two of them; choose a multiple, or {_TOLERANCE}'{apart}' for the nearest time"
             )
         if not self.known.all():
@@ -142,29 +142,26 @@ class Times:
         cell = first + at
         return SourceError(
             f"{_WHAT}: offsets in time need times that are evenly spaced, and those along {dim} are not\n"
-            f"  most are {_span(usual * self.tick_ns)} apart\n"
+            f"  most are {shown(abs(usual) * self.tick_ns)} apart\n"
             f"  {self._time(cell)} (cell {cell:,}) and {self._time(cell + 1)} are"
-            f" {_span(float(gaps[at]) * self.tick_ns)} apart, the first of {len(places):,} such places\n"
+            f" {shown(abs(float(gaps[at])) * self.tick_ns)} apart, the first of {len(places):,} such places\n"
             f"Give tolerance='0h' to leave out windows that lack a time, a longer one to take the nearest"
             f" time within it, or {_CELLS}."
         )
 
     def matched(self, offsets: Offsets, tolerance: np.timedelta64) -> Matched:
         """The nearest cell within `tolerance` of each offset from each cell; the later one of two."""
+        pandas = optional("pandas", f"{_WHAT}: offsets in time", "xarray")
         known = np.flatnonzero(self.known)
         order = known[np.argsort(self.at[known], kind="stable")]
-        ascending, most = self.at[order], ns_of(tolerance) // self.tick_ns
+        index = pandas.Index(self.at[order])
+        first = ~index.duplicated()
+        most = ns_of(tolerance) // self.tick_ns
         found = np.full((len(offsets), len(self.at)), -1, np.int64)
-        if not len(order):
-            return Matched(found)
         for row, offset in enumerate(offsets):
             wanted = self.at[known] + round(ns_of(offset) / self.tick_ns)
-            after = np.clip(np.searchsorted(ascending, wanted), 0, len(order) - 1)
-            before = np.maximum(after - 1, 0)
-            nearer = np.abs(ascending[before] - wanted) < np.abs(ascending[after] - wanted)
-            place = np.where(nearer, before, after)
-            near = np.abs(ascending[place] - wanted) <= most
-            found[row, known[near]] = order[place[near]]
+            place = index[first].get_indexer(wanted, method="nearest", tolerance=most)
+            found[row, known[place >= 0]] = order[first][place[place >= 0]]
         return Matched(found)
 
     def _time(self, cell: int) -> str:
@@ -196,7 +193,7 @@ def with_times(
     origins = axis.at(np.arange(axis.count))
     good = (origins >= 0) & (origins < length) & complete[np.clip(origins, 0, length - 1)]
     if not good.any():
-        most = shown(np.timedelta64(0, "h") if within is None else within)
+        most = shown(0 if within is None else ns_of(within))
         raise SourceError(
             f"{_WHAT}: none of the {axis.count:,} origins along {named(axis.dim)} has a time at each"
             f" offset, within {most}; choose other offsets, or a longer tolerance"
@@ -215,34 +212,17 @@ def times_along(dim: Dim, labels: Coordinate | None) -> Times:
             f"{_WHAT}: durations need the times along {named(dim)}, and the store has no coordinate of"
             " it; give cells"
         )
-    values = labels.values
-    if values.dtype.kind in "mM":
-        return Times(dim, keys_of(values), ~np.isnat(values), NS[unit_of(values.dtype)], labels)
-    if labels.unit_ns is None or values.dtype.kind not in "iuf":
+    kind = labels.values.dtype.kind
+    if kind in "mM":
+        index = labels.index
+        tick_ns = int(np.timedelta64(1, index.unit) / np.timedelta64(1, "ns"))
+        return Times(dim, index.asi8, ~index.isna(), tick_ns, labels)
+    if not labels.counts_times:
         raise ArgumentError(
             f"{_WHAT}: durations need the times along {named(dim)}, and its coordinate holds"
-            f" {values.dtype} without a unit of time; give cells"
+            f" {labels.values.dtype} without a unit of time; give cells"
         )
-    # Times of a calendar that NumPy has not. They may span more than int64 holds in ns.
-    tick_ns = min(1_000, labels.unit_ns)
-    values = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
-    known = np.isfinite(values)
-    ticks = np.where(known, values, 0) * (labels.unit_ns // tick_ns)
-    return Times(dim, np.rint(ticks).astype(np.int64), known, tick_ns, labels)
-
-
-def _span(ns: float) -> str:
-    """A time span as text for the user, such as `1D 6h` or `30min`."""
-    rest, parts = abs(round(ns)), []
-    for name, unit in (
-        ("D", "D"),
-        ("h", "h"),
-        ("min", "m"),
-        ("s", "s"),
-        ("ms", "ms"),
-        ("us", "us"),
-    ):
-        count, rest = divmod(rest, NS[unit])
-        if count:
-            parts.append(f"{count:,}{name}")
-    return " ".join(parts[:2]) or f"{rest}ns"
+    known, at = np.zeros(len(labels), np.bool_), np.zeros(len(labels), np.int64)
+    known[labels.cells] = True
+    at[labels.cells] = labels.dates.asi8
+    return Times(dim, at, known, 1_000, labels)

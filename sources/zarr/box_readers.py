@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from typing import Final
 
@@ -39,34 +39,34 @@ class StoreBoxReader:
 
     def __init__(self, array: StoreArray, chunk_shape: Cells, shift: Cells) -> None:
         """Chunks have `chunk_shape`; the first one begins `shift` cells before cell 0."""
-        self._array, self._chunk_shape, self._shift = array, chunk_shape, shift
-        self._grid = _BoxGrid(array.shape, chunk_shape, shift)
-        self._chunk_bytes = math.prod(chunk_shape) * array.dtype.itemsize
+        self._array, self._checks = array, StoreChecks(array, chunk_shape, shift)
 
     def checks(self) -> Checks:
         """The chunks of the array."""
-        return StoreChecks(self._array, self._chunk_shape, self._shift)
+        return self._checks
 
     def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
         """Start reading all boxes, on TensorStore's own threads; done when they are filled.
 
         The future has a ReadError if one of them cannot be read.
         """
-        groups = [together for _, together in self._grid.by_chunk(boxes)]
-        return read_boxes(self._array, groups, self._refused)
+        by_chunk = itertools.groupby(boxes, lambda box: self._checks.coords_of(box.first))
+        return read_boxes(self._array, [list(group) for _, group in by_chunk], self._refused)
 
     def _refused(self, first: Sequence[int], _: Sequence[int], error: BaseException) -> ReadError:
-        array, grid = self._array, self._grid
+        array, checks = self._array, self._checks
         if array.remote is None and is_about_index(error):
-            grid = _shard_grid(array)
-        held, why = grid.held(grid.coords(first)), array.reason(error)
+            checks = _shards(array)
+        number = int(np.ravel_multi_index(checks.coords_of(first), checks.grid))
+        held = held_cells(list(zip(*checks.bounds(number), strict=True)))
+        why = array.reason(error)
         if array.remote is not None and kind_of(error) != "other":
             return unreachable(array.name, array.where, held, why)
         return damaged(array.name, array.where, held, why, file=file_in(error))
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in memory; their bytes in storage are not known."""
-        return np.full(len(chunks), self._chunk_bytes, np.int64)
+        return np.full(len(chunks), self._checks.chunk_bytes, np.int64)
 
 
 def box_reader(
@@ -120,32 +120,9 @@ def _chunks(array: StoreArray, chunk: Sequence[int | None]) -> tuple[Cells, Cell
     return tuple(chunks), tuple(shift)
 
 
-class _BoxGrid:
-    """The chunks of an array."""
-
-    def __init__(self, shape: Cells, chunk_shape: Cells, shift: Cells) -> None:
-        self._shape, self._chunk, self._shift = shape, chunk_shape, shift
-
-    def by_chunk(self, boxes: Sequence[Box]) -> Iterator[tuple[Cells, list[Box]]]:
-        """Adjacent boxes that lie in one chunk, with its coordinates."""
-        for coords, together in itertools.groupby(boxes, lambda box: self.coords(box.first)):
-            yield coords, list(together)
-
-    def coords(self, first: Sequence[int]) -> Cells:
-        """The coordinates of the chunk that holds a cell."""
-        axes = zip(first, self._shift, self._chunk, strict=True)
-        return tuple((first + shift) // chunk for first, shift, chunk in axes)
-
-    def held(self, coords: Cells) -> str:
-        """The cells of a chunk, for a message."""
-        axes = zip(coords, self._chunk, self._shift, self._shape, strict=True)
-        spans = [(max(0, k * c - s), min(n, (k + 1) * c - s)) for k, c, s, n in axes]
-        return held_cells(spans)
-
-
-def _shard_grid(array: StoreArray) -> _BoxGrid:
+def _shards(array: StoreArray) -> StoreChecks:
     """The shards of an array, whose layout TensorStore knows."""
     layout, first = array.store.chunk_layout, array.store.domain.inclusive_min
     sizes = tuple(map(int, layout.write_chunk.shape))
     cells = zip(first, layout.grid_origin, sizes, strict=True)
-    return _BoxGrid(array.shape, sizes, tuple(int((f - o) % n) for f, o, n in cells))
+    return StoreChecks(array, sizes, tuple(int((f - o) % n) for f, o, n in cells))

@@ -1,56 +1,32 @@
 """Chunks of a plain remote array as they are stored: in the cache on disk, or fetched.
 
-The native core decodes them: from segments of the cache, which it opens and whose checksums it compares
-at each read, or from the bytes that were fetched. Where a chunk lies in the cache is remembered, so that
-it costs little to find it again.
+The native core decodes them.
 
-Invariants: a chunk that is in the cache is found without waiting. A chunk counts as not stored only
-after the array's metadata were read again.
+Invariants: a chunk that is in the cache is found without waiting for the store. A chunk counts as not
+stored only after the array's metadata were read again.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from windrow.core.native import native
-from windrow.sources.base import IntArray
 from windrow.sources.zarr.local.codecs import ChunkDamageError
 from windrow.sources.zarr.local.metadata import PlainLayout, plain_layout
-from windrow.sources.zarr.local.native_chunks import (
-    LocatedChunk,
-    NativeChunks,
-    given_chunks,
-)
+from windrow.sources.zarr.local.native_chunks import NativeChunks, native_chunks
 from windrow.sources.zarr.local.presence import metadata_in
 
 if TYPE_CHECKING:
-    from windrow.sources.remote.cache_segments import SegmentFile
     from windrow.sources.remote.remote_file import RemoteFile
-    from windrow.sources.zarr.remote import FetchedPresence
+    from windrow.sources.zarr.remote import RemotePresence
     from windrow.sources.zarr.stored_objects import RangeObjects
 
 _ENTRY_BYTES: Final = 16
 _CHECKSUM_BYTES: Final = 4
-# Chunks of an array whose places are remembered. None is forgotten for another one: in a random order over
-# more chunks, each is then found with the same chance.
-_MOST_LOCATED: Final = 1 << 14
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class ChunkPlaces:
-    """Chunks by number, int64 `(n,)`: the file of each by its number in `files`, and its bytes."""
-
-    numbers: IntArray
-    files: Sequence[RemoteFile]
-    which: IntArray
-    begin: IntArray
-    end: IntArray
 
 
 class CachedChunks:
@@ -61,7 +37,7 @@ class CachedChunks:
         layout: PlainLayout,
         chunks: NativeChunks,
         objects: RangeObjects,
-        presence: FetchedPresence,
+        presence: RemotePresence,
     ) -> None:
         """Open nothing yet.
 
@@ -75,84 +51,22 @@ class CachedChunks:
         self.layout, self.chunks, self.presence = layout, chunks, presence
         self._objects, self._fetcher = objects, objects.fetcher
         self._places_in = core.zarr_places
-        self._located: dict[int, tuple[SegmentFile, LocatedChunk]] = {}
         # Chunks of the array and of an object along each axis, the last one first.
         self._sizes = tuple(zip(reversed(layout.grid), reversed(layout.shard_grid), strict=True))
         self._per_shard = math.prod(layout.shard_grid)
         self._has_sum = bool(layout.index_codecs)
         self._index_bytes = _ENTRY_BYTES * self._per_shard + _CHECKSUM_BYTES * self._has_sum
 
-    def in_cache(self, numbers: Iterable[int]) -> Mapping[int, LocatedChunk]:
-        """The chunks, of these, that are in the cache. Does not wait for the store."""
-        found, left, now_s = dict[int, LocatedChunk](), list[int](), time.monotonic()
-        for number in numbers:
-            known = self._located.get(number)
-            if known is not None and known[0].is_used(now_s):
-                found[number] = known[1]
-            else:
-                left.append(number)
-        if left:
-            found.update(self._locate(left))
-        self._fetcher.read_located(sum(size for _, _, size, *_ in found.values()))
-        return found
-
-    def _locate(self, numbers: Sequence[int]) -> Mapping[int, LocatedChunk]:
-        """Find out where chunks lie in the cache, and remember it of those that are there."""
-        found: dict[int, LocatedChunk] = {}
+    def in_cache(self, numbers: Iterable[int]) -> Mapping[int, bytes]:
+        """Return the chunks that are in the cache. Does not wait for the store."""
+        found: dict[int, bytes] = {}
         for file, places in self._known(numbers):
             begin, end = (np.array([place[k] for place in places]) for k in (1, 2))
-            for kept in self._fetcher.locate_kept(file, begin, end):
-                facts = kept.offsets, (end - begin)[kept.places], kept.seeds, kept.checksums
-                columns = (fact.tolist() for fact in facts)
-                for at, *where in zip(kept.places.tolist(), *columns, strict=True):
-                    number, chunk = places[at][0], (kept.file.path, *where)
-                    found[number] = chunk
-                    if number in self._located or len(self._located) < _MOST_LOCATED:
-                        self._located[number] = kept.file, chunk
-        for number in numbers:
-            if number not in found:
-                self._located.pop(number, None)
+            kept = self._fetcher.kept(file, begin, end)
+            for (number, _, _), data in zip(places, kept, strict=True):
+                if data is not None:
+                    found[number] = data
         return found
-
-    @property
-    def has_places(self) -> bool:
-        """Whether `places_in` knows where chunks lie."""
-        return self.layout.index_location != "start"
-
-    def places_in(self, urls: Container[str]) -> ChunkPlaces:
-        """The chunks that are stored in objects with these URLs, as far as it is known already."""
-        layout, known = self.layout, self._objects.known_in(urls)
-        if layout.shard_shape is not None:
-            known = [one for one in known if len(one[2]) >= self._index_bytes]
-        files = [file for _, file, _ in known]
-        sizes = np.array([file.size_bytes for file in files], np.int64)[:, None]
-        begin, end = np.zeros_like(sizes), sizes
-        if layout.shard_shape is not None:
-            size = _ENTRY_BYTES * self._per_shard
-            raw = b"".join(tail[-self._index_bytes :][:size] for *_, tail in known)
-            index = np.frombuffer(raw, "<i8").reshape(len(known), self._per_shard, 2)
-            begin, end = index[..., 0], index.sum(axis=2)
-        # What is not stored begins at -1.
-        which, within = np.nonzero((begin >= 0) & (begin < end) & (end <= sizes))
-        at = [key.removeprefix(layout.prefix).split(layout.separator) for key, *_ in known]
-        objects = np.array(at).astype(np.int64).reshape(len(known), len(layout.grid))
-        inside = np.unravel_index(within, layout.shard_grid)
-        numbers, exist = np.zeros(len(which), np.int64), np.ones(len(which), np.bool_)
-        for axis, (count, per) in enumerate(zip(layout.grid, layout.shard_grid, strict=True)):
-            k = per * objects[which, axis] + inside[axis]
-            exist &= k < count
-            numbers = count * numbers + k
-        which, within = which[exist], within[exist]
-        return ChunkPlaces(numbers[exist], files, which, begin[which, within], end[which, within])
-
-    def doubt(self, numbers: Iterable[int]) -> None:
-        """Have the cache compare chunks again before it returns their bytes."""
-        numbers = list(numbers)
-        for number in numbers:
-            self._located.pop(number, None)
-        for file, places in self._known(numbers):
-            begin, end = (np.array([place[k] for place in places]) for k in (1, 2))
-            self._fetcher.doubt(file, begin, end)
 
     def fetch(self, number: int, where: str) -> bytes | None:
         """The stored bytes of a chunk, from the cache or fetched; None if it is not stored. Waits.
@@ -169,8 +83,6 @@ class CachedChunks:
         data = self._objects.whole(key) if within is None else self._part(key, within)
         if data is None:
             self.presence.refuse_gone(where)
-        else:
-            self._locate([number])  # now, while there is time
         return data
 
     def _part(self, key: str, within: int) -> bytes | None:
@@ -244,7 +156,7 @@ class CachedChunks:
 
 
 def cached_chunks(
-    raw: bytes, objects: RangeObjects, presence: FetchedPresence, expected: Mapping[str, Any]
+    raw: bytes, objects: RangeObjects, presence: RemotePresence, expected: Mapping[str, Any]
 ) -> CachedChunks | None:
     """The chunks of an array; None if the native core does not decode it, or it is not there.
 
@@ -262,5 +174,5 @@ def cached_chunks(
         "fill": np.asarray(layout.fill, layout.dtype).tobytes(),
     }:
         return None
-    chunks = given_chunks(layout)
+    chunks = native_chunks(layout)
     return None if chunks is None else CachedChunks(layout, chunks, objects, presence)

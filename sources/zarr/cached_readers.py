@@ -2,8 +2,7 @@
 
 What the cache has is decoded on the core's threads, straight to where it is wanted. The rest is fetched
 first, each chunk by a read of its own, and decoded by the thread that fetched it. What the core refuses
-is read again by zarr-python, after the cache has compared its checksum: damaged bytes are then fetched
-again. What is wanted of one chunk is read together, and again together.
+is read again by zarr-python. What is wanted of one chunk is read together, and again together.
 
 Invariants: a read fills all of the requested memory or has a `ReadError`. Nothing writes to that memory
 after the read has ended.
@@ -70,11 +69,6 @@ class CachedReads(PythonReader):
         """Read an array by its cached chunks; `chunk_shape` as for `PythonReader`."""
         super().__init__(array, chunk_shape)
         self.cached, self._access, self._layout = cached, access, cached.layout
-
-    @property
-    @abc.abstractmethod
-    def together(self) -> int:
-        """The number of consecutive chunks of the array that are one of its part."""
 
     @abc.abstractmethod
     def _numbers(self, item: Any) -> Sequence[int]:
@@ -196,7 +190,6 @@ class CachedReads(PythonReader):
 
     def _again(self, group: _Group) -> Future[AnyArray]:
         """Start reading a group by zarr-python."""
-        self.cached.doubt(group.chunks)
         return self._array.begin(*self._cells(group))
 
     def _take(
@@ -238,10 +231,6 @@ class CachedReads(PythonReader):
 class CachedRowReader(CachedReads):
     """Reads rows; a `ScatterReader`."""
 
-    @property
-    def together(self) -> int:
-        return math.prod(self._layout.grid[1:])
-
     def start(self, spans: Sequence[Any], pool: Executor) -> Future[None]:
         """Start reading spans; the future has a ReadError if one fails."""
         return self._started(spans)
@@ -282,7 +271,7 @@ class CachedRowReader(CachedReads):
         return out
 
     def _numbers(self, item: Span | Scattered) -> Sequence[int]:
-        across = self.together
+        across = math.prod(self._layout.grid[1:])
         row = (
             item.chunk if isinstance(item, Scattered) else item.first // self._layout.chunk_shape[0]
         )
@@ -296,10 +285,6 @@ class CachedRowReader(CachedReads):
 
 class CachedBoxReader(CachedReads):
     """Reads boxes; a `BoxScatterReader`."""
-
-    @property
-    def together(self) -> int:
-        return 1
 
     def start(self, boxes: Sequence[Any], pool: Executor) -> Future[None]:
         """Start reading boxes; the future has a ReadError if one fails."""

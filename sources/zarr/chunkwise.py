@@ -15,7 +15,6 @@ import functools
 import itertools
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -27,19 +26,15 @@ from windrow.sources.chunks import AnyArray
 from windrow.sources.zarr.consolidated import agreed_shape
 from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.local.codecs import ChunkDamageError
-from windrow.sources.zarr.local.presence import presence_of_file
 from windrow.sources.zarr.metadata import keys_of, sizes_of
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.precomputed import PrecomputedChunks, check_ending
-from windrow.sources.zarr.refused import gone, refuse_absurd
-from windrow.sources.zarr.remote import FetchedPresence
-from windrow.sources.zarr.stored_objects import StoredObjects, objects_of
-from windrow.sources.zarr.zarr_python import PythonArray
+from windrow.sources.zarr.refused import refuse_absurd
+from windrow.sources.zarr.zarr_python import PythonArray, presence_of_stored, stored_metadata
 
 Cells = tuple[int, ...]
 
 _LIBRARY: Final = "TensorStore, chunk by chunk"
-_KEY: Final = "zarr.json"
 _SLACK_BYTES: Final = 2**20
 # Along one axis; metadata may be damaged, and say anything.
 _MOST_CHUNKS: Final = 2**22
@@ -177,10 +172,8 @@ def open_unequal(found: Found) -> PythonArray:
         NotFoundError: If it is gone.
         SourceError: If its metadata are not understood, or TensorStore lacks its codec or dtype.
     """
-    objects = objects_of(found)
-    raw = objects.whole(_KEY)
-    if raw is None:
-        raise gone(found, f"it has no {_KEY}")
+    objects = found.objects()
+    name, raw = stored_metadata(found, objects)
     try:
         meta = json.loads(raw)
         shape = sizes_of(meta["shape"]) or ()
@@ -225,16 +218,9 @@ def open_unequal(found: Found) -> PythonArray:
         path=lambda at: objects.file(key(at)),
         refuse_missing=found.refuse_missing,
     )
-    presence = _presence(found, objects, raw, fill.tobytes())
+    presence = presence_of_stored(found, objects, name, raw, fill.tobytes())
     array = _opened(found, chunkwise, "its chunks differ in size", presence)
     return dataclasses.replace(array, shape=agreed_shape(found, meta) or shape)
-
-
-def _presence(found: Found, objects: StoredObjects, raw: bytes, fill: bytes) -> Any:
-    if found.folder is not None:
-        presence = presence_of_file(os.path.join(found.folder, _KEY))
-        return dataclasses.replace(presence, fill=fill)
-    return FetchedPresence(lambda: objects.whole(_KEY), found.where + _KEY, raw, fill)
 
 
 def _edges(item: Any, size: int) -> tuple[int, ...]:

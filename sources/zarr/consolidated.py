@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.errors import SourceError
-from windrow.sources.zarr.metadata import attributes_of, consolidated_nodes, is_v3, sizes_of
+from windrow.sources.zarr.folders import Folder, LocalFolder, metadata_of
+from windrow.sources.zarr.metadata import attributes_of, is_v3, sizes_of
 from windrow.sources.zarr.names import Consolidated, Found
-from windrow.sources.zarr.stores import Folder, LocalFolder, metadata_of
 
 # The entries next to the shape that say where values lie and how they are read.
 _STORED: Final = ("dtype", "data_type", "chunks", "chunk_grid")
@@ -32,10 +32,14 @@ def consolidated_in(folder: Folder, meta: Mapping[str, Any]) -> Consolidated | N
     if not isinstance(nodes, dict):
         return None
     if is_v3(meta):
-        return Consolidated(folder, consolidated_nodes(nodes, 3), attributes_of(meta, None))
-    return Consolidated(
-        folder, consolidated_nodes(nodes, 2), attributes_of({}, nodes.get(".zattrs"))
-    )
+        own = {path: (node, None) for path, node in nodes.items() if isinstance(node, dict)}
+        return Consolidated(folder, own, attributes_of(meta, None))
+    found: dict[str, tuple[Mapping[str, Any], Any]] = {}
+    for key, node in nodes.items():
+        path, slash, file = key.rpartition("/")
+        if slash and file in (".zarray", ".zgroup") and isinstance(node, dict):
+            found[path] = node, nodes.get(f"{path}/.zattrs")
+    return Consolidated(folder, found, attributes_of({}, nodes.get(".zattrs")))
 
 
 def agreed_shape(found: Found, own: Mapping[str, Any]) -> tuple[int, ...] | None:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +30,13 @@ from windrow.sources.remote.paths import (
 )
 from windrow.sources.zarr.consolidated import capped, consolidated_in
 from windrow.sources.zarr.error_text import bare
+from windrow.sources.zarr.folders import (
+    Folder,
+    LocalFolder,
+    MetadataLookup,
+    metadata_of,
+    store_folder,
+)
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.local.presence import spec_of
@@ -46,21 +53,16 @@ from windrow.sources.zarr.names import (
     Found,
     FoundGroup,
     FoundTree,
+    Keys,
     ShownGroup,
     as_shown,
+    gathered,
     noted_rows,
 )
 from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
 from windrow.sources.zarr.pyramids import dataset_paths
 from windrow.sources.zarr.refused import gone, refuse_absurd, unread
-from windrow.sources.zarr.stores import (
-    Access,
-    Folder,
-    LocalFolder,
-    MetadataLookup,
-    metadata_of,
-    store_folder,
-)
+from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.urls import is_remote_spec
 
 _NOT_NUMBERS: Final = ("char", "byte", "string", "ustring", "json")
@@ -104,7 +106,7 @@ def noted_in_parent(access: Access, value: Any) -> str | None:
     text, what = os.fspath(value), access.what
     folder: Folder = (
         store_folder(what, text, access, ())
-        if is_remote(text) or ("|" in text and "://" in text)
+        if _is_url(text)
         else LocalFolder(what, local_path(text, what=what))
     )
     key = ""
@@ -169,13 +171,18 @@ def _find_each(
         return _find(access, value[key], _joined(name, key), inner)
 
     calls = [functools.partial(find_item, key) for key in value]
-    return dict(zip(value, side_by_side(calls, wait=any(map(_waits, value.values()))), strict=True))
+    found = side_by_side(calls, wait=any(map(_waits, value.values())))
+    return gathered(zip([(key,) for key in value], found, strict=True), {})
 
 
 def _waits(value: Any) -> bool:
     """Whether finding `value` may wait for a network."""
     value = value.place if isinstance(value, ShownGroup) else value
     return isinstance(value, str) and (is_remote(value) or "://" in value)
+
+
+def _is_url(text: str) -> bool:
+    return is_remote(text) or ("|" in text and "://" in text)
 
 
 def _joined(name: str, path: str) -> str:
@@ -186,10 +193,10 @@ def _find_path(
     access: Access, text: str | bytes, name: str, known: tuple[str, ...], *, own: bool
 ) -> FoundTree:
     what = access.what
-    if isinstance(text, str) and (is_remote(text) or ("|" in text and "://" in text)):
+    if isinstance(text, str) and _is_url(text):
         if "|" in text and (route := access.route(text)).is_array:
             return Found(what, name, access.hide(text), dict(route.spec or {}), access=access)
-        return _find_remote(store_folder(what, text, access, known), name, own=own)
+        return _find_node(store_folder(what, text, access, known), name, own=own)
     path = local_path(text, what=what)  # type: ignore[arg-type]  # bytes are refused there
     refuse_left_by_tfds(path, what=what)
     # The marker lies in the folder that a conversion writes, which may be the array's parent.
@@ -198,30 +205,23 @@ def _find_path(
     return _find_node(LocalFolder(what, path), name, own=own)
 
 
-def _find_remote(folder: Folder, name: str, *, own: bool) -> FoundTree:
-    """As `_find_node`, and check that no conversion is writing the folder or its parent."""
+def _find_node(folder: Folder, name: str, *, own: bool = False) -> FoundTree:
+    """The arrays of a node that no conversion is writing, or a scale of a volume; `own` as in `_try_node`."""
     found = _try_node(folder, name, own=own and folder.listed() is not None)
-    parent = folder.parent()
-    folders = [folder] if parent is None else [folder, parent[0]]
-    side_by_side([functools.partial(_refuse_unfinished, one) for one in folders], wait=True)
-    return _node_or_scale(folder, name, found)
+    if folder.local() is None:
+        parent = folder.parent()
+        folders = [folder] if parent is None else [folder, parent[0]]
+        side_by_side([functools.partial(_refuse_unfinished, one) for one in folders], wait=True)
+    found = found or _scale_of_parent(folder, name)
+    if found is None:
+        raise folder.absent()
+    return found
 
 
 def _refuse_unfinished(folder: Folder) -> None:
     marker = MetadataLookup(folder).read(UNFINISHED_MARKER)
     if marker is not None:
         raise unfinished(folder.where.rstrip("/"), what=folder.what, marker=marker)
-
-
-def _find_node(folder: Folder, name: str, *, own: bool = False) -> FoundTree:
-    return _node_or_scale(folder, name, _try_node(folder, name, own=own))
-
-
-def _node_or_scale(folder: Folder, name: str, found: FoundTree | None) -> FoundTree:
-    found = found or _scale_of_parent(folder, name)
-    if found is None:
-        raise folder.absent()
-    return found
 
 
 def _try_node(folder: Folder, name: str, depth: int = 0, *, own: bool = False) -> FoundTree | None:
@@ -275,11 +275,10 @@ def found_array(
     With `consolidated` metadata these are its metadata at `path`.
     """
     attributes = attributes_of(meta, zattrs)
-    return Found(
-        what=folder.what,
-        name=name,
-        where=folder.where,
-        spec=_spec("zarr3" if is_v3(meta) else "zarr", folder, **_cache_settings(folder, meta)),
+    return _found(
+        folder,
+        name,
+        _spec("zarr3" if is_v3(meta) else "zarr", folder, **_cache_settings(folder, meta)),
         folder=folder.local(),
         dims=dims_of(meta, attributes),
         attributes=attributes,
@@ -288,10 +287,14 @@ def found_array(
         listing="" if consolidated is None else consolidated.shown,
         consolidated=consolidated,
         path=path,
-        access=folder.access,
         url=folder.url,
         opened=folder.opened,
     )
+
+
+def _found(place: Folder, name: str, spec: Any, **facts: Any) -> Found:
+    """An array in a folder, which TensorStore opens by `spec`."""
+    return Found(place.what, name, place.where, spec, access=place.access, **facts)
 
 
 def _cache_settings(folder: Folder, meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,16 +322,8 @@ def _n5(folder: Folder, name: str, meta: Mapping[str, Any], depth: int) -> Found
     shape = sizes_of(meta.get("dimensions"))
     if shape is None:
         return _group(folder, name, meta, depth, bare=True)
-    return Found(
-        what=folder.what,
-        name=name,
-        where=folder.where,
-        spec=_spec("n5", folder),
-        dims=axis_names(meta.get("axes"), len(shape)),
-        attributes=meta,
-        shape=shape,
-        access=folder.access,
-    )
+    dims = axis_names(meta.get("axes"), len(shape))
+    return _found(folder, name, _spec("n5", folder), dims=dims, attributes=meta, shape=shape)
 
 
 def _scales(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -340,18 +335,11 @@ def _scales(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _precomputed(folder: Folder, name: str, info: Mapping[str, Any], scale: int) -> Found:
-    size, channels = sizes_of(_scales(info)[scale].get("size")), info.get("num_channels")
+    meta, channels = _scales(info)[scale], info.get("num_channels")
+    size = sizes_of(meta.get("size"))
     shape = (*size, channels) if size is not None and isinstance(channels, int) else None
-    return Found(
-        what=folder.what,
-        name=name,
-        where=folder.where,
-        spec=_spec("neuroglancer_precomputed", folder, scale_index=scale),
-        dims=_PRECOMPUTED_AXES,
-        attributes=_scales(info)[scale],
-        shape=shape,
-        access=folder.access,
-    )
+    spec = _spec("neuroglancer_precomputed", folder, scale_index=scale)
+    return _found(folder, name, spec, dims=_PRECOMPUTED_AXES, attributes=meta, shape=shape)
 
 
 def _scale_of_parent(folder: Folder, name: str) -> Found | None:
@@ -374,31 +362,21 @@ def _scale_of_parent(folder: Folder, name: str) -> Found | None:
 def _consolidated(listed: Consolidated, name: str) -> FoundTree:
     """A group whose own metadata describe all nodes in it."""
     folder, nodes = listed.folder, listed.nodes
-    items: dict[str, FoundTree] = {}
-    groups: dict[str, dict[str, FoundTree]] = {"": items}
-
-    def inside(path: str) -> dict[str, FoundTree]:
-        if path not in groups:
-            parent, _, last = path.rpartition("/")
-            groups[path] = {}
-            meta, zattrs = nodes.get(path, ({}, None))
-            inside(parent)[last] = FoundGroup(groups[path], attributes_of(meta, zattrs))
-        return groups[path]
-
+    arrays: dict[Keys, Found] = {}
+    groups: dict[Keys, Mapping[str, Any]] = {(): listed.attributes}
     for path in sorted(nodes):
         meta, zattrs = nodes[path]
+        keys = tuple(path.split("/"))
         # A path that leads out of the group is not one of its nodes.
-        if "shape" in meta and not {"", ".", ".."} & set(path.split("/")):
-            parent, _, last = path.rpartition("/")
-            inside(parent)[last] = found_array(
-                folder.child(path),
-                _joined(name, path),
-                meta,
-                zattrs,
-                consolidated=listed,
-                path=path,
-            )
-    return _filled(folder, name, FoundGroup(items, listed.attributes))
+        if "shape" not in meta or {"", ".", ".."} & set(keys):
+            continue
+        for count in range(1, len(keys)):
+            group = nodes.get("/".join(keys[:count]), ({}, None))
+            groups.setdefault(keys[:count], attributes_of(*group))
+        arrays[keys] = found_array(
+            folder.child(path), _joined(name, path), meta, zattrs, consolidated=listed, path=path
+        )
+    return _filled(folder, name, gathered(arrays.items(), groups))
 
 
 def _group(
@@ -428,28 +406,13 @@ def _group(
     children = levels if children is None else children
     calls = [functools.partial(inside, path) for path in children]
     nodes = side_by_side(calls, wait=folder.access is not None)
-    items: dict[str, FoundTree] = {}
-    for path, found in zip(children, nodes, strict=True):
-        if isinstance(found, Found) or (isinstance(found, FoundGroup) and found.items):
-            _put(items, path.split("/"), found)
-    return _filled(folder, name, FoundGroup(items, attributes))
-
-
-def _put(items: dict[str, FoundTree], steps: Sequence[str], found: FoundTree) -> None:
-    """Put what was found below a group into its groups."""
-    first, *rest = steps
-    if not rest:
-        items[first] = found
-        return
-    group = items.setdefault(first, FoundGroup({}))
-    if isinstance(group, FoundGroup):
-        inner = dict(group.items)
-        _put(inner, rest, found)
-        items[first] = FoundGroup(inner, group.attributes)
+    items = zip(children, nodes, strict=True)
+    inner = [(tuple(path.split("/")), found) for path, found in items if found is not None]
+    return _filled(folder, name, gathered(inner, {(): attributes}))
 
 
 def _filled(folder: Folder, name: str, group: FoundGroup) -> FoundGroup:
-    if not group.items and not name:
+    if not group.arrays and not name:
         if folder.known:
             shown = ", ".join(map(repr, folder.known))
             raise SourceError(
@@ -478,7 +441,7 @@ def open_each(found: list[Found], *, refuse: bool = False) -> list[Any]:
         if isinstance(dtype, str) and re.fullmatch(_STRING_DTYPE, dtype):
             # Refuse these before opening: TensorStore aborts the process on some of them.
             raise unread(item, f"dtype {dtype!r}")
-    futures = [_open(item) for item in _parsable(found)]
+    futures = [_open(item) for item in found]
     stores = []
     for item, future in zip(found, futures, strict=True):
         try:
@@ -501,6 +464,14 @@ def _open(item: Found, assumed: bool | None = None) -> Any:
         return item.spec
     if isinstance(item.spec, HeldArray):
         return item.spec.open(item)
+    if isinstance(item.spec, dict):
+        try:
+            ts.Spec(item.spec)
+        except (ValueError, TypeError) as error:
+            why, cause = item.reason(error)
+            raise SourceError(
+                f"{item.what}: the spec of array {item.name!r} cannot be used: {why}"
+            ) from cause
     access = item.access
     if access is None:
         return ts.open(item.spec, open=True, read=True, assume_metadata=assumed)
@@ -510,19 +481,6 @@ def _open(item: Found, assumed: bool | None = None) -> Any:
         ),
         where=item.where,
     )
-
-
-def _parsable(found: list[Found]) -> Iterator[Found]:
-    for item in found:
-        if isinstance(item.spec, dict):
-            try:
-                ts.Spec(item.spec)
-            except (ValueError, TypeError) as error:
-                why, cause = item.reason(error)
-                raise SourceError(
-                    f"{item.what}: the spec of array {item.name!r} cannot be used: {why}"
-                ) from cause
-        yield item
 
 
 def _opened(item: Found, future: Any) -> Any:

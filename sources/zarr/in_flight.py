@@ -3,8 +3,8 @@
 TensorStore retries failed requests, but it waits for ever for a server that takes a request and
 never answers. So this module ends reads, whatever TensorStore does with them.
 
-1. As many reads run as keep `max_requests` requests busy, fewer while the store is slower than usual (`pace.py`),
-   with at most `in_flight_bytes` together; one read always runs. Other reads wait for their turn, in the order in which they were started.
+1. As many reads run as keep `max_requests` requests busy, with at most `in_flight_bytes` together; one read
+   always runs. Other reads wait for their turn, in the order in which they were started.
 2. A read ends at most `longest_s` after it began, for each `max_requests` objects that it needs:
    with its values, with TensorStore's error, or with a TimeoutError. If the store is away, the read is begun
    again, in its place among those that run, until `outage_s` has passed (`outages.py`).
@@ -32,13 +32,12 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from windrow.core.cancellation import CancelScope, current_scope, settle, stopped
-from windrow.core.daemon_threads import DaemonPool
 from windrow.core.text import counted
+from windrow.core.threads import DaemonPool
 from windrow.sources.remote.attempts import pause_s
-from windrow.sources.remote.faults import RequestError, status_fault
+from windrow.sources.remote.faults import RequestError, status_fault, waited_for
 from windrow.sources.remote.options import RemoteOptions
-from windrow.sources.remote.outages import Outages, store_of
-from windrow.sources.remote.pace import RequestPace, log_fewer
+from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.error_text import reason
 
@@ -63,7 +62,6 @@ class _RemoteRead:
     where: str
     outlasts: bool
     began_s: float = 0.0
-    began: int = 0  # for the pace
     due: float = math.inf
     future: Any = None
     faults: list[RequestError] = dataclasses.field(default_factory=list)
@@ -91,8 +89,6 @@ class InFlightLimiter:
         self._waiting: collections.deque[_RemoteRead] = collections.deque()
         self._under_way: set[_RemoteRead] = set()
         self._requests = self._bytes = 0  # in progress
-        self._pace = RequestPace(_AHEAD * options.max_requests)
-        self._has_waited = False  # for the pace
         self._here = threading.local()
         self._expected = False
 
@@ -110,7 +106,6 @@ class InFlightLimiter:
         *,
         weight_bytes: int = 0,
         where: str = "",
-        for_all: bool = False,
         outlasts: bool = True,
     ) -> Future[Any]:
         """Start a read, now or when its turn comes. Does not wait.
@@ -121,7 +116,6 @@ class InFlightLimiter:
             size_bytes: Bytes of its values in memory.
             weight_bytes: Bytes of the chunks that it needs in memory, if these are more.
             where: What is read, without secrets.
-            for_all: Whether other callers may wait for it too, so that no cancel scope ends it.
             outlasts: Whether it is begun again while its store is away.
 
         Returns:
@@ -133,7 +127,7 @@ class InFlightLimiter:
             begin, max(1, requests), size_bytes, weight, Future(), context, where, outlasts
         )
         read.answer.set_running_or_notify_cancel()  # it cannot be cancelled any more
-        cancel_scope = None if for_all else current_scope()
+        cancel_scope = current_scope()
         if cancel_scope is not None:
             read.cancel_scope = cancel_scope
             cancel_scope.add(read, lambda: self._cancel(read))
@@ -161,7 +155,6 @@ class InFlightLimiter:
             again = [read for read in self._under_way if read.again_s <= now]
             for read in again:
                 read.again_s, read.began_s, read.due = math.inf, now, now + self._limit_s(read)
-                read.began = self._pace.began(self._requests)
         for read in again:
             self._begin(read)
         for read in late:
@@ -205,14 +198,11 @@ class InFlightLimiter:
                 return None
             read = self._waiting[0]
             requests, weight = self._requests + read.requests, self._bytes + read.weight_bytes
-            waits = requests > self._pace.number
-            if self._under_way and (waits or weight > self._options.in_flight_bytes):
-                self._has_waited |= waits
+            most = _AHEAD * self._options.max_requests
+            if self._under_way and (requests > most or weight > self._options.in_flight_bytes):
                 return None
             self._waiting.popleft()
             self._requests, self._bytes = requests, weight
-            read.began = self._pace.began(requests, waited=self._has_waited)
-            self._has_waited = False
             read.began_s = time.monotonic()
             read.due = read.began_s + self._limit_s(read)
             begun = not self._under_way
@@ -270,30 +260,11 @@ class InFlightLimiter:
         tried = ", ".join(f"{kind} ({count})" for kind, count in kinds.items())
         text = (
             f"{reason(error)}; {len(read.faults)} attempts, the last {away_s:.0f} s after the first: {tried}."
-            f" It had answered before, so it was waited for"
-            f" (RemoteOptions.outage_s={self._options.outage_s:g})"
+            f" {waited_for(self._options.outage_s)}"
         )
         return TimeoutError(text) if isinstance(error, TimeoutError) else OSError(text)
 
-    def _learn(self, read: _RemoteRead, error: BaseException | None) -> None:
-        """Let the pace know how long a read took, or that the store has refused it.
-
-        Reads that wait for stores themselves make requests that have a pace of their own.
-        """
-        with self._lock:
-            if self._outages is None or read not in self._under_way or read.is_cancelled:
-                return
-            before = self._pace.number
-            if error is None:
-                self._pace.answered(read.began, time.monotonic() - read.began_s, read.size_bytes)
-            elif _fault_of(error).is_refusal:
-                self._pace.refused(read.began)
-            number = min(self._pace.number, self._options.max_requests)
-            self._stats.pace(store_of(read.where), number)
-        log_fewer(store_of(read.where), before, self._pace.number)
-
     def _end(self, read: _RemoteRead, value: Any, error: BaseException | None) -> None:
-        self._learn(read, error)
         if error is not None and self._waits(read, error):
             return
         with self._lock:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from windrow.errors import ArgumentError
 
 _NUMBER: Final = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S+)\s*")
-# Symbol, kind, and size in nanometres, degrees or seconds; then the other names of the unit.
+# Symbol, kind, and size in nanometres or seconds; then the other names of the unit.
 _UNITS: Final = (
     ("pm", "length", 1e-3, "picometer", "picometre"),
     ("Å", "length", 0.1, "angstrom", "\N{ANGSTROM SIGN}"),
@@ -24,7 +24,6 @@ _UNITS: Final = (
     ("cm", "length", 1e7, "centimeter", "centimetre"),
     ("m", "length", 1e9, "meter", "metre"),
     ("km", "length", 1e12, "kilometer", "kilometre"),
-    ("deg", "angle", 1.0, "degree", "\xb0"),
     ("ns", "time", 1e-9, "nanosecond"),
     ("us", "time", 1e-6, "microsecond", "\xb5s", "\u03bcs"),
     ("ms", "time", 1e-3, "millisecond"),
@@ -33,14 +32,11 @@ _UNITS: Final = (
     ("h", "time", 3600.0, "hour"),
     ("D", "time", 86400.0, "day", "d"),
 )
-# As the CF conventions name degrees of latitude and longitude.
-_WAYS: Final = ("_north", "_N", "N", "_east", "_E", "E")
 _OF_NAME: Final[Mapping[str, tuple[str, str, float]]] = {
     name: (symbol, kind, size)
     for symbol, kind, size, *others in _UNITS
     for name in (symbol, *others, *(f"{other}s" for other in others))
-} | {f"{noun}{way}": ("deg", "angle", 1.0) for noun in ("degree", "degrees") for way in _WAYS}
-_KINDS: Final = {"length": "a length", "angle": "an angle", "time": "a time"}
+}
 # Sizes in metadata are rounded: two are equal up to this part.
 _SLACK: Final = 0.01
 
@@ -105,8 +101,8 @@ class LevelCells:
             raise ArgumentError(f"{what} is {text!r}, and the axis has {has}; give a number")
         if own[1] != kind:
             raise ArgumentError(
-                f"{what} is {text!r}, {_KINDS[kind]}, and the axis counts in {own[0]}; give"
-                f" {_KINDS[own[1]]}, or a number"
+                f"{what} is {text!r}, a {kind}, and the axis counts in {own[0]}; give a {own[1]},"
+                " or a number"
             )
         # Equal units are not converted, so that nothing is rounded.
         return number if own[0] == symbol else number * factor / own[2]

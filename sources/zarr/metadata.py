@@ -20,10 +20,13 @@ import numpy as np
 
 from windrow.sources.zarr.local.codecs import COMPRESSORS
 
+SHARDING: Final = "sharding_indexed"
+"""The codec of arrays in shards."""
+
 # The codecs that TensorStore decodes, by version, as metadata name them.
 _OF_TENSORSTORE: Final = {
     2: ("blosc", "bz2", "zlib", "gzip", "zstd"),
-    3: ("bytes", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "crc32c"),
+    3: ("bytes", "transpose", SHARDING, "blosc", "gzip", "zstd", "crc32c"),
 }
 # Dtypes that TensorStore reads and zarr-python lacks.
 _SMALL: Final = (
@@ -121,37 +124,32 @@ def keys_of(meta: Mapping[str, Any]) -> tuple[str, str] | None:
     if version_of(meta) == 2:
         prefix, separator = "", meta.get("dimension_separator", ".")
     else:
-        encoding = meta.get("chunk_key_encoding")
-        name = encoding.get("name") if isinstance(encoding, dict) else encoding
-        settings = encoding.get("configuration") if isinstance(encoding, dict) else None
-        default = "/" if name == "default" else "."
-        separator = (settings if isinstance(settings, dict) else {}).get("separator", default)
+        name, settings = _named(meta.get("chunk_key_encoding"))
+        separator = settings.get("separator", "/" if name == "default" else ".")
         prefix = f"c{separator}" if name == "default" else ""
         if name not in ("default", "v2"):
             return None
     return (prefix, separator) if separator in ("/", ".") else None
 
 
+def chunks_of(
+    meta: Mapping[str, Any],
+) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """Shapes of a chunk and of what one stored object holds; None for what is not a list of sizes."""
+    if not is_v3(meta):
+        chunk = sizes_of(meta.get("chunks"))
+        return chunk, chunk
+    _, settings = _named(meta.get("chunk_grid"))
+    chunk = stored = sizes_of(settings.get("chunk_shape"))
+    for _, name, inner in codecs_of(meta):
+        if name == SHARDING:
+            chunk = sizes_of(inner.get("chunk_shape"))
+    return chunk, stored
+
+
 def is_sharded(meta: Mapping[str, Any]) -> bool:
     """Whether an array lies in shards."""
-    codecs = meta.get("codecs")
-    return isinstance(codecs, list) and any(
-        isinstance(codec, dict) and codec.get("name") == "sharding_indexed" for codec in codecs
-    )
-
-
-def consolidated_nodes(
-    nodes: Mapping[str, Any], version: int
-) -> dict[str, tuple[Mapping[str, Any], Any]]:
-    """Metadata of each node below a group, by path, with the attributes of v2 (None for v3)."""
-    if version == 3:
-        return {path: (meta, None) for path, meta in nodes.items() if isinstance(meta, dict)}
-    found: dict[str, tuple[Mapping[str, Any], Any]] = {}
-    for key, meta in nodes.items():
-        path, slash, file = key.rpartition("/")
-        if slash and file in (".zarray", ".zgroup") and isinstance(meta, dict):
-            found[path] = meta, nodes.get(f"{path}/.zattrs")
-    return found
+    return is_v3(meta) and any(name == SHARDING for _, name, _ in codecs_of(meta))
 
 
 # --- codecs and dtypes ---------------------------------------------------------------------------
@@ -202,17 +200,19 @@ def _codecs_v3(chain: Any, depth: int) -> Iterator[tuple[str, Any, Mapping[str, 
     if not isinstance(chain, list) or depth > 2:
         yield "codec", None, {}
         return
-    for item in chain:
-        name: Any = item
-        settings: Any = {}
-        if isinstance(item, dict):
-            name, settings = item.get("name"), item.get("configuration") or {}
-        if not isinstance(settings, dict):
-            name, settings = None, {}
+    for name, settings in map(_named, chain):
         yield "codec", name, settings
-        if name == "sharding_indexed":
+        if name == SHARDING:
             for inner in ("codecs", "index_codecs"):
                 yield from _codecs_v3(settings.get(inner), depth + 1)
+
+
+def _named(item: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Name and settings of an extension point of v3, such as a codec; no name if it is not understood."""
+    if not isinstance(item, dict):
+        return item, {}
+    settings = item.get("configuration") or {}
+    return (item.get("name"), settings) if isinstance(settings, dict) else (None, {})
 
 
 def stand_in(meta: Any) -> tuple[np.dtype[Any] | None, Any]:
@@ -285,17 +285,15 @@ def compressor_of(meta: Mapping[str, Any]) -> str | None:
     if version_of(meta) == 2:
         names = [str(name) for _, name, _ in codecs_of(meta)]
     else:
-        chain = [item if isinstance(item, dict) else {"name": item} for item in meta["codecs"]]
-        if any(item.get("name") == "sharding_indexed" for item in chain):
-            settings = chain[0].get("configuration") or {}
-            if len(chain) > 1 or settings.get("index_codecs") not in _INDEX_CODECS:
-                raise RefusedError("codec 'sharding_indexed' with others around it")
-            chain = [
-                item if isinstance(item, dict) else {"name": item} for item in settings["codecs"]
-            ]
-        names = [str(item.get("name")) for item in chain]
-        if "sharding_indexed" in names:
-            raise RefusedError("codec 'sharding_indexed' in shards")
+        chain = [*map(_named, meta["codecs"])]
+        shards = [settings for name, settings in chain if name == SHARDING]
+        if shards:
+            if len(chain) > 1 or shards[0].get("index_codecs") not in _INDEX_CODECS:
+                raise RefusedError(f"codec {SHARDING!r} with others around it")
+            chain = [*map(_named, shards[0]["codecs"])]
+        names = [str(name) for name, _ in chain]
+        if SHARDING in names:
+            raise RefusedError(f"codec {SHARDING!r} in shards")
         while names and names[-1] == "crc32c":  # checksums follow the stored data
             names.pop()
     plain = [name.removeprefix("numcodecs.") for name in names]
@@ -316,7 +314,7 @@ def is_plain_type(value: Any) -> bool:
 
 def index_of_shards(meta: Mapping[str, Any]) -> dict[str, bool]:
     """The place of a shard's index and whether it has a checksum, for `CheckedStore.sharded`."""
-    settings = next(s for _, name, s in codecs_of(meta) if name == "sharding_indexed")
+    settings = next(s for _, name, s in codecs_of(meta) if name == SHARDING)
     return {
         "at_end": settings.get("index_location", "end") == "end",
         "checksum": len(settings["index_codecs"]) > 1,
@@ -337,15 +335,7 @@ def checked_sizes(
     Raises:
         RefusedError: If they are not sizes, or there is no first axis.
     """
-    shape = sizes_of(meta.get("shape"))
-    if version_of(meta) == 2:
-        chunk = shard = sizes_of(meta.get("chunks"))
-    else:
-        grid = meta.get("chunk_grid")
-        chunk = shard = sizes_of(((grid or {}).get("configuration") or {}).get("chunk_shape"))
-        for _, name, settings in codecs_of(meta):
-            if name == "sharding_indexed":
-                chunk = sizes_of(settings.get("chunk_shape"))
+    shape, (chunk, shard) = sizes_of(meta.get("shape")), chunks_of(meta)
     if shape is None or chunk is None or shard is None or not len(shape) == len(chunk):
         raise RefusedError("its shape and chunks are not lists of sizes of one length")
     if not shape:

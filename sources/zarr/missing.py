@@ -19,7 +19,7 @@ import numpy as np
 
 from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, BoxReader, RowReader, Span, partly_read
+from windrow.sources.chunks import AnyArray, Box, Span, partly_read
 from windrow.sources.scan import Checkable, Checks
 from windrow.sources.zarr.local.metadata import held_cells, held_records
 from windrow.sources.zarr.names import Found
@@ -122,15 +122,10 @@ def _unknown(found: Found) -> SourceError:
     )
 
 
-def reader_inside(reader: Any) -> Any:
-    """The reader of the format, without what stands around it."""
-    return reader.inner if isinstance(reader, StoredRows | StoredBoxes) else reader
+class StoredReader:
+    """Reads rows or boxes of chunks that are all stored; a `RowReader` and a `BoxReader`."""
 
-
-class StoredRows:
-    """Reads rows of chunks that are all stored; a `RowReader`."""
-
-    def __init__(self, inner: RowReader, found: Found, fill: Any, dtype: np.dtype[Any]) -> None:
+    def __init__(self, inner: Any, found: Found, fill: Any, dtype: np.dtype[Any]) -> None:
         """Read by `inner`. Raises SourceError if nothing shows which chunks are stored."""
         self.inner, self.is_slow = inner, getattr(inner, "is_slow", False)
         self._chunks = _StoredChunks(found, inner, fill, dtype)
@@ -139,17 +134,25 @@ class StoredRows:
         """The chunks of the array."""
         return self._chunks.checks
 
-    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
-        """Start reading spans; the future has a ReadError if one of them fails."""
-        read = self.inner.start(spans, pool)
-        boxes = [((span.first, *(0 for _ in span.out.shape[1:])), span.out) for span in spans]
+    def start(self, wanted: Sequence[Span] | Sequence[Box], pool: Executor) -> Future[None]:
+        """Start reading spans or boxes; the future has a ReadError if one of them fails."""
+        read = self.inner.start(wanted, pool)
+        boxes = [
+            (
+                (one.first, *(0 for _ in one.out.shape[1:]))
+                if isinstance(one, Span)
+                else one.first,
+                one.out,
+            )
+            for one in wanted
+        ]
         return pool.submit(_checked, self._chunks, read, boxes)
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
-        found, errors = None, dict[int, ReadError]()
+        errors = dict[int, ReadError]()
         try:
-            found = self.inner.read(rows)
+            found: AnyArray = self.inner.read(rows)
         except ReadError as error:
             if error.rest is None:
                 raise
@@ -170,29 +173,8 @@ class StoredRows:
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """As of the reader inside."""
-        return self.inner.stored_bytes(chunks)
-
-
-class StoredBoxes:
-    """Reads boxes of chunks that are all stored; a `BoxReader`."""
-
-    def __init__(self, inner: BoxReader, found: Found, fill: Any, dtype: np.dtype[Any]) -> None:
-        """Read by `inner`. Raises SourceError if nothing shows which chunks are stored."""
-        self.inner, self.is_slow = inner, getattr(inner, "is_slow", False)
-        self._chunks = _StoredChunks(found, inner, fill, dtype)
-
-    def checks(self) -> Checks:
-        """The chunks of the array."""
-        return self._chunks.checks
-
-    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
-        """Start reading boxes; the future has a ReadError if one of them fails."""
-        read = self.inner.start(boxes, pool)
-        return pool.submit(_checked, self._chunks, read, [(box.first, box.out) for box in boxes])
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        """As of the reader inside."""
-        return self.inner.stored_bytes(chunks)
+        found: IntArray = self.inner.stored_bytes(chunks)
+        return found
 
 
 def _checked(

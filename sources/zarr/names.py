@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, Union
 
 import tensorstore as ts
@@ -20,8 +20,14 @@ import tensorstore as ts
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.error_text import reason
-from windrow.sources.zarr.opened import OpenedStore
-from windrow.sources.zarr.stores import Access, Folder
+from windrow.sources.zarr.folders import Folder, LocalFolder, StoreFolder
+from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
+from windrow.sources.zarr.stored_objects import RangeObjects, StoredObjects
+from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.urls import has_file_system
+
+Keys: TypeAlias = tuple[str, ...]
+"""The keys that lead to an array or a group in a tree; () for the tree itself."""
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
 _N5_KEYS: Final = ("dimensions", "blockSize", "dataType", "compression")
@@ -150,6 +156,31 @@ class Found:
         spec = self.spec.to_json() if isinstance(self.spec, ts.Spec) else self.spec
         return str(spec.get("driver", "")) if isinstance(spec, dict) else ""
 
+    def objects(self) -> StoredObjects:
+        """The objects in which it is stored, by key.
+
+        Raises:
+            SourceError: If its store cannot be opened.
+        """
+        access = self.access
+        if self.folder is not None:
+            return LocalFolder(self.what, self.folder)
+        if access is None and isinstance(self.spec, dict):  # N5 and precomputed volumes
+            return LocalFolder(self.what, self.spec["kvstore"]["path"])
+        if access is None:
+            raise TypeError("an array outside of a local folder needs an access")
+        if self.opened is not None:
+            return OpenedFolder(self.what, self.opened, access)
+        if self.url is not None and (self.spec is None or has_file_system(self.url)):
+            return RangeObjects(access, self.url)
+        kvstore = self.spec["kvstore"] if isinstance(self.spec, dict) else self.spec.kvstore
+        try:
+            return StoreFolder(self.what, self.where, access.opened(kvstore), access)
+        except (ValueError, RuntimeError, OSError) as error:
+            raise SourceError(
+                f"{self.what}: {self.where} cannot be read: {access.reason(error)}"
+            ) from None
+
     @property
     def named(self) -> str:
         """The array, for messages."""
@@ -167,50 +198,90 @@ class Found:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class FoundGroup:
-    """The arrays and groups of a group, by name."""
+    """The arrays below a group of a store, or below a dict of the user.
 
-    items: Mapping[str, FoundTree]
-    attributes: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _NO_ATTRIBUTES)
+    Args:
+        arrays: The arrays by the keys that lead to them, in order. A key of a dict may have a `/`.
+        groups: The attributes of each group of a store by the keys that lead to it, outer ones first.
+    """
+
+    arrays: Mapping[Keys, Found]
+    groups: Mapping[Keys, Mapping[str, Any]]
+
+    def below(self, at: Keys) -> FoundGroup:
+        """The arrays and groups below a group."""
+        count = len(at)
+        return FoundGroup(
+            {keys[count:]: item for keys, item in self.arrays.items() if keys[:count] == at},
+            {keys[count:]: item for keys, item in self.groups.items() if keys[:count] == at},
+        )
+
+    def by_group(self) -> dict[Keys, dict[str, Found]]:
+        """The arrays of each group and dict that has some, by their names there."""
+        found: dict[Keys, dict[str, Found]] = {}
+        for keys, item in self.arrays.items():
+            found.setdefault(keys[:-1], {})[keys[-1]] = item
+        return found
 
 
-FoundTree: TypeAlias = Union[Found, FoundGroup, "dict[str, FoundTree]"]  # a dict is the user's own
+FoundTree: TypeAlias = Found | FoundGroup
 ChosenTree: TypeAlias = Union[Found, "dict[str, ChosenTree]"]
+
+
+def gathered(
+    items: Iterable[tuple[Keys, FoundTree]], groups: Mapping[Keys, Mapping[str, Any]]
+) -> FoundGroup:
+    """Arrays and groups in one group; those around them have `groups`, or no attributes."""
+    arrays, groups = dict[Keys, Found](), dict(groups)
+    for keys, found in items:
+        for count in range(1, len(keys)):
+            groups.setdefault(keys[:count], _NO_ATTRIBUTES)
+        if isinstance(found, Found):
+            arrays[keys] = found
+        elif found.arrays:
+            arrays |= {(*keys, *inner): item for inner, item in found.arrays.items()}
+            groups |= {(*keys, *inner): item for inner, item in found.groups.items()}
+    around = {keys[:count] for keys in arrays for count in range(1, len(keys))}
+    return FoundGroup({keys: item for keys, item in arrays.items() if keys not in around}, groups)
 
 
 def arrays_of(tree: FoundTree | ChosenTree) -> Iterator[Found]:
     """Every array of a tree, in its order."""
     if isinstance(tree, Found):
         yield tree
-        return
-    items: Mapping[str, Any] = tree.items if isinstance(tree, FoundGroup) else tree
-    for item in items.values():
-        yield from arrays_of(item)
+    elif isinstance(tree, FoundGroup):
+        yield from tree.arrays.values()
+    else:
+        for item in tree.values():
+            yield from arrays_of(item)
 
 
 def refusing(tree: FoundTree) -> FoundTree:
     """The tree, whose arrays refuse chunks that are not stored."""
-    if isinstance(tree, Found):
-        return dataclasses.replace(tree, refuse_missing=True)
-    if isinstance(tree, FoundGroup):
-        items = {name: refusing(item) for name, item in tree.items.items()}
-        return dataclasses.replace(tree, items=items)
-    return {name: refusing(item) for name, item in tree.items()}
+    return _with_each(tree, lambda _, item: dataclasses.replace(item, refuse_missing=True))
 
 
-def as_shown(tree: FoundTree, group: ShownGroup, path: str = "") -> FoundTree:
+def as_shown(tree: FoundTree, group: ShownGroup) -> FoundTree:
     """A tree whose arrays have the shapes that an open object shows."""
-    if not isinstance(tree, Found):
-        items = {
-            name: as_shown(item, group, _joined(path, name)) for name, item in _items(tree).items()
-        }
-        return FoundGroup(items, tree.attributes) if isinstance(tree, FoundGroup) else items
-    shape = (group.shapes or {}).get(path, tree.shape)
-    if shape == tree.shape:
-        return tree
-    metadata = None if tree.metadata is None else {**tree.metadata, "shape": list(shape or ())}
-    return dataclasses.replace(
-        tree, shape=shape, metadata=metadata, listing=group.shown, consolidated=None
-    )
+
+    def shown(path: str, item: Found) -> Found:
+        shape = (group.shapes or {}).get(path, item.shape)
+        if shape == item.shape:
+            return item
+        metadata = None if item.metadata is None else {**item.metadata, "shape": list(shape or ())}
+        return dataclasses.replace(
+            item, shape=shape, metadata=metadata, listing=group.shown, consolidated=None
+        )
+
+    return _with_each(tree, shown)
+
+
+def _with_each(tree: FoundTree, change: Callable[[str, Found], Found]) -> FoundTree:
+    """The tree with other arrays in place of its own; `change` gets the path of each."""
+    if isinstance(tree, Found):
+        return change("", tree)
+    arrays = {keys: change("/".join(keys), item) for keys, item in tree.arrays.items()}
+    return dataclasses.replace(tree, arrays=arrays)
 
 
 def choose(
@@ -229,23 +300,29 @@ def choose(
         ArgumentError: If `names` is not a list of names, or there is only one array.
         SourceError: If a name is not there, or nothing is left.
     """
-    if names is None:
-        chosen = _data_of(tree)
+    if names is not None:
+        names = _checked_names(what, tree, names)
+    if isinstance(tree, Found):
+        return tree, ()
+    found = _data_of(tree) if names is None else _named(what, tree, names)
+    if not found:
         ragged = sorted({item.name.rpartition("/")[0] for item in _ragged(tree)})
-        if chosen == {} and ragged:
+        if ragged and names is None:
             raise SourceError(
                 f"{what}: rows of all features differ in length ({listing(ragged)}): open each"
                 f" array by itself: names=['{ragged[0]}/values'], and names=['{ragged[0]}/offsets']"
             )
-        if chosen == {}:
-            raise SourceError(
-                f"{what}: every array that was found has shape (), and the first axis counts"
-                " records"
-            )
-    else:
-        chosen = _chosen(what, tree, _checked_names(what, tree, names))
-    taken = set(arrays_of(chosen))
-    return chosen, tuple(item for item in arrays_of(tree) if item not in taken)
+        raise SourceError(
+            f"{what}: every array that was found has shape (), and the first axis counts records"
+        )
+    chosen: dict[str, ChosenTree] = {}
+    for keys, item in found.items():
+        into: dict[str, Any] = chosen
+        for key in keys[:-1]:
+            into = into.setdefault(key, {})
+        into[keys[-1]] = item
+    taken = set(found.values())
+    return chosen, tuple(item for item in tree.arrays.values() if item not in taken)
 
 
 def choose_rows(
@@ -260,23 +337,23 @@ def choose_rows(
     Raises:
         ArgumentError, SourceError: As `choose` raises them; or if there are no such rows.
     """
-    groups = dict(_row_groups(tree))
+    groups = _row_groups(tree)
     if "" in groups and names is None:
-        index = [BLOCKS] if _steps(tree, BLOCKS) else []
+        index = [BLOCKS] if any(item.name == BLOCKS for item in arrays_of(tree)) else []
         return choose(what, tree, [VALUES, OFFSETS, *index]), groups
+    every = [item.name for item in arrays_of(tree)]
     if names is None:
-        data, found = set(arrays_of(_data_of(tree))), dict[str, None]()
-        for path, item in zip(_paths(tree), arrays_of(tree), strict=True):
-            group = path.rpartition("/")[0]
-            if group in groups or item in data:
-                found[group if group in groups else path] = None
+        data, found = _data_names(tree), dict[str, None]()
+        for name in every:
+            group = name.rpartition("/")[0]
+            if group in groups or name in data:
+                found[group if group in groups else name] = None
         names = list(found)
     chosen = choose(what, tree, names) if groups else None
     if chosen is None or not any(f"{name}/".startswith(f"{g}/") for name in names for g in groups):
         raise SourceError(
             f"{what}: found no rows that differ in length, which are a group with the two arrays"
-            f" {VALUES!r} and {OFFSETS!r}, but {listing(list(_paths(tree)))}; read these with"
-            " ZarrDataSource"
+            f" {VALUES!r} and {OFFSETS!r}, but {listing(every)}; read these with ZarrDataSource"
         )
     return chosen, groups
 
@@ -284,13 +361,13 @@ def choose_rows(
 def records_in(tree: FoundTree) -> tuple[dict[str, int], dict[str, int]]:
     """Records of what holds some: of data arrays by name, and of groups of rows that differ in length."""
     offsets = {item.name for item in arrays_of(tree) if _may_be_offsets(item)}
-    paths = {path for path, _ in _row_groups(tree) if _joined(path, OFFSETS) in offsets}
-    data, arrays, groups = set(arrays_of(_data_of(tree))), dict[str, int](), dict[str, int]()
+    paths = {path for path in _row_groups(tree) if _joined(path, OFFSETS) in offsets}
+    data, arrays, groups = _data_names(tree), dict[str, int](), dict[str, int]()
     for item in arrays_of(tree):
         group, _, last = item.name.rpartition("/")
         if group in paths and last == OFFSETS:
             groups[group] = max(0, item.shape[0] - 1) if item.shape else 0
-        elif group not in paths and item in data and item.shape:
+        elif group not in paths and item.name in data and item.shape:
             arrays[item.name] = item.shape[0]
     return arrays, groups
 
@@ -306,22 +383,23 @@ def _joined(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
-def _row_groups(tree: FoundTree, path: str = "") -> Iterator[tuple[str, str | None]]:
-    """Paths of the groups of rows that differ in length, and the dtypes that are noted for them."""
+def _row_groups(tree: FoundTree) -> dict[str, str | None]:
+    """The dtypes noted for groups of rows that differ in length, by path; None where none is noted."""
     if isinstance(tree, Found):
-        return
-    items = _items(tree)
-    arrays = {name for name, item in items.items() if isinstance(item, Found)}
-    index = items.get(BLOCKS)
-    has_index = isinstance(index, Found) and BLOCK_VALUES in index.attributes
-    if arrays == items.keys() and arrays == {VALUES, OFFSETS, *([BLOCKS] if has_index else [])}:
-        yield path, None
-        return
-    noted = noted_rows(tree.attributes) if isinstance(tree, FoundGroup) else {}
-    noted = {_joined(path, name): dtype for name, dtype in noted.items()}
-    for name, item in items.items():
-        for inner, dtype in _row_groups(item, _joined(path, name)):
-            yield inner, noted.get(inner, dtype)
+        return {}
+    noted: dict[str, str] = {}
+    for at, attributes in tree.groups.items():
+        for name, dtype in noted_rows(attributes).items():
+            noted.setdefault("/".join((*at, name)), dtype)
+    around = {keys[:count] for keys in tree.arrays for count in range(len(keys) - 1)}
+    found: dict[str, str | None] = {}
+    for at, arrays in tree.by_group().items():
+        has_index = BLOCKS in arrays and BLOCK_VALUES in arrays[BLOCKS].attributes
+        pair = {VALUES, OFFSETS, BLOCKS} if has_index else {VALUES, OFFSETS}
+        if arrays.keys() == pair and at not in around:
+            path = "/".join(at)
+            found[path] = noted.get(path) if at else None
+    return found
 
 
 def noted_rows(attributes: Mapping[str, Any]) -> dict[str, str]:
@@ -332,71 +410,48 @@ def noted_rows(attributes: Mapping[str, Any]) -> dict[str, str]:
     return {name: dtype for name, dtype in dtypes.items() if isinstance(dtype, str)}
 
 
-def _items(tree: FoundGroup | dict[str, FoundTree]) -> Mapping[str, FoundTree]:
-    return tree.items if isinstance(tree, FoundGroup) else tree
-
-
-def _data_of(tree: FoundTree) -> ChosenTree:
+def _data_of(group: FoundGroup) -> dict[Keys, Found]:
     """The arrays that are data; without data, the arrays that have an axis."""
-    labels, ragged = set(_coordinates(tree)), set(_ragged(tree))
-    if all(item in labels or item in ragged for item in arrays_of(tree)):
-        labels = {item for item in labels if item.shape == ()}
-    return _without(tree, labels | ragged)
+    labels, ragged = set(_coordinates(group)), set(_ragged(group))
+    left = {keys: item for keys, item in group.arrays.items() if item not in ragged}
+    data = {keys: item for keys, item in left.items() if item not in labels}
+    return data or {keys: item for keys, item in left.items() if item.shape != ()}
 
 
-def _ragged(tree: FoundTree) -> Iterator[Found]:
+def _data_names(tree: FoundTree) -> set[str]:
+    """The names of the arrays that are data."""
+    if isinstance(tree, Found):
+        return {tree.name}
+    return {item.name for item in _data_of(tree).values()}
+
+
+def _ragged(group: FoundGroup) -> Iterator[Found]:
     """The arrays of groups whose rows differ in length."""
-    if isinstance(tree, Found):
-        return
-    for item in _items(tree).values():
-        yield from _ragged(item)
-    listed = tree.attributes.get(RAGGED) if isinstance(tree, FoundGroup) else None
-    for name in listed if isinstance(listed, dict) else ():
-        steps = _steps(tree, name)
-        at: FoundTree = tree
-        for step in steps or ():
-            at = _items(at)[step]  # type: ignore[arg-type]  # `_steps` made sure
-        if at is not tree and not isinstance(at, Found):
-            yield from arrays_of(at)
+    for at, attributes in group.groups.items():
+        listed = attributes.get(RAGGED)
+        for name in listed if isinstance(listed, dict) else ():
+            inside = group.below((*at, *name.split("/")))
+            yield from (item for keys, item in inside.arrays.items() if keys)
 
 
-def _coordinates(tree: FoundTree) -> Iterator[Found]:
+def _coordinates(group: FoundGroup) -> Iterator[Found]:
     """The arrays of groups that are not data."""
-    if isinstance(tree, Found):
-        return
-    arrays = {name: item for name, item in _items(tree).items() if isinstance(item, Found)}
-    for item in _items(tree).values():
-        yield from _coordinates(item)
-    if not isinstance(tree, FoundGroup):
-        return
-    for item in arrays.values():
-        if item.shape == ():
-            yield item
-    if not any(item.dims for item in arrays.values()):
-        return
-    declared = [tree.attributes, *(item.attributes for item in arrays.values())]
-    listed = {
-        name
-        for attributes in declared
-        if isinstance(text := attributes.get("coordinates"), str)
-        for name in text.split()
-    }
-    for name, item in arrays.items():
-        if item.shape != () and (name in listed or item.dims == (name,)):
-            yield item
-
-
-def _without(tree: FoundTree, left_out: set[Found]) -> ChosenTree:
-    if isinstance(tree, Found):
-        return tree
-    chosen: dict[str, ChosenTree] = {}
-    for name, item in _items(tree).items():
-        if isinstance(item, Found) and item in left_out:
+    for at, arrays in group.by_group().items():
+        if at not in group.groups:
             continue
-        kept = _without(item, left_out)
-        if kept != {}:
-            chosen[name] = kept
-    return chosen
+        yield from (item for item in arrays.values() if item.shape == ())
+        if not any(item.dims for item in arrays.values()):
+            continue
+        declared = [group.groups[at], *(item.attributes for item in arrays.values())]
+        listed = {
+            name
+            for attributes in declared
+            if isinstance(text := attributes.get("coordinates"), str)
+            for name in text.split()
+        }
+        for name, item in arrays.items():
+            if item.shape != () and (name in listed or item.dims == (name,)):
+                yield item
 
 
 def _checked_names(what: str, tree: FoundTree, names: Any) -> list[str]:
@@ -417,48 +472,35 @@ def _checked_names(what: str, tree: FoundTree, names: Any) -> list[str]:
     return plain
 
 
-def _chosen(what: str, tree: FoundTree, names: list[str]) -> ChosenTree:
-    chosen: dict[str, ChosenTree] = {}
-    taken: list[str] = []
-    for name in names:
-        for other in taken:
+def _named(what: str, tree: FoundGroup, names: list[str]) -> dict[Keys, Found]:
+    """The arrays with some names, and the data in groups with some names."""
+    places: dict[str, Keys] = {}
+    for keys in tree.arrays:
+        for count in range(1, len(keys) + 1):
+            places.setdefault("/".join(keys[:count]), keys[:count])
+    chosen: dict[Keys, Found] = {}
+    for number, name in enumerate(names):
+        for other in names[:number]:
             if (other + "/").startswith(name + "/") or (name + "/").startswith(other + "/"):
                 raise ArgumentError(f"{what}: names has {name!r} and {other!r}; give one of them")
-        taken.append(name)
-        steps = _steps(tree, name)
-        if steps is None:
+        at = places.get(name)
+        if at is None:
             raise _unknown(what, tree, name)
-        at: FoundTree = tree
-        into: dict[str, Any] = chosen
-        for step in steps[:-1]:
-            at = _items(at)[step]  # type: ignore[arg-type]  # `_steps` made sure
-            into = into.setdefault(step, {})
-        item = _items(at)[steps[-1]]  # type: ignore[arg-type]
-        into[steps[-1]] = item if isinstance(item, Found) else _data_of(item)
+        if at in tree.arrays:
+            chosen[at] = tree.arrays[at]
+        else:
+            data = _data_of(tree.below(at))
+            chosen |= {(*at, *keys): item for keys, item in data.items()}
     return chosen
 
 
-def _steps(tree: FoundTree, name: str) -> list[str] | None:
-    """The keys from `tree` to `name`; None if it is not there. Keys of a dict may have a `/`."""
-    if isinstance(tree, Found):
-        return None
-    for key, item in _items(tree).items():
-        if key == name:
-            return [key]
-        if name.startswith(key + "/"):
-            rest = _steps(item, name[len(key) + 1 :])
-            if rest is not None:
-                return [key, *rest]
-    return None
-
-
-def _unknown(what: str, tree: FoundTree, name: str) -> SourceError:
-    there = sorted(_paths(tree))
+def _unknown(what: str, tree: FoundGroup, name: str) -> SourceError:
+    there = sorted(item.name for item in tree.arrays.values())
     close = difflib.get_close_matches(name, there, n=1)
     if not close:
         close = [path for path in there if path.rpartition("/")[2] == name.rpartition("/")[2]][:1]
     meant = f"did you mean {close[0]!r}? There are" if close else "there are"
-    listed = next((item.listing for item in arrays_of(tree) if item.consolidated), "")
+    listed = next((item.listing for item in tree.arrays.values() if item.consolidated), "")
     way = (
         f", as {listed} list them; if it is newer, consolidate again (zarr.consolidate_metadata)"
         if listed
@@ -467,11 +509,3 @@ def _unknown(what: str, tree: FoundTree, name: str) -> SourceError:
     return SourceError(
         f"{what}: names has {name!r}, which is not there; {meant} {listing(there)}{way}"
     )
-
-
-def _paths(tree: FoundTree, parent: str = "") -> Iterator[str]:
-    if isinstance(tree, Found):
-        yield parent
-        return
-    for name, item in _items(tree).items():
-        yield from _paths(item, f"{parent}/{name}" if parent else name)

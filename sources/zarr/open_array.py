@@ -18,10 +18,9 @@ from windrow.sources.padding import Padding
 from windrow.sources.zarr.box_readers import box_reader
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.local.presence import spec_of
-from windrow.sources.zarr.missing import StoredBoxes, StoredRows, reader_inside
+from windrow.sources.zarr.missing import StoredReader
 from windrow.sources.zarr.names import Found
-from windrow.sources.zarr.plain import PlainStoreReader, plain_box_reader
-from windrow.sources.zarr.plain_store import PlainStore, box_chunk
+from windrow.sources.zarr.plain import PlainBoxReader, PlainStore, box_chunk
 from windrow.sources.zarr.store_array import StoreArray
 from windrow.sources.zarr.zarr_python import PythonArray
 
@@ -155,27 +154,25 @@ class OpenArray:
         Raises:
             SourceError: If nothing shows which chunks are stored.
         """
-        reader = StoredRows(self.part.reader, self.found, self.fill_value, self.dtype)
+        reader = StoredReader(self.part.reader, self.found, self.fill_value, self.dtype)
         return dataclasses.replace(self, part=dataclasses.replace(self.part, reader=reader))
 
     def box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
         """As `box_readers.box_reader`."""
         reader, chunk_shape, shift = self._box_reader()
         if self.refuses:
-            reader = StoredBoxes(reader, self.found, self.fill_value, self.dtype)
+            reader = StoredReader(reader, self.found, self.fill_value, self.dtype)
         return reader, chunk_shape, shift
 
     def _box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
         backend = self.backend
         if isinstance(backend, PlainStore):
-            return plain_box_reader(backend), box_chunk(backend.plain), (0,) * len(self.shape)
+            return PlainBoxReader(backend), box_chunk(backend.plain), (0,) * len(self.shape)
         return box_reader(backend, self.chunk)
 
     @property
     def way(self) -> str:
         """How it is read, for people."""
-        if isinstance(reader_inside(self.part.reader), PlainStoreReader):
-            return f"read by {LIBRARY} (without the native core)"
         if isinstance(self.backend, PlainStore):
             return "decoded directly"
         way = self.backend.way if isinstance(self.backend, PythonArray) else f"read by {LIBRARY}"

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.error_text import bare, single
-from windrow.sources.zarr.stores import Access, Folder, known_below
+from windrow.sources.zarr.folders import Folder, known_below
+from windrow.sources.zarr.stored_objects import StoredObjects
+from windrow.sources.zarr.stores import Access
 
 _SHOWN_CHARACTERS: Final = 100
 METADATA: Final = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
@@ -103,7 +105,7 @@ def _waited(coroutine: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class OpenedFolder(Folder):
+class OpenedFolder(Folder, StoredObjects):
     """A node of an open store of zarr-python as a folder."""
 
     what: str
@@ -119,10 +121,23 @@ class OpenedFolder(Folder):
     @bare
     def read(self, key: str) -> bytes | None:
         try:
-            return self.opened.get(key, self.access.options.longest_s) if key in METADATA else None
+            return self.whole(key) if key in METADATA else None
         except OSError as error:
             why = self.access.reason(error)
             raise SourceError(f"{self.what}: {self.where}{key} cannot be read: {why}") from None
+
+    def whole(self, key: str) -> bytes | None:
+        return self.opened.get(key, self.access.options.longest_s)
+
+    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
+        from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+
+        wanted: Any = OffsetByteRequest(start)
+        if start < 0:
+            wanted = SuffixByteRequest(-start)
+        elif stop is not None:
+            wanted = RangeByteRequest(start, stop)
+        return self.opened.get(key, self.access.options.longest_s, wanted)
 
     @bare
     def listed(self) -> list[str] | None:

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from windrow.sources.chunks import Part
-from windrow.sources.remote.coming_reads import ComingReads
+from windrow.core.process import refuse_forked
+from windrow.sources.base import Columns, IntArray, checked_indices
+from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.request_counts import RemoteStats
+from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.open_array import LIBRARY, OpenArray
 from windrow.sources.zarr.tree import ArrayTree
 
 
-class OverTree(abc.ABC):
+class OverTree(LaidOutSource):
     """A source of the arrays of a tree: what it says of the reads of all of them."""
 
     _tree: ArrayTree
 
-    @property
-    @abc.abstractmethod
-    def parts(self) -> Sequence[Part]:
-        """As for `LaidOutSource`."""
+    def _open_tree(self) -> tuple[OpenArray, ...]:
+        """The open arrays. Raises ReadError in a fork of a process that had used TensorStore."""
+        refuse_forked(LIBRARY, type(self).__name__)
+        return self._tree.open()
+
+    def read(self, indices: IntArray) -> Columns:
+        """Read the records at `indices`, in that order, in new memory.
+
+        Raises:
+            ReadError: If a chunk cannot be read; the message names array, file and records. Or
+                if this process was forked from a process that had used TensorStore.
+        """
+        wanted = checked_indices(indices, len(self), type(self).__name__)
+        reads = [partial(part.read, wanted) for part in self.parts]
+        return self.assembled(side_by_side(reads, wait=self.is_remote_source), wanted)
 
     @property
     def is_remote_source(self) -> bool:
@@ -45,7 +58,3 @@ class OverTree(abc.ABC):
     def remote_stats(self) -> RemoteStats:
         """The counts of requests to networks."""
         return self._tree.remote_stats
-
-    def foresee(self, coming: ComingReads) -> None:
-        """Evict from the cache on disk what a stream needs last."""
-        self._tree.foresee(coming, lambda: self.parts)

@@ -1,10 +1,7 @@
-"""Readers of plain arrays: the native core reads them, and TensorStore what the core refuses.
+"""Readers of plain arrays, which the native core decodes.
 
-TensorStore reads again what the core refuses, and its error says what is wrong. A chunk that TensorStore
-accepts and the core refuses twice, such as one with other bytes after its end, is an error with the
-core's reason. Without the core TensorStore reads everything but what `PlainStore.obstacle` names. It is
-weaker then: bytes after the end of a chunk and a wrong checksum of gzip and zlib at a cut end pass, and
-one bad entry of a shard's index fails the whole shard.
+A chunk that the core refuses is read once more, as it may be written again at that moment. What is then
+refused is an error with the core's reason, which names the file and the records.
 
 Invariants: a read fills all of the requested memory or has a `ReadError`. A chunk that is not stored
 reads as the fill value only while the array is there.
@@ -12,105 +9,219 @@ reads as the fill value only while the array is there.
 
 from __future__ import annotations
 
+import abc
+import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final
 
 import numpy as np
 
 from windrow.core import buffer_pool
-from windrow.core.threads import InlineExecutor, then
+from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray
-from windrow.sources.chunks import (
-    AnyArray,
-    Box,
-    BoxReader,
-    RowReader,
-    Scattered,
-    Span,
-    partly_read,
-)
+from windrow.sources.chunks import AnyArray, Box, Scattered, Span, partly_read
 from windrow.sources.scan import Checks
-from windrow.sources.zarr.box_readers import StoreBoxReader
 from windrow.sources.zarr.local.metadata import (
     PlainArray,
+    damaged,
+    held_cells,
+    held_records,
     plain_array,
 )
-from windrow.sources.zarr.local.native_chunks import (
-    Failures,
-    NativeChunks,
-    native_chunks,
-    native_read,
-)
+from windrow.sources.zarr.local.native_chunks import Failures, NativeChunks, native_read
 from windrow.sources.zarr.local.presence import orphan_chunks
-from windrow.sources.zarr.plain_store import (
-    PlainStore,
-    SecondLook,
-    box_chunk,
-    check_presence,
-    chunks_of_boxes,
-    chunks_of_rows,
-    whole_chunk,
-)
-from windrow.sources.zarr.tensorstore import StoreReader
+
+Cells = tuple[int, ...]
 
 # A record in more chunks than this costs much more than its bytes.
 _MOST_CELLS: Final = 16
+_ENTRY_BYTES: Final = 16
+_CHECKSUM_BYTES: Final = 4
 
 
-class PlainStoreReader(StoreReader):
-    """Reads rows of a plain array through TensorStore, where there is no core."""
+class PlainStore:
+    """The chunks of a plain array: where they lie, and whether they can be read."""
+
+    def __init__(self, plain: PlainArray, chunks: NativeChunks) -> None:
+        """Open nothing yet."""
+        self.plain, self.chunks = plain, chunks
+        self._object_bytes: int | None = None
+
+    def stored_bytes(self, chunks: int, *, single: bool = False) -> int:
+        """Bytes of some chunks in storage, estimated from the first stored object.
+
+        Args:
+            chunks: Their number.
+            single: Whether to round down, as for chunks of single records.
+        """
+        per_object = math.prod(self.plain.shard_grid)
+        if self._object_bytes is None:
+            try:
+                self._object_bytes = os.stat(self.file((0,) * len(self.plain.shape))).st_size
+            except OSError:
+                self._object_bytes = self.plain.chunk_bytes * per_object
+        up = 0 if single else per_object - 1
+        return (self._object_bytes * chunks + up) // per_object
+
+    def file(self, at: Cells) -> str:
+        """Path of the stored object that the chunk at coordinates `at` belongs in."""
+        sizes = zip(at, self.plain.shard_grid, strict=True)
+        return os.path.join(self.plain.folder, self.plain.key([k // n for k, n in sizes]))
+
+    def offset(self, at: Cells) -> int | None:
+        """The byte of its file at which a chunk begins; None if it is not stored."""
+        plain, path = self.plain, self.file(at)
+        if not os.path.isfile(path):  # to open a pipe would wait for ever
+            return None
+        if plain.shard_shape is None:
+            return 0
+        within = 0
+        for k, count in zip(at, plain.shard_grid, strict=True):
+            within = within * count + k % count
+        length = _ENTRY_BYTES * math.prod(plain.shard_grid)
+        length += _CHECKSUM_BYTES if plain.index_codecs else 0
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                begin = 0 if plain.index_location == "start" else max(0, size - length)
+                file.seek(begin + _ENTRY_BYTES * within)
+                offset = int.from_bytes(file.read(8), "little")
+        except OSError:
+            return None
+        return offset if offset <= size else None
+
+    def whole(self, at: Cells) -> Box:
+        """A request to read all cells of the array in the chunk at coordinates `at`, to new memory."""
+        plain = self.plain
+        first = tuple(k * c for k, c in zip(at, plain.chunk_shape, strict=True))
+        sizes = zip(first, plain.chunk_shape, plain.shape, strict=True)
+        shape = tuple(min(c, n - f) for f, c, n in sizes)
+        return Box(first, buffer_pool.empty(shape, plain.dtype))
+
+    def look_again(self, coords: Iterable[Cells], *, cells: bool = False) -> bool:
+        """Read chunks that the core refused once more, and return whether all are stored.
+
+        Args:
+            coords: Coordinates of the chunks.
+            cells: Whether an error names cells instead of records.
+
+        Raises:
+            ReadError: If one of them cannot be read, or the array is gone.
+        """
+        is_stored = True
+        for at in coords:
+            failures, missing = self.chunks.read_boxes([self.whole(at)])
+            if failures:
+                raise self.damaged(at, failures[0], cells=cells)
+            self.check_presence(missing)
+            is_stored = is_stored and not missing
+        return is_stored
+
+    def damaged(self, at: Cells, why: str, *, cells: bool) -> ReadError:
+        """The error for a chunk at coordinates `at`, which names its records, or its cells."""
+        plain, file = self.plain, self.file(at)
+        sizes = zip(at, plain.chunk_shape, plain.shape, strict=True)
+        spans = [(k * c, min((k + 1) * c, n)) for k, c, n in sizes]
+        return damaged(
+            plain.name,
+            plain.folder,
+            held_cells(spans) if cells else held_records(*spans[0]),
+            f"{file}: {why}",
+            file=file,
+            offset=self.offset(at),
+            records=None if cells else spans[0],
+        )
+
+    def check_presence(self, missing: bool) -> None:
+        """Check that the array is still there; `missing` says that some chunk was not stored.
+
+        Raises:
+            ReadError: If it is gone.
+        """
+        # Shards stay open, and can still be read after the array was replaced.
+        if missing or self.plain.shard_shape is not None:
+            self.plain.presence.refuse_gone(self.plain.folder)
+
+
+class _PlainReader(abc.ABC):
+    """Reads items: rows of a row of chunks, or boxes of a chunk."""
+
+    _names_cells: bool
+    """Whether an error names cells instead of records."""
 
     def __init__(self, store: PlainStore) -> None:
-        """Open the array in TensorStore. Raises ReadError if that fails."""
-        super().__init__(store.must_open())
-        self._store = store
+        """Read the array of `store`."""
+        self._store, self._plain, self._chunks = store, store.plain, store.chunks
 
     def checks(self) -> Checks:
         """The chunks of the array."""
-        return PlainChecks(self._store, None)
+        return PlainChecks(self._store)
 
-    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
-        """Start reading spans; the future has a ReadError if one fails or the array is gone."""
-        store = self._store
-        try:
-            for span in spans:
-                store.refuse(chunks_of_rows(store.plain, np.arange(span.first, span.stop)))
-        except ReadError as error:
-            return _failed(error)
-        return _then_present(super().start(spans, pool), store.plain)
+    def start(self, wanted: Sequence[Any], pool: Executor) -> Future[None]:
+        """Start reading items on the core's threads; the future has a ReadError if one fails."""
+        return self._started(wanted, inline=isinstance(pool, InlineExecutor))
 
-    def read(self, rows: IntArray) -> AnyArray:
-        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
-        self._store.refuse(chunks_of_rows(self._store.plain, rows))
-        found = super().read(rows)
-        if len(rows):
-            check_presence(self._store.plain, missing=False)
-        return found
+    def start_scattered(self, wanted: Sequence[Any]) -> Future[None]:
+        """Start reading on the core's threads; the future has a ReadError if a chunk fails."""
+        return self._started(wanted, inline=False)
 
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        """Bytes of chunks in storage, estimated from the first stored object."""
-        return _stored_rows(self._store, chunks)
+    @abc.abstractmethod
+    def _begin(self, items: Sequence[Any], *, inline: bool) -> Any:
+        """Begin to read items by the core."""
+
+    @abc.abstractmethod
+    def _coords(self, item: Any) -> list[Cells]:
+        """The coordinates of the chunks of an item."""
+
+    def _started(self, wanted: Sequence[Span | Box | Scattered], *, inline: bool) -> Future[None]:
+        items = [
+            (number, item)
+            for number, item in enumerate(wanted)
+            if isinstance(item, Scattered) or item.out.size
+        ]
+
+        def finish(failed: Failures, missing: bool) -> None:
+            errors = dict[int, ReadError]()
+            for at in failed:
+                same = self._of_same_chunks(items, at)
+                try:
+                    self._read_again([item for _, item in same])
+                except ReadError as error:
+                    errors |= dict.fromkeys((number for number, _ in same), error)
+            self._store.check_presence(missing)
+            if errors:
+                raise partly_read(None, errors)
+
+        reading = self._begin([item for _, item in items], inline=inline)
+        return native_read(reading, finish, inline=inline)
+
+    def _of_same_chunks(
+        self, items: Sequence[tuple[int, Any]], at: int
+    ) -> Sequence[tuple[int, Any]]:
+        """An item that failed, and those after it of the same chunks, which the core reads with it."""
+        coords, stop = self._coords(items[at][1]), at + 1
+        while stop < len(items) and self._coords(items[stop][1]) == coords:
+            stop += 1
+        return items[at:stop]
+
+    def _read_again(self, items: Sequence[Any]) -> None:
+        coords = self._coords(items[0])
+        self._store.look_again(coords, cells=self._names_cells)
+        reading = self._begin(items, inline=True)
+        reading.wait(help=True)
+        for _, why in reading.failures():
+            why = f"it changes while it is read ({why})"
+            raise self._store.damaged(coords[0], why, cells=self._names_cells)
 
 
-class NativeRowReader:
-    """Reads rows by the core, and once more by TensorStore if the core refuses them."""
+class PlainRowReader(_PlainReader):
+    """Reads rows; a `ScatterReader` and a `RunReader`."""
 
-    def __init__(self, store: PlainStore, chunks: NativeChunks) -> None:
-        """Read the array of `store` by its `chunks`."""
-        self._store, self._plain, self._chunks = store, store.plain, chunks
-        self._second = SecondLook(store, chunks)
-
-    def checks(self) -> Checks:
-        """The chunks of the array."""
-        return PlainChecks(self._store, self._chunks)
-
-    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
-        """Start reading spans on the core's threads; the future has a ReadError if one fails."""
-        return self.start_scattered(spans)
+    _names_cells = False
 
     def output(
         self,
@@ -124,121 +235,68 @@ class NativeRowReader:
         """Describe where rows of chunks go in `out`; see `ScatterReader`."""
         return self._chunks.output(out, chunks, which, sources, targets, lengths)
 
-    def start_scattered(self, wanted: Sequence[Span | Scattered]) -> Future[None]:
-        """Start reading on the core's threads; the future has a ReadError if a chunk fails."""
-        items = list(wanted)
-
-        def finish(failed: Failures, missing: bool) -> None:
-            errors = dict[int, ReadError]()
-            for item in failed:
-                try:
-                    self._read_again(items[item])
-                except ReadError as error:
-                    errors[item] = error
-            check_presence(self._plain, missing)
-            if errors:
-                raise partly_read(None, errors)
-
-        return native_read(self._chunks.start(items), finish)
-
-    def _read_again(self, item: Span | Scattered) -> None:
-        if isinstance(item, Span):
-            item.out[...] = self._second.rows(np.arange(item.first, item.stop))
-            return
-        size, rows = self._plain.chunk_shape[0], self._plain.shape[0]
-        first = item.chunk * size
-        item.put(self._second.rows(np.arange(first, min(first + size, rows))))
-
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory, each chunk decoded once. Waits; raises ReadError."""
-        found, failed = self._gathered(rows, 1)
-        errors = self._fill_again(found, rows, failed) if failed else None
+        found, errors = self._gathered(rows, 1)
         if errors:
             raise partly_read(found, errors)
         return found
 
-    def _fill_again(
-        self, found: AnyArray, rows: IntArray, failed: Failures
-    ) -> dict[int, ReadError]:
-        """Read rows of refused chunks again; returns the errors of those that are damaged."""
-        errors, chunk_of = dict[int, ReadError](), rows // self._plain.chunk_shape[0]
-        for chunk in np.unique(chunk_of)[failed].tolist():
-            mine = np.flatnonzero(chunk_of == chunk)
-            try:
-                found[mine] = self._second.rows(rows[mine])
-            except ReadError as error:
-                errors.update(dict.fromkeys(mine.tolist(), error))
-        return errors
-
     def read_runs(self, first: IntArray, size: int) -> AnyArray:
         """Runs `(n, size, ...)` of rows in new memory. Waits; raises ReadError."""
-        rows, failed = self._gathered(first, size)
+        rows, errors = self._gathered(first, size)
         found = rows.reshape(len(first), size, *rows.shape[1:])
-        if failed:
-            numbers = (first[:, None] + np.arange(size)).ravel()
-            errors = self._fill_again(rows, numbers, failed)
-            if errors:
-                raise partly_read(found, {row // size: each for row, each in errors.items()})
+        if errors:
+            raise partly_read(found, {row // size: each for row, each in errors.items()})
         return found
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in storage, estimated from the first stored object."""
-        return _stored_rows(self._store, chunks)
+        single = self._plain.chunk_shape[0] == 1
+        size = self._store.stored_bytes(math.prod(self._plain.grid[1:]), single=single)
+        return np.full(len(chunks), size, np.int64)
 
-    def _gathered(self, first: IntArray, size: int) -> tuple[AnyArray, Failures]:
-        plain = self._plain
+    def _begin(self, items: Sequence[Any], *, inline: bool) -> Any:
+        return self._chunks.start(items, inline=inline)
+
+    def _coords(self, item: Span | Scattered) -> list[Cells]:
+        size = self._plain.chunk_shape[0]
+        return self._across(item.chunk if isinstance(item, Scattered) else item.first // size)
+
+    def _across(self, row: int) -> list[Cells]:
+        """The coordinates of the chunks in a row of chunks."""
+        return list(itertools.product((row,), *map(range, self._plain.grid[1:])))
+
+    def _gathered(self, first: IntArray, size: int) -> tuple[AnyArray, dict[int, ReadError]]:
+        """Runs of `size` rows, end to end in new memory, and the errors of those that are lost."""
+        plain, errors = self._plain, dict[int, ReadError]()
         out = buffer_pool.empty((len(first) * size, *plain.shape[1:]), plain.dtype)
         if not out.size:
-            return out, []
+            return out, errors
         failed, missing = self._chunks.gather(first, size, out)
         if not failed:
-            check_presence(plain, missing)
-        return out, failed
+            self._store.check_presence(missing)
+            return out, errors
+        rows = (first[:, None] + np.arange(size)).ravel()
+        chunk_of = rows // plain.chunk_shape[0]
+        for chunk in np.unique(chunk_of)[failed].tolist():
+            mine = np.flatnonzero(chunk_of == chunk)
+            again = buffer_pool.empty((len(mine), *plain.shape[1:]), plain.dtype)
+            try:
+                self._store.look_again(self._across(chunk))
+                if self._chunks.gather(rows[mine], 1, again)[0]:
+                    why = "it changes while it is read"
+                    raise self._store.damaged(self._across(chunk)[0], why, cells=False)
+                out[mine] = again
+            except ReadError as error:
+                errors |= dict.fromkeys(mine.tolist(), error)
+        return out, errors
 
 
-class PlainStoreBoxReader(StoreBoxReader):
-    """Reads boxes of a plain array through TensorStore, where there is no core."""
+class PlainBoxReader(_PlainReader):
+    """Reads boxes; a `BoxScatterReader`."""
 
-    def __init__(self, store: PlainStore) -> None:
-        """Open the array in TensorStore. Raises ReadError if that fails."""
-        plain = store.plain
-        super().__init__(store.must_open(), box_chunk(plain), (0,) * len(plain.shape))
-        self._store = store
-
-    def checks(self) -> Checks:
-        """The chunks of the array."""
-        return PlainChecks(self._store, None)
-
-    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
-        """Start reading boxes; the future has a ReadError if one fails or the array is gone."""
-        store = self._store
-        try:
-            wanted = [box for box in boxes if box.out.size]
-            store.refuse(chunks_of_boxes(store.plain, wanted), cells=True)
-        except ReadError as error:
-            return _failed(error)
-        return _then_present(super().start(boxes, pool), store.plain)
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        """Bytes of chunks in storage, estimated from the first stored object."""
-        return _stored_boxes(self._store, chunks)
-
-
-class NativeBoxReader:
-    """Reads boxes by the core, and once more by TensorStore if the core refuses them."""
-
-    def __init__(self, store: PlainStore, chunks: NativeChunks) -> None:
-        """Read the array of `store` by its `chunks`."""
-        self._store, self._plain, self._chunks = store, store.plain, chunks
-        self._second = SecondLook(store, chunks)
-
-    def checks(self) -> Checks:
-        """The chunks of the array."""
-        return PlainChecks(self._store, self._chunks)
-
-    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
-        """Start reading boxes on the core's threads; the future has a ReadError if one fails."""
-        return self._started(boxes, inline=isinstance(pool, InlineExecutor))
+    _names_cells = True
 
     def output(
         self, out: Sequence[AnyArray], chunks: int, which: IntArray, *columns: IntArray
@@ -246,90 +304,44 @@ class NativeBoxReader:
         """Describe where cells of chunks go in `out`; see `BoxScatterReader`."""
         return self._chunks.output_of_boxes(out, chunks, which, *columns)
 
-    def start_scattered(self, wanted: Sequence[Box | Scattered]) -> Future[None]:
-        """Start reading on the core's threads; the future has a ReadError if a chunk fails."""
-        return self._started(wanted, inline=False)
-
-    def _started(self, wanted: Sequence[Box | Scattered], *, inline: bool) -> Future[None]:
-        items = [
-            (number, item)
-            for number, item in enumerate(wanted)
-            if isinstance(item, Scattered) or item.out.size
-        ]
-
-        def finish(failed: Failures, missing: bool) -> None:
-            errors = dict[int, ReadError]()
-            for at in failed:
-                same = self._of_one_chunk(items, at)
-                try:
-                    self._read_again([item for _, item in same])
-                except ReadError as error:
-                    errors |= dict.fromkeys((number for number, _ in same), error)
-            check_presence(self._plain, missing)
-            if errors:
-                raise partly_read(None, errors)
-
-        reading = self._chunks.start_boxes([item for _, item in items], inline=inline)
-        return native_read(reading, finish, inline=inline)
-
-    def _of_one_chunk(
-        self, items: Sequence[tuple[int, Box | Scattered]], at: int
-    ) -> Sequence[tuple[int, Box | Scattered]]:
-        """An item that failed, and the boxes after it that share its chunk."""
-        item, stop = items[at][1], at + 1
-        if isinstance(item, Box):
-            chunk = chunks_of_boxes(self._plain, [item])
-            for _, other in items[stop:]:
-                if isinstance(other, Scattered) or chunks_of_boxes(self._plain, [other]) != chunk:
-                    break
-                stop += 1
-        return items[at:stop]
-
-    def _read_again(self, items: Sequence[Box | Scattered]) -> None:
-        boxes = [item for item in items if isinstance(item, Box)]
-        if boxes:
-            self._second.boxes(boxes)
-        for item in items:
-            if isinstance(item, Scattered):
-                at = np.unravel_index(item.chunk, self._plain.grid)
-                whole = whole_chunk(self._plain, tuple(map(int, at)))
-                self._second.boxes([whole])
-                item.put(whole.out)
-
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in storage, estimated from the first stored object."""
-        return _stored_boxes(self._store, chunks)
+        return np.full(len(chunks), self._store.stored_bytes(1), np.int64)
+
+    def _begin(self, items: Sequence[Any], *, inline: bool) -> Any:
+        return self._chunks.start_boxes(items, inline=inline)
+
+    def _coords(self, item: Box | Scattered) -> list[Cells]:
+        if isinstance(item, Box):
+            return [tuple(map(int.__floordiv__, item.first, self._plain.chunk_shape))]
+        return [tuple(map(int, np.unravel_index(item.chunk, self._plain.grid)))]
 
 
 class PlainChecks(Checks):
     """The chunks of a plain array."""
 
-    def __init__(self, store: PlainStore, chunks: NativeChunks | None) -> None:
-        """Read nothing yet; without `chunks` TensorStore reads."""
+    def __init__(self, store: PlainStore) -> None:
+        """Read nothing yet."""
         plain = store.plain
         rest = (0,) * len(plain.shape)
         super().__init__(plain.shape, plain.chunk_shape, rest, plain.dtype.itemsize)
-        self._store, self._plain, self._chunks = store, plain, chunks
+        self._store, self._plain = store, plain
 
     @property
     def waits(self) -> bool:
-        return self._chunks is None
+        return False
 
     def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
-        if self._chunks is None:
-            run = map(self.coords, range(first, stop))
-            if any(self._store.obstacle(at) is not None for at in run):
-                return None
-            return self._in_store().check_run(first, stop)
-        if not self._read_run(self._chunks, first, stop):
+        if not self._is_run_whole(first, stop):
             return None
-        check_presence(self._plain, missing=False)
+        self._store.check_presence(missing=False)
         return 0, 0
 
-    def _read_run(self, chunks: NativeChunks, first: int, stop: int) -> bool:
+    def _is_run_whole(self, first: int, stop: int) -> bool:
         """Whether the chunks `[first, stop)` are all stored and can be read."""
+        chunks = self._store.chunks
         if math.prod(self.grid[1:]) > 1:
-            wanted = [whole_chunk(self._plain, self.coords(at)) for at in range(first, stop)]
+            wanted = [self._store.whole(self.coords(at)) for at in range(first, stop)]
             failures, missing = chunks.read_boxes(wanted)
             return not failures and not missing
         begin, end = self.bounds(first)[0], self.bounds(stop - 1)[1]
@@ -340,25 +352,19 @@ class PlainChecks(Checks):
 
     def check(self, number: int) -> bool | None:
         at = self.coords(number)
-        try:
-            if self._chunks is None:
-                self._store.refuse([at])
-                return self._in_store().check(number)
-            failures, missing = self._chunks.read_boxes([whole_chunk(self._plain, at)])
-            if failures:
-                SecondLook(self._store, self._chunks).refuse([at])
-        except ReadError as error:
-            if error.file is not None and error.offset is None:
-                error.offset = self._store.offset(at)
-            raise
-        check_presence(self._plain, missing)
+        failures, missing = self._store.chunks.read_boxes([self._store.whole(at)])
+        if failures:
+            return self._store.look_again([at])
+        self._store.check_presence(missing)
         return not missing
 
     def is_stored(self, number: int) -> bool | None:
-        if self._plain.shard_shape is not None:
-            return self._in_store().is_stored(number)
-        stored = os.path.lexists(self.file(number))
-        check_presence(self._plain, not stored)
+        at = self.coords(number)
+        if self._plain.shard_shape is None:
+            stored = os.path.lexists(self._store.file(at))
+        else:
+            stored = self._store.offset(at) is not None
+        self._store.check_presence(not stored)
         return stored
 
     def file(self, number: int) -> str:
@@ -373,21 +379,6 @@ class PlainChecks(Checks):
         grid = [-(-n // c) for n, c in zip(now.shape, objects, strict=True)]
         return orphan_chunks(now.folder, now.prefix, now.separator, grid)
 
-    def _in_store(self) -> Checks:
-        return StoreReader(self._store.must_open()).checks()
-
-
-def row_reader(store: PlainStore) -> RowReader:
-    """The reader of the rows of a plain array. Raises ReadError without core and TensorStore."""
-    chunks = native_chunks(store.plain)
-    return PlainStoreReader(store) if chunks is None else NativeRowReader(store, chunks)
-
-
-def plain_box_reader(store: PlainStore) -> BoxReader:
-    """The reader of boxes of a plain array. Raises ReadError without core and TensorStore."""
-    chunks = native_chunks(store.plain)
-    return PlainStoreBoxReader(store) if chunks is None else NativeBoxReader(store, chunks)
-
 
 def is_read_by_row(plain: PlainArray) -> bool:
     """Whether the core reads a single record of chunks that are not encoded for its bytes alone."""
@@ -396,28 +387,7 @@ def is_read_by_row(plain: PlainArray) -> bool:
     return plain.shape[0] > 0 and (plain.chunk_shape[0] == 1 or plain.axes[0] == 0)
 
 
-def _failed(error: ReadError) -> Future[None]:
-    """A read that has failed."""
-    read: Future[None] = Future()
-    read.set_exception(error)
-    return read
-
-
-def _then_present(read: Future[None], plain: PlainArray) -> Future[None]:
-    """The read, and after it the check that the array is still there."""
-
-    def ended(read: Future[None]) -> None:
-        read.result()
-        check_presence(plain, missing=False)
-
-    return then(read, ended)
-
-
-def _stored_rows(store: PlainStore, chunks: IntArray) -> IntArray:
-    single = store.plain.chunk_shape[0] == 1
-    size = store.stored_bytes(math.prod(store.plain.grid[1:]), single=single)
-    return np.full(len(chunks), size, np.int64)
-
-
-def _stored_boxes(store: PlainStore, chunks: IntArray) -> IntArray:
-    return np.full(len(chunks), store.stored_bytes(1), np.int64)
+def box_chunk(plain: PlainArray) -> Cells:
+    """The shape of the chunks that boxes are read in."""
+    sizes = zip(plain.chunk_shape, plain.shape, strict=True)
+    return tuple(max(1, min(c, n)) for c, n in sizes)

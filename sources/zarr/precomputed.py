@@ -27,7 +27,6 @@ from windrow.errors import SourceError, missing_package
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.local.codecs import ChunkDamageError
 from windrow.sources.zarr.names import Found
-from windrow.sources.zarr.stored_objects import objects_of
 
 Cells = tuple[int, ...]
 
@@ -48,7 +47,7 @@ class PrecomputedChunks:
 
     def __init__(self, found: Found, store: Any) -> None:
         """Read nothing yet."""
-        self._found, self._objects = found, objects_of(found)
+        self._found, self._objects = found, found.objects()
         self.first = tuple(map(int, store.domain.inclusive_min))
         self.shape = tuple(map(int, store.shape))
         self.chunk_shape = tuple(map(int, store.chunk_layout.read_chunk.shape))

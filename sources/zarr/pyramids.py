@@ -15,7 +15,7 @@ import tensorstore as ts
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.zarr.level_cells import LevelCells
 from windrow.sources.zarr.metadata import sizes_of
-from windrow.sources.zarr.names import Found, FoundGroup, FoundTree
+from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, Keys, arrays_of
 
 # The name of a level, or the size of a cell along some axes: a number, or a string with a unit.
 Resolution: TypeAlias = str | Mapping[str, Any]
@@ -106,18 +106,14 @@ def checked_resolution(given: Any, what: str) -> Resolution | None:
     )
 
 
-def pyramids_of(tree: FoundTree, name: str = "") -> Iterator[Pyramid]:
+def pyramids_of(tree: FoundTree) -> Iterator[Pyramid]:
     """The pyramids of a tree, under their names in it."""
-    if isinstance(tree, Found):
-        if tree.scales:
-            yield _of_scales(tree, name)
-        return
-    items = tree.items if isinstance(tree, FoundGroup) else tree
-    levels = _of_datasets(tree, name) if isinstance(tree, FoundGroup) else None
-    if levels is not None:
-        yield levels
-    for key, item in items.items():
-        yield from pyramids_of(item, f"{name}/{key}" if name else key)
+    if isinstance(tree, FoundGroup):
+        for at in tree.groups:
+            levels = _of_datasets(tree, at)
+            if levels is not None:
+                yield levels
+    yield from (_of_scales(item) for item in arrays_of(tree) if item.scales)
 
 
 def dataset_paths(attributes: Mapping[str, Any]) -> list[str]:
@@ -132,7 +128,7 @@ def dataset_paths(attributes: Mapping[str, Any]) -> list[str]:
 # --- precomputed ---------------------------------------------------------------------------------
 
 
-def _of_scales(found: Found, name: str) -> Pyramid:
+def _of_scales(found: Found) -> Pyramid:
     levels, keys, cells = [], [], []
     for number, scale in enumerate(found.scales):
         size = sizes_of(scale.get("size"))
@@ -147,7 +143,7 @@ def _of_scales(found: Found, name: str) -> Pyramid:
         levels.append(level)
         keys.append(str(scale.get("key", number)))
         cells.append(_of_scale(scale, level.dims))
-    return Pyramid(name, tuple(levels), tuple(keys), tuple(cells))
+    return Pyramid(found.name, tuple(levels), tuple(keys), tuple(cells))
 
 
 def _of_scale(scale: Mapping[str, Any], dims: Sequence[Any]) -> dict[str, LevelCells]:
@@ -177,15 +173,15 @@ def _multiscales(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return first if isinstance(first, Mapping) else None
 
 
-def _of_datasets(group: FoundGroup, name: str) -> Pyramid | None:
-    described = _multiscales(group.attributes)
+def _of_datasets(tree: FoundGroup, at: Keys) -> Pyramid | None:
+    described = _multiscales(tree.groups[at])
     if described is None:
         return None
     after = described.get("coordinateTransformations")
     levels, keys, cells = [], [], []
     for dataset in described.get("datasets") or ():
         path = dataset.get("path") if isinstance(dataset, Mapping) else None
-        found = _item(group, path) if isinstance(path, str) else None
+        found = tree.arrays.get((*at, *path.split("/"))) if isinstance(path, str) else None
         if found is None:
             continue
         before = dataset.get("coordinateTransformations")
@@ -194,15 +190,8 @@ def _of_datasets(group: FoundGroup, name: str) -> Pyramid | None:
         levels.append(dataclasses.replace(found, dims=dims or found.dims))
         keys.append(str(path))
         cells.append(_by_axis(dims, *_transformed(before, after, rank), units))
+    name = "/".join(at)
     return Pyramid(name, tuple(levels), tuple(keys), tuple(cells)) if levels else None
-
-
-def _item(group: FoundGroup, path: str) -> Found | None:
-    at: Any = group
-    for step in path.split("/"):
-        items = at.items if isinstance(at, FoundGroup) else {}
-        at = items.get(step)
-    return at if isinstance(at, Found) else None
 
 
 def _axes(axes: Any, rank: int) -> tuple[tuple[str, ...], list[str]]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from windrow.core.daemon_threads import DaemonThreads
+from windrow.core.threads import DaemonPool
 from windrow.errors import missing_extra
 from windrow.sources.chunks import AnyArray
 from windrow.sources.zarr.local.codecs import ChunkDamageError
@@ -58,7 +58,7 @@ class CheckedStore(Store):
         super().__init__(read_only=True)
         self._measure, self._per_shard, self._at_end, self._after = measure, 0, True, 0
         self._objects, self._metadata = objects, dict(metadata)
-        self._threads = DaemonThreads()
+        self._threads = DaemonPool(None, "windrow-files")
 
     def sharded(self, per_shard: int, *, at_end: bool, checksum: bool) -> None:
         """Declare that objects hold `per_shard` chunks, with an index at their end or start."""

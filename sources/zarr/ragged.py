@@ -12,34 +12,29 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, Literal, TypeAlias, Union
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from windrow.core.process import refuse_forked
 from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
-from windrow.sources.chunks import ArrayPart, LaidOutSource
+from windrow.sources.chunks import ArrayPart
 from windrow.sources.ragged_column import RaggedColumn
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.find import noted_in_parent
-from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.local.metadata import held_records
 from windrow.sources.zarr.missing import Missing
 from windrow.sources.zarr.names import BLOCKS, OFFSETS, TOKENIZER, VALUES, choose_rows
 from windrow.sources.zarr.objects import standing_for
 from windrow.sources.zarr.offsets import Offsets, block_edges
-from windrow.sources.zarr.open_array import LIBRARY, OpenArray
+from windrow.sources.zarr.open_array import OpenArray
 from windrow.sources.zarr.over_tree import OverTree
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import ArrayTree
+from windrow.sources.zarr.tree import ArrayTree, Numbers, shaped
 
 _WHAT: Final = "RaggedDataSource"
 _SHOWN_FIELDS: Final = 4
 _BYTES, _STR = "bytes", "str"
-
-_Layout: TypeAlias = Union[int, "dict[str, _Layout]"]  # a leaf is the number of a field
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,7 +130,7 @@ class _RaggedField:
         return f"{self.name}: {shown}" if self.name else shown
 
 
-class RaggedDataSource(OverTree, LaidOutSource):
+class RaggedDataSource(OverTree):
     """Sequences of different lengths in Zarr, such as tokens of documents, as arrays or strings."""
 
     def __init__(
@@ -209,7 +204,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
             noted[""] = noted_in_parent(access, arrays)
         self._noted, self._text = noted, text
         self._lock = threading.Lock()
-        self._opened: tuple[tuple[_RaggedField, ...], _Layout] | None = None
+        self._opened: tuple[tuple[_RaggedField, ...], Numbers] | None = None
         fields = self._fields
         for field in fields:
             _check(field)
@@ -242,7 +237,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
     def _fields(self) -> tuple[_RaggedField, ...]:
         return self._open()[0]
 
-    def _open(self) -> tuple[tuple[_RaggedField, ...], _Layout]:
+    def _open(self) -> tuple[tuple[_RaggedField, ...], Numbers]:
         """The fields, and the tree of a record with their numbers."""
         opened = self._tree.open()
         with self._lock:
@@ -255,7 +250,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
 
     def _laid_out(
         self, tree: Any, path: str, opened: Sequence[OpenArray], fields: list[_RaggedField]
-    ) -> _Layout:
+    ) -> Numbers:
         if isinstance(tree, dict) and path not in self._noted:
             return {
                 name: self._laid_out(item, f"{path}/{name}" if path else name, opened, fields)
@@ -343,7 +338,7 @@ class RaggedDataSource(OverTree, LaidOutSource):
         Raises:
             ReadError: If this process was forked from a process that had used TensorStore.
         """
-        refuse_forked(LIBRARY, _WHAT)
+        self._open_tree()
         return [field.part() for field in self._fields]
 
     def still_parts(self) -> Sequence[ArrayPart]:
@@ -369,24 +364,13 @@ class RaggedDataSource(OverTree, LaidOutSource):
         bounds: IntArray = np.unique(np.clip([0, *edges, self._length], 0, self._length))
         return bounds
 
-    def read(self, indices: IntArray) -> Columns:
-        """Records at `indices`: per field an array `(n, ...)`, a sequence of arrays, or a list.
-
-        Raises:
-            ReadError: If a chunk or the offsets cannot be read, or the offsets are damaged. Or if
-                this process was forked from a process that had used TensorStore.
-        """
-        wanted = checked_indices(indices, self._length, _WHAT)
-        reads = [partial(part.read, wanted) for part in self.parts]
-        return self.assembled(side_by_side(reads, wait=self.is_remote_source), wanted)
-
     def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
         """The tree of `read`, from one column per part."""
         pairs = zip(self._fields, columns, strict=True)
         return self._shaped([field.column(column, indices) for field, column in pairs])
 
     def _shaped(self, leaves: Sequence[Any]) -> Any:
-        return _with_leaves(self._open()[1], leaves)
+        return shaped(self._open()[1], leaves)
 
 
 def _with_pairs(names: Any) -> list[str]:
@@ -396,12 +380,6 @@ def _with_pairs(names: Any) -> list[str]:
         return pair
     plain = [name for name in names if isinstance(name, str)]
     return plain + [f"{name.strip('/')}/{array}" for name in plain for array in pair]
-
-
-def _with_leaves(layout: _Layout, leaves: Sequence[Any]) -> Any:
-    if isinstance(layout, dict):
-        return {name: _with_leaves(item, leaves) for name, item in layout.items()}
-    return leaves[layout]
 
 
 def _check(field: _RaggedField) -> None:

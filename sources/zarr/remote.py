@@ -17,11 +17,12 @@ noticed while it is being read, since each part of it is requested by the versio
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
@@ -31,7 +32,7 @@ import numpy.typing as npt
 
 from windrow.core.cancellation import fail_with_scope, settle
 from windrow.core.threads import Ends
-from windrow.errors import ReadError, SourceError
+from windrow.errors import ReadError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import Box, groups_read
 from windrow.sources.zarr.local.presence import (
@@ -52,110 +53,22 @@ _MOST_COMPARED: Final = 16
 
 
 class RemotePresence:
-    """The metadata object of an array, as it was when the array was opened. Thread-safe."""
-
-    def __init__(self, access: Access, store: Any, key: str, where: str) -> None:
-        """Start reading the object; `wait` returns when it has arrived."""
-        self._access, self._store, self._key, self._where = access, store, key, where
-        self._first = access.in_flight.start(lambda: store.read(key), where=where)
-        self._generation: bytes = b""
-        self._metadata: dict[str, Any] = {}
-        self._lock = threading.Lock()
-        self._looking = False
-        self._waiting: list[Callable[[ReadError | None], None] | None] = []
-        self._looked_s = math.inf
-        self.failed: ReadError | None = None
-        """The error, once the metadata were gone or described another array."""
-
-    def wait(self) -> bool:
-        """Whether the object is there and holds metadata.
-
-        Raises:
-            ValueError, OSError, RuntimeError: If it cannot be read.
-        """
-        answer = self._first.result()
-        if answer.state != "value":
-            return False
-        try:
-            self._metadata = metadata_in(bytes(answer.value))
-        except ValueError:
-            return False
-        self._generation = answer.stamp.generation
-        self._looked_s = time.monotonic()
-        return True
-
-    def look_sometimes(self) -> None:
-        """Check the metadata again if the last check was long ago. Does not wait."""
-        now = time.monotonic()
-        if now - self._looked_s >= LOOK_EVERY_S:
-            self._looked_s = now
-            self.look(None)
-
-    def look(self, then: Callable[[ReadError | None], None] | None) -> None:
-        """Check the metadata again, and call `then`, if given, with the error, or None without one."""
-        with self._lock:
-            self._waiting.append(then)
-            if self._looking:
-                return  # the check that runs now began earlier, and another one follows it
-            self._looking = True
-        self._ask()
-
-    def _ask(self) -> None:
-        with self._lock:
-            callbacks, self._waiting = self._waiting, []
-            if not callbacks:
-                self._looking = False
-                return
-        generation, wanted = self._generation, [each for each in callbacks if each is not None]
-        answer = self._access.in_flight.start(
-            lambda: self._store.read(self._key, if_not_equal=generation),
-            where=self._where,
-            for_all=True,
-            outlasts=bool(wanted),  # without a caller it ends with its first error
-        )
-        answer.add_done_callback(lambda ended: self._answered(wanted, ended))
-
-    def _answered(
-        self, callbacks: Sequence[Callable[[ReadError | None], None]], ended: Future[Any]
-    ) -> None:
-        error = self._verdict(ended)
-        self._looked_s = time.monotonic()
-        for then in callbacks:
-            then(error)
-        self._ask()
-
-    def _verdict(self, ended: Future[Any]) -> ReadError | None:
-        error = ended.exception()
-        if error is not None:
-            return self._error(f"can no longer be read ({self._access.reason(error)})")
-        answer = ended.result()
-        if answer.state in ("missing", "value"):
-            raw = bytes(answer.value) if answer.state == "value" else None
-            change = change_since(self._metadata, raw)
-            if change:
-                self.failed = self._error(change)
-            else:
-                self._generation = answer.stamp.generation
-        return self.failed
-
-    def _error(self, what: str) -> ReadError:
-        return gone_error(self._where, self._where + self._key, what)
-
-
-class FetchedPresence:
-    """The metadata of an array that zarr-python reads, as they were when it was opened.
+    """The metadata of a remote array, as they were when it was opened.
 
     Thread-safe. Concurrent checks wait for one answer.
     """
 
     def __init__(
-        self, read: Callable[[], bytes | None], where: str, raw: bytes, fill: bytes
+        self, read: Callable[[bool], bytes | None], where: str, raw: bytes, fill: bytes
     ) -> None:
-        """`read` reads the metadata again; `raw` are the metadata at opening."""
+        """`read` reads the metadata again, and waits for a store that is away if it must succeed.
+
+        `raw` are the metadata at opening.
+        """
         self._read, self._where, self._raw, self._fill = read, where, raw, fill
         self._metadata = metadata_in(raw)
         self._lock = threading.Lock()
-        self._looked_s = time.monotonic()  # when the last look began
+        self._looked_s = self._tried_s = time.monotonic()  # when the last look, or try, began
         self._is_looking = False  # by `look_sometimes`
         self._failed: str | None = None
 
@@ -182,7 +95,7 @@ class FetchedPresence:
         Raises:
             ReadError: If an earlier check found that its metadata are gone or describe another array.
         """
-        if time.monotonic() - self._looked_s > LOOK_EVERY_S and not self._is_looking:
+        if time.monotonic() - self._tried_s > LOOK_EVERY_S and not self._is_looking:
             self._is_looking = True
             try:
                 run(self._look_later)
@@ -199,27 +112,29 @@ class FetchedPresence:
 
     def _check(self, missed: bool, where: str) -> None:
         came_s = time.monotonic()
-        if missed or came_s - self._looked_s > LOOK_EVERY_S:
+        if missed or came_s - self._tried_s > LOOK_EVERY_S:
             with self._lock:
-                if self._looked_s <= came_s:
-                    began_s = time.monotonic()
-                    self._look(missed)
-                    self._looked_s = began_s
+                if (self._looked_s if missed else self._tried_s) <= came_s:
+                    began_s = self._tried_s = time.monotonic()
+                    if self._look(missed):
+                        self._looked_s = began_s
         self._refuse_failed(where)
 
     def _refuse_failed(self, where: str) -> None:
         if self._failed is not None:
             raise gone_error(where, self._where, self._failed)
 
-    def _look(self, must: bool) -> None:
+    def _look(self, must: bool) -> bool:
+        """Read the metadata again; False if that failed and need not succeed."""
         try:
-            now = self._read()
-        except (ReadError, SourceError):
+            now = self._read(must)
+        except (ValueError, RuntimeError, OSError):
             if must:
                 raise
-            return  # the reads themselves will report the error
+            return False  # the reads themselves will report the error
         if now != self._raw:
             self._failed = change_since(self._metadata, now) or self._failed
+        return True
 
 
 class RemoteArray:
@@ -228,11 +143,14 @@ class RemoteArray:
     def __init__(self, access: Access, store: Any, where: str) -> None:
         """Start to read the metadata of an open store of Zarr; `wait` returns when they are here."""
         self.access, self._store, self._where = access, store, where
-        spec = spec_of(store)
         self._presence: RemotePresence | None = None
+        self._metadata: Future[Any] | None = None
+        spec = spec_of(store)
         if store.kvstore is not None and spec.get("driver") in FILES:
-            key = spec.get("metadata_key", FILES[spec["driver"]])
-            self._presence = RemotePresence(access, store.kvstore, key, where)
+            self._key = spec.get("metadata_key", FILES[spec["driver"]])
+            self._metadata = access.in_flight.start(
+                lambda: store.kvstore.read(self._key), where=where
+            )
         unknown = (None,) * store.rank
         self._chunk = tuple(store.chunk_layout.read_chunk.shape or unknown)
         self._object = tuple(store.chunk_layout.write_chunk.shape or self._chunk)
@@ -245,42 +163,44 @@ class RemoteArray:
         Raises:
             ValueError, OSError, RuntimeError: If they cannot be read.
         """
-        if self._presence is not None and not self._presence.wait():
-            self._presence = None
-        if self._presence is not None and self._store.fill_value is not None:
-            self._fill = np.asarray(self._store.fill_value, self._fill.dtype)
+        answer = None if self._metadata is None else self._metadata.result()
+        if answer is None or answer.state != "value":
+            return
+        store, key = self._store.kvstore, self._key
 
-    def start(
-        self,
-        view: Any,
-        failed: Callable[[BaseException], ReadError],
-        *,
-        scattered: int | None = None,
-    ) -> Future[AnyArray]:
+        def read(must: bool) -> bytes | None:
+            return self.access.read(store, key, outlasts=must)
+
+        with contextlib.suppress(ValueError):  # it holds no metadata
+            raw = bytes(answer.value)
+            self._presence = RemotePresence(read, self._where + key, raw, b"")
+            if self._store.fill_value is not None:
+                self._fill = np.asarray(self._store.fill_value, self._fill.dtype)
+
+    def start(self, view: Any, failed: Callable[[BaseException], ReadError]) -> Future[AnyArray]:
         """Start reading a view of the store; the future has the values, in memory of their own.
 
         Args:
             view: The store, with fewer cells.
             failed: Makes the error of the future from the error of the read.
-            scattered: Chunks along the first axis, if the view picks single rows.
         """
         answer: Future[AnyArray] = Future()
         answer.set_running_or_notify_cancel()
         fail_with_scope(answer)  # it may wait for the presence check, whose answer is for all reads
-        presence = self._presence
-        if presence is not None:
-            if presence.failed is not None:
-                settle(answer, error=_again(presence.failed))
+        if self._presence is not None:
+            try:
+                self._presence.look_sometimes(self.access.run, self._where)
+            except ReadError as error:
+                settle(answer, error=error)
                 return answer
-            presence.look_sometimes()
         size_bytes = math.prod(view.shape) * self._fill.dtype.itemsize
-        edges = self._edges(self._chunk, view, scattered is not None)
+        edges = self._edges(self._chunk, view)
         # Cells of one stored object are one request.
-        requests = _count(self._edges(self._object, view, scattered is not None), scattered)
+        requests = math.prod(map(len, self._edges(self._object, view)))
         chunk_bytes = 0  # unknown
         if None not in self._chunk:
             chunk_bytes = math.prod(map(int, self._chunk)) * self._fill.dtype.itemsize
-        weight = _count(edges, scattered) * chunk_bytes
+        weight = math.prod(map(len, edges)) * chunk_bytes
         read = self.access.in_flight.start(
             view.read, requests, size_bytes, weight_bytes=weight, where=self._where
         )
@@ -303,21 +223,25 @@ class RemoteArray:
             presence = self._presence
             if presence is None or not self._may_be_fill(edges, values):
                 settle(answer, values)
-            else:
-                presence.look(lambda gone: _set(answer, values, gone))
+                return
+
+            def looked(done: Future[None]) -> None:
+                error = done.exception()
+                if error is not None and not isinstance(error, ReadError):
+                    error = failed(error)
+                settle(answer, values, error)
+
+            look = self.access.run(partial(presence.refuse_gone, self._where))
+            look.add_done_callback(looked)
         except Exception as other:  # otherwise the caller would wait forever
             settle(answer, error=failed(other))
 
-    def _edges(
-        self, cells: Sequence[int | None], view: Any, scattered: bool
-    ) -> list[Sequence[int]]:
-        """Where chunks of `cells` begin along each axis of a view; if `scattered`, each row is one."""
+    def _edges(self, cells: Sequence[int | None], view: Any) -> list[Sequence[int]]:
+        """Where chunks of `cells` begin along each axis of a view."""
         edges: list[Sequence[int]] = []
         axes = zip(cells, self._origin, view.shape, view.domain.inclusive_min, strict=True)
-        for axis, (chunk, origin, size, first) in enumerate(axes):
-            if scattered and axis == 0:
-                edges.append(range(size))
-            elif chunk is None or origin is None:
+        for chunk, origin, size, first in axes:
+            if chunk is None or origin is None:
                 edges.append((0,))
             else:
                 edges.append((0, *range(chunk - (first - origin) % chunk, size, chunk)))
@@ -341,12 +265,6 @@ class RemoteArray:
             if bool(_same_bytes(np.ascontiguousarray(block), self._fill).all()):
                 return True
         return False
-
-
-def _count(edges: Sequence[Sequence[int]], scattered: int | None) -> int:
-    """The number of chunks that begin at `edges`; `scattered` along the first axis if it is given."""
-    counts = [len(edge) for edge in edges]
-    return math.prod(counts if scattered is None else [scattered, *counts[1:]])
 
 
 Begin = Callable[[Sequence[Box]], "tuple[Sequence[int], Future[AnyArray]]"]
@@ -373,19 +291,11 @@ def filled(
     ends, context = Ends(len(groups), partial(groups_read, groups, exact=exact)), copy_context()
 
     def arrived(number: int, first: Sequence[int], read: Future[AnyArray]) -> None:
-        try:
-            # The values have memory of their own, since a late read must not write to boxes.
-            for box in groups[number]:
-                box.fill(read.result(), first)
-        except ReadError as error:
-            if again and not error.is_unanswered:
-                read_again(number)
-            else:
-                ends.end(number, error)
-        except Exception as error:
-            ends.end(number, error)
+        error = _fill(groups[number], first, read)
+        if again and isinstance(error, ReadError) and not error.is_unanswered:
+            read_again(number)
         else:
-            ends.end(number, None)
+            ends.end(number, error)
 
     def read_again(number: int) -> None:
         boxes = groups[number]
@@ -402,6 +312,19 @@ def filled(
     return ends.done
 
 
+def _fill(boxes: Sequence[Box], first: Sequence[int], read: Future[AnyArray]) -> Exception | None:
+    """Fill boxes with what was read, and return the error."""
+    if read.cancelled():
+        return CancelledError()  # raised, it would hold this frame, and so be in a cycle
+    try:
+        # The values have memory of their own, since a late read must not write to boxes.
+        for box in boxes:
+            box.fill(read.result(), first)
+    except Exception as error:
+        return error
+    return None
+
+
 def _same_bytes(values: AnyArray, fill: AnyArray) -> npt.NDArray[np.bool_]:
     """Whether each value is the fill value, bit for bit."""
     size = fill.dtype.itemsize
@@ -409,10 +332,6 @@ def _same_bytes(values: AnyArray, fill: AnyArray) -> npt.NDArray[np.bool_]:
     wanted = np.frombuffer(fill.tobytes(), np.uint8)
     same: npt.NDArray[np.bool_] = (cells == wanted).all(axis=1).reshape(values.shape)
     return same
-
-
-def _set(answer: Future[AnyArray], values: AnyArray, gone: ReadError | None) -> None:
-    settle(answer, values, None if gone is None else _again(gone))
 
 
 def unreachable(
@@ -436,8 +355,3 @@ def unreachable(
         why=why,
         is_unanswered=True,
     )
-
-
-def _again(error: ReadError) -> ReadError:
-    """A copy of the error for another caller, so that their tracebacks stay apart."""
-    return ReadError(*error.args, is_unanswered=error.is_unanswered)

@@ -5,31 +5,27 @@ Invariant: all arrays have one length.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import tensorstore as ts
 
-from windrow.core.process import refuse_forked
 from windrow.errors import SourceError
-from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
-from windrow.sources.chunks import ArrayPart, LaidOutSource
+from windrow.sources.base import ArraySpec, Columns, IntArray
+from windrow.sources.boxes import BoxField, BoxPart, Cut
+from windrow.sources.chunks import ArrayPart
 from windrow.sources.remote.options import RemoteOptions
-from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.missing import Missing
 from windrow.sources.zarr.objects import standing_for
-from windrow.sources.zarr.open_array import LIBRARY
+from windrow.sources.zarr.open_array import OpenArray
 from windrow.sources.zarr.over_tree import OverTree
-from windrow.sources.zarr.store_array import StoreArray
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tensorstore import read_rows
 from windrow.sources.zarr.tree import ArrayTree
 
 if TYPE_CHECKING:
-    from windrow.sources.cells import Boxes
-    from windrow.sources.zarr.part_source import ZarrPartSource
+    from windrow.sources.cells import Box, Boxes
 
 _WHAT: Final = "ZarrDataSource"
 _SHOWN_ARRAYS: Final = 4
@@ -38,7 +34,7 @@ _MOST_ROW_BYTES: Final = 2**34
 _MOST_BLOCKS: Final = 2**27
 
 
-class ZarrDataSource(OverTree, LaidOutSource):
+class ZarrDataSource(OverTree):
     """Rows of a Zarr array (v2 or v3, sharded too), or of the arrays of a group or dict."""
 
     def __init__(
@@ -115,6 +111,7 @@ class ZarrDataSource(OverTree, LaidOutSource):
                     " with WindowDataSource"
                 )
         self._length = parts[0].rows
+        self._boxes: dict[int, Box] = {}  # of rows, where not all of their cells are read
         self._tree.expect_answers()
 
     def __len__(self) -> int:
@@ -128,7 +125,14 @@ class ZarrDataSource(OverTree, LaidOutSource):
         )
         left = len(opened) - _SHOWN_ARRAYS
         more = f" and {left} more arrays" if left > 0 else ""
-        return f"{_WHAT}({self._length:,} records of {shown}{more} in {self._tree.place})"
+        shown = f"{_WHAT}({self._length:,} records of {shown}{more} in {self._tree.place})"
+        cut = [
+            f"{array.name}{': ' if array.name else ''}"
+            + " x ".join(f"[{c.start}, {c.stop}) of {c.size}" for c in self._boxes[number])
+            for number, array in enumerate(opened)
+            if number in self._boxes
+        ]
+        return f"{shown}, of each record {'; '.join(cut)}" if cut else shown
 
     @property
     def arrays(self) -> dict[str, ts.TensorStore]:
@@ -144,39 +148,51 @@ class ZarrDataSource(OverTree, LaidOutSource):
         """As `sources.base.KnowsEarlier`."""
         return f"zarr({self._tree.facts_of_first([records] * len(self._tree.open()))})"
 
-    def narrowed(self, boxes: Boxes) -> ZarrPartSource:
-        """The source that reads only these boxes of the rows."""
-        # Few chains are narrowed: others do not load it.
-        from windrow.sources.cells import numbered
-        from windrow.sources.zarr.part_source import ZarrPartSource
+    def narrowed(self, boxes: Boxes) -> ZarrDataSource | None:
+        """Return the source that reads only these boxes of the rows; None if it is one already."""
+        from windrow.sources.cells import numbered  # few chains are narrowed
 
+        if self._boxes:
+            return None
         numbers = numbered(self._tree.assembled(list(range(len(self._tree.open())))))
-        by_number = {numbers[path]: box for path, box in boxes.items()}
-        return ZarrPartSource(self, self._tree, by_number)
+        made = copy.copy(self)
+        made._boxes = {numbers[path]: box for path, box in boxes.items()}
+        return made
 
     @property
-    def parts(self) -> Sequence[ArrayPart]:
+    def parts(self) -> Sequence[ArrayPart | BoxPart]:
         """One part per array, in the order of the tree; chunks are the chunks of the first axis.
+
+        An array is read in chunks along all axes where only boxes of its rows are read.
 
         Raises:
             ReadError: If this process was forked from a process that had used TensorStore.
         """
-        refuse_forked(LIBRARY, _WHAT)
-        return [array.part for array in self._tree.open()]
+        return [
+            array.part if number not in self._boxes else _box_part(array, self._boxes[number])
+            for number, array in enumerate(self._open_tree())
+        ]
 
     @property
     def spec(self) -> Any:
         """Shape, dtype and dimensions of a row of each array."""
         specs = []
-        for array in self._tree.open():
-            dims = array.dims[1:]
+        for number, array in enumerate(self._tree.open()):
+            dims, box = array.dims[1:], self._boxes.get(number)
+            shape = array.part.row_shape if box is None else tuple(map(len, box))
             named = dims if any(name is not None for name in dims) else None
-            specs.append(ArraySpec(array.part.row_shape, array.dtype, named))
+            specs.append(ArraySpec(shape, array.dtype, named))
         return self._tree.assembled(specs)
 
     def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
-        """The tree of `read`, from one array of rows per part."""
-        return self._tree.assembled(columns)
+        """The tree of `read`, from one column per part."""
+        found = [
+            column[0].reshape(len(indices), *map(len, self._boxes[number]))
+            if number in self._boxes
+            else column
+            for number, column in enumerate(columns)
+        ]
+        return self._tree.assembled(found)
 
     def blocks(self) -> IntArray:
         """Bounds of the chunks of one array, chosen so that no other chunk is read far more often.
@@ -202,22 +218,26 @@ class ZarrDataSource(OverTree, LaidOutSource):
         bounds: IntArray = np.unique(np.clip(edges, 0, self._length))
         return bounds
 
-    def read(self, indices: IntArray) -> Columns:
-        """Rows at `indices`: an array `(n, ...)`, or a dict of them, in new memory.
 
-        Raises:
-            ReadError: If a chunk cannot be read; the message names array, file and records. Or
-                if this process was forked from a process that had used TensorStore.
-        """
-        refuse_forked(LIBRARY, _WHAT)
-        wanted = checked_indices(indices, self._length, _WHAT)
-        opened = self._tree.open()
-        # TensorStore reads all of its arrays at once: each may wait for a network.
-        by_store = [isinstance(a.backend, StoreArray) and not a.refuses for a in opened]
-        stores = [a.backend for a in opened if isinstance(a.backend, StoreArray) and not a.refuses]
-        others = [a for a, is_store in zip(opened, by_store, strict=True) if not is_store]
-        reads: list[Callable[[], Any]] = [partial(read_rows, stores, wanted)]
-        reads += [partial(array.part.read, wanted) for array in others]
-        from_stores, *from_others = side_by_side(reads, wait=self.is_remote_source)
-        left, right = iter(from_stores), iter(from_others)
-        return self._tree.assembled([next(left) if store else next(right) for store in by_store])
+def _box_part(array: OpenArray, box: Box) -> BoxPart:
+    cuts = [Cut((0,), (0,), (1,))]
+    for cells in box:
+        runs, target = [], 0
+        for start, stop in cells.slices:
+            runs.append((start, target, stop - start))
+            target += stop - start
+        cuts = [
+            Cut((*cut.offset, start), (*cut.target, place), (*cut.shape, size))
+            for cut in cuts
+            for start, place, size in runs
+        ]
+    return array.box_part(_row_origins(len(box)), (BoxField((1, *map(len, box)), tuple(cuts)),))
+
+
+def _row_origins(axes: int) -> Callable[[IntArray], IntArray]:
+    def origins(indices: IntArray) -> IntArray:
+        found = np.zeros((len(indices), axes + 1), np.int64)
+        found[:, 0] = indices
+        return found
+
+    return origins

@@ -100,28 +100,22 @@ class StoreArray:
         return self.store[tuple(slice(o + a, o + b) for o, a, b in axes)]
 
     def start(self, rows: slice | IntArray) -> Any:
-        """Start reading `rows`, counted from 0; a future of an array."""
+        """Start reading `rows`, counted from 0, of a remote array a slice; a future of an array."""
         if isinstance(rows, slice):
             cells = self.store[self.origin + rows.start : self.origin + rows.stop]
             return self.begin(cells, (rows.start, rows.stop))
-        cells = self.store.oindex[rows + self.origin]
-        if self.remote is None:
-            return cells.read()
-        records = int(rows.min()), int(rows.max()) + 1
-        return self.begin(cells, records, len(np.unique(self.chunk_of(rows))))
+        return self.store.oindex[rows + self.origin].read()
 
-    def begin(self, cells: Any, records: tuple[int, int], scattered: int | None = None) -> Any:
+    def begin(self, cells: Any, records: tuple[int, int]) -> Any:
         """Start reading a view of the store; a future of an array, in memory of its own.
 
         Args:
             cells: The view.
             records: The rows `[first, stop)` that it lies in, for an error.
-            scattered: Chunks along the first axis, if the view picks single rows.
         """
         if self.remote is None:
             return cells.read()
-        refused = functools.partial(refused_rows, self, records)
-        return self.remote.start(cells, refused, scattered=scattered)
+        return self.remote.start(cells, functools.partial(refused_rows, self, records))
 
     def reason(self, error: BaseException) -> str:
         """The reason of an error, for people."""

@@ -1,7 +1,4 @@
-"""The objects of one array, by key. For reading only.
-
-The objects lie in a local folder, in a key-value store of TensorStore, at a URL that fsspec reads, or in
-an open store of zarr-python.
+"""The objects of one array, by key. For reading only. Folders give them, or byte ranges of a URL.
 
 Invariants: nothing is written or listed. Every read waits, no longer than its limits allow, and returns
 None for an object that is not there.
@@ -11,20 +8,13 @@ from __future__ import annotations
 
 import abc
 import collections
-import os
 import threading
-from collections.abc import Container
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Final, TypeGuard
 
-import tensorstore as ts
-
-from windrow.errors import NotFoundError, ReadError, SourceError
+from windrow.errors import NotFoundError, ReadError
 from windrow.sources.remote.paths import joined
 from windrow.sources.remote.remote_file import ByteRange, RemoteFile
-from windrow.sources.zarr.names import Found
-from windrow.sources.zarr.opened import OpenedStore
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.urls import has_file_system
 
 if TYPE_CHECKING:
     from windrow.sources.remote.fetcher import Fetcher
@@ -56,43 +46,6 @@ class StoredObjects(abc.ABC):
     def file(self, key: str) -> str | None:
         """The local file of an object; None if it is remote."""
         return None
-
-
-class FolderObjects(StoredObjects):
-    """Files of a local folder."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def whole(self, key: str) -> bytes | None:
-        return self.part(key, 0, None)
-
-    def file(self, key: str) -> str:
-        return os.path.join(self._folder, *key.split("/"))
-
-    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
-        try:
-            with open(self.file(key), "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                begin, end, _ = slice(start, stop).indices(size)
-                file.seek(begin)
-                return file.read(max(0, end - begin))
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-
-
-class KvStoreObjects(StoredObjects):
-    """Objects of a key-value store of TensorStore, which Python can only read whole."""
-
-    def __init__(self, access: Access, store: ts.KvStore) -> None:
-        self._access, self._store = access, store
-
-    def whole(self, key: str) -> bytes | None:
-        return self._access.read(self._store, key)
-
-    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
-        data = self.whole(key)
-        return None if data is None else data[start:stop]
 
 
 class RangeObjects(StoredObjects):
@@ -133,16 +86,6 @@ class RangeObjects(StoredObjects):
     def known(self, key: str) -> RemoteFile | None:
         """An object whose version is known already."""
         return self._files.get(key)
-
-    def known_in(self, urls: Container[str]) -> list[tuple[str, RemoteFile, bytes]]:
-        """Objects with these URLs whose versions are known: their keys, and the ends that are known."""
-        with self._lock:
-            ends = self._ends
-            return [
-                (key, file, ends.get(key, b""))
-                for key, file in self._files.items()
-                if file.url in urls
-            ]
 
     def known_tail(self, key: str, size_bytes: int) -> bytes | None:
         """As `tail`, if that is known already; else None."""
@@ -195,52 +138,6 @@ class RangeObjects(StoredObjects):
                 self._bytes -= len(self._ends.popitem(last=False)[1])
             while len(self._files) > _MOST_FILES:
                 self._files.popitem(last=False)
-
-
-class OpenedObjects(StoredObjects):
-    """Objects of an open store of zarr-python."""
-
-    def __init__(self, access: Access, opened: OpenedStore) -> None:
-        self._limit_s, self._opened = access.options.longest_s, opened
-
-    def whole(self, key: str) -> bytes | None:
-        return self._opened.get(key, self._limit_s)
-
-    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
-        from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
-
-        wanted: Any = OffsetByteRequest(start)
-        if start < 0:
-            wanted = SuffixByteRequest(-start)
-        elif stop is not None:
-            wanted = RangeByteRequest(start, stop)
-        return self._opened.get(key, self._limit_s, wanted)
-
-
-def objects_of(found: Found) -> StoredObjects:
-    """The objects of an array that was found.
-
-    Raises:
-        SourceError: If its store cannot be opened.
-    """
-    if found.folder is not None:
-        return FolderObjects(found.folder)
-    access = found.access
-    if access is None and isinstance(found.spec, dict):  # N5 and precomputed volumes
-        return FolderObjects(found.spec["kvstore"]["path"])
-    if access is None:
-        raise TypeError("an array outside of a local folder needs an access")
-    if found.opened is not None:
-        return OpenedObjects(access, found.opened)
-    if found.url is not None and (found.spec is None or has_file_system(found.url)):
-        return RangeObjects(access, found.url)
-    kvstore = found.spec["kvstore"] if isinstance(found.spec, dict) else found.spec.kvstore
-    try:
-        return KvStoreObjects(access, access.opened(kvstore))
-    except (ValueError, RuntimeError, OSError) as error:
-        raise SourceError(
-            f"{found.what}: {found.where} cannot be read: {access.reason(error)}"
-        ) from None
 
 
 def has_cache(objects: StoredObjects) -> TypeGuard[RangeObjects]:

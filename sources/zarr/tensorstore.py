@@ -7,7 +7,6 @@ Invariants: every read is started before the first one is waited for, in rounds 
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -32,9 +31,6 @@ from windrow.sources.zarr.urls import drivers
 AnyArray = npt.NDArray[Any]
 
 IN_FLIGHT_BYTES: Final = 256 * 2**20
-# Rows that are read and not needed cost a copy. TensorStore's reads by index cost about as much per
-# row as copying this much.
-_WORTH_BYTES: Final = 64 * 2**10
 # Chunks of a read that failed that are read again at a time.
 _AGAIN_AT_ONCE: Final = 64
 
@@ -80,7 +76,7 @@ class StoreReader:
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
-        return read_rows([self._array], rows)[0]
+        return read_rows(self._array, rows)
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in memory; their bytes in storage are not known."""
@@ -296,147 +292,81 @@ def _neighbours(boxes: Sequence[Box]) -> list[list[Box]]:
     return runs
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _RowRead:
-    """A read of `rows`; its row `take[k]` goes to place `to[k]` of the result."""
-
-    rows: slice | IntArray
-    to: IntArray | None = None
-    take: IntArray | None = None
-
-
-def read_rows(arrays: Sequence[StoreArray], wanted: IntArray) -> list[AnyArray]:
-    """Rows `wanted` of each array, in that order, in new memory.
+def read_rows(array: StoreArray, wanted: IntArray) -> AnyArray:
+    """Rows `wanted` of an array, in that order, in new memory.
 
     Raises:
         ReadError: If a chunk cannot be read; the message names array, chunk and records. Or if
             the array is gone and would read as fill values.
     """
-    budget = IN_FLIGHT_BYTES // max(1, len(arrays))
-    plans = [_plan(array, wanted, budget) for array in arrays]
-    answers: list[AnyArray | None] = [None] * len(arrays)
-    errors = dict[int, ReadError]()
-    for turn in range(max((len(plan) for plan in plans), default=0)):
-        started = [
-            (at, chunk, arrays[at].start(chunk.rows))
-            for at, plan in enumerate(plans)
-            if turn < len(plan)
-            for chunk in plan[turn]
-        ]
-        for at, chunk, future in started:
-            array = arrays[at]
+    rows, take = np.unique(wanted, return_inverse=True)
+    found, errors = np.empty((len(rows), *array.row_shape), array.dtype), dict[int, ReadError]()
+    first = 0
+    for turn in _turns(array, rows):
+        for part, read in [(part, array.start(_read_for(array, part))) for part in turn]:
+            stop = first + len(part)
             try:
-                block = future.result()
+                block = read.result()
+                block = block if len(block) == len(part) else block[part - part[0]]
             except (ValueError, RuntimeError, OSError) as error:
-                block, lost = _read_again(array, chunk, error)
-                errors.update(lost)
-            if chunk.to is None:
-                answers[at] = block
-                continue
-            answer = answers[at]
-            if answer is None:
-                answer = answers[at] = _empty(array, len(wanted))
-            answer[chunk.to] = block if chunk.take is None else block[chunk.take]
-    for array, plan, answer in zip(arrays, plans, answers, strict=True):
-        if array.presence is not None and answer is not None:
-            array.presence.check(answer, _a_row_per_chunk(array, plan[0][0], wanted), array.where)
-    found = [
-        _empty(array, 0) if answer is None else answer
-        for array, answer in zip(arrays, answers, strict=True)
-    ]
+                block, lost = _read_again(array, part, error)
+                errors.update((first + at, one) for at, one in lost.items())
+            if len(part) == len(rows):
+                found = block
+            else:
+                found[first:stop] = block
+            first = stop
+    if array.presence is not None and len(rows):
+        chunk_begins = np.flatnonzero(np.diff(array.chunk_of(rows), prepend=-1))
+        array.presence.check(found, chunk_begins, array.where)
+    if len(take) != len(rows) or run_of(take) is None:
+        found = found[take]
     if errors:
-        raise partly_read(found[0] if len(found) == 1 else found, errors)
+        places = enumerate(take.tolist())
+        raise partly_read(found, {place: errors[row] for place, row in places if row in errors})
     return found
 
 
-def _a_row_per_chunk(
-    array: StoreArray, first: _RowRead, wanted: IntArray
-) -> Sequence[int] | IntArray:
-    """Places in `wanted`, one for each chunk that it needs; `first` is the first read."""
-    if isinstance(first.rows, slice) and first.to is None:
-        size = max(1, array.chunk_rows)
-        offset = (first.rows.start + array.origin - array.chunk_origin) % size
-        return [0, *range(size - offset, len(wanted), size)]
-    chunk = array.chunk_of(wanted)
-    begins = np.ones(len(chunk), np.bool_)
-    np.not_equal(chunk[1:], chunk[:-1], out=begins[1:])
-    return np.flatnonzero(begins)
+def _read_for(array: StoreArray, rows: IntArray) -> slice | IntArray:
+    """What to read for rising rows; a remote array is read in runs."""
+    if array.remote is not None and len(rows):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    run = run_of(rows)
+    return rows if run is None else run
 
 
-def _empty(array: StoreArray, count: int) -> AnyArray:
-    return np.empty((count, *array.row_shape), array.dtype)
+def _turns(array: StoreArray, rows: IntArray) -> list[list[IntArray]]:
+    """The reads of rising rows, in rounds of at most `IN_FLIGHT_BYTES`.
 
-
-def _plan(array: StoreArray, wanted: IntArray, budget: int) -> list[list[_RowRead]]:
-    """Reads for `wanted`, in rounds of at most `budget` bytes."""
-    if not len(wanted):
-        return []
-    run = run_of(wanted)
-    if run is not None:
-        return [[_RowRead(run)]]
-    order = np.argsort(wanted, kind="stable")
-    rows = wanted[order]
-    chunk = array.chunk_of(rows)
-    cuts = np.flatnonzero(np.diff(chunk)) + 1
-    starts, stops = np.r_[0, cuts], np.r_[cuts, len(rows)]
-    spans = rows[stops - 1] + 1 - rows[starts]
-    distinct = 1 + int(np.count_nonzero(np.diff(rows)))
-    row_bytes = max(1, array.row_bytes)
-    worth = int(spans.sum()) * row_bytes <= distinct * (row_bytes + _WORTH_BYTES)
-    if array.chunk_rows <= 1 or distinct < 2 * len(starts) or not worth:
-        return _plan_by_row(array, rows, order, max(1, budget // row_bytes))
-    turn_of = np.cumsum(spans * row_bytes) // budget
-    plan: list[list[_RowRead]] = [[] for _ in range(int(turn_of[-1]) + 1)]
-    for turn, a, b in zip(turn_of.tolist(), starts.tolist(), stops.tolist(), strict=True):
-        first, stop = int(rows[a]), int(rows[b - 1]) + 1
-        plan[turn].append(_RowRead(slice(first, stop), order[a:b], rows[a:b] - first))
-    return plan
-
-
-def _plan_by_row(
-    array: StoreArray, rows: IntArray, order: IntArray, most: int
-) -> list[list[_RowRead]]:
-    plan = []
-    for at in range(0, len(rows), most):
-        part, to = rows[at : at + most], order[at : at + most]
-        cuts = _remote_cuts(array, part)
-        pairs = zip(np.split(part, cuts), np.split(to, cuts), strict=True)
-        plan.append([_chunk_by_row(*pair) for pair in pairs])
-    return plan
-
-
-def _chunk_by_row(rows: IntArray, to: IntArray) -> _RowRead:
-    distinct, take = np.unique(rows, return_inverse=True)
-    return _RowRead(distinct, to, None if len(distinct) == len(take) else take)
-
-
-def _remote_cuts(array: StoreArray, rows: IntArray) -> IntArray:
-    """Where to cut sorted rows of a remote array, so that each part fits in `in_flight_bytes`."""
+    Consecutive rows are one read, and other rows of a remote array one for each chunk.
+    """
+    if run_of(rows) is not None:
+        return [[rows]]
+    most = max(1, IN_FLIGHT_BYTES // max(1, array.row_bytes))
     if array.remote is None:
-        return np.empty(0, np.int64)
-    limit = array.remote.access.options.in_flight_bytes
-    most = max(1, limit // max(1, max(1, array.chunk_rows) * array.row_bytes))
-    number = np.cumsum(np.diff(array.chunk_of(rows), prepend=-1) != 0) - 1
-    return np.flatnonzero(np.diff(number // most)) + 1
+        return [[part] for part in np.split(rows, range(most, len(rows), most))]
+    parts = np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1)
+    ends = np.cumsum([part[-1] + 1 - part[0] for part in parts])
+    turns: dict[int, list[IntArray]] = {}
+    for end, part in zip(ends.tolist(), parts, strict=True):
+        turns.setdefault(end // most, []).append(part)
+    return list(turns.values())
 
 
 def _read_again(
-    array: StoreArray, chunk: _RowRead, error: Exception
+    array: StoreArray, rows: IntArray, error: Exception
 ) -> tuple[AnyArray, dict[int, ReadError]]:
-    """Read the chunks of a read that failed one by one.
+    """Read the chunks of rising rows, whose read failed, one by one.
 
     Returns:
-        The block, and the errors of rows of the result that are lost, by place.
+        The rows, and the errors of those that are lost, by place.
 
     Raises:
         ReadError: If the network failed, which would fail again, or chunks are unknown.
     """
-    rows = chunk.rows
-    if isinstance(rows, slice):
-        rows = np.arange(rows.start, rows.stop, dtype=np.int64)
     if isinstance(error, ReadError) and kind_of(error) != "other":
         raise error
-    block, lost = _empty(array, len(rows)), dict[int, ReadError]()
+    block, lost = np.empty((len(rows), *array.row_shape), array.dtype), dict[int, ReadError]()
     parts = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(array.chunk_of(rows))) + 1)
     size = _AGAIN_AT_ONCE if array.chunk_rows else 1
     for some in (parts[at : at + size] for at in range(0, len(parts), size)):
@@ -450,11 +380,7 @@ def _read_again(
                 if not array.chunk_rows:
                     raise own from None
                 lost.update(dict.fromkeys(part.tolist(), own))
-    if chunk.to is None:
-        return block, lost
-    take = np.arange(len(chunk.to)) if chunk.take is None else chunk.take
-    places = zip(chunk.to.tolist(), take.tolist(), strict=True)
-    return block, {place: lost[row] for place, row in places if row in lost}
+    return block, lost
 
 
 def _error_of(array: StoreArray, row: int, error: Exception) -> ReadError:

@@ -12,17 +12,16 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, TypeAlias, Union
 
 import tensorstore as ts
 
+from windrow.core.native import native
 from windrow.core.process import refuse_forked
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, MissingExtraError, SourceError
 from windrow.sources.base import Columns
-from windrow.sources.chunks import ArrayPart, Part, RowReader
-from windrow.sources.remote.coming_reads import ComingReads
+from windrow.sources.chunks import ArrayPart, RowReader
 from windrow.sources.remote.options import useless_options
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.box_readers import python_reader
@@ -42,12 +41,7 @@ from windrow.sources.zarr.missing import (
 from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, choose, refusing
 from windrow.sources.zarr.open_array import LIBRARY, OpenArray
 from windrow.sources.zarr.placement import refuse_misplaced, refuse_misplaced_store
-from windrow.sources.zarr.plain import (
-    PlainStoreReader,
-    is_read_by_row,
-    row_reader,
-)
-from windrow.sources.zarr.plain_store import PlainStore
+from windrow.sources.zarr.plain import PlainRowReader, PlainStore, is_read_by_row
 from windrow.sources.zarr.precomputed import PrecomputedChunks
 from windrow.sources.zarr.refused import unread
 from windrow.sources.zarr.remote import RemoteArray
@@ -65,7 +59,9 @@ from windrow.sources.zarr.zarr_python import (
 _SHOWN_CHARACTERS: Final = 200
 _SHOWN_ARRAYS: Final = 4
 
-_Numbers: TypeAlias = Union[int, "dict[str, _Numbers]"]  # the tree; each leaf is an array's number
+Numbers: TypeAlias = Union[int, "dict[str, Numbers]"]
+"""A tree whose leaves are numbers of arrays or fields."""
+
 Chooser: TypeAlias = Callable[
     [str, FoundTree, Sequence[str] | None], tuple[ChosenTree, tuple[Found, ...]]
 ]
@@ -201,14 +197,6 @@ class ArrayTree:
         """Wait for stores that are away from now on: all have answered."""
         self._access.expect_answers()
 
-    def foresee(self, coming: ComingReads, parts: Callable[[], Sequence[Part]]) -> None:
-        """Evict from the cache on disk what a stream needs last; `parts` returns the source's parts."""
-        backends = [array.backend for array in self.open()]
-        if any(isinstance(one, PythonArray) and one.cached is not None for one in backends):
-            from windrow.sources.zarr.coming_chunks import coming_ranges  # few arrays have a cache
-
-            self._access.fetcher.foresee(coming, partial(coming_ranges, parts))
-
     @property
     def facts(self) -> str:
         """Names, dtypes, shapes and chunks of the arrays, or a digest if that is long; versions of data."""
@@ -247,7 +235,7 @@ class ArrayTree:
 
     def assembled(self, columns: Sequence[Any]) -> Columns:
         """The tree with one column per array."""
-        return _shaped(self._numbers, columns.__getitem__)
+        return shaped(self._numbers, columns)
 
 
 @bare
@@ -264,39 +252,30 @@ def open_arrays(
     Raises:
         NotFoundError, SourceError: As `ZarrDataSource` raises them.
     """
-    plain = [_plain_or_reason(what, item, direct) for item in found]
-    unequal = {item for item in found if has_unequal_chunks(item)}
-    python = {
-        item: why
+    plain = [_direct_or_reason(what, item, direct) for item in found]
+    opened = [
+        _open_alone(item, array, by_core=direct is not False)
         for item, array in zip(found, plain, strict=True)
-        if isinstance(array, str) and item not in unequal and (why := why_by_python(item))
-    }
-    left = [
-        item
-        for item, array in zip(found, plain, strict=True)
-        if item not in python
-        and item not in unequal
-        and (isinstance(array, str) or native_chunks(array) is None)
     ]
+    left = [item for item, array in zip(found, opened, strict=True) if array is None]
     stores = iter(_with_remotes(left, open_each(left)))
-    opened = []
-    for item, array in zip(found, plain, strict=True):
-        if item in unequal:
-            opened.append(_python_array(item, open_unequal(item)))
-        elif not isinstance(array, str) and item not in left:
-            opened.append(_open_directly(item, PlainStore(array, partial(_opened, item))))
-        elif item in python:
-            opened.append(_open_by_python(item, python[item], by_core=direct is not False))
-        else:
-            opened.append(_open_by_store(item, *next(stores), array))
+    every = [
+        array or _open_by_store(item, *next(stores), why if isinstance(why, str) else "")
+        for item, array, why in zip(found, opened, plain, strict=True)
+    ]
     for item in found:
         refuse_misplaced(item)
-    return tuple(array.without_missing() if array.refuses else array for array in opened)
+    return tuple(array.without_missing() if array.refuses else array for array in every)
 
 
-def _opened(found: Found) -> Any:
-    """The open store of an array, or the SourceError if TensorStore cannot open it."""
-    return open_each([found])[0]
+def _open_alone(found: Found, plain: PlainStore | str, *, by_core: bool) -> OpenArray | None:
+    """Opens an array that TensorStore does not open, or not at once; None for any other."""
+    if has_unequal_chunks(found):
+        return _python_array(found, open_unequal(found))
+    if isinstance(plain, PlainStore):
+        return _open_directly(found, plain)
+    why = why_by_python(found)
+    return _python_array(found, open_python(found, why, by_core=by_core)) if why else None
 
 
 def _with_remotes(
@@ -329,7 +308,7 @@ def _open_instead(found: Found, error: SourceError) -> OpenArray:
     if found.metadata is None:
         raise error
     try:
-        return _open_by_python(found, "TensorStore cannot open it")
+        return _python_array(found, open_python(found, "TensorStore cannot open it"))
     except (SourceError, MissingExtraError):
         raise error from error.__cause__  # None for remote arrays
 
@@ -364,35 +343,34 @@ def _is_pickled_as_found(found: Found) -> bool:
     return found.access is not None and isinstance(found.spec, dict) and is_remote_spec(found.spec)
 
 
-def _plain_or_reason(what: str, found: Found, direct: bool | None) -> PlainArray | str:
+def _direct_or_reason(what: str, found: Found, direct: bool | None) -> PlainStore | str:
     """The array to decode directly; or the reason against it, '' if it needs no explanation."""
     if direct is False:
         return "direct=False"
+    why = "only arrays given by the path of a local folder can be"
     if found.folder is not None:
         plain = plain_array(found.folder, found.name)
         if isinstance(plain, PlainArray):
             shape = agreed_shape(found, plain.presence.metadata)
             plain = plain if shape is None else dataclasses.replace(plain, shape=shape)
-    else:
-        plain = "only arrays given by the path of a local folder can be"
-    if direct and isinstance(plain, str):
+            chunks = native_chunks(plain, plain.folder)
+            if chunks is not None:
+                return PlainStore(plain, chunks)
+            return "without the native core" if native() is None else "the native core cannot"
+        why = plain
+    if direct:
         named = f"array {found.name!r}" if found.name else "the array"
         raise SourceError(
-            f"{what}: {named} in {found.where} cannot be decoded directly: {plain}. Leave"
+            f"{what}: {named} in {found.where} cannot be decoded directly: {why}. Leave"
             " direct=True out to read it by TensorStore, or by zarr-python"
         )
-    return "" if found.folder is None else plain
+    return "" if found.folder is None else why
 
 
 def _open_directly(found: Found, store: PlainStore) -> OpenArray:
-    plain, reader = store.plain, row_reader(store)
-    alone = is_read_by_row(plain) and not isinstance(reader, PlainStoreReader)
-    part = _part(found, plain, plain.chunk_shape[0], reader, alone=alone)
+    plain, reader = store.plain, PlainRowReader(store)
+    part = _part(found, plain, plain.chunk_shape[0], reader, alone=is_read_by_row(plain))
     return OpenArray(_with_fitting_dims(found, plain.shape), part, plain.chunk_shape, store)
-
-
-def _open_by_python(found: Found, why: str, *, by_core: bool = True) -> OpenArray:
-    return _python_array(found, open_python(found, why, by_core=by_core))
 
 
 def _python_array(found: Found, python: PythonArray) -> OpenArray:
@@ -427,14 +405,10 @@ def _with_fitting_dims(found: Found, shape: Sequence[int]) -> Found:
     return found if len(found.dims) == len(shape) else dataclasses.replace(found, dims=())
 
 
-def _open_by_store(
-    found: Found, store: Any, remote: RemoteArray | None, why: PlainArray | str
-) -> OpenArray:
-    """Opens an array of TensorStore; `why` is the reason, or the plain array if there is no core."""
+def _open_by_store(found: Found, store: Any, remote: RemoteArray | None, why: str) -> OpenArray:
+    """Opens an array of TensorStore, which reads it for the reason `why`."""
     if isinstance(store, SourceError):
         return _open_instead(found, store)
-    if isinstance(why, PlainArray):
-        return _open_directly(found, PlainStore(why, lambda: store))
     array = store_array(store, found.name, found.where, remote)
     refuse_misplaced_store(found, store)
     if found.is_precomputed:
@@ -469,17 +443,18 @@ def _ways(opened: tuple[OpenArray, ...]) -> str:
     return "; ".join(f"{way}: {listing(names, _SHOWN_ARRAYS)}" for way, names in by_way.items())
 
 
-def _numbered(tree: ChosenTree, found: list[Found]) -> _Numbers:
+def _numbered(tree: ChosenTree, found: list[Found]) -> Numbers:
     if isinstance(tree, dict):
         return {name: _numbered(item, found) for name, item in tree.items()}
     found.append(tree)
     return len(found) - 1
 
 
-def _shaped(layout: _Numbers, leaf: Callable[[int], Any]) -> Columns:
-    if isinstance(layout, dict):
-        return {name: _shaped(item, leaf) for name, item in layout.items()}
-    return leaf(layout)
+def shaped(tree: Numbers, leaves: Sequence[Any]) -> Any:
+    """The tree with the leaf of each number in its place."""
+    if isinstance(tree, dict):
+        return {name: shaped(item, leaves) for name, item in tree.items()}
+    return leaves[tree]
 
 
 def _shown(facts: Sequence[str], rows: Callable[[], int]) -> str:

@@ -29,7 +29,7 @@ from windrow.core.system_errors import is_unanswered, is_unsupported, refused_by
 from windrow.core.threads import then
 from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
 from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, Span, groups_read
+from windrow.sources.chunks import AnyArray, Box, Span
 from windrow.sources.remote.faults import as_fault
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.consolidated import agreed_shape
@@ -50,8 +50,8 @@ from windrow.sources.zarr.metadata import (
 )
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.refused import gone, refuse_absurd, unread
-from windrow.sources.zarr.remote import FetchedPresence, filled, unreachable
-from windrow.sources.zarr.stored_objects import StoredObjects, has_cache, objects_of
+from windrow.sources.zarr.remote import RemotePresence, filled, unreachable
+from windrow.sources.zarr.stored_objects import StoredObjects, has_cache
 from windrow.sources.zarr.stores import Access
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class PythonArray:
     chunk_shape: tuple[int, ...]
     fill_bytes: bytes
     most_bytes: int
-    presence: PresenceCheck | FetchedPresence | None
+    presence: PresenceCheck | RemotePresence | None
     access: Access | None = None
     cached: CachedChunks | None = None
     library: str = LIBRARY
@@ -161,35 +161,37 @@ class PythonArray:
         """The value of cells that are not stored; None for strings of any length."""
         return np.frombuffer(self.fill_bytes, self.dtype)[0] if self.fill_bytes else None
 
-    def fill(self, first: Sequence[int], out: AnyArray, file: str | None = None) -> None:
-        """Fill `out` with the cells that begin at `first`. Waits.
+    def cells(
+        self, first: Sequence[int], shape: Sequence[int], file: str | None = None
+    ) -> AnyArray:
+        """The cells that begin at `first`, in new memory. Waits.
 
         Args:
             first: The first cell.
-            out: The memory to fill.
+            shape: Cells along each axis.
             file: The file that holds all of these cells, if it is known.
 
         Raises:
             ReadError: If a chunk cannot be read, or the array is gone.
         """
-        if self.access is not None:
-            out[...] = self.begin(first, out.shape).result()
-            return
-        try:
-            out[...] = self._values(first, out.shape)
-        except Exception as raised:  # codecs may raise anything for damaged data
-            error = single(raised)
-            raise self.failed(first[0], len(out), error, file) from error
-        if self.presence is not None and not self.variable:
-            self.presence.check(np.ascontiguousarray(out), range(len(out)), self.where)
+        return (
+            self._read(first, shape, file)
+            if self.access is None
+            else self.begin(first, shape).result()
+        )
 
-    def block(
+    def _read(
         self, first: Sequence[int], shape: Sequence[int], file: str | None = None
     ) -> AnyArray:
-        """The cells that begin at `first`, in new memory; as `fill`."""
-        out = np.empty(shape, self.dtype)
-        self.fill(first, out, file)
-        return out
+        try:
+            cells = self._values(first, shape)
+        except Exception as raised:  # codecs may raise anything for damaged data
+            error = single(raised)
+            cause = error if self.access is None else None
+            raise self.failed(first[0], shape[0], error, file) from cause
+        if self.presence is not None and not self.variable:
+            self.presence.check(np.ascontiguousarray(cells), range(len(cells)), self.where)
+        return cells
 
     def begin(self, first: Sequence[int], shape: Sequence[int]) -> Future[AnyArray]:
         """Start reading cells of a remote array, into memory of their own.
@@ -204,13 +206,7 @@ class PythonArray:
             cancel_scope = current_scope()
             if cancel_scope is not None and cancel_scope.is_set:
                 raise stopped()
-            try:
-                cells = self._values(first, shape)
-            except Exception as error:  # codecs may raise anything for damaged data
-                raise self.failed(first[0], shape[0], single(error)) from None
-            if self.presence is not None and not self.variable:
-                self.presence.check(np.ascontiguousarray(cells), range(len(cells)), self.where)
-            return cells
+            return self._read(first, shape)
 
         def ended(read: Future[AnyArray]) -> AnyArray:
             error = read.exception()
@@ -282,7 +278,7 @@ class PythonReader:
         return PythonChecks(self._array)
 
     def start(self, wanted: Sequence[Span] | Sequence[Box], pool: Executor) -> Future[None]:
-        """Fill spans or boxes in one task on `pool`, or concurrently if the array is remote.
+        """Fill spans or boxes on `pool`, or concurrently if the array is remote.
 
         The future has a ReadError if that fails.
         """
@@ -291,9 +287,15 @@ class PythonReader:
             Box((one.first, *rest), one.out) if isinstance(one, Span) else one for one in wanted
         ]
         groups = [list(group) for _, group in itertools.groupby(boxes, self._corner)]
-        if self._array.access is None:
-            return pool.submit(self._fill, groups)
-        return filled(groups, self._begin)
+        array = self._array
+
+        def begun(boxes: Sequence[Box]) -> tuple[Cells, Future[AnyArray]]:
+            first, shape = self._around(boxes)
+            if array.access is None:
+                return first, pool.submit(array.cells, first, shape)
+            return first, array.begin(first, shape)
+
+        return filled(groups, begun, again=array.access is not None)
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
@@ -312,7 +314,7 @@ class PythonReader:
             reads = [array.begin(first, shape) for _, _, first, shape in parts]
             blocks = (read.result() for read in reads)
         else:
-            blocks = (array.block(first, shape) for _, _, first, shape in parts)
+            blocks = (array.cells(first, shape) for _, _, first, shape in parts)
         for block, (part, to, first, _) in zip(blocks, parts, strict=True):
             found[to] = block[part - first[0]]
         return found
@@ -321,29 +323,6 @@ class PythonReader:
         """Bytes of chunks in memory; their bytes in storage are not known."""
         size = math.prod(self._chunk) * self._array.dtype.itemsize
         return np.full(len(chunks), size, np.int64)
-
-    def _fill(self, groups: Sequence[Sequence[Box]]) -> None:
-        errors = dict[int, Exception]()
-        for number, boxes in enumerate(groups):
-            try:
-                self._fill_group(boxes)
-            except ReadError as error:
-                errors[number] = error
-        if errors:
-            raise groups_read(groups, errors)
-
-    def _fill_group(self, boxes: Sequence[Box]) -> None:
-        first, shape = self._around(boxes)
-        if len(boxes) == 1:
-            self._array.fill(first, boxes[0].out)
-            return
-        block = self._array.block(first, shape)
-        for box in boxes:
-            box.fill(block, first)
-
-    def _begin(self, boxes: Sequence[Box]) -> tuple[Cells, Future[AnyArray]]:
-        first, shape = self._around(boxes)
-        return first, self._array.begin(first, shape)
 
     def _around(self, boxes: Sequence[Box]) -> tuple[Cells, Cells]:
         """The first cell and the shape to read for boxes of one chunk."""
@@ -383,7 +362,7 @@ class PythonChecks(Checks):
         begin, end = self.bounds(first)[0], self.bounds(stop - 1)[1]
         rows = self._array.chunk_shape[0]
         try:
-            block = self._array.block(begin, np.subtract(end, begin).tolist())
+            block = self._array.cells(begin, np.subtract(end, begin).tolist())
             chunks = (block[at : at + rows] for at in range(0, len(block), rows))
             stored = [self._is_chunk_stored(first + k, chunk) for k, chunk in enumerate(chunks)]
         except OSError:
@@ -392,7 +371,7 @@ class PythonChecks(Checks):
 
     def check(self, number: int) -> bool:
         begin, end = self.bounds(number)
-        block = self._array.block(begin, np.subtract(end, begin).tolist(), self.file(number))
+        block = self._array.cells(begin, np.subtract(end, begin).tolist(), self.file(number))
         return self._is_chunk_stored(number, block)
 
     def is_stored(self, number: int) -> bool:
@@ -461,8 +440,8 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
         raise missing_extra(
             f"{found.what}: {found.named} in {found.where} ({why})", "zarr"
         ) from error
-    objects = objects_of(found)
-    key, raw = _stored_metadata(found, objects)
+    objects = found.objects()
+    key, raw = stored_metadata(found, objects)
     try:
         meta = json.loads(raw)
     except ValueError as error:
@@ -488,13 +467,9 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
         raise unread(found, f"{why}; {LIBRARY} says {said}") from cause
     if agreed is not None:
         shape = agreed
-    presence: PresenceCheck | FetchedPresence | None = None
-    if found.folder is not None and fill:
-        presence = dataclasses.replace(presence_of_file(os.path.join(found.folder, key)), fill=fill)
-    elif found.access is not None and fill:
-        presence = FetchedPresence(lambda: objects.whole(key), found.where + key, raw, fill)
+    presence = presence_of_stored(found, objects, key, raw, fill) if fill else None
     cached = None
-    if by_core and isinstance(presence, FetchedPresence) and has_cache(objects):
+    if by_core and isinstance(presence, RemotePresence) and has_cache(objects):
         from windrow.sources.zarr.cached_chunks import cached_chunks
 
         expected = {"shape": shape, "chunk_shape": chunk, "dtype": dtype, "fill": fill}
@@ -537,8 +512,13 @@ def _fill_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
     return np.asarray(value, dtype).tobytes()
 
 
-def _stored_metadata(found: Found, objects: StoredObjects) -> tuple[str, bytes]:
-    """Key and bytes of an array's own metadata."""
+def stored_metadata(found: Found, objects: StoredObjects) -> tuple[str, bytes]:
+    """Key and bytes of an array's own metadata.
+
+    Raises:
+        NotFoundError: If they are gone.
+        SourceError: If they cannot be read.
+    """
     key = _KEYS[2 if "dtype" in (found.metadata or {}) else 3]
     try:
         raw = objects.whole(key)
@@ -550,3 +530,14 @@ def _stored_metadata(found: Found, objects: StoredObjects) -> tuple[str, bytes]:
     if raw is None:
         raise gone(found, f"it has no {key}")
     return key, raw
+
+
+def presence_of_stored(
+    found: Found, objects: StoredObjects, key: str, raw: bytes, fill: bytes
+) -> PresenceCheck | RemotePresence | None:
+    """The check whether an array is still there, by its own metadata, with the bytes of its fill value."""
+    if found.folder is not None:
+        return dataclasses.replace(presence_of_file(os.path.join(found.folder, key)), fill=fill)
+    if found.access is None:
+        return None
+    return RemotePresence(lambda _: objects.whole(key), found.where + key, raw, fill)

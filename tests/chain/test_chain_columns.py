@@ -259,36 +259,6 @@ def test_arrays_of_strings_and_objects_become_lists(array: Any, values: list[Any
     assert type(nested[0]["s"]) is kinds[0]
 
 
-# --- absent elements -----------------------------------------------------------------------------
-
-
-def test_functions_never_see_absent_elements() -> None:
-    seen: list[Any] = []
-
-    def look(element: Any) -> Any:
-        assert element is not None
-        seen.append(element)
-        return element
-
-    record = Recorder()
-    dataset: Any = (
-        M.source(np.arange(12))
-        .filter(lambda x: x % 3 != 0)
-        .map(look)
-        .map_with_index(lambda _, x: look(x))
-        .random_map(lambda x, _: look(x), seed=1)
-        .filter(lambda x: bool(look(x)) and x % 2 == 0)
-        .map(record, batched=True)
-        .map(look)
-    )
-    assert dataset.read(range(12)) == [None, None, 4, None, 8, None, None, None, 16, None, 20, None]
-    assert dataset[0] is None
-    assert dataset[4] == 8
-    assert list(dataset) == [4, 8, 16, 20]
-    assert all(call for call in record.calls)
-    assert dataset[::3].read([0, 1]) == [None, None]
-
-
 # --- whose memory --------------------------------------------------------------------------------
 
 
@@ -464,24 +434,6 @@ def test_columns_that_do_not_agree_are_lists() -> None:
     assert M.source([True, False]).read([0, 1]).dtype == np.bool_
 
 
-def test_a_range_yields_python_ints() -> None:
-    dataset: Any = M.range(3, 30, 3)
-    assert [type(x) for x in [dataset[1], *dataset, *dataset.shuffle(1).__getitems__([1, 2])]] == [
-        int
-    ] * 12
-    assert type(dataset.read([1])) is np.ndarray
-    assert type(dataset.batch(2)[0]) is np.ndarray
-    assert M.range(3).map(lambda c: [type(c)] * len(c), batched=True)[0] is np.ndarray
-    seen: list[Any] = []
-
-    def look(element: Any) -> bool:
-        seen.append(type(element))
-        return True
-
-    list(dataset.filter(look).window_shuffle(3, 1))
-    assert set(seen) == {int}
-
-
 TREES = st.recursive(
     st.sampled_from(["int", "float", "text", "bytes", "array", "matrix", "bool"]),
     lambda inner: (
@@ -542,26 +494,6 @@ def test_byte_order_and_empty_lists_are_kept() -> None:
     empty: Any = M.source([{"e": [], "t": ()}] * 3).map(lambda c: c, batched=True)
     assert [type(empty[1][key]) for key in "et"] == [list, tuple]
     assert empty.batch(2)[0] == {"e": [], "t": ()}
-
-
-@pytest.mark.parametrize(
-    "elements",
-    [
-        [np.zeros(2), np.zeros(3)],
-        [1, np.zeros(3)],
-        [{"a": 1}, {"b": 1}],
-        [{"a": 1}, 1],
-        [1, {"a": 1}],
-        [(1, 2), (1,)],
-        [[1], (1,)],
-        [{"a": (1, np.zeros(2))}, {"a": np.zeros(1)}],
-    ],
-)
-def test_what_does_not_stack_is_refused(elements: list[Any]) -> None:
-    with pytest.raises(ElementError):
-        M.source(elements).batch(2)[0]
-    with pytest.raises(ElementError):
-        next(iter(M.source(elements).to_iter_dataset().batch(2)))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import windrow
 from tests import strategies as make
 from tests.hypothesis_profiles import examples
 from tests.strategies import Drawn
-from windrow.errors import ArgumentError, ElementError, PlanError, ReadError
+from windrow.errors import ArgumentError
 
 # Grain's generators and window shuffles cannot count below 0.
 NOT_BELOW_ZERO = {"random_map", "window_shuffle"}
@@ -77,16 +77,6 @@ def test_default_seeds_equal_grain_in_mixtures(depths: tuple[int, int]) -> None:
     assert ours.__getitems__(range(20)) == [theirs[i] for i in range(20)]
 
 
-def test_default_seeds_of_streams_equal_grain() -> None:
-    def chain(maker: Any, stream: Any) -> Any:
-        part = maker.range(9).seed(8).to_iter_dataset()
-        mixed = stream.mix([part.map(make.Bump(1)), part.seed(4)]).random_map(make.add_noise)
-        return list(mixed.seed(1).random_map(make.add_noise))
-
-    ours = chain(windrow.MapDataset, windrow.IterDataset)
-    assert ours == chain(grain.MapDataset, grain.IterDataset)
-
-
 def test_printed_examples_of_grain() -> None:
     dataset = windrow.MapDataset.source(range(10)).seed(42).shuffle()
     assert list(dataset) == [1, 7, 6, 9, 0, 8, 4, 5, 3, 2]
@@ -118,89 +108,6 @@ def test_grain_window_shuffle_repeats_where_the_window_does_not_divide_and_ours_
     assert sorted(ours) == list(range(10))
     assert sorted(ours[i] for i in range(10, 20)) == list(range(10))
     assert [ours[i] for i in range(8)] == [theirs[i] for i in range(8)]
-
-
-class Ending:
-    """A source whose record 3 raises StopIteration."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> int:
-        if index == 3:
-            raise StopIteration
-        return index
-
-
-def _ends_at_3(element: int) -> int:
-    if element == 3:
-        raise StopIteration
-    return element
-
-
-def test_grain_ends_the_data_at_a_stop_iteration_of_a_source_and_ours_raises() -> None:
-    assert list(grain.MapDataset.source(Ending())) == [0, 1, 2]
-    iterator = iter(windrow.MapDataset.source(Ending()))
-    assert [next(iterator) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ReadError, match="StopIteration for record 3"):
-        next(iterator)
-
-
-def test_grain_ends_the_data_at_a_stop_iteration_of_a_function_and_ours_raises() -> None:
-    assert list(grain.MapDataset.range(6).map(_ends_at_3)) == [0, 1, 2]
-    for dataset in (
-        windrow.MapDataset.range(6).map(_ends_at_3),
-        windrow.MapDataset.range(6).filter(_ends_at_3).map(make.Bump(0)),
-        windrow.MapDataset.range(6).to_iter_dataset().map(_ends_at_3),
-        windrow.MapDataset.range(6).to_iter_dataset().filter(_ends_at_3),
-    ):
-        iterator = iter(dataset)
-        before = list(itertools.islice(iterator, 2))
-        assert len(before) == 2
-        with pytest.raises(ElementError, match="raised StopIteration"):
-            list(iterator)
-
-
-def test_grain_counts_batches_in_floating_point_and_ours_does_not() -> None:
-    length = 2**61 + 3
-    theirs = grain.MapDataset.range(length).batch(2)
-    ours: Any = windrow.MapDataset.range(length).batch(2)
-    assert len(theirs) != -(-length // 2)
-    assert len(ours) == -(-length // 2)
-    assert ours[len(ours) - 1].tolist() == [length - 1]
-    endless = windrow.MapDataset.range(7).repeat().batch(2)
-    assert len(endless) == 2**62
-
-
-def test_grain_mixes_named_datasets_in_the_order_of_jax_trees_and_ours_as_written() -> None:
-    def mixed(maker: Any, stream: Any) -> list[Any]:
-        parts = {
-            "b": maker.range(0, 100).to_iter_dataset(),
-            "a": maker.range(100, 200).to_iter_dataset(),
-        }
-        return list(itertools.islice(stream.mix(parts, {"a": 0.25, "b": 0.75}), 8))
-
-    # With jax installed Grain sorts the names; without it "a" gets the weight of "b".
-    assert mixed(windrow.MapDataset, windrow.IterDataset) == [0, 1, 2, 100, 3, 4, 5, 101]
-    assert mixed(grain.MapDataset, grain.IterDataset) == [100, 0, 1, 2, 101, 3, 4, 5]
-
-
-def test_grain_cannot_count_random_values_below_zero_and_ours_does() -> None:
-    theirs = grain.MapDataset.range(5).random_map(make.add_noise, seed=1)
-    with pytest.raises(OverflowError):
-        theirs[-1]
-    ours = windrow.MapDataset.range(5).random_map(make.add_noise, seed=1)
-    assert ours[-1] == ours.__getitems__([-1, 3])[0]
-    assert [ours[i] for i in range(-5, 0)] != [ours[i] for i in range(5)]
-
-
-def test_a_repeat_of_streams_that_stay_empty_is_an_error() -> None:
-    # Grain's goes round for ever.
-    stream = windrow.MapDataset.range(5).to_iter_dataset().filter(lambda _: False)
-    for empty in (stream, windrow.MapDataset.range(0).to_iter_dataset()):
-        with pytest.raises(PlanError, match="it has no element to repeat; keep some"):
-            next(iter(empty.repeat()))
-        assert list(empty.repeat(3)) == []
 
 
 # --- what is Grain's is taken --------------------------------------------------------------------

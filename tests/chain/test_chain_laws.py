@@ -82,16 +82,6 @@ def test_one_element_is_its_element_of_a_read_of_many(drawn: Drawn, data: st.Dat
     assert [repr(make.on_leaves(np.asarray, element)) for element in rows] == shown
 
 
-@given(drawn=make.chains(ours=True, lengths=make.FEW))
-@settings(max_examples=examples(50))
-def test_the_stream_is_the_elements_without_the_absent(drawn: Drawn) -> None:
-    dataset: Any = make.build(drawn.recipe)[:60]
-    present = [e for e in dataset.__getitems__(range(len(dataset))) if e is not None]
-    assert make.differences(dataset, present) == []
-    with_none = dataset.to_iter_dataset(allow_nones=True)
-    assert make.differences(with_none, dataset.__getitems__(range(len(dataset)))) == []
-
-
 # --- 2. the stream is a function of chain, seed and data -----------------------------------------
 
 

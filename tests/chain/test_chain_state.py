@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import pathlib
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -62,74 +59,6 @@ def test_streams_are_restored_at_every_step(drawn: Drawn) -> None:
 @settings(max_examples=examples(50))
 def test_chains_are_restored_at_every_step(drawn: Drawn) -> None:
     check_restores(build_short(drawn.recipe))
-
-
-def nested() -> list[make.Recipe]:
-    """Streams with every stateful node inside every other."""
-    base: make.Recipe = ("to_iter", (("shuffle", (("range", (), (13,)),), (4,)),), (False,))
-    other: make.Recipe = ("to_iter", (("filter", (("range", (), (9,)),), (3,)),), (False,))
-    single: list[tuple[str, tuple[Any, ...]]] = [
-        ("window_shuffle", (4, 7)),
-        ("batched_map", (1,)),
-        ("map_with_index", ()),
-        ("random_map", (5,)),
-        ("repeat", (2,)),
-        ("limit", (11,)),
-        ("filter", (2,)),
-        ("mix", ((2, 1),)),
-        ("zip", ()),
-    ]
-    found = []
-    for inner, outer in itertools.product(single, repeat=2):
-        recipe = base
-        for name, arguments in (inner, outer):
-            parents = (recipe, other) if name in ("mix", "zip") else (recipe,)
-            recipe = (f"stream_{name}", parents, arguments)
-        found.append(recipe)
-        found.append(("stream_batch", (recipe,), (3, False, True)))
-    return found
-
-
-@pytest.mark.parametrize("recipe", nested(), ids=lambda r: "-".join(sorted(make.names_of(r))))
-def test_nested_stateful_nodes_are_restored(recipe: make.Recipe) -> None:
-    check_restores(make.build(recipe))
-
-
-CHAINS = nested()[::4]
-
-
-def restore(number: int, state: dict[str, Any]) -> list[str]:
-    """The rest of chain `number`, for a process of its own."""
-    iterator = iter(make.build(CHAINS[number]))
-    iterator.set_state(state)
-    return [repr(element) for element in iterator]
-
-
-@pytest.mark.jobs
-def test_a_fresh_process_goes_on(tmp_path: pathlib.Path) -> None:
-    jobs, expected = [], []
-    for number, recipe in enumerate(CHAINS):
-        iterator = iter(make.build(recipe))
-        for _ in range(number % 5 + 1):
-            next(iterator, None)
-        jobs.append((number, iterator.get_state()))
-        expected.append([repr(element) for element in iterator])
-    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-    script = (
-        "import json, sys\n"
-        "from tests.chain import test_chain_state as those\n"
-        "jobs = json.load(open(sys.argv[1]))\n"
-        "json.dump([those.restore(*job) for job in jobs], sys.stdout)\n"
-    )
-    root = pathlib.Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "jobs.json")],
-        cwd=root,
-        capture_output=True,
-        check=True,
-        timeout=100,
-    )
-    assert json.loads(done.stdout) == expected
 
 
 # --- states --------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,13 +90,6 @@ def test_pieces_are_the_documents(lengths: list[int], size: int, seed: int, epoc
     assert lists([dataset[index] for index in indices[:4]]) == lists(expected[::-1][:4])
 
 
-@pytest.mark.parametrize("lengths", [[], [0], [1], [0, 0, 5], [4] * 17, [8, 9, 16, 17]])
-def test_small_datasets(lengths: list[int]) -> None:
-    dataset = M.source(Ragged(lengths)).chunks_of(4)
-    assert lists(list(dataset)) == lists(pieces_of(documents_of(lengths), 4))
-    assert dataset.explain().length == len(dataset)
-
-
 def test_a_document_is_read_once_for_its_pieces() -> None:
     source = Ragged([40, 30])
     dataset = M.source(source).chunks_of(2)
@@ -146,12 +138,6 @@ def test_states_and_padded_batches() -> None:
         next(iterator, None)
     padded = list(itertools.islice(chain.chunks_of(3).batch(2, pad_to=3), 2))
     assert [batch.shape for batch in padded] == [(2, 3), (2, 3)]
-
-
-def test_a_pickled_dataset_has_the_same_pieces() -> None:
-    dataset = M.source(Ragged([5, 0, 7])).chunks_of(3)
-    whole = lists(list(dataset))
-    assert lists(list(pickle.loads(pickle.dumps(dataset)))) == whole
 
 
 DOCUMENTS = M.source(documents_of([5, 3]))

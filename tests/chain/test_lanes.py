@@ -175,20 +175,6 @@ def test_other_hosts_with_other_workers_go_on_with_the_next_row(data: st.DataObj
         check_hosts(data, stream, st.sampled_from(SHARDS), order[:3])
 
 
-@pytest.mark.parametrize(("shards", "method"), [(3, "first_fit"), (8, "concat")])
-def test_all_kinds_of_nodes_resume_on_any_number_of_hosts(shards: int, method: str) -> None:
-    chain = M.range(230).block_shuffle(seed=3, block=7)
-    other = M.range(1000, 1500).to_iter_dataset(SYNCHRONOUS, lanes=8)
-    stream = chain.to_iter_dataset(SYNCHRONOUS, lanes=8).filter(not_of_three).flat_map(some)
-    stream = IterDataset.mix([stream, other], [2, 1]).window_shuffle(5, seed=2)
-    stream = packed(stream, method).repeat()
-    expected = rows(itertools.islice(stream.batch(24), 4))
-    first, state = run(stream, 24, shards, None, 2)
-    for more in SHARDS:
-        rest, _ = run(stream, 24, more, state, 2)
-        assert rows(map(np.array, first + rest)) == expected
-
-
 def test_an_error_comes_after_the_rows_before_it() -> None:
     def fail(number: int) -> int:
         if number == 41:
@@ -382,14 +368,6 @@ def test_nothing_is_read_of_other_lanes(drops: bool) -> None:
     with iter(stream.batch(8).shard(1, 4)) as iterator:
         next(iterator)
     assert source.lanes == {1}
-
-
-def test_a_dataset_shows_its_shard() -> None:
-    assert "> batch(4).shard(1, 2), 3 elements of" in repr(M.range(12).batch(4).shard(1, 2))
-    assert "> batch(4), 3 elements of" in repr(M.range(12).batch(4).shard(0, 1))
-    assert "batch(4).shard(1, 2) > to_iter" in repr(
-        M.range(9).batch(4).shard(1, 2).to_iter_dataset()
-    )
 
 
 def test_shards_that_agree_end_at_the_first_batch_that_one_lacks() -> None:

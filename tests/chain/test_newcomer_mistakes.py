@@ -408,24 +408,15 @@ def _closure() -> Callable[[int], Any]:
 
 
 @pytest.mark.parametrize(
-    ("make", "place", "node"),
-    [
-        (_Locked, r"attribute 'lock' of a '_Locked' object", r"map\(_Locked\)"),
-        (
-            _closure,
-            r"variable 'lock' of function '_closure.<locals>.<lambda>'",
-            r"map\(_closure.<locals>.<lambda>\)",
-        ),
-    ],
+    ("make", "node"),
+    [(_Locked, r"map\(_Locked\)"), (_closure, r"map\(_closure.<locals>.<lambda>\)")],
 )
-def test_30_a_function_that_cannot_travel_is_named_with_its_attribute(
-    make: Callable[[], Any], place: str, node: str
-) -> None:
-    with pytest.raises(TypeError, match="cannot pickle") as caught:
+def test_30_a_function_that_cannot_travel_is_named(make: Callable[[], Any], node: str) -> None:
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object") as caught:
         _sent(make())
-    why, which = caught.value.__notes__
+    why, which = (note for note in caught.value.__notes__ if note.startswith("windrow:"))
     assert re.fullmatch(
-        rf".* cannot be sent to worker processes: .* \(found as {place}\)\n"
+        r".* cannot be sent to worker processes: .*\n"
         r"Make values that cannot be pickled .* within the function at its first call, or in"
         r" worker_init_fn.",
         why,
@@ -440,11 +431,6 @@ def test_39_every_missing_extra_names_its_packages() -> None:
         assert re.search(r"; run: pip install [a-z].*; or in", str(missing_extra("it", extra))), (
             extra
         )
-
-
-def test_39_a_missing_extra_names_the_packages() -> None:
-    assert "run: pip install zarr; or in" in str(missing_extra("it", "zarr"))
-    assert "orbax-checkpoint" in str(missing_extra("it", "jax"))
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
-from tests.array_record_bytes import index_of
-from windrow import IterDataset, MapDataset, ReadOptions
+from tests.array_record_bytes import write
+from windrow import MapDataset, ReadOptions
 from windrow.engine import bad_records
 from windrow.errors import (
     ArgumentError,
@@ -214,49 +213,8 @@ def test_the_fingerprint_has_what_decides_the_stream() -> None:
     assert iter(read).get_state() == iter(numbers().on_bad("skip")).get_state()
 
 
-def test_explain_takes_it_for_a_filter_or_a_map() -> None:
-    dataset = numbers().shuffle(seed=1).map(checked)
-    stream = dataset.to_iter_dataset().map(checked)
-    for found, like in (
-        (dataset.on_bad("skip"), dataset.filter(bool)),
-        (dataset.on_bad("replace"), dataset.map(bool)),
-        (stream.on_bad("skip"), stream.filter(bool)),
-    ):
-        assert found.explain().length == like.explain().length
-
-
-# --- resumed ---------------------------------------------------------------------------------------
-
-
 def shuffled() -> MapDataset[int]:
     return numbers().shuffle(seed=1).map(checked)
-
-
-STREAMS: dict[str, Callable[[], Any]] = {
-    "skip": lambda: shuffled().on_bad("skip"),
-    "skip, batch": lambda: shuffled().on_bad("skip").to_iter_dataset().batch(4),
-    "replace, batch": lambda: shuffled().on_bad("replace").batch(4),
-    "bad batches": lambda: shuffled().batch(2).on_bad("skip").repeat(2),
-    "epochs": lambda: shuffled().on_bad("skip").repeat(3).to_iter_dataset().batch(5),
-    "passes": lambda: (
-        shuffled().on_bad("skip").to_iter_dataset().window_shuffle(8, seed=1).repeat(3).batch(5)
-    ),
-    "lanes": lambda: shuffled().on_bad("skip").to_iter_dataset(lanes=2).batch(4),
-    "lanes, passes": lambda: (
-        shuffled().on_bad("skip").to_iter_dataset(lanes=3).filter(lambda n: n != 7).repeat(2)
-    ),
-    "two nodes": lambda: IterDataset.mix(
-        [shuffled().on_bad("skip").to_iter_dataset(), numbers().on_bad("skip").to_iter_dataset()]
-    ),
-}
-
-
-@pytest.mark.parametrize("name", STREAMS)
-def test_a_restored_run_has_the_same_stream(name: str) -> None:
-    dataset = STREAMS[name]()
-    elements, states = run(dataset)
-    for at in range(0, len(states), 3):
-        check_restored(dataset, elements, states, at)
 
 
 def test_a_state_of_an_earlier_version_has_counts_that_are_not_used() -> None:
@@ -412,16 +370,12 @@ RECORDS = 120
 
 def array_record(path: Path, group: int) -> tuple[Any, set[int]]:
     """A source of a file in which one group of twenty is damaged, and the records of these groups."""
-    writer = ArrayRecordWriter(str(path), f"group_size:{group},uncompressed")
-    for number in range(RECORDS):
-        writer.write(number.to_bytes(8, "little") + bytes([number] * 200))
-    writer.close()
-    raw = bytearray(path.read_bytes())
-    index = index_of(bytes(raw))
-    starts, stops = index.spans(np.arange(index.chunks))
-    bad = random.Random(group).sample(range(index.chunks), max(2, index.chunks // 20))
+    records = [number.to_bytes(8, "little") + bytes([number] * 200) for number in range(RECORDS)]
+    raw = bytearray(write(path, records, f"group_size:{group},uncompressed").read_bytes())
+    chunks = -(-RECORDS // group)
+    bad = random.Random(group).sample(range(chunks), max(2, chunks // 20))
     for chunk in bad:
-        raw[(int(starts[chunk]) + int(stops[chunk])) // 2] ^= 0xFF
+        raw[raw.index(records[chunk * group]) + 100] ^= 0xFF
     path.write_bytes(raw)
     lost = {n for chunk in bad for n in range(chunk * group, min(RECORDS, (chunk + 1) * group))}
     return ArrayRecordDataSource(str(path)), lost

@@ -175,24 +175,6 @@ def _same(value: Any) -> Any:
     return np.array(value) if isinstance(value, list) else value
 
 
-def test_rebatched_rows_of_batches_with_random_access_name_their_records() -> None:
-    batches = M.range(10)[::-1].batch(4).to_iter_dataset()
-    for stream in (batches, batches.map(lambda batch: batch)):
-        iterator = iter(stream.rebatch(3))
-        found = [[record for _, record in iterator.records_of_last()] for _ in iterator]
-        assert found == [[9, 8, 7], [6, 5, 4], [3, 2, 1], [0]]
-    rows = batches.rebatch(3)
-    assert [[record for _, record in rows.records_of(n)] for n in range(4)] == found
-    halves = batches.map(lambda batch: batch[:2]).rebatch(2)
-    with pytest.raises(
-        windrow.errors.PlanError, match=r"unbatch decides by values.*records_of_last"
-    ):
-        halves.records_of(0)
-    iterator = iter(halves)
-    next(iterator)
-    assert [record for _, record in iterator.records_of_last()] == [9, 8, 7, 6] * 2
-
-
 def test_far_elements_are_named_at_once() -> None:
     source = Counted(10**9)
     numbers = M.source(source).shuffle(seed=1).to_iter_dataset()
@@ -204,24 +186,6 @@ def test_far_elements_are_named_at_once() -> None:
     assert source.read_records == 0
     next(iterator)
     assert iterator.records_of_last() == rows.records_of(10**9)
-
-
-def test_sources_are_numbered_parents_first_and_once() -> None:
-    letters, numbers = M.source(["a", "b"]), M.range(5, 9)
-    dataset = M.concatenate([numbers, letters, letters.shuffle(seed=1), numbers])
-    found = [dataset.records_of(n) for n in range(len(dataset))]
-    assert found[:6] == [[RecordOf(0, n)] for n in range(4)] + [[RecordOf(1, n)] for n in (0, 1)]
-    assert found[8:] == found[:4]
-
-
-def test_what_went_into_functions_and_filters_is_named() -> None:
-    dataset: M[Any] = M.range(6).filter(lambda n: n > 2).map_with_index(lambda i, n: None)
-    assert dataset.records_of(0) == [RecordOf(0, 0)]
-    one = M.zip([M.range(4).batch(2), M.range(4).batch(2)[::-1]])
-    assert [record for _, record in one.records_of(0)] == [0, 2, 1, 3]
-    # Batches of two sizes: the longer one has the rows.
-    uneven = M.zip([M.range(4).batch(2), M.source(list("abcdef")).batch(3)])
-    assert [*map(tuple, uneven.records_of(1))] == [(0, 2), (1, 3), (0, 3), (1, 4), (1, 5)]
 
 
 def test_nothing_is_read_to_name_records() -> None:

@@ -170,17 +170,6 @@ def test_an_error_comes_after_the_items_before_it() -> None:
 # --- batches -------------------------------------------------------------------------------------
 
 
-def test_the_spec_of_padded_batches() -> None:
-    rows = M.source({"x": np.zeros((5, 3), np.float32)})
-    padded = rows.batch(4, remainder="pad", mask="real")
-    assert padded.element_spec["real"].shape == (4,)
-    assert [batch["x"].shape for batch in padded] == [(4, 3), (4, 3)]
-    assert padded.read_spec() == padded.element_spec
-    assert padded.explain().batch_bytes is not None
-    pair = M.range(5).batch(4, remainder="pad", pad_to=3)
-    assert pair.read_spec() == pair.element_spec
-
-
 RAGGED = [np.arange(n, dtype=np.int32) for n in (3, 0, 2, 4)]
 
 

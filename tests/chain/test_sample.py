@@ -11,7 +11,6 @@ import zarr
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.chain.test_regroup import check_states
 from windrow import MapDataset
 from windrow.errors import ArgumentError, PlanError
 from windrow.sources import WindowDataSource
@@ -62,23 +61,6 @@ def test_weights_are_proportions(data: st.DataObject) -> None:
     for offset, element in enumerate(found):
         share = (drawn(5, 0, offset) >> 11) / 2**53 * sums[-1]
         assert element == next(k for k, top in enumerate(sums) if top > share)
-
-
-def test_epochs_and_seeds_differ() -> None:
-    dataset = M.range(10**9).sample(20, seed=0)
-    epochs = [dataset.read(range(20 * epoch, 20 * epoch + 20)).tolist() for epoch in range(3)]
-    other = M.range(10**9).sample(20, seed=1).read(range(20)).tolist()
-    assert len({*map(tuple, epochs), tuple(other)}) == 4
-    again = M.range(10**9).sample(20, seed=0).repeat(2, reseed_each_epoch=False)
-    assert list(again) == epochs[0] * 2
-    assert list(M.range(10**9).seed(3).sample(3)) != list(M.range(10**9).seed(4).sample(3))
-
-
-@pytest.mark.parametrize("weights", [None, np.arange(30)])
-def test_states_resume_with_the_rest(weights: Any) -> None:
-    chain = M.range(30).shuffle(seed=2).sample(7, seed=1, weights=weights).repeat(3)
-    check_states(chain.to_iter_dataset(), most=21)
-    check_states(chain.batch(4).to_iter_dataset(), most=6)
 
 
 def test_random_crops_of_a_volume(tmp_path: Path) -> None:

@@ -186,24 +186,6 @@ def test_a_rebatch_of_lanes_that_end_apart_skips_rightly() -> None:
         assert next(iterator).tolist() == batches[step]
 
 
-@pytest.mark.parametrize(
-    "follows",
-    [
-        lambda s: s.limit(2).batch(2),
-        lambda s: s.repeat(2).on_bad("skip"),
-        lambda s: s.filter(lambda batch: batch[0] % 16).flat_map(lambda batch: [batch, batch]),
-        lambda s: s.map_with_index(lambda n, batch: batch + n).window_shuffle(2, seed=1),
-        lambda s: s.random_map(lambda batch, _: batch, seed=1).cache().rebatch(13),
-        lambda s: IterDataset.interleave([s, IterDataset.mix([s])], 1),
-        lambda s: IterDataset.zip([s, s]).map(lambda pair: pair[1]),
-    ],
-)
-def test_what_follows_a_batch_of_lanes_is_explained(follows: Any) -> None:
-    stream = follows(whole_lanes())
-    assert stream.explain().length in (len(list(stream)), None)
-    assert "lanes" in stream.explain().details()
-
-
 def test_lanes_that_do_not_divide_a_batch_are_refused_where_it_is_followed() -> None:
     with pytest.raises(PlanError, match="9 rows cannot be taken equally from 2 lanes"):
         M.range(9).to_iter_dataset(lanes=2).batch(9).cache()

@@ -159,7 +159,7 @@ def fill_disk(site: Site, draw: random.Random) -> Undo:
 
 def damage_cache(site: Site, draw: random.Random) -> None:
     """Files of the cache are overwritten, cut or removed, or its folder is removed."""
-    files = sorted(path for path in site.disk.cache.glob("*/*") if path.is_file())
+    files = sorted(path for path in site.disk.cache.glob("*") if path.is_file())
     if not files:
         raise NotNowError
     if draw.random() < 0.1:

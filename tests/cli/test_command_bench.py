@@ -12,12 +12,10 @@ import pytest
 import zarr
 
 from tests.converted_folders import RECORDS, record_folder, unfinished, zarr_folder
-from tests.range_server import RangeServer
 from windrow import converters
+from windrow.cli.bench import measured
 from windrow.cli.main import main
-from windrow.cli.reading_speed import ORDERS, reading_speed
-from windrow.errors import ArgumentError
-from windrow.sources import ArrayRecordDataSource, ZarrDataSource
+from windrow.sources import ZarrDataSource
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -42,7 +40,7 @@ def rows(folder: Path, count: int, *, chunk: int = 4) -> Path:
 def checked(found: dict[str, Any], *, records: int, each_bytes: int) -> None:
     """What holds for every source that is read whole."""
     assert found["records"] == records
-    assert [order["order"] for order in found["orders"]] == list(ORDERS)
+    assert [order["order"] for order in found["orders"]] == ["in_order", "block", "global"]
     for order in found["orders"]:
         assert (order["records"], order["is_whole"]) == (records, True)
         assert order["batches"] == -(-records // found["batch_records"])
@@ -118,10 +116,10 @@ def test_orders_that_are_asked_for(run: Run, tmp_path: Path) -> None:
 
 def test_an_order_ends_when_its_time_is_over(tmp_path: Path) -> None:
     source = ZarrDataSource(rows(tmp_path / "a", 50))
-    found = reading_speed(source, batch_records=5, seconds=1e-9)
+    found = measured(source, ["in_order", "block"], batch_records=5, seconds=1e-9)
     # The batch that came when it was over still counts.
-    assert [order.batches for order in found.orders] == [1, 1, 1]
-    assert found.decoding_mb_per_s == 0
+    assert [order["batches"] for order in found["orders"]] == [1, 1]
+    assert found["decoding_mb_per_s"] == 0
 
 
 def test_arrays_of_a_group(run: Run, tmp_path: Path) -> None:
@@ -132,17 +130,6 @@ def test_arrays_of_a_group(run: Run, tmp_path: Path) -> None:
     code, out, _ = run(tmp_path / "a", "-q", "--json", "--array", "image", "--array", "label")
     assert code == 0
     checked(json.loads(out), records=RECORDS, each_bytes=4 * 17)
-
-
-def test_bytes_of_a_network_are_counted(tmp_path: Path) -> None:
-    record_folder(tmp_path / "a", files=1)
-    name = "data.array_record-00000-of-00001"
-    with RangeServer({f"/{name}": (tmp_path / "a" / name).read_bytes()}) as server:
-        source = ArrayRecordDataSource(f"{server.address}/{name}")
-        found = reading_speed(source, orders=["in_order"], batch_records=10)
-    assert found.orders[0].records == RECORDS
-    assert (found.orders[0].stored_bytes_read or 0) > RECORDS * 40
-    assert found.decoding_mb_per_s is None
 
 
 @pytest.mark.parametrize(
@@ -178,10 +165,3 @@ def test_wrong_arguments(
     found, out, err = run(*argv, "-q")
     assert (found, out) == (code, "")
     assert why in err
-
-
-@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"batches": 0}, {"orders": ["x"]}], ids=str)
-def test_wrong_arguments_of_the_function(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    source = ZarrDataSource(rows(tmp_path / "a", 5))
-    with pytest.raises(ArgumentError, match="bench: "):
-        reading_speed(source, **wrong)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import xarray
 
 import windrow
 from tests.tfds_folders import tfrecord_of, write_folder
@@ -22,7 +19,6 @@ from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 from windrow.sources.tf_example.message import decode_example
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-SHARD = ["x.tfrecord-00000-of-00002"]
 IMAGES = np.arange(40 * 6, dtype=np.uint8).reshape(40, 6)
 
 
@@ -155,8 +151,7 @@ def test_what_the_docs_show_is_what_is_told(
     ("arguments", "message"),
     [
         (["a", "z", "--to", "zarr"], "convert: .*/a does not exist"),
-        (["z", "--to", "zarr"], "give SRC and DST: what to read, and where to write"),
-        (["--to", "zarr"], "give SRC and DST"),
+        (["z", "--to", "zarr"], "Missing argument 'SRC...'"),
         (["a", "z"], "Missing option '--to'"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--files", "2"], "--files: a conversion from tfrec"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--chunks", "2"], "--chunks: .* takes --chunk-rows"),
@@ -176,13 +171,7 @@ def test_what_the_docs_show_is_what_is_told(
             "netcdf to",
         ),
         (["x.tfrecord-*", "z", "--to", "pickle"], "'pickle' is not one of"),
-        (["x.tfrecord-*", "--to", "zarr"], "give SRC and DST"),
-        (["x.tfrecord-*", "z", "--to", "array_record", "--writer-options", "zz"], "option zz"),
-        (["x.tfrecord-*", "z", "--to", "zarr", "--codecs", "zz"], "codecs 'zz' are not known"),
-        (["x.tfrecord-*", "z", "--to", "zarr", "--chunk-rows", "0"], "chunk_rows must be"),
-        (["x.tfrecord-*", *SHARD, "z", "--to", "zarr"], "00000-of-00002 comes twice"),
-        (["no://x.tfrecord", "z", "--to", "zarr"], "no://x.tfrecord cannot be opened: Protocol"),
-        ([*SHARD, "no://z", "--to", "zarr"], "output no://z: cannot be opened: Protocol"),
+        (["x.tfrecord-*", "no://z", "--to", "zarr"], "output no://z: cannot be opened: Protocol"),
         ([".", "z", "--to", "zarr", "--from", "array_record"], "no file with .array_record"),
     ],
 )
@@ -193,37 +182,6 @@ def test_bad_arguments(
     out, err = capsys.readouterr()
     assert out == ""
     assert re.search(message, err), err
-    assert not (there / "z").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--to", "zarr", "--array", "none"], "there is no (array|variable) 'none'; there are t"),
-        (["--to", "array_record", "--array", "none"], "there is no (array|variable) 'none'"),
-        (["--to", "array_record", "--writer-options", "zz"], "Unknown option zz"),
-        (
-            ["--to", "zarr", "--record-axis", "2"],
-            "record_axis=2 is not an axis .* they have 2 axes",
-        ),
-        (["--to", "zarr", "--chunks", "[1,2,3]"], r"chunks: \[1, 2, 3\] fits no array.*2 axes"),
-        (["--to", "zarr", "--codecs", "zstd:99"], 'codec .*"level": 99.* is not known'),
-    ],
-)
-def test_bad_arguments_for_arrays(
-    there: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    data = xarray.Dataset({"t": (("time", "x"), np.ones((4, 6), np.float32))})
-    data.to_netcdf("t.nc", engine="h5netcdf")
-    data.to_zarr("t.zarr", zarr_format=2)
-    for source in ("t.nc", "t.zarr"):
-        capsys.readouterr()
-        convert(source, "z", *arguments, code=2)
-        assert re.search(message, capsys.readouterr().err)
-    convert("t.zarr", "z", "--to", "array_record", "--dry-run")
-    assert re.search(r"\n  features +t\n  arrays +t\n", capsys.readouterr().out)
-    convert("t.nc", "z", "--to", "zarr", "--engine", "none", code=2)
-    assert "engine='none' is not one of the engines that xarray has" in capsys.readouterr().err
     assert not (there / "z").exists()
 
 
@@ -257,28 +215,20 @@ def test_functions_features_and_sizes(there: Path) -> None:
     assert ZarrDataSource(there / "y").read(np.arange(2))["image"].shape == (2, 3, 2)
 
 
-KILLED = """
-import os, signal, sys
-from windrow.cli.main import main
-replace, left = os.replace, 5
-def counting(*names):
-    global left
-    left -= 1
-    if not left:
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(*names)
-os.replace = counting
-main(sys.argv[1:])
-"""
-
-
 def test_what_is_unfinished_names_the_command_that_goes_on(
-    there: Path, capsys: pytest.CaptureFixture[str]
+    there: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["x.tfrecord-*", "a b", "--to", "array_record", "--storage-option", "key=secret99"]
-    command = [sys.executable, "-c", KILLED, "convert", *arguments, "--overwrite"]
-    done = subprocess.run(command, check=False, timeout=120)
-    assert done.returncode == -signal.SIGKILL
+    replace, left = os.replace, iter(range(4))
+
+    def failing(*names: str) -> None:
+        if next(left, None) is None:
+            raise OSError("no more")
+        replace(*names)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", failing)
+        convert(*arguments, "--overwrite", code=1)
     told = "windrow convert 'x.tfrecord-*' 'a b' --to array_record --storage-option key=..."
     with pytest.raises(windrow.errors.ConversionError) as refused:
         ArrayRecordDataSource(there / "a b")
@@ -289,18 +239,3 @@ def test_what_is_unfinished_names_the_command_that_goes_on(
     assert "begun: resumes with the remaining parts" in capsys.readouterr().out
     convert("x.tfrecord-*", "a b", "--to", "array_record")
     assert len(ArrayRecordDataSource(there / "a b")) == 40
-
-
-def test_an_input_that_lies_in_the_output_is_never_overwritten(
-    there: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    convert("x.tfrecord-*", "a", "--to", "array_record")
-    before = {path.name: path.read_bytes() for path in (there / "a").iterdir()}
-    convert("a", "z", "--to", "zarr", "--quiet")
-    for source in ("a", "a/x.array_record-*", "*/x.array_record-00000-of-00002"):
-        capsys.readouterr()
-        convert(source, "a", "--to", "array_record", "--overwrite", "--files", "1", code=2)
-        assert "lies in it; choose another folder" in capsys.readouterr().err
-    convert("z", "z", "--to", "zarr", "--overwrite", "--chunks", "1", code=2)
-    assert "lies in it; choose another folder" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in (there / "a").iterdir()} == before

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.processes import LIMIT_S
 from windrow.cli.main import BAD_ARGUMENTS, DONE, main
 
 PROGRAM = """
@@ -82,23 +80,6 @@ def test_a_mistyped_command_names_the_near_one(capsys: pytest.CaptureFixture[str
     assert "Did you mean 'explain'?" in capsys.readouterr().err
     assert main(["qqqq"]) == BAD_ARGUMENTS
     assert "Did you mean" not in capsys.readouterr().err
-
-
-def test_a_shell_completes_commands() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "windrow"],
-        env={
-            **os.environ,
-            "_WINDROW_COMPLETE": "bash_complete",
-            "COMP_WORDS": "windrow ver",
-            "COMP_CWORD": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=True,
-    )
-    assert done.stdout == "plain,verify\n"
 
 
 def test_a_file_in_place_of_a_module_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from windrow.converters import check
 from windrow.converters.tfds.build import check_version
 from windrow.converters.tfds.conversions import read_split
 from windrow.errors import ConversionError
-from windrow.sources import TFDSDataSource, ZarrDataSource
+from windrow.sources import ZarrDataSource
 
 pytestmark = pytest.mark.tfds
 
@@ -239,14 +239,6 @@ def test_wrong_arguments(
     assert not (tmp_path / "data").exists()
 
 
-def test_names_with_parquet_in_them(tmp_path: Path, run: Run) -> None:
-    builder = write_builder(tmp_path / "code", name="my_parquet")
-    data = tmp_path / "parquet"
-    assert run(builder, "--data_dir", data)[0] == 0
-    assert len(TFDSDataSource(data / "my_parquet", split="train")) == SIZES["train"]
-    assert run(builder, "--data_dir", data, "--file_format", "parquet")[0] == 2
-
-
 def test_nothing_of_tfds_stays_changed(tmp_path: Path, name: str, run: Run) -> None:
     from absl import logging
     from tensorflow_datasets.core import shuffle, visibility
@@ -310,31 +302,6 @@ def test_a_mixin_builds_what_others_host(
     assert any("tfrecord" in path.name for path in folder.iterdir())
     for split, size in SIZES.items():
         assert len(ZarrDataSource(folder / "zarr" / split, names=["label"])) == size
-
-
-def test_a_mixin_on_a_dataset_that_is_there_without_zarr(
-    tmp_path: Path, name: str, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import tensorflow_datasets as tfds
-
-    builder = write_builder(tmp_path / "code", name=name, **MIXED)
-    plain = write_builder(tmp_path / "plain", name=f"{name}_plain")
-    assert run(plain)[0] == 0
-    (tmp_path / "data" / f"{name}_plain").rename(tmp_path / "data" / name)
-    folder = tmp_path / "data" / name / "1.0.0"
-    for path in folder.iterdir():
-        path.rename(folder / path.name.replace(f"{name}_plain", name))
-    info = folder / "dataset_info.json"
-    info.write_text(info.read_text().replace(f"{name}_plain", name))
-    made = mixed_class(builder, monkeypatch)(data_dir=tmp_path / "data", file_format="array_record")
-    with pytest.raises(ConversionError, match="is there, without Zarr of train, test"):
-        made.download_and_prepare()
-    config = tfds.download.DownloadConfig(
-        download_mode=tfds.download.GenerateMode.REUSE_CACHE_IF_EXISTS
-    )
-    made = mixed_class(builder, monkeypatch)(data_dir=tmp_path / "data", file_format="array_record")
-    made.download_and_prepare(download_config=config)
-    assert_all_there(folder)
 
 
 @pytest.mark.parametrize("package", ["tensorflow_datasets", "tfds_nightly"])

@@ -10,24 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
-import numpy as np
 import pytest
 
 from tests.conversion_cases import (
     BY_NAME,
     CASES,
-    RECORDS,
     Case,
     StoppedError,
     contents,
     planned,
     reference,
-    spoilt,
     state,
     stopped,
     tree,
 )
-from windrow import converters
+from tests.conversions import written
 from windrow.converters.job.folder import FinishedPart, OutputFolder, begin
 from windrow.converters.job.job import describe
 from windrow.converters.job.manifest import (
@@ -39,12 +36,11 @@ from windrow.converters.job.manifest import (
 )
 from windrow.converters.job.targets import WORK, LocalTarget
 from windrow.core.progress import Progress
-from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.errors import ArgumentError, ConversionError
 
 pytestmark = pytest.mark.jobs
 
 all_cases = pytest.mark.parametrize("case", CASES, ids=str)
-per_file = pytest.mark.parametrize("case", [BY_NAME["tfrecord_to_array_record"]], ids=str)
 
 
 def stop(progress: Progress) -> None:
@@ -204,24 +200,6 @@ def test_a_killed_overwrite_goes_on_with_overwriting(case: Case, tmp_path: Path)
     assert tree(out) == whole
 
 
-@per_file
-def test_a_mended_input_is_done_again_alone(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # One after the other: side by side, the error of the last may stop one before it.
-    monkeypatch.setattr("windrow.converters.records.record_writing.AT_ONCE", 1)
-    (inputs, last, whole), out = spoilt(tmp_path / "in"), tmp_path / "out"
-    with pytest.raises(ReadError, match=r"00002-of-00003: record 8 at byte \d+"):
-        case.convert(inputs, out)
-    before = {path.name: path.stat().st_ino for path in out.glob("x.*")}
-    assert len(before) == 2
-    last.write_bytes(whole)
-    case.convert(inputs, out)
-    assert {name: (out / name).stat().st_ino for name in before} == before
-    case.convert(inputs, tmp_path / "undisturbed")
-    assert tree(out) == tree(tmp_path / "undisturbed")
-
-
 def test_what_was_made_of_an_input_before_it_was_mended_vouches_for_nothing(tmp_path: Path) -> None:
     def plan(version: str) -> ConversionPlan:
         return ConversionPlan("f", (InputId("a", 1, version), InputId("b", 1)), {}, per_file=True)
@@ -233,7 +211,7 @@ def test_what_was_made_of_an_input_before_it_was_mended_vouches_for_nothing(tmp_
 
     def part(folder: OutputFolder, key: str, data: bytes) -> bytes:
         def make() -> FinishedPart:
-            file = folder.write("a.out", data, records=1)
+            file = written(folder, "a.out", data)
             return FinishedPart(f"{name}@{found.key}", 1, (file,))
 
         name, _, version = key.partition(" ")
@@ -248,28 +226,6 @@ def test_what_was_made_of_an_input_before_it_was_mended_vouches_for_nothing(tmp_
     # The same size as before, and on an object store only the size is checked.
     assert len(folder("1").parts()) == 0
     assert not (tmp_path / "a.out").exists()
-
-
-@all_cases
-def test_order_is_kept(case: Case, tmp_path: Path) -> None:
-    inputs, out = reference(case).inputs, tmp_path / "out"
-    settings = {"shuffle_seed": None} if "shuffle_seed" in case.settings else {}
-    case.convert(inputs, out, **settings)
-    found = contents(case.opened(out))
-    if case.name in ("tfrecord_to_array_record", "array_record_to_array_record"):
-        assert found == [record for records in RECORDS for record in records]
-    elif case.name == "zarr_to_zarr":
-        assert [row["a"][0][0] for row in found] == list(range(0, 6 * len(found), 6))
-    elif case.name == "zarr_to_array_record":
-        rows = [converters.decode_example(record)["a"][0] for record in found]
-        assert [np.frombuffer(row, "i8")[0] for row in rows] == list(range(0, 6 * len(rows), 6))
-    elif case.name == "json_lines_to_array_record":
-        assert [json.loads(row)["a"] for row in found] == [at for n in (5, 3, 9) for at in range(n)]
-    elif case.name == "parquet_to_array_record":
-        rows = [converters.decode_example(record)["a"][0] for record in found]
-        assert rows == [at for n in (5, 3, 9) for at in range(n)]
-    else:
-        assert [row["a"] for row in found] == [at for n in (5, 3, 9) for at in range(n)]
 
 
 @all_cases

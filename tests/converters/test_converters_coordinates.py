@@ -282,30 +282,6 @@ def test_labels_without_a_type_are_left_out_with_a_line(
     assert said.count("\n") == 1
 
 
-def test_a_run_that_resumes_writes_the_labels_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = weather()
-    data.to_zarr(tmp_path / "source")
-    asked: dict[str, Any] = {"arrays": ["t"], "chunks": 1, "shards": 0}
-
-    def stop(progress: Any) -> None:
-        if progress.records:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        zarr_to_zarr(tmp_path / "source", tmp_path / "out", **asked, progress=stop)
-    arguments = ["convert", str(tmp_path / "source"), str(tmp_path / "out"), "--to", "zarr"]
-    arguments += ["--array", "t", "--chunks", "1", "--shards", "0"]
-    assert main([*arguments, "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert "begun: resumes with the remaining parts" in said
-    assert all(f"\n{name}: " in said for name in ("time", "time_bnds", "lat", "x", "crs"))
-    assert main([*arguments, "-q"]) == 0
-    after = xarray.open_zarr(tmp_path / "out", decode_times=False).load()
-    xarray.testing.assert_identical(after, data.drop_vars("other"))
-
-
 def test_strings_are_not_records(tmp_path: Path) -> None:
     data = xarray.Dataset(
         {"t": (("n", "k"), np.arange(8.0).reshape(4, 2)), "words": ("n", list("abcd"))},

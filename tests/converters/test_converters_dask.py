@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import random
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,15 +14,12 @@ import pytest
 from dask import distributed
 
 import windrow
-from tests.conversion_cases import CASES, reference, tree
 from tests.conversions import conversion, stage, tell, told, wait_for, write_number
 from tests.processes import until
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.job import carry_out
-from windrow.converters.job.manifest import UNFINISHED
 from windrow.converters.job.pipeline import new_pipeline
 from windrow.converters.job.stages import Report
-from windrow.errors import ReadError
 from windrow.lengths_beam import CountLengths
 
 pytestmark = pytest.mark.jobs
@@ -52,27 +47,6 @@ def dask(cluster: Any) -> dict[str, Any]:
     """The arguments that run a conversion on the cluster."""
     options = [f"--dask_client_address={cluster.scheduler_address}", PARTITIONS]
     return {"runner": "DaskRunner", "pipeline_options": options}
-
-
-def workers(cluster: Any) -> list[int]:
-    """The process ids of the workers, once there are two."""
-    client_of: Any = distributed.Client
-    with client_of(cluster) as client:
-        client.wait_for_workers(2)
-        return sorted(client.run(os.getpid).values())
-
-
-def fail(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
-    if number == 4:
-        raise ReadError("x: damaged", file="x", offset=7, records=(1, 2))
-    return write_number(folder, number, report)
-
-
-def test_errors_come_as_they_are(tmp_path: Path, dask: dict[str, Any]) -> None:
-    with pytest.raises(ReadError, match=r"^x: damaged$") as caught:
-        carry_out(conversion(stage(range(6), fail)), tmp_path / "out", **dask)
-    assert (caught.value.file, caught.value.offset, caught.value.records) == ("x", 7, (1, 2))
-    assert (tmp_path / "out" / UNFINISHED).exists()
 
 
 def write_or_wait(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
@@ -115,35 +89,3 @@ def test_lengths_are_counted_on_the_cluster(tmp_path: Path, cluster: Any) -> Non
     # The file is read, and nothing counted.
     (found,) = windrow.lengths(dataset, path=tmp_path / "lengths.npz", progress=False)
     assert found.tolist() == [len(text.split()) for text in texts]
-
-
-@pytest.mark.soak
-def test_one_worker_is_killed_in_the_middle_of_a_conversion(
-    tmp_path: Path,
-    cluster: Any,
-    dask: dict[str, Any],
-    moments: random.Random,
-    seed: int,
-) -> None:
-    case = CASES[seed % len(CASES)]
-    victim = moments.choice(workers(cluster))
-    events = moments.randrange(1, 12)
-    killer = threading.Thread(target=kill_after, args=(tmp_path / "out", events, victim))
-    killer.start()
-    case.convert(reference(case).inputs, tmp_path / "out", **dask)
-    killer.join()
-    assert tree(tmp_path / "out") == reference(case).whole
-
-
-def kill_after(folder: Path, files: int, process: int) -> None:
-    """Kill a process once `files` files are there or being written, or the folder is done."""
-    seen: set[Path] = set()
-
-    def many() -> bool:
-        with contextlib.suppress(OSError):  # folders come and go
-            seen.update(folder.rglob("*"))
-        return len(seen) >= files + 2
-
-    until(many)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)

@@ -13,10 +13,11 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.conversion_cases import BY_NAME, moments_of, reference, running, tree
+from tests.conversion_cases import BY_NAME, reference, tree
+from tests.conversions import written
 from tests.processes import Program, until
 from windrow.converters.job.folder import FinishedPart, OutputFolder, begin
-from windrow.converters.job.locks import LEASE, check_lease, leased, locked
+from windrow.converters.job.locks import LEASE, check_lease, locked
 from windrow.converters.job.manifest import ConversionPlan, InputId
 from windrow.converters.job.targets import WORK, RemoteTarget, target_of
 from windrow.core.progress import Progress
@@ -89,25 +90,6 @@ def test_many_processes_at_the_same_instant(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / WORK).exists()
 
 
-@pytest.mark.jobs
-def test_two_runs_into_one_folder_at_once(tmp_path: Path) -> None:
-    """One of them, or both one after the other, do it; who is refused says so."""
-    inputs, out = reference(CASE).inputs, tmp_path / "out"
-    for number in range(2):
-        first, second = tmp_path / f"a{number}", tmp_path / f"b{number}"
-        with (
-            running(CASE, inputs, out, first, overwrite=True) as one,
-            running(CASE, inputs, out, second, overwrite=True) as other,
-        ):
-            codes = [one.code(), other.code()]
-            for program, code in ((one, codes[0]), (other, codes[1])):
-                assert code in (0, 1)
-                assert code == 0 or "another run is writing this folder" in program.errors
-                assert code == 1 or moments_of(program) > 0
-        assert 0 in codes
-        assert tree(out) == reference(CASE).whole
-
-
 def test_a_run_waits_for_nobody_and_harms_nobody(tmp_path: Path) -> None:
     """A second run, from within the first at each of its reports, is refused; the first continues."""
     inputs, out = reference(CASE).inputs, tmp_path / "out"
@@ -140,17 +122,17 @@ def lease_of(target: RemoteTarget) -> Any:
 
 
 def test_a_lease_that_was_taken_over_is_not_removed_by_its_first_holder(far: RemoteTarget) -> None:
-    with leased(far, False) as first:
-        with leased(far, True) as second:
+    with locked(far, take_over=False) as first:
+        with locked(far, take_over=True) as second:
             assert first != second
-            check_lease(far, second)
+            check_lease(far, str(second))
             with pytest.raises(ConversionError, match=r"another run has taken it over \(process"):
-                check_lease(far, first)
+                check_lease(far, str(first))
         assert lease_of(far) is None
-        with leased(far, False) as third:
+        with locked(far, take_over=False) as third:
             pass
         with pytest.raises(ConversionError, match="another run has taken it over"):
-            check_lease(far, third)
+            check_lease(far, str(third))
 
 
 def test_a_damaged_lease_is_that_of_another_run(far: RemoteTarget) -> None:
@@ -202,13 +184,13 @@ def test_a_run_whose_lease_was_taken_over_publishes_nothing_more(far: RemoteTarg
 
     def part(folder: OutputFolder, key: str) -> FinishedPart:
         return folder.part(
-            key, lambda: FinishedPart(key, 1, (folder.write(f"{key}.out", b"x", records=1),))
+            key, lambda: FinishedPart(key, 1, (written(folder, f"{key}.out", b"x"),))
         )
 
-    with leased(far, False) as first:
+    with locked(far, take_over=False) as first:
         old = begun(first)
         part(old, "one")
-        with leased(far, True) as second:
+        with locked(far, take_over=True) as second:
             new = begun(second)
             with pytest.raises(ConversionError, match="another run has taken it over"):
                 part(old, "two")

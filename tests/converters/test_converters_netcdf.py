@@ -11,14 +11,14 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
-import tensorstore as ts
 
+from tests.conversions import values_in
 from tests.object_store import ObjectStore
 from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import MANIFEST_NAME
 from windrow.converters.zarr.rechunk import zarr_to_zarr
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
-from windrow.sources import WindowDataSource, ZarrDataSource
+from windrow.sources import ZarrDataSource
 
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("h5netcdf")
@@ -67,11 +67,6 @@ def stored(path: Path, name: str) -> Any:
         return np.asarray(data[name].values)
 
 
-def values_in(folder: Path, name: str) -> Any:
-    spec = {"driver": "zarr3", "kvstore": f"file://{folder}/{name}/"}
-    return ts.open(spec, open=True).result().read().result()
-
-
 @pytest.mark.parametrize("chunks", [(5, 4, 3), None])
 def test_values_are_as_stored_and_mean_the_same(
     tmp_path: Path, chunks: tuple[int, ...] | None
@@ -90,14 +85,6 @@ def test_values_are_as_stored_and_mean_the_same(
     ):
         xarray.testing.assert_identical(after.load(), before.load())
     assert (manifest.records, [file.name for file in manifest.inputs]) == (30, ["x.nc"])
-
-
-def test_windrow_decodes_the_copy(tmp_path: Path) -> None:
-    data = make(tmp_path / "x.nc")
-    zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", record_axis="time", progress=False)
-    source = WindowDataSource(tmp_path / "out", {"time": 1}, names=["t2m"], decode=True)
-    found = source.read(np.arange(30))["t2m"][:, 0]
-    assert np.allclose(found, data["t2m"].values, atol=1e-6, equal_nan=True)
 
 
 def test_a_variable_that_zarr_has_no_type_for_is_refused_by_name(tmp_path: Path) -> None:
@@ -119,6 +106,8 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         ArgumentError, match=r"no variable 't2'; there are flag, height, lat, sparse"
     ):
         zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", arrays=["t2"])
+    with pytest.raises(ArgumentError, match="engine='none' is not one of the engines that xarray"):
+        zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", engine="none")
     with h5py.File(tmp_path / "groups.nc", "w") as file:
         file["group/x"] = np.arange(3)
     with pytest.raises(SourceError, match=r"groups\.nc holds no variables outside of groups"):

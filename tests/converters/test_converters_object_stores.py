@@ -24,17 +24,16 @@ from tests.conversion_cases import (
     contents,
     planned,
     reference,
+    state_of,
     stopped_behind,
 )
 from tests.object_store import ObjectStore
 from tests.processes import Program, until
 from tests.range_server import RangeServer, s3_error, stall
 from windrow import converters
-from windrow.converters.job.inputs import find_inputs
 from windrow.converters.job.job import describe
 from windrow.converters.job.locks import LEASE
 from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, Manifest
-from windrow.converters.job.targets import WORK
 from windrow.core.progress import Progress
 from windrow.errors import (
     ConversionError,
@@ -68,24 +67,9 @@ class Place:
         return case.convert(inputs, self.url, output_options=self.options, **run)
 
     def state(self, case: Case) -> str:
-        """As `conversion_cases.state`."""
-        names = self.files()
-        refused: Exception | None = None
-        try:
-            contents(case.opened(self.url, storage_options=self.options))
-        except (WindrowError, OSError) as error:
-            refused = error
-        if isinstance(refused, ConversionError):
-            assert UNFINISHED in names
-            assert "has not finished" in str(refused)
-            assert "windrow convert " in str(refused) or case.name in str(refused)
-            return "unfinished"
-        if refused is not None:
-            assert not {UNFINISHED, MANIFEST_NAME} & names.keys()
-            return "nothing"
-        assert UNFINISHED not in names
-        assert MANIFEST_NAME in names
-        return "finished"
+        """As `conversion_cases.state_of`."""
+        options = self.options
+        return state_of(case, self.url, self.files(), storage_options=options)
 
 
 @pytest.fixture(params=["s3", "memory"])
@@ -324,16 +308,6 @@ def test_from_one_store_to_another(case: Case, store: ObjectStore) -> None:
     assert all(files[name] == whole[name] for name in files.keys() - {MANIFEST_NAME})
 
 
-def test_an_unfinished_folder_of_a_store_is_no_input(store: ObjectStore) -> None:
-    _upload(store, CASE, "in")
-    store.put(f"in/{UNFINISHED}", b"{}")
-    for inputs in (store.url("in"), store.url("in/x.*"), store.url("in/x.tfrecord-00000-of-00003")):
-        with pytest.raises(
-            ConversionError, match=r"inputs: the conversion that writes s3://.*/in has"
-        ):
-            find_inputs(inputs, storage_options=store.storage_options, marks=(".tfrecord",))
-
-
 def test_secrets_of_addresses_are_nowhere(tmp_path: Path) -> None:
     """A signed address, and one with a password: not in names, the marker, the manifest or errors."""
     data = {
@@ -382,12 +356,3 @@ def test_options_are_in_no_text(store: ObjectStore) -> None:
     told += [target.shown("a"), json.dumps(describe(conversion, "memory://nothing-there"))]
     for text in told:
         assert not any(secret in text for secret in (*SECRETS, "pass-not-to-be-seen")), text
-
-
-def test_names_of_the_work_folder_are_no_records(store: ObjectStore) -> None:
-    """Sources of a finished folder see its files alone, wherever the lease lies."""
-    place = Place(store.url("out"), store.storage_options)
-    place.convert(CASE, reference(CASE).inputs)
-    store.put(f"out/{WORK}/lease.json", b"{}")
-    source = CASE.opened(place.url, storage_options=place.options)
-    assert len(source) == 17

@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conversion_cases import tree
+from tests.conversions import encode, store
 from windrow.converters import (
     Feature,
     Manifest,
-    array_record_to_array_record,
     array_record_to_zarr,
     decode_example,
     decode_examples,
@@ -30,28 +29,24 @@ from windrow.converters import (
     zarr_to_array_record,
 )
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.converters.zarr.layout import ArrayLayout, encode, metadata_files
+from windrow.converters.zarr.layout import ArrayLayout, metadata_files
 from windrow.core.progress import Progress
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
-from windrow.sources import ArrayRecordDataSource, ZarrDataSource
+from windrow.sources import ArrayRecordDataSource
 from windrow.sources.tf_example.features import Ragged, features_from_json, numpy_dtype
 
 SMALL = 1 << 18
 
 
-def store(
+def stored(
     folder: Path,
     arrays: Sequence[tuple[ArrayLayout, Any]],
     attributes: Mapping[str, Any] | None = None,
 ) -> None:
     """A Zarr group, or one array without one."""
     for layout, values in arrays:
-        for name, data in encode(layout, (0,) * values.ndim, values).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
-    for name, data in metadata_files([layout for layout, _ in arrays], attributes).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
+        store(folder, encode(layout, (0,) * values.ndim, values))
+    store(folder, metadata_files([layout for layout, _ in arrays], attributes))
 
 
 def bits(rng: np.random.Generator, dtype: str, shape: Sequence[int]) -> Any:
@@ -87,7 +82,7 @@ def pair(folder: Path, *, records: int = 20, chunk: int = 3, **attributes: Any) 
     )
     lat = ArrayLayout("lat", "float64", (4,), (4,), dimension_names=("lat",))
     height = ArrayLayout("height", "int64", (), ())
-    store(
+    stored(
         folder,
         [(x, values["x"]), (time, values["time"]), (lat, np.arange(4.0)), (height, np.array(2))],
         {"title": "a pair"},
@@ -128,43 +123,6 @@ def test_rows_become_examples_in_order(tmp_path: Path) -> None:
     assert b"".join(record["time"][0] for record in records) == values["time"].tobytes()
     assert (steps[-1].records, steps[-1].done_bytes) == (20, 20 * (32 + 8))
     assert steps[-1].total_bytes == 20 * (32 + 8)
-
-
-def test_the_manifest_says_what_the_arrays_were(tmp_path: Path) -> None:
-    pair(tmp_path / "a.zarr", valid_range=[0, 1])
-    settings = zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out").settings
-    assert settings["features"] == {
-        "time": {"dtype": "int64", "shape": [], "raw": True},
-        "x": {"dtype": "float32", "shape": [4, 2], "raw": True},
-    }
-    assert settings["arrays"]["x"] == {
-        "attributes": {"units": "K", "valid_range": [0, 1]},
-        "dimension_names": ["time", "lat", None],
-        "fill_value": "NaN",
-    }
-    assert settings["attributes"] == {"title": "a pair"}
-
-
-def test_there_and_back(tmp_path: Path) -> None:
-    """Through a shuffle of the same seed on both sides, attributes, names and bits."""
-    values = pair(tmp_path / "a.zarr")
-    zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "records", files=3)
-    array_record_to_zarr(tmp_path / "records", tmp_path / "back")
-    for name, expected in values.items():
-        got, there = metadata(tmp_path / "back", name), metadata(tmp_path / "a.zarr", name)
-        for key in ("shape", "data_type", "attributes", "dimension_names", "fill_value"):
-            assert got[key] == there[key], (name, key)
-        found = ZarrDataSource(str(tmp_path / "back" / name)).read(np.arange(20))
-        assert found.tobytes() == expected.tobytes()
-    group = json.loads((tmp_path / "back" / "zarr.json").read_text())
-    assert group["attributes"] == {"title": "a pair"}
-
-    # Written anew in between, what is known of the features stays known.
-    array_record_to_array_record(tmp_path / "records", tmp_path / "shuffled", shuffle_seed=3)
-    array_record_to_zarr(tmp_path / "shuffled", tmp_path / "mixed")
-    mixed = ZarrDataSource(str(tmp_path / "mixed" / "time")).read(np.arange(20))
-    assert sorted(mixed.tolist()) == values["time"].tolist()
-    assert metadata(tmp_path / "mixed", "time") == metadata(tmp_path / "back", "time")
 
 
 @pytest.mark.jobs
@@ -208,21 +166,6 @@ def test_ragged_features_come_back(
             assert metadata(here / "back", name) == metadata(here / "a.zarr", name)
         group = json.loads((here / "back" / "zarr.json").read_text())
         assert group == json.loads((here / "a.zarr" / "zarr.json").read_text())
-
-
-def test_zarr_v2_and_times(tmp_path: Path) -> None:
-    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
-    times = (np.arange(7) * 10**9).astype("datetime64[ns]")
-    array = group.create_array("when", shape=(7,), chunks=(2,), dtype=times.dtype)
-    array[...] = times
-    settings = zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out").settings
-    assert np.array_equal(columns(tmp_path / "out")["when"].view("datetime64[ns]"), times)
-    assert settings["arrays"]["when"]["attributes"] == {
-        "units": "nanoseconds since 1970-01-01",
-        "calendar": "proleptic_gregorian",
-    }
-    array_record_to_zarr(tmp_path / "out", tmp_path / "back")
-    assert metadata(tmp_path / "back", "when")["attributes"]["units"].startswith("nanoseconds")
 
 
 def test_names_choose_arrays(tmp_path: Path) -> None:
@@ -283,15 +226,6 @@ def test_how_many_files(tmp_path: Path) -> None:
         counts("none", records_per_file=0)
 
 
-def test_empty_arrays_give_an_empty_file(tmp_path: Path) -> None:
-    pair(tmp_path / "a.zarr", records=0)
-    manifest = zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out")
-    assert [(file.name, file.records) for file in manifest.files] == [
-        ("a.array_record-00000-of-00001", 0)
-    ]
-    assert read(tmp_path / "out") == []
-
-
 @pytest.mark.jobs
 def test_no_record_depends_on_memory_or_processes(tmp_path: Path) -> None:
     pair(tmp_path / "a.zarr", records=5000, chunk=700)
@@ -319,7 +253,7 @@ def test_damaged_chunks_and_offsets(tmp_path: Path) -> None:
     items = ArrayLayout("r/values", "int64", (5,), (5,))
     for number, wrong in enumerate(([0, 3, 2, 5], [0, 1, 2, 6], [-1, 0, 1, 5])):
         folder = tmp_path / f"r{number}.zarr"
-        store(folder, [(offsets, np.array(wrong)), (items, np.arange(5))], told)
+        stored(folder, [(offsets, np.array(wrong)), (items, np.arange(5))], told)
         with pytest.raises(
             ReadError, match=r"array 'r/offsets': the offsets of rows 0 to 2 do not"
         ):

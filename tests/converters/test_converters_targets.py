@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,21 +11,18 @@ from typing import Any
 
 import fsspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.conversion_cases import CASES, Case, planned, reference, state, tree
+from tests.conversions import written
 from windrow.converters.job.executor import run_here
 from windrow.converters.job.folder import FinishedPart, OutputFolder, begin
 from windrow.converters.job.manifest import (
-    MANIFEST_NAME,
     UNFINISHED,
     ConversionPlan,
     InputId,
-    is_own_name,
 )
 from windrow.converters.job.targets import WORK, LocalTarget, RemoteTarget, Target, target_of
-from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError
+from windrow.errors import ArgumentError, ConversionError, ReadError
 
 PLAN = ConversionPlan("f", (InputId("a", 1),), {})
 
@@ -43,39 +39,10 @@ def begun(target: Target, plan: ConversionPlan = PLAN) -> OutputFolder:
 
 
 def part(folder: OutputFolder, key: str, name: str = "x", data: bytes = b"data") -> FinishedPart:
-    return folder.part(key, lambda: FinishedPart(key, 1, (folder.write(name, data, records=1),)))
+    return folder.part(key, lambda: FinishedPart(key, 1, (written(folder, name, data),)))
 
 
 # Both kinds of target
-
-
-def test_files(target: Target) -> None:
-    assert (target.listed(), target.size("a"), target.read("a")) == ([], None, None)
-    target.write("a", b"one")
-    target.write("b/c", bytearray(b"twelve"))
-    target.write("b/d", memoryview(b""))
-    assert target.read("a") == b"one"
-    assert target.read("b/c", 2, 4) == b"el"
-    assert target.size("b/c") == 6
-    assert target.size("b") is None
-    assert target.sizes(["a", "b/d", "b", "z"]) == {"a": 3, "b/d": 0, "b": None, "z": None}
-    assert [target.is_there(name) for name in ("a", "b", "z", "b/z")] == [True, True, False, False]
-    assert set(target.listed()) - {WORK} == {"a", "b"}
-    assert target.listed("b") == ["c", "d"]
-    assert target.listed("a") == target.listed("z") == []
-    target.write("a", b"another")
-    assert target.read("a") == b"another"
-    target.remove(["a", "b/c", "b/c", "z/z"])
-    assert target.listed("b") == ["d"]
-    target.remove_all("b")
-    target.remove_all("z")
-    assert set(target.listed()) <= {WORK}
-
-
-def test_create_never_replaces(target: Target) -> None:
-    assert target.create("a/b", b"first")
-    assert not target.create("a/b", b"second")
-    assert target.read("a/b") == b"first"
 
 
 def test_of_many_that_create_one_does(tmp_path: Path) -> None:
@@ -88,33 +55,6 @@ def test_of_many_that_create_one_does(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(create, range(8))) == 1
-
-
-def test_incoming_files_are_removed(target: Target, tmp_path: Path) -> None:
-    with target.incoming("a/b.txt") as path:
-        Path(path).write_bytes(b"whole")
-        target.put(path, "a/b.txt")
-    assert target.read("a/b.txt") == b"whole"
-    paths: list[str] = []
-    with pytest.raises(KeyError):
-        _fails(target, KeyError(), paths)
-    assert not os.path.exists(paths[0])
-    assert target.read("a/c") is None
-
-
-def _fails(target: Target, error: Exception, paths: list[str]) -> None:
-    with target.incoming("a/c") as path:
-        paths.append(path)
-        Path(path).write_bytes(b"half")
-        raise error
-
-
-def test_errors_of_ours_pass_through_an_incoming_file(target: Target) -> None:
-    """Some are OSErrors too, and do not mean that the target cannot be written."""
-    for error in (NotFoundError("gone"), ReadError("damaged"), ConversionError("no")):
-        with pytest.raises(type(error)) as caught:
-            _fails(target, error, [])
-        assert caught.value is error
 
 
 def test_long_names(target: Target) -> None:
@@ -130,40 +70,7 @@ def test_long_names(target: Target) -> None:
     assert target.read(name) == b"again"
     if isinstance(target, LocalTarget):
         with pytest.raises(ConversionError, match="cannot be written: File name too long"):
-            folder.write("x" * 256, b"", records=0)
-
-
-@given(
-    name=st.text(st.sampled_from("ab./\\\0é\ud800 :"), max_size=8)
-    | st.sampled_from([UNFINISHED, MANIFEST_NAME, WORK, f"{WORK}/x", f"x/{WORK}"])
-)
-def test_names_that_are_taken_stay_inside(name: str) -> None:
-    root = "/root/of/it"
-    if is_own_name(name):
-        path = os.path.normpath(LocalTarget(root).path(name))
-        assert path.startswith(root + "/")
-        assert path == f"{root}/{name}"
-        assert path.split("/")[4] not in (UNFINISHED, MANIFEST_NAME, WORK)
-        os.fsencode(path)
-        assert "\0" not in path
-
-
-@pytest.mark.parametrize("name", [WORK, UNFINISHED, f"{MANIFEST_NAME}/x", "../x", "/x", "a\0", ""])
-def test_names_that_no_file_of_an_output_may_have(name: str, target: Target) -> None:
-    folder = begun(target)
-    before = target.listed()
-    for write in (folder.write, folder.write_staged):
-        if write == folder.write_staged and isinstance(target, LocalTarget):
-            continue  # it lies in the work folder as yet
-        with pytest.raises(
-            ConversionError, match="cannot be the name of a file of it; choose anot"
-        ):
-            write(name, b"", records=0)
-    with target.incoming("x") as path:
-        Path(path).touch()
-        with pytest.raises(ConversionError, match="cannot be the name of a file of it"):
-            folder.publish(path, name, records=0)
-    assert target.listed() == before
+            written(folder, "x" * 256, b"")
 
 
 def test_a_store_that_was_moved_in_part_is_moved_to_its_end(tmp_path: Path) -> None:
@@ -199,15 +106,6 @@ def test_outputs_that_are_none(tmp_path: Path) -> None:
         target_of(tmp_path / "file")
     assert isinstance(target_of(f"file://{tmp_path}/out"), LocalTarget)
     assert isinstance(target_of("memory://x/"), RemoteTarget)
-
-
-def test_what_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
-    target = LocalTarget(str(tmp_path))
-    (tmp_path / "a").mkdir()
-    with pytest.raises(ConversionError, match=r"a: cannot be removed: Is a directory; remove it"):
-        target.remove(["a"])
-    with pytest.raises(ConversionError, match=r"cannot be removed: "):
-        LocalTarget("/proc").remove_all("self/status")
 
 
 class FullError(ConversionError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 from pathlib import Path
@@ -14,7 +13,6 @@ from windrow.converters import (
     tfrecord_to_array_record,
     write_records,
 )
-from windrow.sources import ArrayRecordDataSource
 
 _MB = 1 << 20
 # Nothing of them compresses, so that as much is written as is read.
@@ -62,19 +60,3 @@ def test_records_go_to_the_disk_while_their_file_grows(
 ) -> None:
     tfrecord_to_array_record(source, tmp_path / "out", progress=False)
     assert_told_as_it_grew(told, most_bytes=17 * _MB)  # of one batch
-
-
-def test_a_file_system_that_takes_no_advice_is_written_all_the_same(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-
-    def posix_fadvise(descriptor: int, first: int, size_bytes: int, advice: int) -> None:
-        asked.append(size_bytes)
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    monkeypatch.setattr(os, "posix_fadvise", posix_fadvise, raising=False)
-    monkeypatch.setattr(os, "POSIX_FADV_DONTNEED", 4, raising=False)
-    tfrecord_to_array_record(source, tmp_path / "out", progress=False)
-    assert asked
-    assert ArrayRecordDataSource(tmp_path / "out").read(np.arange(80)) == _RECORDS

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
-import random
-import subprocess
-import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +21,8 @@ from windrow.converters import (
     tfrecord_to_zarr,
     write_records,
 )
-from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED
-from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
-from windrow.sources import ZarrDataSource
+from windrow.converters.job.manifest import MANIFEST_NAME
+from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.sources.tf_example.features import Feature
 
 COUNTS = (5, 0, 1, 9)
@@ -200,33 +194,6 @@ def test_every_dtype_and_rows_of_zeros(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "int8" / "c" / "0" / "0").is_file()  # zeros are stored too
 
 
-def test_a_source_gives_the_features_of_one_shape_and_the_others_where_they_are_named(
-    tmp_path: Path,
-) -> None:
-    glob, out = shards(tmp_path / "in"), str(tmp_path / "out")
-    tfrecord_to_zarr(glob, out, decode=decode)
-    source = ZarrDataSource(out)
-    assert (len(source), sorted(source[3])) == (ROWS, ["label", "x"])
-    assert np.array_equal(source[3]["x"], expected()["x"][3])
-    values = ZarrDataSource(out, names=["text/values"])
-    assert len(values) == sum(len(text(row)) for row in range(ROWS))
-    assert len(ZarrDataSource(out, names=["text/offsets"])) == ROWS + 1
-    tfrecord_to_zarr(glob, tmp_path / "text", features={"text": Feature("bytes")})
-    with pytest.raises(SourceError, match=r"rows of all features differ.*names=\['text/values'\]"):
-        ZarrDataSource(str(tmp_path / "text"))
-
-
-def test_inputs_without_records_give_arrays_without_rows(tmp_path: Path) -> None:
-    write_records(tmp_path / "x.tfrecord", [])
-    features = {"x": Feature("float16", (2, 3), raw=True), "text": Feature("bytes")}
-    for folder, given in (("known", features), ("unknown", None)):
-        manifest = tfrecord_to_zarr(tmp_path / "x.tfrecord", tmp_path / folder, features=given)
-        assert (manifest.records, len(manifest.inputs)) == (0, 1)
-    assert arrays(tmp_path / "unknown") == {}
-    shapes = {name: array.shape for name, array in arrays(tmp_path / "known").items()}
-    assert shapes == {"x": (0, 2, 3), "text/values": (0,), "text/offsets": (1,)}
-
-
 # Records that are wrong.
 
 
@@ -385,70 +352,6 @@ def test_shards_that_do_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
 
 
 # Runs that end, and resume.
-
-
-def calls(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def counting(path: Path) -> Callable[[bytes], dict[str, object]]:
-    """A decode that counts its calls in a file: it is pickled, and a copy counts."""
-
-    def decode_and_count(record: bytes) -> dict[str, object]:
-        with open(path, "ab") as file:
-            file.write(b".")
-        return decode(record)
-
-    return decode_and_count
-
-
-@pytest.mark.usefixtures("small_ranges")
-def test_a_record_that_does_not_decode_stops_it_and_a_rerun_goes_on(tmp_path: Path) -> None:
-    glob, out = shards(tmp_path / "in"), tmp_path / "out"
-    told = tmp_path / "calls"
-
-    def once(record: bytes) -> dict[str, object]:
-        row = counting(told)(record)
-        sampled = calls(told) <= ROWS
-        if np.asarray(row["x"]).flat[0] == 84 and not sampled and not (tmp_path / "ok").exists():
-            raise RuntimeError("only once")
-        return row
-
-    settings: dict[str, Any] = {"decode": once, "chunk_rows": 1, "shard_rows": 0}
-    words = r"00003-of-00004: record 8 at byte \d+: decode raised RuntimeError: only once"
-    with pytest.raises(ConversionError, match=words):
-        tfrecord_to_zarr(glob, out, **settings)
-    assert sorted(os.listdir(out)) == [UNFINISHED, "_windrow_work"]
-    (tmp_path / "ok").touch()
-    tfrecord_to_zarr(glob, out, **settings)
-    check_rows(arrays(out))
-    # A sample in each run; each row once, except the failed one and those under way with it.
-    assert 3 * ROWS < calls(told) < 3 * ROWS + ROWS // 2
-    tfrecord_to_zarr(glob, tmp_path / "undisturbed", **settings)
-    assert tree(out) == tree(tmp_path / "undisturbed")
-
-
-@pytest.mark.jobs
-def test_a_full_disk_for_ragged_values_is_an_error_and_leaves_no_group(tmp_path: Path) -> None:
-    write_records(tmp_path / "x.tfrecord", [random.Random(k).randbytes(1 << 20) for k in range(3)])
-    program = """
-import resource, sys
-from windrow.converters import tfrecord_to_zarr
-from windrow.errors import ConversionError
-resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
-def decode(record):
-    return {"x": record}
-try:
-    tfrecord_to_zarr(sys.argv[1], sys.argv[2], decode=decode, progress=False)
-except ConversionError as error:
-    raise SystemExit(f"refused: {error}")
-"""
-    out = tmp_path / "out"
-    arguments = [sys.executable, "-c", program, str(tmp_path / "x.tfrecord"), str(out)]
-    done = subprocess.run(arguments, check=False, timeout=300, capture_output=True, text=True)
-    assert "refused: " in done.stderr
-    assert "File too large" in done.stderr
-    assert sorted(os.listdir(out)) == [UNFINISHED, "_windrow_work"]
 
 
 def test_a_rerun_with_another_result_of_decode_is_refused(tmp_path: Path) -> None:

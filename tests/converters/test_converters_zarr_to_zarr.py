@@ -6,32 +6,27 @@ import contextlib
 import json
 import math
 import os
-import random
-import signal
 import subprocess
 import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
-import tensorstore as ts
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import zarr_layouts
+from tests.conversion_cases import Counted
+from tests.conversions import values_in
 from tests.hypothesis_profiles import examples
-from tests.object_store import ObjectStore
-from tests.range_server import RangeServer
 from windrow.converters import encode_example, tfrecord_to_zarr, write_records
 from windrow.converters.job.job import carry_out
-from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, Manifest
-from windrow.converters.job.targets import LocalTarget
+from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED
 from windrow.converters.zarr import layout as zarr_layout
 from windrow.converters.zarr import rechunk, rechunk_plan
 from windrow.converters.zarr.array_inputs import unfit
@@ -40,7 +35,6 @@ from windrow.converters.zarr.zarr_inputs import find_arrays
 from windrow.errors import (
     ArgumentError,
     ConversionError,
-    ReadError,
 )
 from windrow.sources import ZarrDataSource
 from windrow.sources.tf_example import features
@@ -65,26 +59,12 @@ def tiny() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
-    with ObjectStore() as found:
-        yield found
-
-
 def files_in(folder: Path) -> dict[str, bytes]:
     """Names and bytes of all files, without the manifest."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     names = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
     names.pop(MANIFEST_NAME, None)
     return names
-
-
-def values_in(folder: Path, name: str = "") -> Any:
-    spec = {
-        "driver": "zarr3",
-        "kvstore": f"file://{folder}/{name}/" if name else f"file://{folder}/",
-    }
-    return ts.open(spec, open=True).result().read().result()
 
 
 def some_bits(dtype: str, shape: tuple[int, ...]) -> Any:
@@ -318,19 +298,6 @@ def test_attributes_that_json_lacks_are_kept_as_texts(tmp_path: Path) -> None:
     assert found == {"range": [0.5, "Infinity"], "missing_value": "NaN"}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names that are not strings, and links")
-def test_other_files_beside_the_chunks(tmp_path: Path) -> None:
-    values = some_bits("int32", (8, 4))
-    make(tmp_path / "source", values, (2, 4))
-    Path(os.fsdecode(bytes(tmp_path / "source") + b"/\xff.txt")).touch()
-    (tmp_path / "source" / "link").symlink_to("nowhere")
-    zarr_to_zarr(tmp_path / "source", tmp_path / "out", progress=False)
-    assert np.array_equal(values_in(tmp_path / "out"), values)
-    (tmp_path / "source" / "loop").symlink_to(".")
-    with pytest.raises(ReadError, match=r"source cannot be listed: .* symbolic links"):
-        zarr_to_zarr(tmp_path / "source", tmp_path / "two", progress=False)
-
-
 @pytest.mark.usefixtures("tiny")
 def test_settings_of_single_arrays(tmp_path: Path) -> None:
     make_group(tmp_path / "source")
@@ -350,41 +317,6 @@ def test_settings_of_single_arrays(tmp_path: Path) -> None:
     assert array.compressors[0].to_dict()["configuration"]["typesize"] == 4
     assert (group["time"].dtype, group["time"].shards) == (np.dtype("i4"), None)
     assert np.array_equal(group["time"][...], np.arange(30) * 6)
-
-
-def test_times_of_zarr_v2_stay_integers(tmp_path: Path) -> None:
-    times = np.array(["2020-01-01", "NaT", "2021-06-05T04:03:02"], "M8[s]")
-    group = zarr.open_group(str(tmp_path / "source"), mode="w", zarr_format=2)
-    array: Any = group.create_array("when", shape=(3,), chunks=(2,), dtype="M8[s]")
-    array[...] = times
-    zarr_to_zarr(tmp_path / "source", tmp_path / "out", progress=False)
-    found = values_in(tmp_path / "out", "when")
-    assert found.tobytes() == times.tobytes()
-    stored: Any = zarr.open_group(str(tmp_path / "out"), mode="r")["when"]
-    assert dict(stored.attrs) == {
-        "units": "seconds since 1970-01-01",
-        "calendar": "proleptic_gregorian",
-    }
-
-
-def test_what_xarray_wrote_to_v2_means_the_same_in_v3(tmp_path: Path) -> None:
-    xarray = pytest.importorskip("xarray")
-    values = np.array([[1.5, np.nan, 3.0], [4.0, 5.0, np.nan]], "f4")
-    data = xarray.Dataset(
-        {
-            "a": (("t", "x"), values, {"units": "K"}),
-            "packed": (("t", "x"), np.array([[1.0, 2.0, np.nan], [0.5, 1.5, 2.5]])),
-        },
-        coords={"t": np.array(["2020-01-01", "2020-01-02"], "M8[ns]"), "h": 2.0},
-    )
-    encoding = {"packed": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -9}}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        data.to_zarr(tmp_path / "source", zarr_format=2, encoding=encoding)
-        zarr_to_zarr(tmp_path / "source", tmp_path / "out", progress=False)
-        before, after = (xarray.open_zarr(tmp_path / name).load() for name in ("source", "out"))
-    xarray.testing.assert_identical(after, before)
-    assert values_in(tmp_path / "out", "packed").dtype == np.int16
 
 
 # --- other dtypes --------------------------------------------------------------------------------
@@ -533,94 +465,25 @@ def test_shards_are_read_without_being_mapped(tmp_path: Path) -> None:
 
 # --- faults --------------------------------------------------------------------------------------
 
-KILLED = """
-import os, signal, sys
-import windrow.converters.zarr.rechunk as rechunk
-import windrow.converters.zarr.rechunk_plan as plan
-import windrow.converters.zarr.layout as layout
-from windrow.converters.job.targets import LocalTarget
-rechunk.PROCESS_BYTES = plan._TURNS_BYTES = 0
-layout._TURN_BYTES = 1
-left = [int(sys.argv[3])]
-def dying(real):
-    def die(*arguments, **settings):
-        left[0] -= 1
-        if left[0] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(*arguments, **settings)
-    return die
-LocalTarget.put = dying(LocalTarget.put)
-LocalTarget.move = dying(LocalTarget.move)
-rechunk.zarr_to_zarr(
-    sys.argv[1], sys.argv[2], chunks=1, shards=4, memory_bytes=20_000, progress=False
-)
-"""
 
-
-@pytest.mark.jobs
-@pytest.mark.soak
 @pytest.mark.usefixtures("tiny")
-def test_killed_at_random(tmp_path: Path, moments: random.Random) -> None:
-    check_killed(tmp_path, moments.random())
-
-
-def noting(real: Callable[..., Any], calls: list[None]) -> Callable[..., Any]:
-    """A function that notes each of its calls."""
-
-    def noted(*arguments: Any, **settings: Any) -> Any:
-        calls.append(None)
-        return real(*arguments, **settings)
-
-    return noted
-
-
-def check_killed(tmp_path: Path, share: float) -> None:
-    """Kill a conversion when it has given names to a share of its files, and see that a rerun mends it."""
+def test_a_run_that_was_stopped_in_either_pass_goes_on(tmp_path: Path) -> None:
     values = some_bits("float32", (64, 16, 16))
     make(tmp_path / "source", values, (64, 2, 2))
-    asked: dict[str, Any] = {"chunks": 1, "shards": 4, "memory_bytes": 20_000, "progress": False}
-    named: list[None] = []
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("put", "move"):
-            patch.setattr(LocalTarget, name, noting(getattr(LocalTarget, name), named))
-        undisturbed = zarr_to_zarr(tmp_path / "source", tmp_path / "wanted", **asked)
-    out = tmp_path / "out"
-    arguments = [str(tmp_path / "source"), str(out), str(max(1, int(share * len(named))))]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, *arguments], capture_output=True, cwd=ROOT, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    assert (out / UNFINISHED).exists()
-    with pytest.raises(ConversionError, match="has not finished"):
-        ZarrDataSource(out)
-    assert zarr_to_zarr(tmp_path / "source", out, **asked) == undisturbed
-    assert files_in(out) == files_in(tmp_path / "wanted")
+    asked: dict[str, Any] = {"chunks": 1, "shards": 4, "memory_bytes": 20_000}
+    conversion = zarr_to_zarr.conversion(tmp_path / "source", **asked)
+    undisturbed = carry_out(conversion, tmp_path / "whole", progress=False)
+    items = Counted(conversion).run(tmp_path / "counted")
+    for share in (1, 3, 5, 7):
+        out = tmp_path / f"out{share}"
+        Counted(conversion, share * items // 8).run(out)
+        with pytest.raises(ConversionError, match="has not finished"):
+            ZarrDataSource(out)
+        assert carry_out(conversion, out, progress=False) == undisturbed
+        assert files_in(out) == files_in(tmp_path / "whole")
 
 
 # --- elsewhere -----------------------------------------------------------------------------------
-
-
-@pytest.mark.jobs
-def test_from_an_object_store_to_another(tmp_path: Path, store: ObjectStore) -> None:
-    wanted = make_group(tmp_path / "source")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        zarr.consolidate_metadata(str(tmp_path / "source"))
-    for name, data in files_in(tmp_path / "source").items():
-        store.put(f"in/{name}", data)
-    options = store.storage_options
-    manifest = zarr_to_zarr(
-        store.url("in"),
-        store.url("out"),
-        arrays=["temperature", "time", "height"],
-        storage_options=options,
-        output_options=options,
-        progress=False,
-    )
-    found = ZarrDataSource(store.url("out"), storage_options=options)
-    values = found.read(np.arange(30))["temperature"]
-    assert Manifest.read(store.url("out"), storage_options=options) == manifest
-    assert values.tobytes() == wanted["temperature"].tobytes()
 
 
 @pytest.mark.usefixtures("tiny")
@@ -637,18 +500,6 @@ def test_two_passes_in_another_file_system(tmp_path: Path) -> None:
     found.pop(MANIFEST_NAME)
     assert found == files_in(tmp_path / "out")
     memory.rm("/two", recursive=True)
-
-
-def test_over_http(tmp_path: Path) -> None:
-    wanted = make_group(tmp_path / "source")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        zarr.consolidate_metadata(str(tmp_path / "source"))
-    files = {f"in/{name}": data for name, data in files_in(tmp_path / "source").items()}
-    with RangeServer(files) as server:
-        zarr_to_zarr(server.url("in"), tmp_path / "out", progress=False)
-    for name in ("temperature", "height"):
-        assert values_in(tmp_path / "out", name).tobytes() == wanted[name].tobytes()
 
 
 # --- arguments -----------------------------------------------------------------------------------
@@ -675,6 +526,9 @@ def test_over_http(tmp_path: Path) -> None:
             r"shards of \[4, 8, 6\] are not a whole number of chunks",
         ),
         ({"codecs": "lzma"}, "codecs 'lzma' are not known"),
+        ({"codecs": "zstd:x"}, "codecs 'zstd:x': 'x' is not a level"),
+        ({"codecs": "zstd:99"}, 'codec .*"level": 99.* is not known'),
+        ({"codecs": "blosc:lz5"}, "codec .*lz5.* is not known"),
         ({"dtype": "float31"}, "dtype 'float31' is not one of"),
         ({"cast": "safe"}, "cast must be 'checked' or 'unsafe', got 'safe'"),
         ({"select": {"time": slice(0, 9, 2)}}, "'time' must be a slice without a step"),

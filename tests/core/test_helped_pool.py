@@ -8,16 +8,17 @@ import random
 import threading
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.laid_out import CountingRows, PiecedSource
+from tests.processes import until
 from windrow import MapDataset, ReadOptions
 from windrow.core.machine import usable_cores
-from windrow.core.threads import HelpedPool
+from windrow.core.threads import DaemonPool
 from windrow.errors import ReadError
 from windrow.sources import Span
 
@@ -37,8 +38,8 @@ class Gate:
         self._open.set()
 
 
-def new_pool(threads: int) -> HelpedPool:
-    return HelpedPool(ThreadPoolExecutor(threads), threads)
+def new_pool(threads: int) -> DaemonPool:
+    return DaemonPool(threads, "windrow-test")
 
 
 def test_who_waits_does_the_jobs_before_its_own_in_their_order_and_none_behind() -> None:
@@ -89,14 +90,40 @@ def test_at_shutdown_what_nobody_has_begun_is_done_or_cancelled() -> None:
             assert [one.result(timeout=60) for one in later] == [3] * 4
 
 
-def test_a_job_that_no_thread_can_be_had_for_is_never_done() -> None:
-    threads = ThreadPoolExecutor(1)
-    pool, done = HelpedPool(threads, 1), list[int]()
-    threads.shutdown()  # as the interpreter does when it ends
-    with pytest.raises(RuntimeError, match="cannot schedule new futures"):
+def test_a_job_that_no_thread_can_be_had_for_is_never_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pool, done = new_pool(1), list[int]()
+    monkeypatch.setattr(threading.Thread, "start", fails)  # as the interpreter does when it ends
+    with pytest.raises(RuntimeError, match="can't start new thread"):
         pool.submit(done.append, 1)
     pool.help_begin(Future())
     assert not done
+
+
+def test_threads_end_when_idle_and_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windrow.core.threads._IDLE_S", 0.001)
+    pool, chance = new_pool(3), random.Random(7)
+    for number in range(2_000):
+        assert pool.submit(int, str(number)).result(timeout=60) == number
+        if chance.random() < 0.2:
+            threading.Event().wait(0.002 * chance.random())
+    assert until(
+        lambda: not [t for t in threading.enumerate() if t.name.startswith("windrow-test")]
+    )
+    assert pool.submit(int, "7").result(timeout=60) == 7
+    pool.shutdown()
+
+
+def test_without_a_limit_no_call_waits_for_another() -> None:
+    pool, together = DaemonPool(None, "windrow-test"), threading.Barrier(40)
+    for _ in range(2):  # threads that are idle, too
+        answers = [pool.submit(together.wait, 60) for _ in range(40)]
+        assert sorted(answer.result(timeout=60) for answer in answers) == list(range(40))
+    pool.shutdown()
 
 
 def test_what_was_read_is_let_go_of_at_once() -> None:

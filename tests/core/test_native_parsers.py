@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from tools.build_native import CRATE
 from windrow.core import native
 
 core: Any = native.native()
-FUZZ = native.CRATE / "fuzz"
+FUZZ = CRATE / "fuzz"
 pytestmark = [
     pytest.mark.skipif(core is None, reason="there is no native core"),
     pytest.mark.skipif(not FUZZ.is_dir(), reason="an sdist has no corpus"),

@@ -229,18 +229,6 @@ def test_old_batches_can_be_donated() -> None:
                 assert bool((donated == -1).all())
 
 
-def test_aligned_memory_is_taken_as_it_is() -> None:
-    x = np.arange(64 * 1024, dtype=np.float32).reshape(64, -1)
-    batch = next(iter(MapDataset.source(x).shuffle(seed=1).batch(16)))
-    assert batch.ctypes.data % 64 == 0
-    whole = GlobalArrays(Placement(over("data")), RowParts(), Narrowing())
-    found = whole.of(batch, list)
-    # Two devices have each half; they get the same memory.
-    places = sorted(shard.data.unsafe_buffer_pointer() for shard in found.addressable_shards)
-    half = batch.nbytes // 2
-    assert [place - batch.ctypes.data for place in places] == [0, 0, half, half]
-
-
 def test_rows_that_were_not_read_are_never_made_up() -> None:
     rows = np.arange(8, dtype=np.float32).reshape(4, 2)
     parts = RowParts((0, 3), 4)  # as in a process that has two of four devices

@@ -102,20 +102,6 @@ def test_waiting_ends_when_the_iterator_stops(own: int) -> None:
     assert not agreement.has(0, True, lambda: time.monotonic() > begun + 0.1)
 
 
-def test_other_errors_of_the_store_are_raised() -> None:
-    class Broken(Store):
-        def blocking_key_value_get(self, key: str, wait_ms: int) -> str:
-            raise RuntimeError("UNAVAILABLE: the coordinator is gone")
-
-    with pytest.raises(RuntimeError, match="coordinator is gone"):
-        Agreement(Broken(), 1, (0, 1), "broken").has(0, True, never)
-
-
-def test_runs_of_one_name_do_not_meet() -> None:
-    names = [Agreement(Store(), 0, (0, 1), "twice")._name for _ in range(2)]
-    assert names[0] != names[1]
-
-
 def test_without_jax_distributed_it_is_refused() -> None:
     made: Any = pytest.raises(PlanError, match=r"call jax.distributed.initialize\(\) first")
     with made:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from windrow import DatasetIterator, MapDataset
-from windrow.engine.read_batches import BlockSize
 from windrow.errors import ArgumentError
 from windrow.explain.explanation import AcrossProcesses
 from windrow.jax_dataset import JaxDataset
@@ -134,23 +132,6 @@ def test_each_process_reads_what_is_said(rows: Path, data: st.DataObject) -> Non
     assert [process.process for process in found.processes] == list(range(processes))
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_buffers_of_a_machine_that_stops_lie_in_what_is_said(
-    rows: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Each read batch is reported to take 20 to 50 ms longer, so that later ones are shorter and more are planned.
-    rng, saw = random.Random(seed), BlockSize.saw
-
-    def stops(self: BlockSize, rows: int, size_bytes: int, took_s: float, **more: Any) -> None:
-        saw(self, rows, size_bytes, took_s + rng.uniform(0.02, 0.05), **more)
-
-    dataset = source(rows).block_shuffle(seed=1, window_blocks=4).batch(16, remainder="drop")
-    sharding = NamedSharding(mesh(2, 2), P(None))
-    found = described(dataset, sharding)
-    monkeypatch.setattr(BlockSize, "saw", stops)
-    check_found(found, dataset, sharding)
-
-
 def test_processes_end_with_the_shortest_lane(rows: Path) -> None:
     # 64 blocks are dealt to 6 lanes: the first four have 11 of 8 rows each, the others 10.
     lanes = source(rows).block_shuffle(seed=1, window_blocks=4).to_iter_dataset(lanes=6)
@@ -179,18 +160,6 @@ def test_boxes_of_each_process(fields: Path) -> None:
     (costs,) = eighths.processes[3].epoch
     assert costs.decoded_per_delivered is not None
     assert costs.decoded_per_delivered.high == 2
-
-
-def test_the_sums_of_all(rows: Path) -> None:
-    dataset = source(rows).block_shuffle(seed=1).batch(32)
-    found = check(dataset, NamedSharding(mesh(4, 2), P("data")))
-    (all_of_them,), (alone,) = found.epoch, found.alone
-    assert (all_of_them.records.high, alone.records.high) == (512, 512)
-    assert (all_of_them.chunks.high, alone.chunks.high) == (227, 64)  # of 8 rows for 4 processes
-    text = dataset.explain(sharding=NamedSharding(mesh(4, 2), P("data"))).details()
-    assert "processes, in the first epoch: a chunk is read 3.55 times in all" in text
-    (line,) = (line.split() for line in text.splitlines() if line.startswith("  all 4 "))
-    assert line[2:4] == ["227", "227"]
 
 
 def test_lanes_are_advised_and_then_each_chunk_is_read_once(rows: Path) -> None:
@@ -233,17 +202,6 @@ def test_of_many_processes_some_are_run(rows: Path, processes: int) -> None:
     assert found.count == processes
     (records,) = (costs.records for costs in found.epoch)
     assert math.isclose(records.middle, 512, rel_tol=0.15)
-
-
-def test_sources_without_chunks() -> None:
-    sharding = NamedSharding(mesh(4), P("data"))
-    for numbers, times in ((np.zeros(64, "f4"), (None,)), (None, ())):
-        rows = MapDataset.range(64) if numbers is None else MapDataset.source(numbers)
-        dataset = rows.map(np.float32).to_iter_dataset(lanes=4).batch(16)
-        explanation = dataset.explain(sharding=sharding)
-        assert explanation.across is not None
-        assert explanation.across.times_read == times
-        assert not explanation.advice
 
 
 def test_no_record_is_read_for_the_leaves_of_others() -> None:

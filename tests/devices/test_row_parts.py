@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.devices.cases import Noting
 from tests.hypothesis_profiles import examples
 from windrow import DatasetIterator, IterDataset, MapDataset, ReadOptions
 from windrow.errors import PlanError
-from windrow.transforms.nodes import BatchParts, ShardBatchNode, shared, tail_of
+from windrow.transforms.nodes import BatchParts, shared
 
 OPTIONS = [ReadOptions(num_threads=0, prefetch_buffer_size=0), ReadOptions()]
 
@@ -92,41 +91,7 @@ def test_parts_of_a_finite_stream(parts: tuple[int, ...], remainder: Any) -> Non
     assert len(found) == (3 if remainder == "drop" else 4)
 
 
-def test_only_rows_of_the_parts_are_read() -> None:
-    source = Noting(64)
-    dataset = MapDataset.source(source).batch(16).to_iter_dataset(OPTIONS[0])
-    batches = parts_of(dataset, (0, 3), 4, even=True)
-    found = [n for batch in batches for n in batch["n"].tolist()]
-    assert found == [n for n in range(64) if n // 4 % 4 in (0, 3)]
-    assert sorted(source.indices) == found
-
-
-def test_only_lanes_of_the_parts_are_read() -> None:
-    source = Noting(64)
-    stream = MapDataset.source(source).to_iter_dataset(OPTIONS[0], lanes=8)
-    stream = stream.window_shuffle(2, seed=1).repeat().batch(16)
-    list(itertools.islice(parts_of(stream, (0, 3), 4, even=True), 3))
-    assert {index % 8 for index in source.indices} == {0, 1, 6, 7}
-
-
 def test_a_last_batch_without_equal_parts_is_refused() -> None:
     dataset = MapDataset.range(21).batch(8).to_iter_dataset()
     with pytest.raises(PlanError, match=r"last batch has 5 rows, .* no equal parts for 4"):
         parts_of(dataset, (0,), 4, even=True)
-
-
-def test_an_endless_chain_has_no_last_batch() -> None:
-    documents = MapDataset.source([np.full(n % 7 + 1, n, np.int32) for n in range(60)]).repeat()
-    packed = documents.pack(8).map(lambda row: row["tokens"]).batch(12)
-    for dataset in (packed, MapDataset.range(50).repeat().batch(12).to_iter_dataset(OPTIONS[0])):
-        with iter(dataset) as whole, parts_of(dataset, (1,), 3, even=True) as part:
-            assert next(part).tolist() == next(whole)[4:8].tolist()
-
-
-def test_parts_are_named_in_the_chain() -> None:
-    dataset = MapDataset.range(64).to_iter_dataset(lanes=8).repeat().batch(16)
-    node = shared(dataset._node, BatchParts((0, 1, 5), 8))
-    assert isinstance(node, ShardBatchNode)
-    assert node.written == "batch(16).shard((0, 1, 5), 8)"
-    assert node.slots() == [(0, 4), (10, 12)]
-    assert list(tail_of(node).own_lanes) == [0, 1, 5]

@@ -19,7 +19,7 @@ from windrow.core.native import native
 from windrow.engine.box_cache import BoxCache
 from windrow.errors import ReadError
 from windrow.sources import BoxField, BoxPart, Cut, WindowDataSource
-from windrow.sources.zarr.plain_store import SecondLook
+from windrow.sources.zarr.plain import PlainStore
 
 needs_core = pytest.mark.skipif(native() is None, reason="the native core copies the boxes")
 
@@ -89,21 +89,20 @@ def test_what_the_core_refuses_once_is_copied_from_the_second_look(
     chain = patches(tmp_path).shuffle(seed=1).batch(4)
     wanted = expected(chain)
     path = tmp_path / "volume" / "c" / "1" / "2"
-    stored, again = path.read_bytes(), SecondLook.boxes
+    stored, again = path.read_bytes(), PlainStore.look_again
     path.write_bytes(b"damaged")
     looks: list[Any] = []
 
-    def repaired(self: SecondLook, boxes: Sequence[Any]) -> None:
-        looks.extend(boxes)
+    def repaired(self: PlainStore, coords: Sequence[Any], *, cells: bool = False) -> bool:
+        looks.extend(coords)
         path.write_bytes(stored)
-        again(self, boxes)
-        path.write_bytes(b"damaged")
+        return again(self, coords, cells=cells)
 
-    monkeypatch.setattr(SecondLook, "boxes", repaired)
+    monkeypatch.setattr(PlainStore, "look_again", repaired)
     with iter(chain.to_iter_dataset(ROOM)) as iterator:
         for found, each in zip(iterator, wanted, strict=True):
             assert np.array_equal(found, each)
-    assert {box.out.shape for box in looks} == {CHUNK}
+    assert looks == [(1, 2)]
 
 
 class NoReader:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.chain.test_on_bad import DAMAGED
-from tests.engine.test_some_rows import FAR, LOCAL
+from tests.engine.test_some_rows import FAR, FAR_KINDS, LOCAL
 from tests.far_arrays import TWICE
 from tests.range_server import RangeServer
 from windrow import MapDataset
@@ -67,7 +67,7 @@ def test_a_process_that_can_open_no_file_loses_no_record(kind: str, tmp_path: Pa
         next(iterator)
 
 
-@pytest.mark.parametrize("kind", FAR)
+@pytest.mark.parametrize("kind", FAR_KINDS)
 def test_a_store_that_is_away_loses_no_record(kind: str, tmp_path: Path) -> None:
     write, opened, _ = FAR[kind]
     write(tmp_path)
@@ -144,7 +144,7 @@ def test_chunks_that_memory_does_not_hold_are_not_damaged(monkeypatch: pytest.Mo
         def array_record_decode(*_: Any) -> Any:
             raise core.ChunkError(3, "it asks for more memory than there is: 4,096 bytes")
 
-    monkeypatch.setattr(decode, "native", lambda: Short)
+    monkeypatch.setattr("windrow.core.native.needed", lambda _what: Short)
     with pytest.raises(MemoryError, match="chunk 3: it asks for more memory"):
         decode.decode([])
 

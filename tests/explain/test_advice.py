@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
 from tests.laid_out import PiecedSource, pieced
-from windrow import Explanation, IterDataset, MapDataset, ReadOptions
+from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.explain.explanation import Advice
 
 # Runs are compared with predictions, which takes long. A part of `make test-brief`.
 pytestmark = pytest.mark.jobs
 
-# Makes a dataset from the options of its streams.
-Make: TypeAlias = Callable[[Sequence[ReadOptions]], IterDataset[Any]]
+# Makes a dataset from the options of its stream.
+Make: TypeAlias = Callable[[ReadOptions], IterDataset[Any]]
 
 LITTLE = ReadOptions(prefetch_buffer_size=8, resident_bytes=4_000, in_flight_bytes=800)
 
@@ -51,28 +51,6 @@ def advised_bytes(advice: Advice) -> int | None:
     return None if found is None else int(found[1])
 
 
-def stream_of(advice: Advice, explanation: Explanation) -> int:
-    """Which of the streams a piece of advice is about."""
-    below = {node.number: {node.number, *node.parents} for node in explanation.nodes}
-    for node in explanation.nodes:  # parents first
-        for parent in node.parents:
-            below[node.number] |= below[parent]
-    streams = [n.number for n in explanation.nodes if n.label.startswith("to_iter_dataset")]
-    return next(at for at, number in enumerate(streams) if advice.node in below[number])
-
-
-def followed(
-    make: Make, options: Sequence[ReadOptions], advice: Advice, explanation: Explanation
-) -> IterDataset[Any] | None:
-    """The dataset with the room that is advised for a stream; None where the advice has no number."""
-    number = advised_bytes(advice)
-    if number is None:
-        return None
-    at, new = stream_of(advice, explanation), list(options)
-    new[at] = dataclasses.replace(new[at], resident_bytes=number)
-    return make(new)
-
-
 def counted(dataset: IterDataset[Any]) -> float:
     """Chunks read in an epoch."""
     with iter(dataset) as iterator:
@@ -82,7 +60,7 @@ def counted(dataset: IterDataset[Any]) -> float:
 
 
 def one(chain: MapDataset[Any]) -> Make:
-    return lambda options: chain.batch(8).to_iter_dataset(options[0])
+    return lambda options: chain.batch(8).to_iter_dataset(options)
 
 
 def shuffled(*named: PiecedSource) -> list[MapDataset[Any]]:
@@ -95,17 +73,6 @@ FOLLOWED: dict[str, tuple[str, Make]] = {
     "two sources of one stream": (
         "resident-bytes",
         one(MapDataset.mix(shuffled(group(400, x=10), group(300, x=40)))),
-    ),
-    "a stream of two": (
-        "resident-bytes",
-        lambda options: IterDataset.mix(
-            [
-                each.batch(8).to_iter_dataset(own)
-                for each, own in zip(
-                    shuffled(group(400, x=10), group(400, x=10)), options, strict=True
-                )
-            ]
-        ),
     ),
     "epochs of one stream": ("resident-bytes", one(rows().repeat(3))),
     "windows": ("window-room", one(rows().block_shuffle(seed=1, window_blocks=30))),
@@ -123,13 +90,12 @@ FOLLOWED: dict[str, tuple[str, Make]] = {
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_who_follows_the_number_that_is_told_reads_less(name: str) -> None:
     kind, make = FOLLOWED[name]
-    options = [LITTLE, LITTLE]
-    before = make(options).explain()
-    advice = next(each for each in before.advice if each.kind == kind)
-    dataset = followed(make, options, advice, before)
-    assert dataset is not None
-    assert kind not in [each.kind for each in dataset.explain().advice if each.node == advice.node]
-    assert counted(dataset) < counted(make(options))
+    advice = told(make(LITTLE), kind)
+    number = advised_bytes(advice)
+    assert number is not None
+    dataset = make(dataclasses.replace(LITTLE, resident_bytes=number))
+    assert kind not in kinds(dataset)
+    assert counted(dataset) < counted(make(LITTLE))
 
 
 # --- each kind -----------------------------------------------------------------------------------

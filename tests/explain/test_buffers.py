@@ -58,20 +58,10 @@ def arrays(rows: int) -> MapDataset[Any]:
 
 
 KNOWN: dict[str, Callable[[Path], Dataset]] = {
-    "a window of a range": lambda p: (
-        MapDataset.range(20_000).to_iter_dataset().window_shuffle(20_000, seed=1)
-    ),
     "windows of a range, in batches": lambda p: (
         MapDataset.range(20_000).to_iter_dataset().window_shuffle(3_000, seed=1).batch(64)
     ),
-    "windows of arrays": lambda p: (
-        arrays(8_000).to_iter_dataset(SHORT).window_shuffle(1_000, seed=1)
-    ),
-    "windows of chunks, in batches": lambda p: (
-        chunks(p).to_iter_dataset(SHORT).window_shuffle(500, seed=1).batch(32)
-    ),
     "a function that tells": lambda p: chunks(p).map(Doubles()).batch(32).to_iter_dataset(SHORT),
-    "repeated": lambda p: chunks(p).shuffle(seed=1).batch(64).repeat(3).to_iter_dataset(SHORT),
     "repeated as a stream": lambda p: (
         chunks(p).batch(64).to_iter_dataset(ReadOptions(prefetch_buffer_size=150)).repeat(3)
     ),
@@ -79,12 +69,6 @@ KNOWN: dict[str, Callable[[Path], Dataset]] = {
         chunks(p).shuffle(seed=1).batch(64).repeat().to_iter_dataset(SHORT).limit(400)
     ),
     "endless, in order": lambda p: chunks(p).batch(64).repeat().to_iter_dataset(SHORT).limit(400),
-    "two stores, one after the other": lambda p: (
-        MapDataset.concatenate([chunks(p).block_shuffle(seed=seed) for seed in (1, 2)])
-        .batch(40)
-        .to_iter_dataset(SHORT)
-    ),
-    "a few of many": lambda p: chunks(p).to_iter_dataset(SHORT).limit(100).batch(8),
 }
 
 

@@ -137,46 +137,6 @@ def test_chunks_that_come_back_are_told_within_an_interval(
     told_and_found(dataset)
 
 
-# A read batch is one batch, and two are planned.
-NO_CACHE = ReadOptions(resident_bytes=1, in_flight_bytes=1)
-# A batch is read when it is asked for.
-NOT_AHEAD = ReadOptions(prefetch_buffer_size=0)
-
-
-@pytest.mark.parametrize("options", [NO_CACHE, NOT_AHEAD], ids=["no cache", "not ahead"])
-@pytest.mark.parametrize("order", ORDERS)
-def test_reads_without_a_cache(store: Path, options: ReadOptions, order: str) -> None:
-    dataset = ORDERS[order](MapDataset.source(ZarrDataSource(store)))[:2_000].batch(16)
-    told, _ = told_and_found(dataset.to_iter_dataset(options))
-    assert told.reads.is_exact or options is not NOT_AHEAD
-
-
-@pytest.mark.parametrize("last", [1, 7, CHUNK - 1])
-@pytest.mark.parametrize("resident_bytes", [None, 1, 100 * ROW_BYTES])
-def test_a_short_last_chunk_is_read_less_often(
-    tmp_path: Path, last: int, resident_bytes: int | None
-) -> None:
-    rows = np.zeros((20 * CHUNK + last, 16), "f4")
-    zarr.create_array(str(tmp_path / "rows"), data=rows, chunks=(CHUNK, 16))
-    options = NOT_AHEAD
-    if resident_bytes is not None:
-        options = ReadOptions(resident_bytes=resident_bytes, in_flight_bytes=1)
-    dataset = MapDataset.source(ZarrDataSource(tmp_path / "rows")).shuffle(seed=1).batch(4)
-    told_and_found(dataset.to_iter_dataset(options))
-
-
-@pytest.mark.parametrize("order", ["in order", "block_shuffle", "shuffle"])
-def test_reads_of_rounds_without_threads(store: Path, order: str) -> None:
-    # The length of read batches depends on their time.
-    chain = ORDERS[order](MapDataset.source(ZarrDataSource(store))).batch(16)
-    options = ReadOptions(num_threads=0)
-    (told,) = chain.to_iter_dataset(options).explain().epoch
-    assert not told.reads.is_exact
-    assert any(
-        each.kind == "no-threads" for each in chain.to_iter_dataset(options).explain().advice
-    )
-
-
 def test_huge_batches_take_no_memory() -> None:
     records = 10**9
     source = np.broadcast_to(np.int8(0), records)

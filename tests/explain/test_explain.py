@@ -14,13 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.array_record_bytes import written as write_array_record
-from tests.laid_out import pieced
+from tests.laid_out import PiecedSource
 from tests.strategies import Drawn, build, chains, streams
-from windrow import Explanation, IterDataset, MapDataset, ReadOptions
+from windrow import Explanation, IterDataset, MapDataset
 from windrow.core.native import native
 from windrow.explain.explanation import spec_text
-from windrow.sources import ArrayPart, ArrayRecordDataSource, ArraySpec, Columns, LaidOutSource
-from windrow.sources.base import IntArray
+from windrow.sources import ArrayRecordDataSource, ArraySpec
 from windrow.stats.costs import Amount
 
 Dataset = MapDataset[Any] | IterDataset[Any]
@@ -31,58 +30,15 @@ def no(*given: Any) -> Any:
     raise AssertionError("explaining calls no function")
 
 
-class NoRows:
-    """A reader of rows that must not be asked for any."""
+class Laid(PiecedSource):
+    """Records in chunks of ten, of four integers each, which the source declares."""
 
-    def start(self, spans: Any, pool: Any) -> Any:
-        raise AssertionError("explaining reads nothing")
-
-    def read(self, rows: IntArray) -> Any:
-        raise AssertionError("explaining reads nothing")
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        return np.full(len(chunks), 50)
+    spec = ArraySpec((4,), "i8")
 
 
-class Laid(LaidOutSource):
-    """Records in chunks; reading any of them is an error."""
-
-    def __init__(
-        self, records: int, *, rows: int = 10, width: int = 4, alone: bool = False
-    ) -> None:
-        self._part = ArrayPart("", records, (width,), np.dtype("f4"), rows, NoRows(), alone=alone)
-
-    def __len__(self) -> int:
-        return self._part.rows
-
-    def __repr__(self) -> str:
-        return f"Laid({self._part.rows})"
-
-    @property
-    def fingerprint(self) -> str:
-        return f"laid({self._part.rows})"
-
-    @property
-    def parts(self) -> list[ArrayPart]:
-        return [self._part]
-
-    @property
-    def spec(self) -> Any:
-        return ArraySpec(self._part.row_shape, self._part.dtype)
-
-    def assembled(self, columns: Any, indices: IntArray) -> Columns:
-        raise AssertionError("explaining reads nothing")
-
-    def read(self, indices: IntArray) -> Columns:
-        raise AssertionError("explaining reads nothing")
-
-    def blocks(self) -> IntArray:
-        edges = np.arange(0, self._part.rows, self._part.chunk_rows)
-        return np.append(edges, self._part.rows)
-
-
-def laid(records: int, **more: Any) -> MapDataset[Any]:
-    return MapDataset.source(Laid(records, **more))
+def laid(records: int) -> MapDataset[Any]:
+    rows = np.repeat(np.arange(records)[:, None], 4, axis=1)
+    return MapDataset.source(Laid({"": rows}, {"": 10}))
 
 
 def test_the_nodes_as_written_and_as_run() -> None:
@@ -91,7 +47,7 @@ def test_the_nodes_as_written_and_as_run() -> None:
     assert [node.number for node in nodes] == [0, 1, 2, 3, 4, 5]
     assert [node.parents for node in nodes] == [(), (0,), (1,), (2,), (3,), (4,)]
     assert [node.label for node in nodes] == [
-        "source(Laid(95))",
+        "source(pieced(95))",
         "shuffle(seed=1)",
         "map(no)",
         "batch(10)",
@@ -104,17 +60,17 @@ def test_the_nodes_as_written_and_as_run() -> None:
     assert [node.length for node in nodes] == [95, 95, 95, 10, 10, 10]
     assert nodes[0].source == 0
     assert {node.source for node in nodes[1:]} == {None}
-    assert nodes[1].element_bytes == Amount.exactly(16)
+    assert nodes[1].element_bytes == Amount.exactly(32)
     assert nodes[2].element_bytes is None
-    assert nodes[1].spec == ArraySpec((4,), "f4")
+    assert nodes[1].spec == Laid.spec
 
 
 def test_a_node_of_two_parents_stands_once() -> None:
     one = laid(20)
     nodes = MapDataset.zip([one, one[::-1]]).explain().nodes
-    assert [node.label for node in nodes].count("source(Laid(20))") == 1
+    assert [node.label for node in nodes].count("source(pieced(20))") == 1
     assert nodes[2].parents == (0, 1)
-    assert nodes[2].element_bytes == Amount.exactly(32)
+    assert nodes[2].element_bytes == Amount.exactly(64)
 
 
 def test_costs_of_an_epoch_in_order() -> None:
@@ -122,19 +78,13 @@ def test_costs_of_an_epoch_in_order() -> None:
     (costs,) = explanation.epoch
     exactly = Amount.exactly
     assert (costs.records, costs.chunks, costs.reads) == (exactly(95), exactly(10), exactly(10))
-    assert (costs.stored_bytes, costs.decoded_bytes) == (exactly(500), exactly(95 * 16))
-    assert costs.delivered_bytes == exactly(95 * 16)
+    assert (costs.stored_bytes, costs.decoded_bytes) == (exactly(1000), exactly(95 * 32))
+    assert costs.delivered_bytes == exactly(95 * 32)
     assert costs.decoded_per_delivered == exactly(1)
     assert explanation.length == 10
     assert explanation.batches == exactly(10)
-    assert explanation.batch_bytes == exactly(160)
+    assert explanation.batch_bytes == exactly(320)
     assert explanation.later_epoch == explanation.epoch
-
-
-def test_single_records_are_read_alone() -> None:
-    (costs,) = laid(95, rows=1, alone=True).shuffle(seed=1).batch(10).explain().epoch
-    assert costs.reads == costs.records == costs.chunks == Amount.exactly(95)
-    assert costs.decoded_bytes == costs.delivered_bytes
 
 
 def test_what_is_unknown_is_said() -> None:
@@ -222,7 +172,7 @@ def test_text_html_json_and_pickle() -> None:
     assert "http" not in page
     told = json.loads(json.dumps(explanation.to_json(), allow_nan=False))
     assert told["epoch"][0]["reads"] == {"low": 3, "high": 3}
-    assert told["nodes"][0]["spec"] == "float32 (4,)"
+    assert told["nodes"][0]["spec"] == "int64 (4,)"
     again: Explanation = pickle.loads(pickle.dumps(explanation))
     assert again == explanation
 
@@ -241,13 +191,6 @@ def test_amounts_in_words() -> None:
     assert str(Amount.exactly(1_234.5)) == "1,234"
 
 
-def test_amounts_are_the_same_everywhere_in_json() -> None:
-    told = laid(95).shuffle(seed=1).batch(10).explain().to_json()
-    amounts = [told["epoch"][0]["reads"], told["buffers"], told["buffers_by"]["queue"]]
-    amounts.append(told["nodes"][0]["element_bytes"])
-    assert [sorted(amount) for amount in amounts] == [["high", "low"]] * 4
-
-
 class Raises:
     """A function whose `output_spec` does not take what it is given."""
 
@@ -264,78 +207,6 @@ def test_a_spec_that_raises_is_unknown() -> None:
     assert explanation.spec is None
     assert any("what map(" in line for line in explanation.unknown)
     assert len(list(chain)) == 4
-
-
-def test_what_never_ends_is_endless() -> None:
-    chain = laid(40).shuffle(seed=1).repeat().batch(10).map(no)
-    explanation = chain.explain()
-    assert [node.is_endless for node in explanation.nodes] == [False, False, *[True] * 4]
-    assert explanation.details().count("endless") == 4
-
-
-def test_a_batch_on_average_is_the_mean_of_those_that_come() -> None:
-    source = pieced(190, 16)
-    chain = MapDataset.source(source).block_shuffle(seed=1).batch(12)
-    (told,) = chain.explain().batch
-    sizes = [32 * len(batch) for batch in chain]
-    assert len(sizes) == 16
-    assert told.reads == Amount.exactly(len(source.started) / 16)
-    assert told.delivered_bytes == Amount.exactly(float(np.mean(sizes)))
-    assert told.decoded_bytes == told.delivered_bytes
-    assert told.records == Amount.exactly(190 / 16)
-
-
-@pytest.mark.parametrize(
-    ("make", "ratio"),
-    [
-        (lambda whole: whole[::8], 8),  # 2 records of each chunk of 16
-        (lambda whole: whole[:8], 2),
-        (lambda whole: whole.to_iter_dataset().limit(16), 1),
-        (lambda whole: MapDataset.concatenate([whole[::4], whole[1::4]]), 2),
-    ],
-)
-def test_more_is_decoded_than_delivered(
-    make: Callable[[MapDataset[Any]], Dataset], ratio: float
-) -> None:
-    chain = make(MapDataset.source(pieced(320, 16)))
-    (told,) = chain.explain().epoch
-    with iter(chain) as iterator:
-        for _ in iterator:
-            pass
-        (found,) = iterator.stats().sources
-    assert found.decoded_per_delivered is not None
-    assert told.decoded_per_delivered is not None
-    assert found.decoded_per_delivered.low in told.decoded_per_delivered
-    if isinstance(chain, MapDataset):
-        assert told.decoded_per_delivered == Amount.exactly(ratio)
-
-
-@given(
-    length=st.integers(1, 40),
-    size=st.integers(1, 7),
-    step=st.integers(-3, 3).filter(bool),
-    drop=st.booleans(),
-)
-def test_records_that_are_asked_for_are_those_that_come(
-    length: int, size: int, step: int, drop: bool
-) -> None:
-    whole = MapDataset.source(np.arange(length))
-    chain = MapDataset.concatenate([whole.shuffle(seed=3)[::step], whole.repeat(2)])
-    chain = chain.batch(size, drop_remainder=drop)
-    (costs,) = chain.explain().epoch
-    assert costs.records == Amount.exactly(sum(map(len, chain)))
-
-
-@given(sizes=st.lists(st.integers(1, 20), min_size=1, max_size=3), limit=st.integers(1, 50))
-def test_what_is_taken_is_no_more_than_there_is(sizes: list[int], limit: int) -> None:
-    streams = [RANGE(size).to_iter_dataset() for size in sizes]
-    mixed = IterDataset.mix(streams).limit(limit)
-    explanation = mixed.explain()
-    with iter(mixed) as iterator:
-        count = sum(1 for _ in iterator)
-        found = iterator.stats().sources
-    assert mixed._node.elements() == explanation.batches == Amount.exactly(count)
-    assert len(found) == len(explanation.epoch)
 
 
 @settings(max_examples=25)
@@ -361,51 +232,6 @@ def test_any_chain_is_explained(drawn: Drawn) -> None:
 
 # --- advice --------------------------------------------------------------------------------------
 
-LITTLE = ReadOptions(resident_bytes=8_000, in_flight_bytes=2_000)
-
-
-def kinds(dataset: Any) -> list[str]:
-    return [advice.kind for advice in dataset.explain().advice]
-
-
-def test_advice_against_a_global_shuffle() -> None:
-    chain = laid(4_000, rows=50)
-    explanation = chain.shuffle(seed=1).batch(10).to_iter_dataset(LITTLE).explain()
-    first, second = explanation.advice
-    assert (first.kind, second.kind) == ("global-shuffle", "resident-bytes")
-    assert first.node == 1
-    assert "shuffle(seed=1) decodes each chunk" in first.now
-    assert "use block_shuffle, or convert with one record per inner chunk" in first.do
-    assert str(first) in explanation.details()
-    assert "use block_shuffle" in str(explanation)
-    # A chain that follows the advice does not get it again.
-    blocks = chain.block_shuffle(seed=1, window_blocks=2).batch(10)
-    assert kinds(blocks.to_iter_dataset(LITTLE)) == []
-    resident_bytes = int(second.do.partition("resident_bytes=")[2].rstrip(")"))
-    room = ReadOptions(resident_bytes=resident_bytes, in_flight_bytes=2_000)
-    assert kinds(chain.shuffle(seed=1).batch(10).to_iter_dataset(room)) == []
-
-
-def test_advice_on_windows_that_do_not_fit() -> None:
-    chain = laid(4_000, rows=50).block_shuffle(seed=1, window_blocks=60).batch(10)
-    assert "window-room" in kinds(chain.to_iter_dataset(LITTLE))
-
-
-def test_advice_on_strides() -> None:
-    chain = laid(4_000, rows=50)
-    (advice,) = chain[::7].batch(10).explain().advice
-    assert advice.kind == "strides"
-    assert "7" in advice.now
-    assert kinds(chain[:570].batch(10)) == []
-    assert kinds(laid(4_000, rows=1, alone=True)[::7].batch(10)) == []
-
-
-def test_advice_to_read_ahead() -> None:
-    chain = laid(400).batch(10)
-    assert kinds(chain.to_iter_dataset(ReadOptions(num_threads=0))) == ["no-threads"]
-    assert kinds(chain.to_iter_dataset(ReadOptions(prefetch_buffer_size=0))) == ["no-threads"]
-    assert kinds(RANGE(100).batch(10)) == []  # there is nothing to read
-
 
 class Single:
     """A user's source."""
@@ -415,18 +241,6 @@ class Single:
 
     def __getitem__(self, index: int) -> int:
         return index
-
-
-class Many(Single):
-    """The same, which reads many records in one call."""
-
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return indices
-
-
-def test_advice_on_sources_that_are_read_one_by_one() -> None:
-    assert kinds(MapDataset.source(Single()).batch(10)) == ["record-by-record"]
-    assert kinds(MapDataset.source(Many()).batch(10)) == []
 
 
 @pytest.mark.skipif(native() is None, reason="the core reads the sizes of records in the index")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import re
 import threading
@@ -15,10 +14,9 @@ import numpy as np
 import pytest
 
 from tests.laid_out import PiecedSource
-from tests.processes import until, workers
+from tests.processes import workers
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.explain.running import running
-from windrow.sources import RangeDataSource
 from windrow.transforms.nodes import Node
 
 Dataset: TypeAlias = Any  # with random access or a stream
@@ -310,17 +308,6 @@ def test_somebody_elses_source(
     check_calls(told, calls)
 
 
-def test_what_is_in_memory_is_copied() -> None:
-    array = np.zeros((4, 3))
-    records = [np.zeros(2) for _ in range(4)]
-    for source in (array, records, RangeDataSource(4)):
-        dataset = MapDataset.source(source).to_iter_dataset()
-        assert runs_of(dataset, "source") == "copied from memory"
-    first = next(iter(MapDataset.source(array).to_iter_dataset()))
-    assert not np.shares_memory(first, array)
-    assert not np.shares_memory(next(iter(MapDataset.source(records))), records[0])
-
-
 class Alone(PiecedSource):
     """A source whose single rows cost no more than their bytes."""
 
@@ -354,111 +341,7 @@ def test_how_chunks_are_read() -> None:
     assert (alone.readers["x"].started, alone.readers["x"].alone) == ([], 40)
 
 
-# --- what calls nothing --------------------------------------------------------------------------
-
-
-class Pick:
-    """A selection map, which notes what it is asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        self.asked.append(index)
-        return index % 2, index // 2
-
-
-INDICES: dict[str, Callable[[MapDataset[Any], MapDataset[Any]], MapDataset[Any]]] = {
-    "shuffle": lambda ds, _: ds.shuffle(seed=1),
-    "window_shuffle": lambda ds, _: ds.window_shuffle(3, seed=1),
-    "block_shuffle": lambda ds, _: ds.block_shuffle(seed=1, block=3),
-    "slice": lambda ds, _: ds[1:9:2],
-    "repeat": lambda ds, _: ds.repeat(2),
-    "mix": lambda ds, more: MapDataset.mix([ds, more]),
-    "concatenate": lambda ds, more: MapDataset.concatenate([ds, more]),
-    "select_from_datasets": lambda ds, more: MapDataset.select_from_datasets([ds, more], Pick()),
-}
-
-
-@pytest.mark.parametrize("label", INDICES)
-def test_indices_alone(tmp_path: Path, label: str) -> None:
-    notings = [Noting(tmp_path / name, waits=False) for name in ("one", "two")]
-    parts = [MapDataset.source(OneByOne(noting, 12)) for noting in notings]
-    chain = INDICES[label](*parts)
-    dataset = chain.to_iter_dataset(with_threads(0))
-    told = runs_of(dataset, label)
-    assert told.startswith("indices only")
-    assert sum(len(noting.calls()) for noting in notings) == 0
-    given = list(dataset)
-    # As many records are read as there are elements: no record is read to find the order.
-    assert sum(len(noting.calls()) for noting in notings) == len(given) == len(chain)
-
-
-def test_a_selection_map_is_asked_one_by_one() -> None:
-    pick = Pick()
-    parts = [MapDataset.range(5), MapDataset.range(5)]
-    dataset = MapDataset.select_from_datasets(parts, pick).to_iter_dataset(with_threads(0))
-    assert runs_of(dataset, "select") == "indices only"
-    assert list(dataset) == [0, 0, 1, 1, 2, 2]
-    assert pick.asked == list(range(6))
-
-
-def test_seeds_and_positions_call_nothing() -> None:
-    seeded = MapDataset.range(10).seed(3)
-    assert runs_of(seeded.to_iter_dataset(), "seed") == "indices only"
-    assert list(seeded) == list(range(10))
-    dataset = MapDataset.range(10).to_iter_dataset().repeat(2).limit(12)
-    assert list(dataset) == [*range(10), 0, 1]
-    with iter(dataset) as iterator:
-        assert sum(iterator) == 46
-        assert iterator.stats().sources == ()
-
-
 # --- how elements come ---------------------------------------------------------------------------
-
-
-def _is_full(iterator: Any, before_s: float) -> bool:
-    """Whether something waits, and the loader has waited for room, or does."""
-    return bool(iterator._blocks._shared._ready._rows and iterator.stats().blocked_s > before_s)
-
-
-def until_full(iterator: Any) -> list[int]:
-    """Elements that wait for the loop, each time that it takes one, when it is the slow one."""
-    waiting = []
-    for _ in iterator:
-        assert until(functools.partial(_is_full, iterator, iterator.stats().blocked_s))
-        waiting.append(iterator._blocks._shared._ready._rows)
-        if len(waiting) == 20:
-            return waiting
-    raise AssertionError("the stream has ended")
-
-
-@pytest.mark.parametrize("queue", [1, 7, 40])
-def test_what_is_made_ahead_waits_in_a_queue(queue: int) -> None:
-    for dataset in (
-        numbers().to_iter_dataset(with_threads(2, queue)),
-        numbers().batch(4).to_iter_dataset(with_threads(2, queue)),
-        IterDataset.mix([other(with_threads(0)), other(with_threads(2, queue))]),
-    ):
-        assert runs_of(dataset, "to_iter_dataset") == f"made ahead, into a queue of {queue}"
-        with iter(dataset) as iterator:
-            waiting = until_full(iterator)
-        assert queue / 2 <= max(waiting) <= queue
-
-
-def test_without_a_queue_of_elements_workers_make_one_block_ahead() -> None:
-    chain = numbers().map(_same).to_iter_dataset(with_threads(3, 0))
-    assert runs_of(chain, "to_iter_dataset") == "made when asked for"
-    dataset = chain.mp_prefetch(1)
-    assert runs_of(dataset, "to_iter_dataset") == "made one block ahead"
-    iterator: Any
-    with iter(dataset) as iterator:
-        for _ in range(3):
-            next(iterator)
-            assert until(lambda: iterator._blocks._shared._ready._count == 1)
 
 
 def _same(element: Any) -> Any:

@@ -57,79 +57,8 @@ class CopiesOfGrain(theirs.FlatMapTransform):  # type: ignore[misc]
         return [element] * (element % 4)
 
 
-def sequences(library: Any, count: int) -> Any:
-    def element(n: int) -> dict[str, Any]:
-        size = 1 + (n * 7) % 5
-        return {"x": np.arange(size) + 10 * n, "y": np.full(size, n)}
-
-    return library.MapDataset.range(count).map(element).to_iter_dataset()
-
-
 def numbers(library: Any, count: int = 23) -> Any:
     return library.MapDataset.range(count).to_iter_dataset()
-
-
-LENGTHS = {"x": 6, "y": 6}
-STREAMS: dict[str, Callable[[Any, Any], Any]] = {
-    "limit": lambda lib, ex: ex.LimitIterDataset(numbers(lib), 7),
-    "repeat": lambda lib, ex: ex.RepeatIterDataset(numbers(lib), 2),
-    "repeat for ever": lambda lib, ex: ex.RepeatIterDataset(numbers(lib)),
-    "window shuffle": lambda lib, ex: ex.WindowShuffleIterDataset(
-        numbers(lib), window_size=5, seed=3
-    ),
-    "zip": lambda lib, ex: ex.ZipIterDataset([numbers(lib, 9), numbers(lib)], strict=False),
-    "cache": lambda lib, ex: ex.RepeatIterDataset(
-        ex.CacheIterDataset(numbers(lib, 5).map(lambda n: n + 1)), 3
-    ).batch(4),
-    "rebatch": lambda lib, ex: ex.RebatchIterDataset(numbers(lib).batch(4), 3, True),
-    "flat map": lambda lib, ex: ex.FlatMapIterDataset(
-        numbers(lib, 3), Copies() if lib is windrow else CopiesOfGrain()
-    ),
-    "interleave": lambda lib, ex: ex.InterleaveIterDataset(
-        [lib.MapDataset.range(n, n + size) for n, size in ((0, 3), (10, 5), (20, 2))],
-        cycle_length=2,
-    ),
-    "first fit": lambda lib, ex: ex.FirstFitPackIterDataset(
-        sequences(lib, 40), length_struct=LENGTHS, num_packing_bins=3, seed=5
-    ),
-    "best fit": lambda lib, ex: ex.BestFitPackIterDataset(
-        sequences(lib, 40),
-        length_struct=LENGTHS,
-        num_packing_bins=4,
-        shuffle_bins=False,
-        max_sequences_per_bin=3,
-    ),
-    "concat then split": lambda lib, ex: ex.ConcatThenSplitIterDataset(
-        sequences(lib, 40),
-        length_struct=LENGTHS,
-        bos_handling=ex.BOSHandling.REPLACE_FIRST_TOKEN_WITH_BOS,
-        bos_features=("x",),
-        bos_token_id=99,
-    ),
-    "concat without cutting": lambda lib, ex: ex.ConcatThenSplitIterDataset(
-        sequences(lib, 20), length_struct=LENGTHS, split_full_length_features=False
-    ),
-    "thread prefetch": lambda lib, ex: ex.ThreadPrefetchIterDataset(
-        numbers(lib), prefetch_buffer_size=3
-    ),
-    "multithread prefetch": lambda lib, ex: ex.multithread_prefetch(numbers(lib), 2, 3),
-    "options": lambda lib, ex: ex.WithOptionsIterDataset(
-        numbers(lib), ex.DatasetOptions(min_shm_size=5)
-    ),
-    "applied": lambda lib, ex: ex.apply_transformations(
-        numbers(lib), [lib.transforms.Batch(4, drop_remainder=True)]
-    ),
-}
-
-
-@pytest.mark.parametrize("name", STREAMS)
-def test_streams_equal_grains(name: str) -> None:
-    make = STREAMS[name]
-    found = make(windrow, ours)
-    assert isinstance(found, windrow.IterDataset)
-    expected = plain(list(itertools.islice(make(grain, theirs), 60)))
-    assert plain(list(itertools.islice(found, 60))) == expected
-    assert expected
 
 
 def test_map_datasets_equal_grains() -> None:
@@ -357,7 +286,7 @@ def test_wrong_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"not Parquet at all")
     with pytest.raises(ReadError, match="cannot be read as Parquet"):
         ours.ParquetIterDataset(tmp_path / "a.parquet")
-    with pytest.raises(NotFoundError, match="does not exist"):
+    with pytest.raises(NotFoundError, match="no such file"):
         ours.ParquetIterDataset([tmp_path / "b.parquet"])
     with pytest.raises(ArgumentError, match="at least one path"):
         ours.ParquetIterDataset([])
@@ -467,14 +396,6 @@ def test_a_performance_config_divides_the_memory() -> None:
         )
 
 
-def test_device_put() -> None:
-    jax = pytest.importorskip("jax")
-    stream = windrow.MapDataset.source({"x": np.arange(4)}).to_iter_dataset()
-    found = list(ours.device_put(stream, jax.devices()[0]))
-    assert all(isinstance(element["x"], jax.Array) for element in found)
-    assert [int(element["x"]) for element in found] == [0, 1, 2, 3]
-
-
 def test_the_check_of_checkpoints_finds_a_fault() -> None:
     ours.assert_equal_output_after_checkpoint(windrow.MapDataset.range(5).batch(2))
 
@@ -506,25 +427,6 @@ def test_the_check_of_checkpoints_finds_a_fault() -> None:
 
 
 # --- options of a stream -------------------------------------------------------------------------
-
-
-def test_options_merge_as_grains() -> None:
-    for ex in (ours, theirs):
-        one = ex.DatasetOptions(min_shm_size=5, filter_warn_threshold_ratio=0.9)
-        other = ex.DatasetOptions(min_shm_size=7, filter_raise_threshold_ratio=0.5)
-        merged = one.merge(other)
-        assert merged.min_shm_size == 5
-        assert merged.filter_warn_threshold_ratio == 0.9
-        assert merged.filter_raise_threshold_ratio == 0.5
-        assert (
-            ex.DatasetOptions(filter_warn_threshold_ratio=None)
-            .merge(ex.DatasetOptions(filter_warn_threshold_ratio=0.2))
-            .filter_warn_threshold_ratio
-            is None
-        )
-        assert one.merge(None) == one
-    with pytest.raises(PlanError, match=r"filter_raise_threshold_ratio must be in \(0, 1\].*got 2"):
-        ours.DatasetOptions(filter_raise_threshold_ratio=2)
 
 
 FILTERS: dict[str, Callable[[windrow.MapDataset[int]], windrow.IterDataset[int]]] = {

@@ -19,7 +19,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
 from tests.object_store import ObjectStore
-from tests.range_server import RangeServer, status
+from tests.range_server import RangeServer
 from windrow.cli.main import main
 from windrow.converters import encode_example, write_records
 from windrow.converters.job.manifest import (
@@ -37,7 +37,7 @@ from windrow.errors import (
     SourceError,
     WindrowError,
 )
-from windrow.inspection.content import content_of, picture_of
+from windrow.inspection.content import content_of
 
 ERA5 = Path(__file__).parents[2] / "examples" / "data" / "era5_uk_t2m_2019_03.zarr"
 EXAMPLES = [
@@ -151,13 +151,6 @@ def test_empty_and_tiny_arrays(
     assert found.records == (shape[0] if shape else None)
     assert found.decoded_bytes == int(np.prod(shape, dtype=int)) * 4
     assert "(the array)" in shown(tmp_path / "a", capsys)
-
-
-def test_arrays_of_unequal_lengths_have_no_one_count(tmp_path: Path) -> None:
-    group = zarr.create_group(tmp_path / "g")
-    group.create_array("a", shape=(3,), dtype="i4")
-    group.create_array("b", shape=(4,), dtype="i4")
-    assert windrow.inspect(tmp_path / "g").records is None
 
 
 def test_texts_and_bfloat16_are_told_though_not_read(
@@ -328,16 +321,6 @@ def _frames(folder: Path, count: int) -> list[bytes]:
     return [(folder / "frames").read_bytes()]
 
 
-def test_names_with_brackets(tmp_path: Path) -> None:
-    for name in ("xa", "xb", "x[c]"):
-        write_array_record(tmp_path / name, EXAMPLES)
-    assert windrow.inspect(f"{tmp_path}/x[ab]").files[0].files == 2
-    assert windrow.inspect(f"{tmp_path}/x[c]").files[0].files == 1
-    assert windrow.inspect(f"{tmp_path}/xa[5:12]").records == 7
-    with pytest.raises(NotFoundError, match="no file matches"):
-        windrow.inspect(f"{tmp_path}/x[de]")
-
-
 # --- what conversions leave
 
 
@@ -409,15 +392,6 @@ def test_a_damaged_marker_still_marks(
     assert "run the conversion again with the same arguments" in captured.err
 
 
-def test_a_manifest_that_points_outside_is_refused(tmp_path: Path) -> None:
-    path = write_array_record(tmp_path / "x.array_record", EXAMPLES)
-    (tmp_path / "d").mkdir()
-    manifest = manifest_of({"../x.array_record": path}, 20)
-    (tmp_path / "d" / MANIFEST_NAME).write_text(json.dumps(manifest.to_json()))
-    with pytest.raises(ReadError, match="outside its own folder"):
-        windrow.inspect(tmp_path / "d")
-
-
 # --- what cannot be shown
 
 
@@ -435,11 +409,7 @@ def damaged(tmp_path: Path) -> dict[str, tuple[Path, type[WindrowError], str, in
     (tmp_path / "json.zarr" / "zarr.json").write_text("{")
     (tmp_path / "manifest").mkdir()
     (tmp_path / "manifest" / MANIFEST_NAME).write_text("{")
-    (tmp_path / "text.txt").write_text("some words, no records")
     (tmp_path / "nothing").touch()
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.txt").touch()
     # A record that is cut off lies after the first ones: its length shows it.
     return {
         "cut array_record": (records, SourceError, "is cut off", 1),
@@ -459,10 +429,6 @@ def damaged(tmp_path: Path) -> dict[str, tuple[Path, type[WindrowError], str, in
         "cut gzip": (tmp_path / "cut.tfrecord.gz", ReadError, "its gzip data do not end", 1),
         "zarr": (tmp_path / "json.zarr", SourceError, "zarr.json in .* is not JSON", 1),
         "manifest": (tmp_path / "manifest", ReadError, "windrow_manifest.json: cannot be read", 1),
-        "text": (tmp_path / "text.txt", SourceError, "begins with b'some wor'", 1),
-        "empty file": (tmp_path / "nothing", SourceError, "is empty and is of no format", 1),
-        "empty folder": (tmp_path / "folder", SourceError, "it holds nothing", 1),
-        "folder of text": (tmp_path / "text", SourceError, "it holds a.txt", 1),
         "absent": (tmp_path / "nothin", NotFoundError, "did you mean .*/nothing?", 2),
         "absent zarr": (tmp_path / "x.zarr", NotFoundError, "does not exist", 2),
         "absent glob": (tmp_path / "x-*", NotFoundError, "no file matches", 2),
@@ -538,12 +504,6 @@ def test_a_tfrecord_file_far_away_is_not_read_whole(tmp_path: Path) -> None:
     assert counts.body_bytes < len(data) / 4
 
 
-def test_a_store_that_refuses_what_is_not_there() -> None:
-    with RangeServer(files_of(ERA5)) as server:
-        server.plan([status(403), status(403)])  # the marker and the manifest
-        assert windrow.inspect(server.url(f"{ERA5.name}/t2m")).records == 744
-
-
 def test_an_archive_of_zarr(tmp_path: Path) -> None:
     shutil.make_archive(str(tmp_path / "a"), "zip", ERA5 / "t2m")
     found = windrow.inspect(f"file://{tmp_path}/a.zip|zip:")
@@ -586,31 +546,6 @@ def test_the_sizes_of_a_converted_store_come_from_its_manifest(tmp_path: Path) -
 
 
 # --- what bytes are
-
-
-def test_pictures_are_known_by_their_headers() -> None:
-    import io
-
-    from PIL import Image
-
-    def encoded(format: str) -> bytes:
-        out = io.BytesIO()
-        Image.new("RGB", (40, 32), "red").save(out, format)
-        return out.getvalue()
-
-    assert str(picture_of(encoded("PNG"))) == "PNG picture, 40 x 32 pixels"
-    assert str(picture_of(encoded("JPEG"))) == "JPEG picture, 40 x 32 pixels"
-    assert str(picture_of(encoded("GIF"))) == "GIF picture"
-    assert str(picture_of(encoded("WEBP"))) == "WebP picture"
-    assert str(picture_of(encoded("BMP"))) == "BMP picture"
-    assert picture_of(b"BMW is a car, and this string has more than 26 letters") is None
-    # Every beginning of a picture is inspected without an error.
-    jpeg = encoded("JPEG")
-    assert {str(picture_of(jpeg[:size])) for size in range(3, len(jpeg))} <= {
-        "JPEG picture",
-        "JPEG picture, 40 x 32 pixels",
-    }
-    assert content_of(jpeg).kind == "picture"
 
 
 def test_what_records_are() -> None:

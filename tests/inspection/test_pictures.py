@@ -20,7 +20,6 @@ from PIL import Image
 
 import windrow
 from tests.processes import LIMIT_S
-from tests.range_server import RangeServer
 from windrow.cli.main import main
 from windrow.converters import encode_example, write_records
 from windrow.converters.job.manifest import MANIFEST_NAME, InputFile, Manifest, OutputFile
@@ -133,13 +132,6 @@ def test_nan_constant_and_diverse_fields_are_drawn() -> None:
         assert Image.open(io.BytesIO(grid(only, ["x"] * len(only)))).size[0] > 100
 
 
-def test_pictures_come_before_rows_unless_a_field_is_named(pictures: Path) -> None:
-    group = zarr.open_group(pictures, mode="r+")
-    group.create_array("a_row", data=np.zeros((24, 9)), chunks=(24, 9))
-    assert shown(pictures).name == "image"
-    assert kinds(pictures, "3", "a_row") == ["line"]
-
-
 @pytest.mark.parametrize(
     ("value", "expected", "shape"),
     [
@@ -174,14 +166,6 @@ def test_how_values_are_drawn(value: Any, expected: str, shape: tuple[int, ...] 
     assert Image.open(io.BytesIO(grid([value], ["$x"], "$t"))).size[0] > 100
 
 
-def test_floats_of_pictures_keep_their_order() -> None:
-    for low, high in ((0, 1), (-1, 1), (0, 255), (-3, 7)):
-        values = drawable(np.linspace(low, high, 108).reshape(6, 6, 3))
-        assert not isinstance(values, str)
-        assert (values.min(), values.max()) == (0, 255)
-        assert (np.diff(values.ravel().astype(int)) >= 0).all()
-
-
 # --- files of records
 
 
@@ -204,15 +188,6 @@ def test_encoded_pictures_of_examples(form: str, tmp_path: Path) -> None:
     assert list(colours_in(tmp_path / "s.png")) == [COLOURS[number] for number in (1, 4, 6)]
     assert shown(path).name == "image"
     assert kinds(path, "3", "a_list") == ["line"]
-
-
-def test_a_folder_of_tfds_and_a_folder_of_tfrecord(tmp_path: Path) -> None:
-    for folder, name in (("tfds", "d-train.tfrecord-00000-of-00001"), ("plain", "x.tfrecord")):
-        (tmp_path / folder).mkdir()
-        write_records(tmp_path / folder / name, examples([encoded(solid(i)) for i in range(3)]))
-    (tmp_path / "tfds" / "dataset_info.json").write_text("{}")
-    for folder in ("tfds", "plain"):
-        assert kinds(tmp_path / folder) == ["picture"] * 3
 
 
 def test_jpeg_and_damaged_pictures(tmp_path: Path) -> None:
@@ -264,26 +239,6 @@ def test_raw_features_are_drawn_by_the_manifest(tmp_path: Path) -> None:
     found = shown(tmp_path / "d")
     assert found.name == "f"
     np.testing.assert_array_equal(found.values, rows)
-
-
-# --- remote
-
-
-def test_of_an_array_far_away_the_chunks_drawn_are_read() -> None:
-    files = {
-        str(path.relative_to(ERA5.parent)): path.read_bytes()
-        for path in ERA5.rglob("*")
-        if path.is_file()
-    }
-    with RangeServer(files) as server:
-        found = windrow.inspect(server.url(ERA5.name))
-        before = server.counts().body_bytes
-        location = location_of(server.url(ERA5.name), None, caller="inspect")
-        far = read_records(found, location, "0,743", None)
-        taken = server.counts().body_bytes - before
-    np.testing.assert_array_equal(far.values, shown(ERA5, "0,743").values)
-    # Two of the 31 chunks, their index, coordinates and metadata.
-    assert taken < len(files[f"{ERA5.name}/t2m/c/0/0/0"]) / 6
 
 
 # --- what is refused

@@ -35,16 +35,6 @@ def lines_of(dataset: Any) -> list[str]:
     return [line.removeprefix("  - ") for line in lines.partition("\n\n")[0].splitlines()]
 
 
-def test_records_in_order_are_told_by_the_closed_form(data: MapDataset[Any]) -> None:
-    # Means of batches are spread evenly: 20 * (4,000 + 20) / (4,000 + 1) is 20.095.
-    assert lines_of(data.batch(BATCH)) == [
-        "batches of 20 of 4,000 records",
-        "blocks in a batch: 1 of 100; under a global shuffle ≈18.2",
-        "variance of batch means on sorted data: 20.1 times the variance of a global shuffle",
-        "so a batch is worth 0.995 records drawn at random from the epoch",
-    ]
-
-
 # --- the same as the function returns ------------------------------------------------------------
 
 CHAINS: dict[str, Callable[[Any], Any]] = {
@@ -80,11 +70,3 @@ def test_a_report_tells_what_shuffle_quality_does(data: MapDataset[Any], tmp_pat
     ratio = page.words.index("shuffle: variance ratio")
     assert not asked.is_exact
     assert page.words[ratio + 1] == f"≈{asked.variance_ratio:.3g}"
-
-
-def test_without_a_batch_the_one_that_is_taken_is_told(data: MapDataset[Any]) -> None:
-    asked = windrow.shuffle_quality(data.shuffle(1), 64)
-    first, *others = lines_of(data.shuffle(1))
-    assert first == "batches of 64 of 4,000 records"
-    assert others[-1] == "the chain has no batch: as if .batch(64) were put on top"
-    assert [first, *others[:-1]] == [line.strip() for line in str(asked).splitlines()]

@@ -298,25 +298,6 @@ def test_no_record_is_read_but_those_of_the_elements_shown(name: str) -> None:
     assert source.read == expected
 
 
-# Chains that take more records than they give, and how many are wanted for three elements.
-TAKING: dict[str, tuple[Callable[[Any], Any], int]] = {
-    "a filter": (lambda ds: ds.filter(lambda value: value % 1_000 == 0), 201),
-    "a filter of a stream": (lambda ds: ds.to_iter_dataset().filter(lambda n: n % 1_000 == 0), 201),
-    "a window": (lambda ds: ds.to_iter_dataset().window_shuffle(1_000, seed=1).batch(4), 1_000),
-}
-
-
-@pytest.mark.parametrize("name", TAKING)
-def test_records_for_filters_and_windows_are_read_many_at_a_time(name: str) -> None:
-    made, wanted = TAKING[name]
-    source = Counting(4_000)
-    sample = sample_of(made(MapDataset.source(source))._node, 3)
-    assert len(sample.elements) == 3
-    assert source.read == list(range(len(source.read)))
-    assert wanted <= len(source.read) <= min(wanted + 500, 4 * wanted + 1)
-    assert source.calls <= 8
-
-
 # --- wrong arguments and faults ------------------------------------------------------------------
 
 
@@ -373,14 +354,6 @@ def test_without_plotly_the_error_names_the_extra(tmp_path: Path) -> None:
         )  # fmt: skip
         assert "windrow.report needs the packages of windrow-data[report]" in done.stdout, done
     assert list(tmp_path.iterdir()) == []
-
-
-def test_importing_windrow_imports_none_of_them() -> None:
-    program = "import sys, windrow; print({'jinja2', 'plotly', 'matplotlib'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S, check=True
-    )
-    assert done.stdout.strip() == "set()"
 
 
 # --- small parts ---------------------------------------------------------------------------------

@@ -29,9 +29,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "measured": Told(pictures._node, measured(pictures, 30)),
         "long names": _long_names(),
         "memory": Told((numbers := _numbers())._node, measured(numbers, 30)),
-        "none": MapDataset.range(0),
-        "zipped": MapDataset.zip([pictures.map(_same), MapDataset.range(75)]).map(_first),
-        "failing": MapDataset.range(3).map(_failing),
         "branches": _branches(folder / "a folder of some depth" / "of_stores", 5),
     }
     return {
@@ -54,15 +51,6 @@ def _numbers() -> Any:
 
 def _same(element: Any) -> Any:
     return element
-
-
-def _first(element: Any) -> Any:
-    (batch, number) = element
-    return {name: rows[0] for name, rows in batch.items()}, number
-
-
-def _failing(element: Any) -> Any:
-    raise KeyError("nope")
 
 
 def _branches(folder: Path, count: int) -> Any:
@@ -121,24 +109,3 @@ def test_a_run_that_is_not_whole_is_told_under_its_bars(tmp_path: Path) -> None:
         "Measured covers the 6 batches that were read for so far; the loop was given 6 of them."
         in said
     )
-
-
-def test_an_epoch_of_nothing_has_no_chart(look: Look) -> None:
-    looked = look("none")
-    assert looked.boxes(".chart") == []
-
-
-# --- elements ------------------------------------------------------------------------------------
-
-
-def test_parts_of_elements_have_their_names(look: Look) -> None:
-    looked = look("zipped")
-    assert looked.texts("#elements h3")[0].startswith("[0] image 12 x 12 uint8")
-    assert looked.texts("#elements thead th") == ["", "[0] label", "[1]"]
-    assert looked.texts("#elements tbody tr:nth-child(4) td")[1] == "3"
-
-
-def test_an_error_says_where_it_was_raised(look: Look) -> None:
-    (said,) = look("failing").texts("#elements p")
-    assert said.startswith("Making element 0 failed. KeyError: 'nope'\n")
-    assert "raised in map(_failing) for element 0" in said

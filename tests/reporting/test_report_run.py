@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 import windrow
-from tests.browser import Browser, Looked, browser
+from tests.browser import Browser, Looked
 from windrow import MapDataset, ReadOptions
 from windrow.core.text import in_units
 from windrow.explain.explanation import Explanation
@@ -34,12 +34,6 @@ class Run(NamedTuple):
 def sorted_twice(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Takes its time, so that no two blocks come within a millisecond."""
     return np.sort(np.sort(np.tile(row, 8))[::-1])
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -116,20 +110,6 @@ def test_memory_is_told_as_the_most_that_was_held(run: Run) -> None:
         assert cells[f"{kind} at most"] == in_units(size)
     assert cells["buffers at most"] == in_units(run.stats.peak_buffers_bytes)
     assert run.stats.peak_buffers_bytes > 0
-
-
-def test_bars_are_as_long_as_the_bytes_that_were_counted(run: Run) -> None:
-    (counted,) = run.stats.sources
-    sizes = [counted.stored_bytes, counted.decoded_bytes, counted.delivered_bytes]
-    expected = np.array([size.low for size in sizes if size is not None])
-    for trace in (1, 2):
-        path = f"#bytes .trace:nth-child({trace}) .point path"
-        widths = np.array([box["width"] for box in run.page.boxes(path)])
-        assert widths / widths.max() == pytest.approx(expected / expected.max(), abs=0.01)
-    assert (
-        run.page.texts("#bytes .bartext")
-        == [in_units(round(size / run.stats.elements)) for size in expected] * 2
-    )
 
 
 # --- who waited for whom -------------------------------------------------------------------------

@@ -145,15 +145,6 @@ def test_values_of_a_function(store: Any) -> None:
             pickle.dumps(ZarrDataSource(arrays))
 
 
-def test_what_views_tell(store: Any) -> None:
-    view = ts.virtual_chunked(numbered, dtype=ts.int64, shape=[50, 3])[ts.d[:].label["x", ""]]
-    for value, dims in ((view, ("x", None)), (store, (None, None))):
-        (array,) = ArrayTree("source", value).open()
-        assert array.dims == dims
-        assert array.attributes == {}
-        assert array.missing_value is None
-
-
 def test_a_function_that_fails_is_a_read_error() -> None:
     def broken(domain: Any, chunk: Any, parameters: Any) -> None:
         raise ValueError("nothing here")

@@ -361,15 +361,6 @@ def test_files_groups_and_dicts_of_h5py_are_read_lazily(
             assert all(e["in"]["name"] == b"n%d" % (e["x"][0] // 4) for e in found)
 
 
-def test_arrays_of_xarray_in_memory_are_rows_of_numpy() -> None:
-    xarray: Any = pytest.importorskip("xarray")
-    held = xarray.DataArray(np.arange(6).reshape(3, 2), dims=("a", "b"))
-    for array in (held, held.variable):
-        source = ArrayDataSource({"x": array})
-        assert source.is_in_memory
-        assert source.read(np.array([2, 0]))["x"].tolist() == [[4, 5], [0, 1]]
-
-
 @pytest.mark.parametrize("wrapped", [lambda x: x, lambda x: {"x": x}, lambda x: {"in": {"x": x}}])
 def test_arrays_of_dask_are_refused(wrapped: Any) -> None:
     array: Any = pytest.importorskip("dask.array").ones((10, 4), chunks=2)
@@ -386,25 +377,6 @@ def test_the_file_of_a_memmap_gone_or_changed(tmp_path: Path) -> None:
     (tmp_path / "a.npy").unlink()
     with pytest.raises(NotFoundError, match=r"a\.npy, .* is gone or not on this machine"):
         pickle.loads(sent)
-
-
-@pytest.mark.parametrize("path", ["data.zarr", Path("data.array_record")])
-def test_as_source_refuses_paths(path: str | Path) -> None:
-    with pytest.raises(ArgumentError, match=r"ArrayRecordDataSource.*ZarrDataSource"):
-        as_source(path)
-    with pytest.raises(ArgumentError, match=r"ArrayRecordDataSource.*ZarrDataSource"):
-        as_source({"image": path})
-
-
-@pytest.mark.parametrize(
-    "source",
-    [RangeDataSource(5), ArrayDataSource({"a": np.arange(5)}), SequenceDataSource([1, 2])],
-    ids=repr,
-)
-def test_sources_pickle(source: Any) -> None:
-    again = pickle.loads(pickle.dumps(source))
-    assert again.fingerprint == source.fingerprint
-    assert again[1] == source[1]
 
 
 def test_slices_and_names_of_a_source_say_where_they_belong() -> None:

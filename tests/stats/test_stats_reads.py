@@ -17,7 +17,6 @@ from tests.workers.test_workers_stream import spread
 from windrow import ReadOptions
 from windrow.stats.costs import Amount, SourceCosts
 from windrow.stats.profiler import WORKERS
-from windrow.stats.read_counters import PartCounters
 
 M = windrow.MapDataset
 IN_TURN = ReadOptions(num_threads=0)
@@ -36,20 +35,6 @@ def counted(iterator: windrow.DatasetIterator[Any]) -> SourceCosts:
 
 
 # --- reads ---------------------------------------------------------------------------------------
-
-
-def test_chunks_in_order_are_read_once() -> None:
-    source = pieced(100, 16)
-    costs = counted(iter(M.source(source).batch(8)))
-    # 7 chunks of 16 rows, the last of 4; 32 bytes a row; 100 bytes stored for each.
-    assert dict(zip(("records", "chunks", "reads"), exactly(100, 7, 7), strict=True)) == {
-        "records": costs.records,
-        "chunks": costs.chunks,
-        "reads": costs.reads,
-    }
-    assert (costs.decoded_bytes, costs.delivered_bytes) == exactly(3_200, 3_200)
-    assert costs.stored_bytes == Amount.exactly(700)
-    assert len(source.started) == 7
 
 
 @given(
@@ -101,35 +86,6 @@ def test_without_threads_each_call_decodes_its_chunks() -> None:
     assert (costs.records, costs.chunks, costs.reads) == exactly(8, 1, 1)
     assert (costs.decoded_bytes, costs.delivered_bytes) == exactly(512, 256)
     assert counted(iterator).chunks == Amount.exactly(4)
-
-
-def test_many_notes_are_counted_as_few() -> None:
-    counters = PartCounters(pieced(64_000, 4).parts[0], 64_000)
-    for first in range(0, 16_000, 10):
-        counters.started(range(first, first + 10))
-    counters.started([5, 6])
-    costs = counters.costs()
-    assert (costs.chunks, costs.reads, costs.decoded_bytes) == exactly(16_000, 16_002, 16_002 * 128)
-
-
-def test_how_many_different_chunks_is_an_interval_where_none_could_be_marked() -> None:
-    class Huge:
-        """A part of more chunks than a bit each has room for."""
-
-        name, chunk_count = "", 1 << 40
-
-        def decoded_bytes(self, chunks: Any) -> Any:
-            return np.full(len(chunks), 10)
-
-        def stored_bytes(self, chunks: Any) -> Any:
-            raise OSError("unknown")
-
-    part: Any = Huge()
-    counters = PartCounters(part, 10)
-    assert counters.costs().chunks == Amount.exactly(0)
-    counters.started([1, 1 << 39, 1])
-    costs = counters.costs()
-    assert (costs.chunks, costs.reads, costs.stored_bytes) == (Amount(1, 3), Amount(3, 3), None)
 
 
 class Squares:

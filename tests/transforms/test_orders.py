@@ -50,12 +50,10 @@ def test_shuffle_equals_grain(length: int, seed: int, data: st.DataObject) -> No
 
 @pytest.mark.parametrize("length", [1000, 65536, 70_000, 300_000, 10**6, 2**40, 2**63 - 1])
 def test_large_shuffles_equal_grain(length: int) -> None:
-    # More than one block, so that the vectorised walk and its last few states are all taken.
     offsets = np.random.default_rng(5).integers(0, length, 70_000)
     got = orders.shuffled(offsets, length, 123)
     some = slice(0, None, 500)
     assert got[some].tolist() == grain_shuffled(offsets[some], length, 123)
-    # Alone, an offset is walked over Python integers.
     alone = [orders.shuffled(offsets[i : i + 1], length, 123)[0] for i in range(0, 70_000, 500)]
     assert got[some].tolist() == alone
 

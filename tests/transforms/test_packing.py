@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -79,17 +78,6 @@ def test_rows_are_those_of_a_brute_force_packer(
         own = np.full(len(pieces), -1)
         assert core.pack_best_fit(lengths, row_length, most, own) == count
         assert own.tolist() == wanted
-
-
-@pytest.mark.skipif(native.native() is None, reason="compares the native core with Python")
-@pytest.mark.parametrize(("documents", "row_length"), [(1, 1), (1025, 128), (5000, 2048)])
-def test_the_plan_is_the_same_without_the_core(documents: int, row_length: int) -> None:
-    rng = np.random.default_rng(documents)
-    lengths = rng.lognormal(5, 1.5, documents).astype(np.int64)
-    with_core = planned(lengths, row_length)
-    with mock.patch.object(native, "native", return_value=None):
-        without = planned(lengths, row_length)
-    assert rows_of(with_core) == rows_of(without)
 
 
 FROZEN = [

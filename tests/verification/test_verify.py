@@ -11,8 +11,6 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,21 +26,18 @@ from hypothesis import strategies as st
 
 import windrow
 from tests.hypothesis_profiles import examples
+from tests.laid_out import pieced
 from windrow import MapDataset, Report, sources, verify
 from windrow.core.native import native
 from windrow.core.progress import Progress
-from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources import (
-    ArrayPart,
     ArrayRecordDataSource,
-    LaidOutSource,
-    ListPart,
     WindowDataSource,
     ZarrDataSource,
 )
 
 AnyArray = npt.NDArray[Any]
-IntArray = npt.NDArray[np.int64]
 
 SHAPE, CHUNK, SHARD = (23, 7, 5), (4, 4, 5), (8, 8, 5)
 ROWS = SHAPE[0]
@@ -258,25 +253,6 @@ def test_flipped_bits(name: str, data: st.DataObject) -> None:
             check_the_rest(source, report, values, lost=lost)
 
 
-@both_ways
-def test_each_flipped_bit_of_zstd_with_a_checksum_is_found(tmp_path: Path, direct: bool) -> None:
-    codec = zarr.codecs.ZstdCodec(level=1, checksum=True)
-    values = np.random.default_rng(0).integers(0, 9, (2, 40)).astype("i4")
-    store = zarr.create_array(
-        str(tmp_path), shape=(2, 40), dtype="i4", chunks=(1, 40), compressors=codec
-    )
-    store[...] = values
-    file = tmp_path / "c" / "1" / "0"
-    stored = file.read_bytes()
-    for bit in range(0, len(stored) * 8, 11):
-        flipped = bytearray(stored)
-        flipped[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(flipped)
-        source = ZarrDataSource(tmp_path, direct=direct)
-        report = checked_report(source)
-        assert [bad.chunk for bad in report.bad] == [1] or np.array_equal(source[1], values[1])
-
-
 @of_all_formats
 @settings(max_examples=examples(16))
 @given(data=st.data())
@@ -314,17 +290,6 @@ def test_bytes_after_the_end_of_small_chunks(tmp_path: Path, codecs: Any, cells:
     file.write_bytes(file.read_bytes() + b"\0")
     (bad,) = checked_report(ZarrDataSource(tmp_path, direct=True)).bad
     assert (bad.chunk, bad.file) == (4, str(file))
-
-
-def test_a_folder_in_the_place_of_a_chunk_is_bad(tmp_path: Path) -> None:
-    written(tmp_path, "v3 zstd")
-    file = chunk_files(tmp_path)[0]
-    file.unlink()
-    file.mkdir()
-    report = checked_report(source_of(tmp_path, "v3 zstd", True))
-    assert [(bad.chunk, bad.file) for bad in report.bad] == [(0, str(file))]
-    # To TensorStore nothing is there.
-    assert checked_report(source_of(tmp_path, "v3 zstd", False)).missing == 1
 
 
 def test_offset_of_an_inner_chunk(tmp_path: Path) -> None:
@@ -430,15 +395,6 @@ def test_files_that_an_array_has_no_place_for(
         assert checked_report(source).ok
 
 
-@pytest.mark.parametrize("direct", [None, False])
-def test_garbage_for_metadata(tmp_path: Path, direct: bool | None) -> None:
-    written(tmp_path, "v3 zstd")
-    for text in ("", "{", "[]", "null", '{"zarr_format": 3}', "\0\0", '{"a": NaN'):
-        (tmp_path / "zarr.json").write_text(text)
-        with pytest.raises((SourceError, NotFoundError), match=r"zarr\.json|opened|node_type"):
-            verify(ZarrDataSource(tmp_path, direct=direct), progress=False)
-
-
 @both_ways
 def test_an_array_that_is_gone(tmp_path: Path, direct: bool) -> None:
     written(tmp_path / "a", "v3 zstd")
@@ -519,43 +475,6 @@ def record_file(path: Path, group: int, count: int = 40) -> list[bytes]:
         writer.write(record)
     writer.close()
     return records
-
-
-@pytest.mark.parametrize("group", [1, 16, 256])
-def test_a_sound_record_file(tmp_path: Path, group: int) -> None:
-    records = record_file(tmp_path / "a", group, 300)
-    report = checked_report(ArrayRecordDataSource([tmp_path / "a", f"{tmp_path / 'a'}[3:5]"]))
-    assert report.ok
-    assert report.records == 302
-    assert report.chunks == -(-300 // group) + (2 if group == 1 else 1)
-    assert report.decoded_bytes == sum(map(len, [*records, *records[3:5]]))
-
-
-@pytest.mark.parametrize("group", [1, 16, 256])
-@settings(max_examples=examples(10))
-@given(data=st.data())
-def test_flipped_bits_of_a_record_file(
-    tmp_path_factory: pytest.TempPathFactory, group: int, data: st.DataObject
-) -> None:
-    path = tmp_path_factory.mktemp("records") / "a.array_record"
-    records = record_file(path, group)
-    places = sources.ArrayRecordDataSource(path).parts[0].places_of_chunks()(np.arange(40 // group))
-    stored = bytearray(path.read_bytes())
-    end = int((places.offsets + places.stored_bytes)[-1]) if group < 40 else len(stored)
-    place = data.draw(st.integers(64, end - 1) | st.integers(0, len(stored) - 1))
-    stored[place] ^= 1 << data.draw(st.integers(0, 7))
-    path.write_bytes(stored)
-    try:
-        source = ArrayRecordDataSource(path)
-    except SourceError:
-        return
-    report = checked_report(source)
-    if any(a <= place < a + n for a, n in zip(places.offsets, places.stored_bytes, strict=True)):
-        (bad,) = report.bad
-        assert bad.file == str(path)
-        if bad.offset is not None:
-            assert bad.offset <= place
-    check_records(source, report, records)
 
 
 def check_records(source: Any, report: Report, records: list[bytes]) -> None:
@@ -668,60 +587,10 @@ def test_an_interrupt_waits_for_no_read() -> None:
     assert source.calls <= 2 * 8
 
 
-class OfGroups(LaidOutSource):
-    def __init__(self, part: ListPart | ArrayPart, length: int) -> None:
-        self.parts, self._length = [part], length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def read(self, indices: IntArray) -> Any:
-        return self.parts[0].read(indices)
-
-    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Any:
-        return columns[0]
-
-    def blocks(self) -> IntArray:
-        return np.array([0, self._length])
-
-    @property
-    def fingerprint(self) -> str:
-        return "groups"
-
-    parts: Any = None
-
-
-class Rows:
-    """Rows of zeros; counts which it was asked for. Rows 6 and 7 cannot be read."""
-
-    def __init__(self) -> None:
-        self.spans: list[tuple[int, int]] = []
-
-    def start(self, spans: Sequence[sources.Span], pool: Executor) -> Future[None]:
-        return pool.submit(self._fill, spans)
-
-    def _fill(self, spans: Sequence[sources.Span]) -> None:
-        for span in spans:
-            self.spans.append((span.first, span.stop))
-            if span.first <= 6 < span.stop:
-                raise ReadError("rows: no", file="f", offset=3)
-            span.out[...] = 0
-
-    def read(self, rows: IntArray) -> AnyArray:
-        return np.zeros(len(rows))
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        return np.full(len(chunks), 1)
-
-
-def test_rows_of_a_source_of_ones_own() -> None:
-    reader = Rows()
-    part = ArrayPart("x", 21, (), np.dtype("f4"), chunk_rows=4, reader=reader, shift=2)
-    report = checked_report(OfGroups(part, 21))
-    assert sorted(reader.spans) == [(0, 2), (2, 6), (6, 10), (10, 14), (14, 18), (18, 21)]
-    (bad,) = report.bad
-    assert dataclasses.astuple(bad) == ("x", 2, "f", 3, 6, 10, "rows: no")
-    assert report.untold == 5
+def test_a_source_of_ones_own_without_checks_is_read_by_record() -> None:
+    report = checked_report(pieced(21, 4, shift=2, broken=6))
+    assert report.chunks == 21
+    assert [(bad.chunk, bad.first_record, bad.stop_record) for bad in report.bad] == [(6, 6, 7)]
 
 
 # --- the report ----------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorstore as ts
-import zarr
 import zstandard
 
 from tests.sources.array_record import test_sources_array_record_crafted as crafted
@@ -134,14 +133,6 @@ def v2(folder: Path, codec: str) -> Path:
     return folder
 
 
-def sharded(folder: Path) -> Path:
-    store = zarr.create_array(
-        str(folder), shape=(8, 256), dtype="i4", chunks=(2, 256), shards=(8, 256)
-    )
-    store[...] = VALUES
-    return folder
-
-
 def bombs() -> dict[str, tuple[str, bytes]]:
     """Codec and stored bytes of each bomb."""
     return {
@@ -191,63 +182,6 @@ def test_a_size_before_lz4(tmp_path: Path) -> None:
     (answer,) = verified([sound, {"kind": "direct", "place": str(folder)}])
     assert answer["bad"] == [1]
     assert answer["missing"] == 3
-
-
-@pytest.mark.parametrize("way", ["direct", "tensorstore"])
-def test_indices_of_shards(tmp_path: Path, way: str) -> None:
-    import google_crc32c
-
-    cases = [{"kind": way, "place": str(sharded(tmp_path / "sound"))}]
-    for number, entry in enumerate([(2**63, 8), (0, 2**63), (2**64 - 2, 2**64 - 2), (10**12, 1)]):
-        folder = sharded(tmp_path / str(number))
-        stored = bytearray((folder / "c" / "0" / "0").read_bytes())
-        index = np.frombuffer(bytes(stored[-68:-4]), "<u8").reshape(-1, 2).copy()
-        index[1] = entry
-        stored[-68:-4] = index.tobytes()
-        stored[-4:] = google_crc32c.value(index.tobytes()).to_bytes(4, "little")
-        (folder / "c" / "0" / "0").write_bytes(stored)
-        cases.append({"kind": way, "place": str(folder)})
-    for answer in verified(cases):
-        assert 1 in answer["bad"]
-
-
-def test_blocks_of_n5(tmp_path: Path) -> None:
-    cases = []
-    for name, head, body in (
-        ("sound", b"", b""),
-        ("expands", b"\0\0\0\2" + (256).to_bytes(4, "big") + (2).to_bytes(4, "big"), zeros(31)),
-        ("claims", b"\0\0\0\2\x7f\xff\xff\xff\x7f\xff\xff\xff", zlib.compress(b"x", wbits=31)),
-    ):
-        meta = {"dimensions": [8, 256], "blockSize": [2, 256], "dataType": "int32"}
-        spec = {"driver": "n5", "kvstore": f"file://{tmp_path / name}/"}
-        compression = {"type": "gzip", "level": 1}
-        store = ts.open({**spec, "metadata": {**meta, "compression": compression}}, create=True)
-        store.result().write(VALUES).result()
-        if body:
-            (tmp_path / name / "1" / "0").write_bytes(head + body)
-        cases.append({"kind": "n5", "place": str(tmp_path / name)})
-    for answer in verified(cases):
-        assert answer["bad"] == [1]
-        assert answer["rest"] == [256, 256]
-
-
-@pytest.mark.parametrize("way", ["direct", "tensorstore"])
-@pytest.mark.parametrize("stored", [True, False])
-def test_metadata_of_absurd_sizes(tmp_path: Path, way: str, stored: bool) -> None:
-    cases = [{"kind": way, "place": str(v2(tmp_path / "sound", "zstd"))}]
-    sizes = [2**40, 2**36, 2**32, 2**31, 2**29]
-    for size in sizes:
-        folder = tmp_path / str(size)
-        folder.mkdir()
-        meta = {"shape": [size], "chunks": [size], "dtype": "|u1", "compressor": None}
-        more = {"zarr_format": 2, "order": "C", "filters": None, "fill_value": 0}
-        (folder / ".zarray").write_text(json.dumps({**meta, **more}))
-        if stored:
-            (folder / "0").write_bytes(b"bomb")
-        cases.append({"kind": way, "place": str(folder)})
-    for answer in verified(cases):
-        if "refused" not in answer:
-            assert (answer["bad"], answer["missing"]) == (([0], 0) if stored else ([], 1))
 
 
 def compressed(size: int) -> bytes:

@@ -26,9 +26,10 @@ from tests.processes import workers
 from tests.strategies import Drawn
 from tests.workers.test_workers_stream import FakeWorkers, build_short
 from windrow import MultiprocessingOptions
-from windrow.engine.choosing_executor import ChosenTeam
 from windrow.engine.executors import Executors
-from windrow.engine.worker_choice import WorkerChoice
+from windrow.engine.worker_choice import WorkerChooser
+from windrow.errors import WorkerError
+from windrow.transforms.nodes import WorkerSettings
 
 M = windrow.MapDataset
 UNDECIDED = "the loop has waited for too few elements to measure them"
@@ -48,16 +49,16 @@ class LateWorkers(FakeWorkers):
         return self.count if self.asked > 2 else 0
 
 
-class DecidedTeam(ChosenTeam):
-    """A team that decides the given numbers, each after some results."""
+class DecidedChooser(WorkerChooser):
+    """Decides the given numbers of workers, each after some results."""
 
     numbers: list[tuple[int, int]]
     results = 0
 
-    def took(self, rows: int, worked_s: float) -> None:
+    def took(self, rows: int, functions_s: float) -> None:
         self.results += 1
         while self.numbers and self.results >= self.numbers[0][0]:
-            self.decide(WorkerChoice(self.numbers.pop(0)[1], "a test says so"))
+            self.decide(self.numbers.pop(0)[1], "a test says so")
 
 
 def decided(
@@ -66,18 +67,16 @@ def decided(
     """An iterator that decides the given numbers of workers, each after some results."""
     iterator: windrow.DatasetIterator[Any] = iter(dataset.mp_prefetch("auto"))
     executors = Executors(iterator._node, fake)
+    settings = WorkerSettings(MultiprocessingOptions("auto"), None)
     for executor in executors._all:
-        if executor.workers is not None:
-            chosen = executors._teams[id(executor)] = DecidedTeam(executor, cores=8)
-            chosen.numbers = list(numbers)
+        chooser = executor.chooser = DecidedChooser(settings, 0, cores=8)
+        chooser.numbers = list(numbers)
     iterator._executors = executors
     return iterator
 
 
-# As many workers, after some results; then perhaps none, as when elements cannot be sent.
-NUMBERS = st.tuples(st.tuples(st.integers(1, 6), st.integers(0, 4))) | st.tuples(
-    st.tuples(st.integers(1, 3), st.integers(1, 4)), st.tuples(st.integers(4, 9), st.just(0))
-)
+# As many workers, after some results.
+NUMBERS = st.tuples(st.tuples(st.integers(1, 6), st.integers(0, 4)))
 
 
 @pytest.mark.jobs
@@ -121,6 +120,30 @@ def test_work_is_done_here_then_by_workers() -> None:
     assert make.differences(found, list(rows)) == []
     assert made[0].requests > 5
     assert made[0].under_way == 0
+
+
+@pytest.mark.parametrize("method", ["start", "ready"])
+def test_without_workers_that_start_functions_stay_here(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed: list[LateWorkers] = []
+
+    class NoWorkers(LateWorkers):
+        def kill(self) -> None:
+            killed.append(self)
+
+    def fails(self: NoWorkers, count: int = 0) -> None:
+        raise WorkerError("no more processes")
+
+    setattr(NoWorkers, method, fails)
+    rows = M.range(2000).map(lambda n: n)
+    options = windrow.ReadOptions(prefetch_buffer_size=4)
+    with decided(rows.to_iter_dataset(options), [(5, 2)], NoWorkers) as iterator:
+        assert list(iterator) == list(range(2000))
+        (chosen,) = iterator.stats().chosen
+    assert str(chosen) == "this process: workers cannot be started: no more processes"
+    assert "since workers cannot be started: no more processes" in caplog.text
+    assert len(killed) == 1
 
 
 # --- with processes ------------------------------------------------------------------------------
@@ -224,7 +247,6 @@ def test_elements_that_cannot_be_pickled_are_made_here(source: bool) -> None:
     with decided(chain, [(1, 2)]) as iterator:
         found = taken(iterator, lambda _: "sent" in iterator.stats().chosen[0].reason)
         found += itertools.islice(iterator, 3000)
-        assert workers() == []
         (chosen,) = iterator.stats().chosen
     assert [n for n, _ in found] == list(range(len(found)))
     assert chosen.workers == 0
@@ -241,7 +263,11 @@ def test_with_what_prepares_workers_functions_run_in_workers_alone() -> None:
     assert [n for n, _ in found] == list(range(40))
     assert "WINDROW_TEST_PREPARED" not in os.environ
     limited = MultiprocessingOptions("auto", timeout_s=60)
-    assert os.getpid() not in {process for _, process in pids(M.range(40)).mp_prefetch(limited)}
+    with iter(pids(M.range(40)).mp_prefetch(limited)) as iterator:
+        assert os.getpid() not in {process for _, process in iterator}
+        (chosen,) = iterator.stats().chosen
+    assert chosen.workers == limited.most_workers
+    assert "functions run in workers only" in chosen.reason
 
 
 # --- what is said --------------------------------------------------------------------------------
@@ -252,14 +278,6 @@ def error_of(make: Callable[[], Any]) -> tuple[type[BaseException], str, list[st
         make()
     error = raised.value
     return type(error), re.sub("0x[0-9a-f]+", "0x", str(error)), getattr(error, "__notes__", [])
-
-
-def test_functions_that_cannot_be_pickled_are_refused_as_ever() -> None:
-    lock = threading.Lock()
-    dataset = M.range(10).map(lambda n: (n, lock))
-    auto = error_of(lambda: list(dataset.mp_prefetch("auto")))
-    assert auto == error_of(lambda: list(dataset.mp_prefetch(2)))
-    assert "what cannot be pickled belongs to map(" in "".join(auto[2])
 
 
 def test_errors_of_functions_are_those_without_workers() -> None:

@@ -20,7 +20,7 @@ from tests.hypothesis_profiles import examples
 from windrow.errors import ElementError, ReadError
 from windrow.transforms import columns
 from windrow.workers.messages import Failure, Message, MessageBuffer, failure_of, opened
-from windrow.workers.stacking import as_tree, stacked, unstacked
+from windrow.workers.stacking import is_exact, stacked
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -233,8 +233,8 @@ def test_elements_come_back_as_they_were(elements: list[Any], outside: bool) -> 
     memory = memory_of(1 << 16) if outside else None
     room = MessageBuffer(memory)
     message = Message.of(stacked(elements, room)).packed(room)
-    found = unstacked(opened(message, None if memory is None else memory.copy()))
-    assert same(found, elements)
+    found = opened(message, None if memory is None else memory.copy())
+    assert same(columns.split(found, len(elements)), elements)
 
 
 @pytest.mark.parametrize(
@@ -259,18 +259,7 @@ def test_elements_come_back_as_they_were(elements: list[Any], outside: bool) -> 
     ids=repr,
 )
 def test_likely_mistakes_in_stacking(elements: list[Any]) -> None:
-    assert same(unstacked(stacked(elements, MessageBuffer(None))), elements)
-
-
-@pytest.mark.parametrize("at", [[1, 0, 2], [0, 0, 1], [0, 2, 4], [3, 2, 1]])
-def test_rows_out_of_order_are_copied(at: list[int]) -> None:
-    column = np.random.default_rng(0).normal(size=(6, 3_000))
-    rows = [column[i] for i in at]
-    assert same(unstacked(stacked(rows, MessageBuffer(None))), rows)
-    halves = [column[i, ::2] for i in range(6)]
-    assert same(unstacked(stacked(halves, MessageBuffer(None))), halves)
-    turned = [column.reshape(6, 50, 60)[i].T for i in range(6)]
-    assert same(unstacked(stacked(turned, MessageBuffer(None))), turned)
+    assert same(columns.split(stacked(elements, MessageBuffer(None)), len(elements)), elements)
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -363,8 +352,8 @@ def test_an_error_that_does_not_survive_is_told(
     ids=["arrays", "dicts", "lists", "named tuples", "other shapes"],
 )
 def test_columns_for_a_chain_split_into_the_elements(elements: list[Any]) -> None:
-    tree = as_tree(stacked(elements, MessageBuffer(None)))
-    if tree is None:
+    tree = stacked(elements, MessageBuffer(None))
+    if not is_exact(tree):
         assert isinstance(elements[0], Pair)  # a tuple without arrays stays as it is
         return
     found = columns.split(tree, len(elements))
@@ -383,4 +372,4 @@ def test_columns_for_a_chain_split_into_the_elements(elements: list[Any]) -> Non
     ids=["numbers", "arrays without axes", "containers without arrays", "absent", "objects"],
 )
 def test_what_columns_would_change_stays_elements(elements: list[Any]) -> None:
-    assert as_tree(stacked(elements, MessageBuffer(None))) is None
+    assert not is_exact(stacked(elements, MessageBuffer(None)))

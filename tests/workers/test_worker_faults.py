@@ -182,24 +182,6 @@ def test_an_element_that_ends_three_workers_is_an_error_that_names_it(
         assert listed(iterator) == list(range(at + 1, 200))
 
 
-@pytest.mark.filterwarnings("ignore:worker . of 2:RuntimeWarning")
-def test_a_batch_that_ends_three_workers_is_an_error_that_names_its_records(
-    moments: random.Random,
-) -> None:
-    at = moments.randrange(200)
-    function = functools.partial(end_at, at=at, end=kill_own_process)
-    dataset = windrow.MapDataset.source(np.arange(200)).shuffle(seed=1)
-    order = listed(dataset)
-    batch = order.index(at) // 4
-    with iter(dataset.map(function).batch(4).mp_prefetch(2)) as iterator:
-        for _ in range(batch):
-            next(iterator)
-        with pytest.raises(WorkerError, match=r"3 workers .*the same work") as caught:
-            next(iterator)
-    records = ", ".join(map(str, order[4 * batch : 4 * batch + 4]))
-    assert f"element {batch}, made of records {records} of" in "".join(caught.value.__notes__)
-
-
 # --- workers that hang ---------------------------------------------------------------------------
 
 

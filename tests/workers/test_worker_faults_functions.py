@@ -140,8 +140,10 @@ def test_a_stop_iteration_is_an_error_and_not_an_end(moments: random.Random, pla
         list(iterator)
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
-def test_what_ends_a_program_arrives_and_ends_no_worker(
+@pytest.mark.parametrize(
+    "error", [OSError("no network"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()]
+)
+def test_after_an_error_the_next_call_tries_again_with_the_same_workers(
     tmp_path: Path, moments: random.Random, error: BaseException
 ) -> None:
     record = ORDER[moments.randrange(RECORDS - 1)]
@@ -159,8 +161,12 @@ def test_what_ends_a_program_arrives_and_ends_no_worker(
         kind = WorkerError if isinstance(error, SystemExit) else type(error)
         with pytest.raises(kind):
             got.extend(iterator)
-        before = pids()
+        before, count = pids(), len(got)
         assert len(before) == 2
+        with pytest.raises(kind):
+            got.extend(iterator)
+        # An interrupt may come before elements of its block that the next call makes alone.
+        assert len(got) == count or not isinstance(error, Exception)
         flag.unlink()
         got.append(next(iterator))
         assert pids() == before
@@ -183,31 +189,6 @@ def test_an_exit_in_a_worker_is_an_error_with_the_exit_code(code: Any, status: i
 
 
 # --- after an error ------------------------------------------------------------------------------
-
-
-def test_after_an_error_the_next_call_tries_again_with_the_same_workers(
-    tmp_path: Path, moments: random.Random
-) -> None:
-    at = moments.randrange(1, RECORDS)
-    flag = tmp_path / "broken"
-    flag.touch()
-
-    def check(x: Any) -> Any:
-        if x == ORDER[at] and flag.exists():
-            raise OSError("the network is down")
-        return x
-
-    with iter(numbers().map(check).mp_prefetch(2)) as iterator:
-        got = [next(iterator) for _ in range(at)]
-        before = pids()
-        assert len(before) == 2
-        for _ in range(3):
-            with pytest.raises(OSError, match="network is down"):
-                next(iterator)
-        flag.unlink()
-        got.append(next(iterator))
-        assert pids() == before
-        assert got + list(iterator) == ORDER
 
 
 def test_after_an_error_a_state_behind_it_goes_on_with_the_same_workers(

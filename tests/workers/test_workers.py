@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import sys
@@ -110,22 +109,6 @@ def test_a_request_that_cannot_be_pickled_is_refused() -> None:
 # --- errors --------------------------------------------------------------------------------------
 
 
-def test_functions_that_cannot_be_sent_are_refused_at_once() -> None:
-    class Reader:
-        def __init__(self) -> None:
-            self.presence = threading.Lock()
-
-    reader, threads = Reader(), threading.local()
-    with pytest.raises(
-        TypeError,
-        match=r"cannot be sent .*lock.*attribute 'presence' of a 'Reader' object, of variable 'reader'"
-        r" of function .*(.|\n)*worker_init_fn",
-    ):
-        WorkerPool(lambda request, room: reader, MultiprocessingOptions(1))
-    with pytest.raises(TypeError, match=r"an argument of a partial(.|\n)*worker_init_fn"):
-        WorkerPool(functools.partial(max, threads), MultiprocessingOptions(1))
-
-
 def test_functions_that_cannot_be_loaded_are_an_error_of_every_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,16 +133,6 @@ def test_a_reply_is_taken_once() -> None:
         assert team.wait(ticket) == 1
         with pytest.raises(ClosedError, match="taken or discarded before"):
             team.wait(ticket)
-
-
-def test_an_error_of_init_is_raised() -> None:
-    with workers(handlers.returned, handlers.fail_at_start, count=1) as team:
-        ticket = team.submit(1)
-        with pytest.raises(LookupError, match="no data for worker 0 of 1") as caught:
-            team.wait(ticket)
-        assert "in fail_at_start" in str(caught.value.__cause__)
-        with pytest.raises(LookupError, match="no data"):
-            team.submit(1)
 
 
 # --- start ---------------------------------------------------------------------------------------
@@ -208,21 +181,6 @@ def test_a_pool_takes_one_program_after_the_other() -> None:
         assert [team.wait(job).tolist() for job in before] == [[0, 2, 4]] * 5
         assert [team.wait(job).tolist() for job in after] == [[0, 1, 2]] * 5
         assert {team.wait(job) for job in last} <= {(0, 2), (1, 2)}
-
-
-def test_where_more_processes_cannot_be_started_the_first_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refused(*args: object) -> Any:
-        raise OSError("no more processes")
-
-    with workers(handlers.returned, count=2) as team:
-        team.start(1)
-        monkeypatch.setattr("windrow.workers.pool.WorkerProcess", refused)
-        with pytest.raises(WorkerError, match="worker 1 of 2 cannot be started: no more processes"):
-            team.start(2)
-        assert ask(team, 5) == 5
-        assert team.ready() == 1
 
 
 def test_reports_come_before_the_reply_in_order() -> None:

@@ -18,14 +18,11 @@ from windrow.core.native import buffer_of, native
 from windrow.core.native_read import NativeRead
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, Scattered, Span
-from windrow.sources.zarr.local.metadata import PlainArray, PlainLayout
+from windrow.sources.zarr.local.metadata import PlainLayout
 
 Failures: TypeAlias = list[int]
-# The stored bytes of a chunk in a file: its path, their offset and number, and the seed and the value of
-# their checksum.
-LocatedChunk: TypeAlias = tuple[bytes, int, int, int, int]
-# The same, or the bytes themselves; None if the chunk is not stored.
-StoredChunk: TypeAlias = bytes | LocatedChunk | None
+# The stored bytes of a chunk; None if it is not stored.
+StoredChunk: TypeAlias = bytes | None
 
 
 def native_read(
@@ -134,17 +131,13 @@ class NativeChunks:
         return sorted({item for item, _ in reading.failures()}), reading.missing()
 
 
-def native_chunks(plain: PlainArray) -> NativeChunks | None:
-    """The chunks of an array by the core; None without the core, or if it cannot read the array."""
-    return _native_chunks(plain, plain.folder)
+def native_chunks(plain: PlainLayout, folder: str | None = None) -> NativeChunks | None:
+    """The chunks of an array by the core; None without the core, or if it cannot read the array.
 
-
-def given_chunks(plain: PlainLayout) -> NativeChunks | None:
-    """As `native_chunks`, where each read is given the stored bytes."""
-    return _native_chunks(plain, None)
-
-
-def _native_chunks(plain: PlainLayout, folder: str | None) -> NativeChunks | None:
+    Args:
+        plain: How they are stored.
+        folder: Where they are; None if each read is given the stored bytes.
+    """
     core = native()
     if core is None or not plain.dtype.itemsize:
         return None

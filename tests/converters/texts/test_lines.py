@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zstandard
@@ -14,15 +13,17 @@ from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
 from tests.texts import packed
-from windrow.converters.job.inputs import find_inputs
-from windrow.converters.records.record_files import RecordBlock, cut
+from windrow.converters import json_lines_to_array_record
 from windrow.converters.texts import lines
-from windrow.converters.texts.lines import JsonLinesFiles, read_lines
-from windrow.errors import ConversionError, ReadError
+from windrow.converters.texts.lines import read_lines
+from windrow.errors import ReadError
+from windrow.sources import ArrayRecordDataSource
 
 ENDINGS = ["", ".gz", ".zst"]
 LINES = st.lists(
-    st.sampled_from([b"{}", b'{"a": 1}', b"", b" \t", b"\r", b" x ", b"\xff\r", b"y" * 300]),
+    st.sampled_from(
+        [b"{}", b'{"a": 1}', b"", b" \t", b"\r", b" {} ", b"{}\r", b'{"b": "%s"}' % (b"y" * 300)]
+    ),
     max_size=40,
 )
 
@@ -37,46 +38,27 @@ def small_blocks() -> Iterator[None]:
         yield
 
 
-def expected(data: bytes) -> list[tuple[int, bytes]]:
-    """Where each record begins, and the record, by the rule said once more."""
-    found, at = [], 0
-    for line in data.split(b"\n"):
-        if line.strip():
-            found.append((at, line.removesuffix(b"\r")))
-        at += len(line) + 1
-    return found
-
-
-def read(files: JsonLinesFiles, path: Path, start: int, stop: int, counted: Any) -> list[Any]:
-    bounds = [0, start, stop, counted.good]
-    (_, part, _) = cut([counted], bounds)
-    blocks: list[RecordBlock] = list(files.blocks(part.spans, 100))
-    return [
-        (block.place(row)[1:], record)
-        for block in blocks
-        for row, record in enumerate(block.records)
-    ]
-
-
 @settings(max_examples=examples(60))
-@given(LINES, st.booleans(), st.sampled_from(ENDINGS), st.data())
-def test_any_span_of_any_file(
-    found: list[bytes], ended: bool, ending: str, data: st.DataObject
+@given(LINES, st.booleans(), st.sampled_from(ENDINGS), st.integers(1, 5), st.integers(0, 60))
+def test_each_line_is_a_record_of_one_of_any_number_of_files(
+    found: list[bytes], ended: bool, ending: str, files: int, spoilt: int
 ) -> None:
-    content = b"\n".join(found) + b"\n" * ended
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"a.jsonl{ending}"
-        path.write_bytes(packed(path.name, content))
-        files, (source,) = JsonLinesFiles(), find_inputs(str(path))
-        (counted,) = files.count([source])
-        records = expected(content)
-        assert counted.records == len(records)
-        assert (counted.cuts is None) == (ending == "")
-        start = data.draw(st.integers(0, len(records)))
-        stop = data.draw(st.integers(start, len(records)))
-        assert read(files, path, start, stop, counted) == [
-            ((number, *records[number][:1]), records[number][1]) for number in range(start, stop)
-        ]
+        path, out = Path(folder) / f"a.jsonl{ending}", Path(folder) / "out"
+        path.write_bytes(packed(path.name, b"\n".join(found) + b"\n" * ended))
+        json_lines_to_array_record(path, out, files=files, progress=False)
+        source = ArrayRecordDataSource(out)
+        records = [line.removesuffix(b"\r") for line in found if line.strip()]
+        assert [source[at] for at in range(len(source))] == records
+        if spoilt <= len(found):
+            path.write_bytes(
+                packed(path.name, b"\n".join([*found[:spoilt], b"[", *found[spoilt:]]))
+            )
+            with pytest.raises(ReadError, match="is not JSON") as caught:
+                json_lines_to_array_record(path, Path(folder) / "no", files=files, progress=False)
+            number = sum(1 for line in found[:spoilt] if line.strip())
+            assert caught.value.records == (number, number + 1)
+            assert caught.value.offset == sum(len(line) + 1 for line in found[:spoilt])
 
 
 def test_marks_of_byte_order_are_no_part_of_a_line(tmp_path: Path) -> None:
@@ -109,13 +91,3 @@ def test_a_few_bytes_of_zstd_do_not_fill_the_memory(
     monkeypatch.setattr(lines, "LONGEST_LINE_BYTES", 1 << 20)
     with pytest.raises(ReadError, match=r"a line has more than 1,048,576 bytes, so this is not"):
         list(read_lines(path))
-
-
-def test_a_file_that_lost_lines_since_it_was_counted(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"{}\n" * 9)
-    files, (source,) = JsonLinesFiles(), find_inputs(str(path))
-    (counted,) = files.count([source])
-    path.write_bytes(b"{}\n" * 7)
-    with pytest.raises(ConversionError, match=r"has 7 records now, and had 9 or more"):
-        read(files, path, 0, 9, counted)

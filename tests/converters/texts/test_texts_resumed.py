@@ -1,4 +1,4 @@
-"""Tokens of conversions that were killed, resumed, or are asked for with another tokenizer."""
+"""Tokens of a tokenizer that has changed, and by the command line."""
 
 from __future__ import annotations
 
@@ -7,40 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.conversion_cases import moments_of, tree
-from tests.processes import Program
 from tests.texts import END, rows_of, saved, texts, tokens_of, trained, write_lines
 from windrow import converters
 from windrow.cli.main import main
 from windrow.converters.job.job import describe
-from windrow.converters.job.manifest import UNFINISHED
 from windrow.errors import ConversionError, ReadError
 
 FUNCTIONS = ["json_lines_to_zarr", "json_lines_to_array_record"]
-
-# Kills itself before the call on the output that has this number; without it, counts the calls.
-PROGRAM = """
-import os, sys, threading
-name, source, output, tokenizer, moment = sys.argv[1:]
-from windrow import converters
-from windrow.converters.zarr import records_work
-from windrow.converters.texts import to_records
-records_work._PIECE_BYTES = 1 << 10
-to_records.FILE_BYTES = 1 << 11
-count, lock = 0, threading.Lock()
-def hook(event, arguments):
-    global count
-    if event in ("open", "os.rename", "os.remove", "os.mkdir") and str(arguments[0]).startswith(output):
-        with lock:
-            count += 1
-            if count == int(moment):
-                os.kill(os.getpid(), 9)
-sys.addaudithook(hook)
-getattr(converters, name)(
-    source, output, field="text", tokenizer=tokenizer, end_token="<|endoftext|>", progress=False
-)
-print("moments", count)
-"""
 
 
 @pytest.fixture
@@ -51,39 +24,6 @@ def there(tmp_path: Path) -> Path:
     write_lines(folder / "b.jsonl.gz", texts(40))
     saved(tmp_path / "tokenizer.json")
     return folder
-
-
-def run(name: str, there: Path, output: Path, moment: int, work: Path) -> tuple[int, Program]:
-    """Run the program to its end, or until it is killed; its exit code."""
-    work.mkdir(exist_ok=True)
-    tokenizer = str(there.parent / "tokenizer.json")
-    command = ["-c", PROGRAM, name, str(there), str(output), tokenizer, str(moment)]
-    root = str(Path(__file__).resolve().parents[3])
-    with Program(work, command, environment={"PYTHONPATH": root}) as program:
-        return program.code(), program
-
-
-@pytest.mark.jobs
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_killed_at_any_moment_and_resumed(name: str, there: Path, tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
-    code, program = run(name, there, whole, 0, tmp_path / "work")
-    assert code == 0, program.errors
-    moments = moments_of(program)
-    assert moments > 20
-    unfinished = 0
-    for moment in range(3, moments, moments // 5):
-        out = tmp_path / f"out{moment}"
-        code, _ = run(name, there, out, moment, tmp_path / "work")
-        assert code == -9
-        unfinished += (out / UNFINISHED).exists()
-        code, program = run(name, there, out, 0, tmp_path / "work")
-        assert code == 0, program.errors
-        assert tree(out) == tree(whole)
-    assert unfinished >= 3
-    if name.endswith("zarr"):
-        end = [trained().token_to_id(END)]
-        assert rows_of(whole) == tokens_of([*texts(100), *texts(40)], end)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -187,13 +187,6 @@ def test_several_files_keep_their_order(tokenizer: str, tmp_path: Path) -> None:
     assert rows_of(tmp_path / "out") == tokens_of(found)
 
 
-def test_one_huge_text(tokenizer: str, tmp_path: Path) -> None:
-    found = ["a", "grain of " * 30_000, "b"]
-    write_lines(tmp_path / "a.jsonl", found)
-    convert(tmp_path / "a.jsonl", tmp_path / "out", field="text", tokenizer=tokenizer)
-    assert rows_of(tmp_path / "out") == tokens_of(found)
-
-
 # Bad records.
 
 BAD = {
@@ -249,18 +242,6 @@ def test_nulls_and_texts_that_are_not_unicode_in_parquet(tokenizer: str, tmp_pat
         convert(path, tmp_path / "more", names=["more"])
     manifest = convert(path, tmp_path / "more", names=["more"], max_bad_records=1)
     assert rows_of(tmp_path / "more", "more") == [[1], [3], [4]]
-
-
-def test_a_damaged_parquet_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    write_table(path, texts(100))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-9])
-    with pytest.raises(ReadError, match=r"a\.parquet: cannot be read as Parquet: .*anew"):
-        convert(path, tmp_path / "out", field="text")
-    path.write_bytes(whole[:4] + bytes(200) + whole[204:])
-    with pytest.raises(ReadError, match=r"a\.parquet: cannot be read as Parquet: .*anew"):
-        convert(path, tmp_path / "out", field="text")
 
 
 # Columns.

@@ -54,16 +54,6 @@ def test_the_command_on_a_builder_as_it_is(tmp_path: Path, generate: str) -> Non
     assert_all_there(tmp_path / "data" / "small" / "1.0.0")
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_two_builders(tmp_path: Path, processes: int) -> None:
-    builders = [str(write_builder(tmp_path / "code", name=name)) for name in ("one", "other")]
-    flags = (f"--data_dir={tmp_path / 'data'}", "--also=zarr", f"--num_processes={processes}")
-    done = ran("-m", "windrow", "tfds-build", *builders, *flags)
-    assert done.returncode == 0, done.stderr
-    for name in ("one", "other"):
-        assert_all_there(tmp_path / "data" / name / "1.0.0")
-
-
 @pytest.mark.parametrize(
     ("base", "generate"),
     [("GeneratorBasedBuilder", PLAIN), ("BeamBasedBuilder", BEAM)],

@@ -10,18 +10,14 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.conversion_cases import tree
-from tests.hypothesis_profiles import examples
 from tests.kitchen import kitchen_folder
 from tests.tfds_folders import LABELS, example, tfrecord_of, write_folder
 from tests.tfds_json import TEXT, sequence, tensor, write_dataset
 from tests.tfds_values import assert_same
 from windrow.cli.main import main
 from windrow.converters import Manifest, check, tfds_to_zarr
-from windrow.converters.tfds.arrays import TfdsArrays
 from windrow.converters.tfds.conversions import read_split
 from windrow.core.progress import Progress
 from windrow.errors import (
@@ -32,8 +28,6 @@ from windrow.errors import (
     SourceError,
 )
 from windrow.sources import TFDSDataSource, ZarrDataSource
-from windrow.sources.tf_example.features import BYTES, Ragged
-from windrow.sources.tfds.features import IMAGE, NUMBER, Leaf, TfdsFeatures
 
 SPLITS = {"train": [23, 0, 18], "test": [9]}
 
@@ -74,98 +68,6 @@ def test_from_a_store_to_a_store(tmp_path: Path) -> None:
     assert_same(there.read(np.arange(len(there))), wanted)
     assert_same(read_split("memory://kitchens/zarr/train"), wanted)
     memory.rm("/kitchens", recursive=True)
-
-
-DTYPES = st.sampled_from(
-    ["bool", "int8", "int64", "uint16", "uint64", "float16", "float32", "complex64", "bfloat16"]
-)
-SIZES = st.one_of(st.none(), st.integers(0, 3))
-SHAPES = st.lists(SIZES, max_size=3).map(tuple)
-
-
-@st.composite
-def leaves(draw: st.DrawFn) -> Leaf:
-    """Leaves of every kind that may be: more than tfds itself would write."""
-    kind = draw(st.sampled_from([NUMBER, "text", IMAGE]))
-    lengths = draw(SHAPES)
-    optional = not lengths and draw(st.booleans())
-    shape = draw(SHAPES)
-    if kind == "text":
-        feature = "Text" if not shape else "Tensor"
-        return Leaf(("a", "b"), feature, BYTES, BYTES, shape, lengths, optional=optional)
-    if kind == IMAGE:
-        shape = (draw(SIZES), draw(SIZES), 3)
-        return Leaf(("a",), "Image", IMAGE, "uint8", shape, lengths)
-    dtype = draw(DTYPES)
-    nowhere = None in shape and bool(lengths)  # then the shape of each is kept by its encoding
-    encoding = "bytes" if nowhere else draw(st.sampled_from(["none", "bytes"]))
-    return Leaf(("a",), "Tensor", NUMBER, dtype, shape, lengths, encoding, optional)
-
-
-def value_of(leaf: Leaf, rng: np.random.Generator, images: bool) -> Any:
-    """A value of a leaf as `decode_records` gives it."""
-    opaque = leaf.dtype == BYTES or (leaf.kind == IMAGE and not images)
-    item = () if leaf.kind == IMAGE and opaque else leaf.shape
-
-    def sized(shape: tuple[int | None, ...]) -> tuple[int, ...]:
-        return tuple(int(rng.integers(0, 4)) if size is None else size for size in shape)
-
-    def numbers(shape: tuple[int, ...]) -> Any:
-        count = int(np.prod(shape, dtype=np.int64)) * leaf.numpy_dtype.itemsize
-        if leaf.dtype == "bool":
-            return rng.integers(0, 2, shape).astype(bool)[()]
-        return np.frombuffer(rng.bytes(count), leaf.numpy_dtype).reshape(shape)[()]
-
-    def array(shape: tuple[int, ...], inner: tuple[int | None, ...]) -> Any:
-        own = bool(leaf.lengths) and leaf.in_bytes and not opaque and None in item
-        if not opaque and not own:
-            return numbers(shape + sized(inner))
-        whole = shape if own else shape + sized(inner)
-        out = np.empty(whole, object)
-        for at in np.ndindex(whole):
-            out[at] = numbers(sized(item)) if own else rng.bytes(int(rng.integers(0, 4)))
-        return out
-
-    if opaque and not leaf.lengths and not item:
-        return rng.bytes(int(rng.integers(0, 4)))
-    if not leaf.levels:
-        return array(sized(leaf.lengths), item)
-    counts = [rng.integers(0, 3, sized(leaf.lengths[:1])[0])]
-    for size in leaf.lengths[1 : leaf.levels]:
-        counts[-1] = counts[-1] if size is None else np.full(len(counts[-1]), size)
-        counts.append(rng.integers(0, 3, int(counts[-1].sum())))
-    size = leaf.lengths[leaf.levels]
-    counts[-1] = counts[-1] if size is None else np.full(len(counts[-1]), size)
-    counts = counts[: leaf.levels]
-    value = array((int(counts[-1].sum()), *sized(leaf.lengths[leaf.levels + 1 :])), item)
-    for lengths in reversed(counts):
-        value = Ragged(value, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-    return value
-
-
-@settings(max_examples=examples(200))
-@given(leaf=leaves(), rows=st.integers(0, 4), images=st.booleans(), seed=st.integers(0, 2**32 - 1))
-def test_arrays_of_any_leaf_and_back(leaf: Leaf, rows: int, images: bool, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    arrays = TfdsArrays(TfdsFeatures((leaf,), "{}"), images)
-    values: Any = [value_of(leaf, rng, images) for _ in range(rows)]
-    steady = leaf.steady and (leaf.kind != IMAGE or images)
-    if steady:
-        dims = (*leaf.lengths, *leaf.shape)
-        values = np.array(values, leaf.numpy_dtype).reshape(rows, *(int(d or 0) for d in dims))
-    elif leaf.optional or (leaf.feature == "Text" and not leaf.lengths):
-        values = [None if rng.integers(3) == 0 else value for value in values]
-    tree: Any = values
-    for name in reversed(leaf.path):
-        tree = {name: tree}
-    columns = arrays.columns_of(tree, rows)
-    for name, feature in arrays.features.items():
-        assert len(columns[name]) == rows
-        column = columns[name]
-        assert isinstance(column, Ragged) == feature.ragged
-        array = column.values if isinstance(column, Ragged) else column
-        assert array.dtype == feature.numpy_dtype
-    assert_same(arrays.values(columns), tree)
 
 
 # Splits, and what lies there.
@@ -209,13 +111,6 @@ def test_tfrecord_gives_what_array_record_gives(folder: Path, tmp_path: Path) ->
         assert_same(read_split(tmp_path / "b" / split), read_split(tmp_path / "a" / split))
 
 
-@pytest.mark.jobs
-def test_processes_write_the_same(folder: Path, tmp_path: Path) -> None:
-    tfds_to_zarr(folder, tmp_path / "a", progress=False)
-    tfds_to_zarr(folder, tmp_path / "b", progress=False, processes=2)
-    assert tree(tmp_path / "a") == tree(tmp_path / "b")
-
-
 class StopError(Exception):
     """Stops a run."""
 
@@ -239,17 +134,6 @@ def test_a_run_that_was_stopped_goes_on(folder: Path, tmp_path: Path, calls: int
     tfds_to_zarr(folder, tmp_path / "zarr", progress=False)
     tfds_to_zarr(folder, tmp_path / "whole", progress=False)
     assert tree(tmp_path / "zarr") == tree(tmp_path / "whole")
-
-
-def test_a_second_run_does_nothing_and_another_is_refused(folder: Path, tmp_path: Path) -> None:
-    first = tfds_to_zarr(folder, tmp_path / "zarr", progress=False)
-    before = tree(tmp_path / "zarr")
-    assert tfds_to_zarr(folder, tmp_path / "zarr", progress=False) == first
-    with pytest.raises(ConversionError, match="splits"):
-        tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], progress=False)
-    assert tree(tmp_path / "zarr") == before
-    tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], overwrite=True, progress=False)
-    assert not (tmp_path / "zarr" / "train").exists()
 
 
 def test_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
+import logging
+import pickle
 import re
 import tarfile
+import traceback
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +20,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
-from tests.array_record_bytes import write
+from tests.array_record_bytes import needs_core, write
 from tests.hypothesis_profiles import examples
-from tests.range_server import RangeServer, status
-from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, SourceError
+from tests.limits import CALM, at_last, ended, passed, within
+from tests.range_server import Fault, RangeServer, cut, replace, stall, status
+from windrow.errors import (
+    ArgumentError,
+    ConversionError,
+    NotFoundError,
+    ReadError,
+    SourceError,
+    WindrowError,
+)
 from windrow.sources import ArrayRecordDataSource, RemoteOptions
+
+pytestmark = needs_core
 
 OPTIONS = (
     "group_size:1",
@@ -68,15 +79,15 @@ def test_records_are_those_of_the_package(
 
 
 @pytest.mark.parametrize("verify", ["all", "headers"])
-def test_local_files_are_read_directly_where_asked(tmp_path: Path, verify: Any) -> None:
+def test_local_files_have_the_records_of_the_package(tmp_path: Path, verify: Any) -> None:
     for name, options in enumerate(OPTIONS):
         write(tmp_path / f"{name}.array_record", some_records(50, seed=name), options)
-    package = ArrayRecordDataSource(tmp_path)
+    package = ArrayRecordDataSource(tmp_path, direct=False)
     direct = ArrayRecordDataSource(tmp_path, direct=True, verify=verify)
     order = np.random.default_rng(0).permutation(len(package))
     assert direct.read(order) == package.read(order)
     assert direct.fingerprint == package.fingerprint
-    assert direct.stats()["requests"] == 0
+    assert direct.blocks().tolist() == package.blocks().tolist()
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -128,14 +139,6 @@ def test_a_file_costs_one_request_to_open_and_neighbours_one_to_read(
     apart = RemoteOptions(merge_gap_bytes=0)
     ArrayRecordDataSource(server.url("a.array_record"), remote=apart).read(np.arange(0, 100, 2))
     assert server.counts().requests == 52
-
-
-def test_a_long_index_is_read_with_a_second_request(server: RangeServer, tmp_path: Path) -> None:
-    write(tmp_path / "a.array_record", [b"x" * (k % 7) for k in range(20_001)], "uncompressed")
-    source = ArrayRecordDataSource(server.url("a.array_record"))
-    assert server.counts().requests == 3
-    assert len(source) == 20_001
-    assert source.read(np.array([20_000, 0])) == [b"x" * (20_000 % 7), b""]
 
 
 def test_indices_keep_to_the_limits_too(server: RangeServer, tmp_path: Path) -> None:
@@ -261,46 +264,6 @@ def test_a_missing_file(server: RangeServer) -> None:
         ArrayRecordDataSource(server.url("no.array_record"))
 
 
-def test_damage_names_file_and_records(server: RangeServer, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.array_record", some_records(60), "group_size:10")
-    index = ArrayRecordDataSource(path, direct=True).parts[0].places_of_chunks()
-    begin = int(index(np.array([3])).offsets[0])
-    raw = bytearray(path.read_bytes())
-    raw[begin + 200] ^= 1
-    path.write_bytes(raw)
-    source = ArrayRecordDataSource(["memory://none"][:0] or server.url("a.array_record"))
-    assert len(source.read(np.arange(30))) == 30
-    with pytest.raises(
-        ReadError,
-        match=r"record 35 of http://.*/a\.array_record \(chunk 3, stored with records 30 to 39\), record 35"
-        r" of this source, cannot be read: .*hash",
-    ) as caught:
-        source.read(np.array([5, 35, 50]))
-    assert caught.value.records == (30, 40)
-    report = windrow.verify(source)
-    assert [(bad.first_record, bad.stop_record) for bad in report.bad] == [(30, 40)]
-
-
-def _read_elsewhere(source: Any, indices: Any, answers: Any) -> None:
-    answers.put((os.getpid(), source.read(indices)))
-
-
-@pytest.mark.jobs
-def test_a_source_works_in_a_spawned_process(server: RangeServer, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.array_record", some_records(20), "group_size:4")
-    source = ArrayRecordDataSource(server.url("a.array_record"))
-    source[1]
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    order = np.random.default_rng(0).permutation(20)
-    process = context.Process(target=_read_elsewhere, args=(source, order, answers))
-    process.start()
-    pid, found = answers.get(timeout=600)
-    process.join()
-    assert pid != os.getpid()
-    assert found == ArrayRecordDataSource(path).read(order)
-
-
 def test_many_files_are_opened_at_once(tmp_path: Path) -> None:
     data = write(tmp_path / "a.array_record", some_records(3)).read_bytes()
     files = {f"s/{k:05d}.array_record": data for k in range(200)}
@@ -327,3 +290,108 @@ def test_many_files_are_opened_at_once(tmp_path: Path) -> None:
 def test_arguments(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(ArgumentError, match=why):
         ArrayRecordDataSource("http://127.0.0.1:1/a.array_record", **arguments)
+
+
+# ---- faults
+
+
+def test_one_file_of_many_that_stalls(tmp_path: Path) -> None:
+    records = some_records(240, most=900)
+    data = write(tmp_path / "a", records, "group_size:8").read_bytes()
+    with RangeServer({f"{number}.array_record": data for number in range(40)}) as server:
+        urls = [server.url(f"{number}.array_record") for number in range(40)]
+        source = ArrayRecordDataSource(urls, remote=passed("stalled"))
+        some = np.arange(0, len(source), 240)
+        opened = source.stats()["retries"]
+        server.reset_counts()
+        server.plan([None] * 20 + [stall()])
+        with within(5.0):
+            assert source.read(some) == [records[0]] * 40
+        seen = server.counts()
+        asked = [path for _, path, _ in seen.asked]
+        assert seen.faults == {"stall": 1}
+        assert asked.count(asked[20]) > 1
+        assert len(set(asked)) == 40
+        assert source.stats()["retries"] - opened == len(asked) - 40  # none without a stall
+        assert source.stats()["faults"].keys() == {"stalled"}
+
+
+def test_a_host_that_is_nowhere() -> None:
+    with (
+        within(1.0),
+        pytest.raises(ReadError, match=r"nowhere\.invalid/a\.array_record.*host not found \(3\)"),
+    ):
+        ArrayRecordDataSource("http://nowhere.invalid/a.array_record", remote=CALM)
+
+
+def streamed(source: ArrayRecordDataSource, workers: int) -> Any:
+    chain = windrow.MapDataset.source(source)
+    if workers:
+        return chain.shuffle(seed=1).batch(16).to_iter_dataset().mp_prefetch(workers)
+    return chain.block_shuffle(seed=1).batch(16).to_iter_dataset()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_file_replaced_while_it_is_streamed_is_never_mixed(
+    server: RangeServer, tmp_path: Path, workers: int
+) -> None:
+    old, new = (some_records(240, seed, most=900) for seed in (0, 1))
+    write(tmp_path / "a.array_record", old, "group_size:8")
+    apart = RemoteOptions(merge_gap_bytes=0, max_request_bytes=5_000, max_requests=4)
+    source = ArrayRecordDataSource(server.url("a.array_record"), remote=apart)
+    data = write(tmp_path / "new", new, "group_size:8").read_bytes()
+    server.plan([None, None, None, replace(data)])
+    with pytest.raises(ReadError, match=r"/a\.array_record, bytes .* has changed since"):
+        list(streamed(source, workers))
+
+
+SECRETS = ("secret-not-to-be-seen", "pass-not-to-be-seen", "sig-not-to-be-seen")
+
+
+def told_by(error: BaseException) -> str:
+    """All that can be seen of an error, also once it has crossed a process."""
+    crossed = pickle.loads(pickle.dumps(error))
+    return "\n".join(
+        "".join(traceback.format_exception(one)) + repr(one) + str(vars(one))
+        for one in (error, crossed)
+    )
+
+
+@pytest.mark.parametrize(
+    ("workers", "fault", "by"),
+    [
+        (1, status(401), ""),
+        (0, status(500), ""),
+        (0, stall(), "stalled"),
+        (1, cut(), ""),
+        (0, replace(b"x" * 131_072), ""),
+    ],
+    ids=["401", "500", "stall", "cut", "replaced"],
+)
+def test_no_error_of_a_stream_shows_a_credential(
+    tmp_path: Path,
+    workers: int,
+    fault: Fault,
+    by: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    options = {"headers": {"X-Key": "secret-not-to-be-seen"}}
+    write(tmp_path / "a.array_record", some_records(240, most=900), "group_size:8")
+    with RangeServer(tmp_path) as server:
+        url = server.url("a.array_record").replace("//", "//user:pass-not-to-be-seen@")
+        url += "?sig=sig-not-to-be-seen"
+        source = at_last(
+            lambda: ArrayRecordDataSource(url, storage_options=options, remote=ended(by, retries=1))
+        )
+        chain = windrow.MapDataset.source(source)
+        server.chance(1.0, [fault])
+        with pytest.raises(WindrowError, match=re.escape("//***@127.0.0.1")) as caught:
+            list(streamed(source, workers))
+        seen = [repr(source), str(source), source.fingerprint, repr(chain), told_by(caught.value)]
+        seen.append(repr(iter(chain.to_iter_dataset()).get_state()))
+    seen += [caplog.text, *capfd.readouterr()]
+    for text in seen:
+        assert not any(secret in text for secret in SECRETS)
+    assert "never retrieved" not in "".join(seen)

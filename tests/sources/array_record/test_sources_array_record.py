@@ -11,21 +11,18 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.array_record_bytes import write
 from windrow.core.native import native
 from windrow.errors import (
     ConversionError,
+    MissingExtraError,
     NotFoundError,
     ReadError,
-    RecordIndexError,
     SourceError,
 )
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
@@ -50,16 +47,6 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
     return folder, everything
 
 
-@settings(deadline=None)
-@given(data=st.data())
-def test_any_indices_over_many_files(many: tuple[Path, list[bytes]], data: Any) -> None:
-    folder, everything = many
-    source = ArrayRecordDataSource(folder)
-    places = st.integers(-len(everything), len(everything) - 1)
-    wanted = data.draw(st.lists(places, max_size=80))
-    assert source.read(np.asarray(wanted, np.int64)) == [everything[i] for i in wanted]
-
-
 def test_padded_and_footer_options(tmp_path: Path) -> None:
     records = records_of(9)
     options = "group_size:2,pad_to_block_boundary:true"
@@ -69,16 +56,6 @@ def test_padded_and_footer_options(tmp_path: Path) -> None:
     path = write(tmp_path / "a.array_record", records, options)
     source = ArrayRecordDataSource(path, reader_options=options_to_read)
     assert source.__getitems__(range(9)) == records
-
-
-def test_one_record_and_no_records(tmp_path: Path) -> None:
-    one = ArrayRecordDataSource(write(tmp_path / "one", [b"abc"]))
-    assert (len(one), one[0], one[-1]) == (1, b"abc", b"abc")
-    none = ArrayRecordDataSource(write(tmp_path / "none", []))
-    assert len(none) == 0
-    assert none.read(np.array([], np.int64)) == []
-    with pytest.raises(RecordIndexError, match="index 5 is out of range for 0 records"):
-        none[5]
 
 
 def test_paths_of_every_kind(many: tuple[Path, list[bytes]]) -> None:
@@ -211,17 +188,6 @@ def test_a_file_gone_or_replaced_before_it_is_opened_again(tmp_path: Path) -> No
         source[0]
 
 
-def test_pickles_small_and_opens_again(many: tuple[Path, list[bytes]]) -> None:
-    folder, everything = many
-    source = ArrayRecordDataSource(folder)
-    source.read(np.arange(len(source)))
-    sent = pickle.dumps(source)
-    assert len(sent) < 4000
-    again = pickle.loads(sent)
-    assert again.fingerprint == source.fingerprint
-    assert again.__getitems__([-1, 0]) == [everything[-1], everything[0]]
-
-
 def test_fingerprint_is_of_the_data_and_not_of_its_place(tmp_path: Path) -> None:
     path = write(tmp_path / "a", records_of(30))
     other = tmp_path / "b"
@@ -252,3 +218,13 @@ def test_more_files_than_may_be_open(tmp_path: Path) -> None:
     assert soft > 48
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_only_the_core_reads_says_so(tmp_path: Path, without_core: None) -> None:
+    path = write(tmp_path / "a.array_record", records_of(3))
+    message = r"ArrayRecordDataSource: {} needs Windrow's native core.*https://rustup\.rs"
+    with pytest.raises(MissingExtraError, match=message.format("direct=True")):
+        ArrayRecordDataSource(path, direct=True)
+    with pytest.raises(MissingExtraError, match=message.format("a URL")):
+        ArrayRecordDataSource("https://127.0.0.1:9/a.array_record")
+    assert ArrayRecordDataSource(path)[2] == records_of(3)[2]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
-import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,14 +17,10 @@ from hypothesis import strategies as st
 
 from tests.array_record_bytes import write
 from tests.hypothesis_profiles import examples
-from windrow import MapDataset
 from windrow.core.native import native
-from windrow.core.threads import InlineExecutor
-from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, SourceError
+from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, LaidOutSource, ListPart
 from windrow.sources.base import IntArray
-from windrow.transforms.nodes import lengths_of
-from windrow.transforms.positions import positions
 
 
 def numbered(count: int, name: str = "") -> list[bytes]:
@@ -102,17 +95,6 @@ def test_chunks_agree_with_read(
         assert [record for group in once for record in group] == records
 
 
-def test_bounds_of_single_records_and_of_nothing(tmp_path: Path) -> None:
-    one = write(tmp_path / "one", numbered(9))
-    none = write(tmp_path / "none", [])
-    source = ArrayRecordDataSource([one, none, f"{one}[2:5]"])
-    assert source.blocks().dtype == np.int64
-    assert source.blocks().tolist() == list(range(13))
-    empty = ArrayRecordDataSource([none, none])
-    assert (empty.blocks().tolist(), part_of(empty).chunk_count) == ([0], 0)
-    assert started(part_of(empty), []) == []
-
-
 @pytest.mark.parametrize(
     ("codec", "padding", "group"),
     [
@@ -141,13 +123,6 @@ def test_weights_are_near_the_truth(tmp_path: Path, codec: str, padding: str, gr
     assert last[0] == pytest.approx((300 % group or 1) * (held / 300), rel=0.15)
 
 
-def damaged(path: Path, record: bytes) -> Path:
-    content = bytearray(path.read_bytes())
-    content[content.index(record) + len(record) // 2] ^= 1
-    path.write_bytes(content)
-    return path
-
-
 def test_a_damaged_header_gives_no_wild_weight(tmp_path: Path) -> None:
     path = write(tmp_path / "a", [bytes(100)] * 80, "group_size:40,uncompressed")
     content = bytearray(path.read_bytes())
@@ -160,127 +135,7 @@ def test_a_damaged_header_gives_no_wild_weight(tmp_path: Path) -> None:
     assert started(part, [1]) == [[bytes(100)] * 40]
 
 
-@pytest.mark.parametrize("count", [3, 64, 65, 100])
-def test_a_damaged_record_among_few_and_many(tmp_path: Path, count: int) -> None:
-    records = [bytes([i]) * 500 for i in range(100)]
-    source = ArrayRecordDataSource(
-        damaged(write(tmp_path / "a", records, "group_size:1,uncompressed"), records[2])
-    )
-    asked = np.random.default_rng(0).permutation(count)
-    with pytest.raises(ReadError, match=r"record 2 of .*/a \(chunk 2\), record 2 of this source"):
-        source.read(asked)
-    assert source.read(asked[asked != 2]) == [records[i] for i in asked if i != 2]
-
-
-@pytest.mark.parametrize("codec", ["zstd", "uncompressed", "brotli:1", "zstd,transpose:true"])
-def test_neighbours_are_read_together(tmp_path: Path, codec: str) -> None:
-    records = [random.Random(n).randbytes(n % 300) + bytes(n % 700) for n in range(900)]
-    write(tmp_path / "a.array_record", records[:400], f"group_size:1,{codec}")
-    write(tmp_path / "b.array_record", records[400:], f"group_size:1,{codec}")
-    source = ArrayRecordDataSource(tmp_path)
-    for first, stop in ((0, 400), (10, 11), (395, 405), (400, 900), (0, 900)):
-        assert source.read(np.arange(first, stop)) == records[first:stop]
-    for odd in ([5, 5], [5, 7], [5, 6, 8, 9, 7, 8], [399, 400], [*range(20, 9, -1)]):
-        assert source.read(np.array(odd)) == [records[n] for n in odd]
-
-
-@pytest.mark.parametrize("direct", [None, True])
-def test_a_damaged_record_among_neighbours_is_named(tmp_path: Path, direct: bool | None) -> None:
-    path = write(tmp_path / "a.array_record", [random.Random(k).randbytes(500) for k in range(100)])
-    places = part_of(ArrayRecordDataSource(path)).places_of_chunks()  # type: ignore[attr-defined]
-    raw = bytearray(path.read_bytes())
-    raw[int(places(np.array([50])).offsets[0]) + 300] ^= 1
-    path.write_bytes(raw)
-    source = ArrayRecordDataSource(path, direct=direct)
-    with pytest.raises(ReadError, match=r"a\.array_record.*record") as caught:
-        source.read(np.arange(100))
-    assert caught.value.records == (50, 51)
-    assert len(source.read(np.arange(50))) == 50
-    assert len(source.read(np.arange(51, 100))) == 49
-
-
-def test_files_that_change_while_open(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", [bytes(1000)] * 300, "group_size:50,uncompressed")
-    part = part_of(ArrayRecordDataSource(path))
-    assert len(started(part, [5])[0]) == 50
-    os.truncate(path, 100_000)
-    with pytest.raises(ReadError, match=r"changed since the source was made: it has 100,000 bytes"):
-        started(part, [5])
-    path.unlink()
-    with pytest.raises(NotFoundError, match="was removed after the source was made"):
-        started(pickle.loads(pickle.dumps(part)), [0])
-
-
-def test_groups_are_read_on_many_threads_at_once(tmp_path: Path) -> None:
-    paths = [write(tmp_path / str(i), numbered(100, str(i)), "group_size:8") for i in range(3)]
-    source = ArrayRecordDataSource(paths)
-    part, bounds = part_of(source), source.blocks()
-    records = source.read(everything(source))
-    order = np.random.default_rng(0).integers(0, part.chunk_count, (40, 3)).tolist()
-    with ThreadPoolExecutor(8) as pool:
-        futures = [part.start(chunks, pool) for chunks in order]
-        for chunks, future in zip(order, futures, strict=True):
-            found = list(map(list, future.result()))
-            assert found == [records[bounds[p] : bounds[p + 1]] for p in chunks]
-
-
-@pytest.mark.jobs
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such policy")
-@pytest.mark.parametrize("own", ["SCHED_OTHER", "SCHED_IDLE"])
-def test_threads_of_the_package_wait_and_ours_do_not(tmp_path: Path, own: str) -> None:
-    path = write(tmp_path / "a", numbered(20))
-    script = (
-        "import contextlib, os, pickle, sys\n"
-        f"os.sched_setscheduler(0, os.{own}, os.sched_param(0))\n"
-        "from windrow.sources import ArrayRecordDataSource\n"
-        f"source = ArrayRecordDataSource({str(path)!r}, direct=False)\n"
-        "source = pickle.loads(pickle.dumps(source))\n"
-        "assert source.read(list(range(20)))[19] == b' 19'\n"
-        f"assert os.sched_getscheduler(0) == os.{own}\n"
-        "found = set()\n"
-        "for task in os.listdir('/proc/self/task'):\n"
-        "    with contextlib.suppress(ProcessLookupError):  # it ended since it was listed\n"
-        "        found.add(os.sched_getscheduler(int(task)))\n"
-        f"theirs = os.SCHED_BATCH if os.{own} == os.SCHED_OTHER else os.{own}\n"
-        f"assert found == {{os.{own}, theirs}}, found\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_package_in_a_forked_process_is_an_error(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", numbered(20), "group_size:8")
-    script = (
-        "import os, sys, numpy as np\n"
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        "from windrow.errors import ReadError\n"
-        "from windrow.sources import ArrayRecordDataSource\n"
-        f"source = ArrayRecordDataSource({str(path)!r}, direct=False)\n"
-        "source[0]\n"
-        "child = os.fork()\n"
-        "if child:\n"
-        "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-        "for read in (\n"
-        "    lambda: source.parts[0].start([0], ThreadPoolExecutor(1)).result(),\n"
-        "    lambda: source.parts[0].read(np.array([1])),\n"
-        "):\n"
-        "    try:\n"
-        "        read()\n"
-        "    except ReadError as error:\n"
-        "        refused = 'was forked after process' in str(error)\n"
-        "    else:\n"
-        "        refused = False\n"
-        "    if not refused:\n"
-        "        os._exit(7)\n"
-        "os._exit(0)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-
-
 # --- groups ---------------------------------------------------------------------------------------
-
-needs_core = pytest.mark.skipif(native() is None, reason="without the native core")
 
 
 def made(count: int, size: int = 40) -> list[bytes]:
@@ -292,83 +147,6 @@ def made(count: int, size: int = 40) -> list[bytes]:
 def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """33 records in groups of 8: the last group has one."""
     return write(tmp_path_factory.mktemp("groups") / "a", made(33), "group_size:8")
-
-
-@pytest.mark.parametrize("options", ["snappy", "brotli", "uncompressed", "zstd", "transpose:true"])
-def test_groups_of_every_codec_over_block_headers(tmp_path: Path, options: str) -> None:
-    records = [os.urandom(3_000) for _ in range(100)]
-    path = write(tmp_path / "a", records, f"group_size:50,{options}")
-    chain = MapDataset.source(ArrayRecordDataSource(path)).seed(3).block_shuffle(2)
-    for epoch in (chain, chain.repeat(2)):
-        found = list(epoch.to_iter_dataset())
-        assert sorted(found) == sorted(records * (len(found) // 100))
-
-
-@needs_core
-def test_a_damaged_group_names_file_record_and_offset(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", made(33), "group_size:8")
-    raw = bytearray(path.read_bytes())
-    raw[64 + 40 + 20] ^= 1
-    path.write_bytes(raw)
-    (part,) = ArrayRecordDataSource(path).parts
-    with ThreadPoolExecutor(1) as pool:
-        read = part.start([1, 0], pool)
-        with pytest.raises(ReadError, match=r"record 0 of .*/a .*records 0 to 7.*hash") as caught:
-            read.result()
-        assert (caught.value.offset, caught.value.records) == (64, (0, 8))
-        assert read.exception() is caught.value
-        assert list(part.start([1], pool).result()[0]) == made(33)[8:16]
-
-
-@needs_core
-def test_places_that_do_not_exist_are_refused(grouped: Path) -> None:
-    core: Any = native()
-    (part,) = ArrayRecordDataSource(grouped).parts
-    groups = list(part.start([0, 4], InlineExecutor()).result())
-    assert [len(group) for group in groups] == [8, 1]
-    one = np.zeros(1, np.int64)
-    for which, inside, kind in [
-        (one, one + 8, IndexError),
-        (one, one - 1, IndexError),
-        (one + 1, one + 1, IndexError),
-        (one + 2, one, IndexError),
-        (one - 1, one, IndexError),
-        (one, np.zeros(2, np.int64), ValueError),
-        (one.astype(np.int32), one, ValueError),
-    ]:
-        with pytest.raises(kind):
-            core.array_record_take(groups, which, inside)
-    with pytest.raises(TypeError):
-        core.array_record_take([()], one, one)
-    with pytest.raises(IndexError):
-        groups[1][1]
-
-
-def test_a_read_that_is_given_up_ends(grouped: Path) -> None:
-    (part,) = ArrayRecordDataSource(grouped).parts
-    with ThreadPoolExecutor(1) as pool:
-        for _ in range(100):
-            part.start(range(part.chunk_count), pool)
-        assert list(part.start([4], pool).result()[0]) == made(33)[32:]
-
-
-@needs_core
-def test_groups_are_read_in_a_forked_process(tmp_path: Path) -> None:
-    for group in (1, 30):
-        write(tmp_path / f"{group}.array_record", made(300, 2_000), f"group_size:{group}")
-    ask = "[*windrow.MapDataset.source(source).to_iter_dataset()] + source.read(np.arange(600))"
-    script = (
-        "import os, sys, numpy as np, windrow\n"
-        "from windrow.sources import ArrayRecordDataSource\n"
-        f"source = ArrayRecordDataSource({str(tmp_path)!r})\n"
-        f"records = {ask}\n"
-        "child = os.fork()\n"
-        "if child:\n"
-        "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-        f"os._exit({ask} != records)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 # --- lengths --------------------------------------------------------------------------------------
@@ -396,14 +174,6 @@ def test_lengths_are_those_of_the_records(
     records = source.__getitems__(range(len(source)))
     assert source.lengths().tolist() == list(map(len, records))
     assert source.lengths("<u2").tolist() == [len(record) // 2 for record in records]
-
-
-@pytest.mark.parametrize("direct", [None, False])
-def test_a_shuffled_chain_has_them(tmp_path: Path, direct: bool | None) -> None:
-    path = of_sizes(tmp_path / "x.array_record", [5, 0, 3, 9])
-    dataset = MapDataset.source(ArrayRecordDataSource(path, direct=direct)).shuffle(seed=0)
-    found = lengths_of(dataset._node, positions(np.arange(4), 4))
-    assert found.tolist() == [len(record) for record in dataset if record is not None]
 
 
 def test_what_has_no_lengths_says_so(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import pickle
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,16 +23,11 @@ from tests.array_record_bytes import write
 from tests.far_arrays import PATIENT, array_over, values, write_ways
 from tests.range_server import RangeServer, cut, replace, reset, status
 from windrow.cli.main import main
-from windrow.core.native import native
-from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
+from windrow.errors import ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
-from windrow.sources.array_record import range_reader
-from windrow.sources.remote import disk_cache
-from windrow.sources.remote.cache_segments import SegmentFile, stored_segments
-from windrow.sources.remote.disk_cache import DiskCache
+from windrow.sources.remote.cache_folder import cache_report
 from windrow.sources.remote.fetcher import Fetcher
 from windrow.sources.remote.remote_file import ByteRange
-from windrow.sources.zarr.urls import route_of
 
 COUNT = 257
 ROWS = values(37, 6)
@@ -133,39 +130,11 @@ def test_files_without_etags_are_told_by_size_and_time(
         assert source.stats()["bytes"] == before
 
 
-@pytest.mark.skipif(native() is None, reason="the core reads the segments")
-@pytest.mark.parametrize(("most_open", "options"), [(128, "group_size:1"), (2, "group_size:7")])
-def test_what_is_all_kept_is_read_without_a_request(
-    server: RangeServer,
-    remote: RemoteOptions,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options: str,
-    most_open: int,
-) -> None:
-    monkeypatch.setattr(disk_cache, "_MOST_OPEN", most_open)
-    for seed, name in enumerate("ab"):
-        write_records(tmp_path / "served" / name, seed, options)
-    local = ArrayRecordDataSource([tmp_path / "served" / name for name in "ab"])
-    # Segments of 64 KiB, several for each file.
-    small = dataclasses.replace(remote, cache_bytes=64 * 65536)
-    source = ArrayRecordDataSource([server.url(name) for name in "ab"], remote=small)
-    draw, every = np.random.default_rng(3), np.arange(2 * COUNT)
-    reads = [draw.integers(0, 2 * COUNT, 100) for _ in range(8)] + [np.array([COUNT]), np.arange(9)]
-    assert source.read(every) == local.read(every)
-    segments = list(stored_segments(str(tmp_path / "cache")))
-    assert len(segments) > 4
-    os.unlink(segments[0].path)  # some are fetched, and the others come from the disk
-    assert [source.read(at) for at in reads] == [local.read(at) for at in reads]
-    assert source.read(every) == local.read(every)
-    server.reset_counts()
-    assert [source.read(at) for at in reads] == [local.read(at) for at in reads]
-    before = source.stats()["cached_bytes"]
-    source.read(every)
-    sizes = sum((tmp_path / "served" / name).stat().st_size for name in "ab")
-    # A group counts once, however many of its records are read.
-    assert 0 < source.stats()["cached_bytes"] - before < sizes
-    assert server.counts().requests == 0
+def damage(remote: RemoteOptions) -> None:
+    """Damage every tenth range that is kept."""
+    (path,) = Path(str(remote.cache_dir)).glob("*.sqlite")
+    with contextlib.closing(sqlite3.connect(path)) as rows, rows:
+        rows.execute("UPDATE kept SET data = zeroblob(7) WHERE rowid % 10 = 0")
 
 
 def test_damaged_entries_are_fetched_again(
@@ -173,74 +142,18 @@ def test_damaged_entries_are_fetched_again(
 ) -> None:
     records = sorted(write_records(tmp_path / "served" / "a"))
     epoch(ArrayRecordDataSource(server.url("a"), remote=remote), 0)
-    (segment,) = stored_segments(str(tmp_path / "cache"))
-    raw = bytearray(Path(segment.path).read_bytes())
-    raw[80_000:120_000] = bytes(40_000)
-    Path(segment.path).write_bytes(raw)
+    damage(remote)
     source = ArrayRecordDataSource(server.url("a"), remote=remote)
     server.reset_counts()
     assert epoch(source, 1) == records
-    assert 0 < server.counts().body_bytes < 60_000
+    assert 0 < server.counts().body_bytes < 200_000
     source = ArrayRecordDataSource(server.url("a"), remote=remote)
     server.reset_counts()
     assert epoch(source, 1) == records
     assert server.counts().requests == 0
 
 
-def with_a_wrong_byte(segment: Path) -> None:
-    with segment.open("r+b") as file:
-        file.seek(100_000)
-        byte = file.read(1)[0]
-        file.seek(100_000)
-        file.write(bytes([byte ^ 1]))
-
-
-@pytest.mark.skipif(native() is None, reason="the core reads the segments")
-@pytest.mark.parametrize("harm", ["a wrong byte", "cut short", "vanished"])
-@pytest.mark.parametrize("looks", [True, False])
-def test_what_is_not_whole_any_more_is_fetched_again(
-    server: RangeServer,
-    remote: RemoteOptions,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    harm: str,
-    looks: bool,
-) -> None:
-    records = write_records(tmp_path / "served" / "a")
-    alone = dataclasses.replace(remote, keep_bytes=0)
-    source = ArrayRecordDataSource(server.url("a"), remote=alone)
-    for _ in range(3):
-        assert source.read(np.arange(COUNT)) == records
-    (segment,) = stored_segments(str(tmp_path / "cache"))
-    server.reset_counts()
-    with monkeypatch.context() as patch:
-        if not looks:  # the harm is done after the look at the file
-            patch.setattr(SegmentFile, "is_used", lambda *_: True)
-        if harm == "vanished":
-            shutil.rmtree(tmp_path / "cache")
-        elif harm == "cut short":
-            os.truncate(segment.path, 100_000)
-        else:
-            with_a_wrong_byte(Path(segment.path))
-        assert source.read(np.arange(COUNT)) == records
-        # A file that is open can be read to its end after it was deleted.
-        assert bool(server.counts().requests) == (looks or harm != "vanished")
-    assert source.read(np.arange(COUNT)) == records
-
-
-def test_without_the_core_the_records_are_the_same(
-    server: RangeServer, remote: RemoteOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(range_reader, "native", lambda: None)
-    records = sorted(write_records(tmp_path / "served" / "a", options="group_size:3"))
-    source = ArrayRecordDataSource(server.url("a"), remote=remote)
-    assert epoch(source, 0) == records
-    server.reset_counts()
-    assert epoch(source, 1) == records
-    assert server.counts().requests == 0
-
-
-@pytest.mark.parametrize("harm", ["removed", "full", "small"])
+@pytest.mark.parametrize("harm", ["removed", "cut short", "full", "small"])
 def test_the_disk_never_harms_the_stream(
     server: RangeServer,
     remote: RemoteOptions,
@@ -251,74 +164,26 @@ def test_the_disk_never_harms_the_stream(
 ) -> None:
     records = sorted(write_records(tmp_path / "served" / "a"))
     if harm == "small":
-        monkeypatch.setattr(disk_cache, "SEGMENT_BYTES", 1 << 16)
         remote = dataclasses.replace(remote, cache_bytes=1 << 20)
     source = ArrayRecordDataSource(server.url("a"), remote=remote)
     assert epoch(source, 0) == records
     if harm == "removed":
         shutil.rmtree(tmp_path / "cache")
+    elif harm == "cut short":
+        os.truncate(next((tmp_path / "cache").iterdir()), 100_000)
     elif harm == "full":
 
-        def full(*_: Any) -> int:
-            raise OSError(28, "No space left on device")
+        def full(*_: Any, **__: Any) -> int:
+            raise sqlite3.OperationalError("database or disk is full")
 
         shutil.rmtree(tmp_path / "cache")
         (tmp_path / "cache").mkdir()
-        monkeypatch.setattr(os, "pwrite", full)
+        monkeypatch.setattr(sqlite3, "connect", full)
     assert epoch(source, 1) == records
     assert caplog.text.count("reading continues without it") == (harm != "small")
 
 
-def test_a_cache_smaller_than_the_data_keeps_what_comes_soonest(
-    server: RangeServer, remote: RemoteOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = [random.Random(number).randbytes(7_000) for number in range(220)]
-    path = write(tmp_path / "served" / "a", records, "group_size:1,uncompressed")
-    small = windrow.ReadOptions(block_bytes=70_000, prefetch_buffer_size=4)
-    alone = dataclasses.replace(remote, keep_bytes=0, merge_gap_bytes=0, cache_bytes=1 << 20)
-
-    def fetched(name: str) -> int:
-        own = dataclasses.replace(alone, cache_dir=tmp_path / name)
-        source = ArrayRecordDataSource(server.url("a"), remote=own)
-        server.reset_counts()
-        chain = windrow.MapDataset.source(source).repeat(3).to_iter_dataset(small, lanes=2)
-        rows = [row for batch in chain.batch(10, batch_fn=list) for row in batch]
-        assert sorted(rows) == sorted(records * 3)
-        return server.counts().body_bytes
-
-    by_plan = fetched("plan")
-    monkeypatch.setattr(DiskCache, "foresee", lambda *_: None)
-    by_use = fetched("use")
-    assert path.stat().st_size < by_plan < 0.85 * by_use
-
-
 # ---- arrays
-
-
-@pytest.mark.parametrize(
-    ("way", "faults"), [("plain", False), ("shard", True), ("filter", True), ("cookies", False)]
-)
-def test_arrays_come_once_over_the_network(
-    server: RangeServer, remote: RemoteOptions, tmp_path: Path, way: str, faults: bool
-) -> None:
-    write_ways(tmp_path / "served", ROWS)
-    order = np.random.default_rng(1).permutation(len(ROWS))
-    if faults:
-        server.chance(0.1, [status(503), cut(), reset()])
-    source = array_over(server, way, remote)
-    np.testing.assert_array_equal(source.read(order), ROWS[order])
-    server.heal()
-    server.reset_counts()
-    np.testing.assert_array_equal(source.read(order[::-1]), ROWS[order[::-1]])
-    assert server.counts().requests == 0
-    second = array_over(server, way, remote)
-    opening = server.counts().body_bytes
-    np.testing.assert_array_equal(second.read(order), ROWS[order])
-    if way in ("plain", "filter"):  # a byte for each of ten objects, to find out its version
-        counts = server.counts()
-        asked = [path for _, path, part in counts.asked if part == "bytes=0-0"]
-        assert len(asked) == len(set(asked)) == 10
-        assert counts.body_bytes - opening <= 10  # the first may be asked for while it opens
 
 
 @pytest.mark.parametrize("way", ["plain", "filter"])
@@ -331,14 +196,6 @@ def test_changed_chunks_are_never_served_by_the_next_run(
     shutil.rmtree(tmp_path / "served")
     write_ways(tmp_path / "served", -ROWS)
     np.testing.assert_array_equal(array_over(server, way, remote).read(order), -ROWS)
-
-
-def test_only_what_fsspec_reads_goes_through_the_cache() -> None:
-    for url in ("http://example.org/a", "s3://bucket/a", "gs://bucket/a"):
-        route = route_of("Tests", url, {}, cached=True)
-        assert (route.spec, route.why) == (None, "RemoteOptions(cache_dir=...)")
-    with pytest.raises(ArgumentError, match=r"reads URLs with a \|; leave cache_dir out"):
-        route_of("Tests", "http://example.org/a.zip|zip:|zarr3:", {}, cached=True)
 
 
 def test_a_format_that_only_tensorstore_reads_is_refused(
@@ -379,24 +236,6 @@ def test_an_object_that_changes_while_it_is_asked_for_is_never_mixed(
         assert Fetcher("Tests", {}, remote).read_whole(server.url("a")) is None
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "match"),
-    [
-        ({"cache_dir": 3}, ArgumentError, "cache_dir must be a path of a local folder, got an int"),
-        ({"cache_dir": b"a"}, ArgumentError, "got a bytes"),
-        ({"cache_dir": ""}, PlanError, "cache_dir must be a path of a local folder, got ''"),
-        ({"cache_dir": "s3://a:b@c"}, PlanError, r"got 's3://\*\*\*@c'"),
-        ({"cache_bytes": 1000}, PlanError, "cache_bytes must be at least 1048576, got 1000"),
-        ({"cache_bytes": 1e9}, ArgumentError, "cache_bytes must be an integer"),
-    ],
-)
-def test_options_that_are_refused(
-    given: dict[str, Any], error: type[Exception], match: str
-) -> None:
-    with pytest.raises(error, match=match):
-        RemoteOptions(**given)
-
-
 @pytest.fixture
 def ran(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     def run(*argv: str) -> tuple[int, str, str]:
@@ -425,17 +264,14 @@ def test_the_command_shows_verifies_and_clears(
     assert (code, facts["damaged"], facts["cleared"]) == (0, 0, False)
     assert facts["urls"] == [{"url": url, "ranges": COUNT, "bytes": facts["urls"][0]["bytes"]}]
     assert facts["urls"][0]["bytes"] <= facts["disk_bytes"]
-    (segment,) = stored_segments(folder)
-    with Path(segment.path).open("r+b") as file:
-        file.seek(1 << 17)
-        file.write(b"damaged")
+    damage(remote)
     code, out, _ = ran(folder, "--verify")
     assert code == 1
-    assert "1 damaged ranges, deleted" in out
+    assert "25 damaged ranges, deleted" in out
     source.read(np.arange(COUNT))
     (tmp_path / "cache" / "mine.txt").write_text("stays")
     code, out, _ = ran(folder, "--clear")
     assert (code, "all deleted" in out) == (0, True)
-    assert list(stored_segments(folder)) == []
+    assert cache_report(folder).urls == ()
     assert (tmp_path / "cache" / "mine.txt").exists()
     assert len(source.read(np.arange(COUNT))) == COUNT

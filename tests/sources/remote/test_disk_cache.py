@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import gc
-import logging
-import os
 import random
-import re
+import resource
 import signal
+import sqlite3
+import stat
 import tempfile
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.processes import Program, left, until
-from windrow.sources.remote import disk_cache
-from windrow.sources.remote.cache_segments import stored_segments
+from windrow.sources.remote import cache_folder, disk_cache
+from windrow.sources.remote.cache_folder import cache_report
 from windrow.sources.remote.disk_cache import DiskCache
 from windrow.sources.remote.remote_file import RemoteFile
 
@@ -37,15 +37,10 @@ def put(cache: DiskCache, *ranges: tuple[int, int], file: RemoteFile = FILE) -> 
 def got(cache: DiskCache, *ranges: tuple[int, int], file: RemoteFile = FILE) -> list[bool]:
     """Which ranges are kept; those that are have the bytes of `DATA`."""
     begin, end = (np.array(side, np.int64) for side in zip(*ranges, strict=True))
-    kept = [False] * len(ranges)
-    for run in cache.get(file, begin, end):
-        for place in run.places.tolist():
-            assert not kept[place]
-            kept[place] = True
-            first = ranges[place][0] - run.start
-            part = run.data[first : first + ranges[place][1] - ranges[place][0]]
-            assert part == DATA[slice(*ranges[place])]
-    return kept
+    found = cache.get(file, begin, end)
+    for data, (start, stop) in zip(found, ranges, strict=True):
+        assert data is None or data == DATA[start:stop]
+    return [data is not None for data in found]
 
 
 @pytest.fixture
@@ -53,15 +48,22 @@ def cache(tmp_path: Path) -> DiskCache:
     return DiskCache(str(tmp_path / "cache"), 8 * MIB)
 
 
-def files(folder: Path) -> list[Path]:
-    return [Path(one.path) for one in stored_segments(str(folder))]
+def database(folder: Path) -> Path:
+    (path,) = folder.glob("*.sqlite")
+    return path
 
 
-def test_a_dropped_cache_closes_its_segments(tmp_path: Path) -> None:
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def test_a_dropped_cache_closes_its_database(tmp_path: Path) -> None:
     before = len(left()["descriptors"])
     cache = DiskCache(str(tmp_path), 8 * MIB)
     put(cache, (0, 10), (200_000, 300_000))
-    assert len(left()["descriptors"]) == before + len(files(tmp_path)) > before
+    assert len(left()["descriptors"]) > before
     del cache
     gc.collect()
     assert len(left()["descriptors"]) == before
@@ -84,31 +86,29 @@ RANGE = st.integers(0, 40).flatmap(lambda a: st.tuples(st.just(a), st.integers(a
 def test_kept_ranges_are_found_and_never_wrong(
     steps: list[tuple[str, tuple[int, int], int]], unit: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        cache, known, damaged = DiskCache(folder, 8 * MIB), dict[int, int](), False
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk_cache, "_PAUSE_S", 0.0)
+        cache, known, damaged = DiskCache(folder, 8 * MIB), set[tuple[int, int]](), False
         for what, (first, last), chance in steps:
-            start, stop = first * unit, last * unit
+            one = first * unit, last * unit
             if what == "put":
-                put(cache, (start, stop))
-                known[start] = stop
+                put(cache, one)
+                known.add(one)
             elif what == "get":
-                kept = got(cache, (start, stop)) == [True]
-                assert kept == (known.get(start) == stop) or damaged
+                assert got(cache, one) == [one in known] or damaged
             elif what == "reopen":
                 cache = DiskCache(folder, 8 * MIB)
-            elif what == "damage":
-                for path in files(Path(folder)):
-                    damaged = True
-                    at = path.stat().st_size * chance // 100
-                    with path.open("r+b") as file:
-                        file.seek(at)
-                        before = file.read(7)
-                        file.seek(at)
-                        file.write(bytes(255 - one for one in before))
+            elif what == "damage" and known:
+                damaged = True
+                path = database(Path(folder))
+                at = path.stat().st_size * chance // 100
+                overwrite(path, at, bytes(255 - byte for byte in path.read_bytes()[at : at + 7]))
                 cache = DiskCache(folder, 8 * MIB)
-        for start, stop in known.items():
-            put(cache, (start, stop))
-            assert got(cache, (start, stop)) == [True]
+        for one in known:
+            put(cache, one)
+            if got(cache, one) != [True]:  # the database was damaged, and is made again
+                put(cache, one)
+                assert got(cache, one) == [True]
 
 
 def test_another_version_size_or_store_has_nothing(tmp_path: Path) -> None:
@@ -127,111 +127,70 @@ def test_another_version_size_or_store_has_nothing(tmp_path: Path) -> None:
         assert there.knows(FILE.url) == same
 
 
-def test_a_file_without_a_version_is_not_kept(cache: DiskCache, tmp_path: Path) -> None:
-    file = RemoteFile(FILE.url, FILE.size_bytes)
-    put(cache, (0, 100), file=file)
-    assert got(cache, (0, 100), file=file) == [False]
-    assert not (tmp_path / "cache").exists()
-
-
 def test_no_secret_is_stored_and_others_may_not_read(cache: DiskCache, tmp_path: Path) -> None:
     put(cache, (0, 100))
-    (path,) = files(tmp_path / "cache")
+    (path,) = (tmp_path / "cache").iterdir()
     assert b"hidden" not in path.read_bytes()
-    assert [one.url() for one in stored_segments(str(tmp_path / "cache"))] == [
+    assert [one.url for one in cache_report(str(tmp_path / "cache")).urls] == [
         "http://***@example.org/a?***"
     ]
-    assert {place.stat().st_mode & 0o77 for place in (tmp_path / "cache", path)} == {0}
+    assert {stat.S_IMODE(place.stat().st_mode) & 0o77 for place in (path.parent, path)} == {0}
 
 
 # ---- the bound
 
 
-def test_the_disk_is_bounded_and_what_was_used_last_stays(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "windrow.remote")
-    cache, most = DiskCache(str(tmp_path), MIB), 0
-    for number in range(120):
-        file = RemoteFile(f"http://example.org/{number}", len(DATA), "ETag a")
-        put(cache, (0, 20_000), file=file)
-        # Segments that are as new as the clock is fine would be evicted in any order.
-        for one in stored_segments(str(tmp_path)):
-            if one.url() == file.url:
-                os.utime(one.path, (number, number if number else 1000))
-        most = max(most, sum(one.disk_bytes for one in stored_segments(str(tmp_path))))
+def numbered(number: int) -> RemoteFile:
+    return RemoteFile(f"http://example.org/{number}", len(DATA), "ETag a")
+
+
+@pytest.mark.parametrize("size", [500, 20_000])
+def test_the_disk_is_bounded_and_what_was_used_last_stays(tmp_path: Path, size: int) -> None:
+    cache, most, count = DiskCache(str(tmp_path), MIB), 0, 2 * MIB // (size + 500)
+    for number in range(count):
+        put(cache, (0, size), file=numbered(number))
+        assert got(cache, (0, size), file=numbered(0)) == [True]
+        if number % 64 == 0:
+            most = max(most, sum(512 * one.stat().st_blocks for one in tmp_path.iterdir()))
     assert MIB // 2 < most <= MIB
-    kept = sorted(int(one.url().rpartition("/")[2]) for one in stored_segments(str(tmp_path)))
-    assert kept[0] == 0
-    assert kept[1:] == list(range(121 - len(kept), 120))
-    assert re.search(rf"the cache in {re.escape(str(tmp_path))}: \d+ bytes evicted", caplog.text)
+    kept = [number for number in range(count) if got(cache, (0, size), file=numbered(number))[0]]
+    assert 1 < len(kept) < count
+    assert kept[1:] == list(range(count + 1 - len(kept), count))
+    assert len(cache_report(str(tmp_path)).urls) == len(kept)
 
 
-def test_an_open_segment_that_another_process_evicts_is_not_used(
+def test_a_folder_that_another_process_clears_is_used_again(
     cache: DiskCache, tmp_path: Path
 ) -> None:
     put(cache, (0, 100), (200, 300))
     other = DiskCache(str(tmp_path / "cache"), 8 * MIB)
     assert got(other, (0, 100)) == [True]
-    for path in files(tmp_path / "cache"):
-        path.unlink()
+    cache_report(str(tmp_path / "cache"), clear=True)
     put(cache, (200, 300))
     assert got(other, (0, 100), (200, 300)) == [False, True]
     assert got(cache, (0, 100), (200, 300)) == [False, True]
 
 
-def test_ranges_larger_than_the_cache_are_not_kept(tmp_path: Path) -> None:
-    cache = DiskCache(str(tmp_path), MIB)
-    put(cache, (0, 290_000))
-    assert files(tmp_path) == []
-    put(cache, (5, 200_000), (5, 6))
-    assert got(cache, (5, 200_000), (5, 6)) == [True, True]
-
-
 # ---- faults of the disk
 
 
-@pytest.mark.parametrize("call", ["pwrite", "write", "link", "ftruncate"])
 def test_a_full_disk_warns_once_and_what_is_kept_is_read(
-    cache: DiskCache,
-    tmp_path: Path,
-    call: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    cache: DiskCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    put(cache, (0, 100))
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    real = getattr(os, call)
-    monkeypatch.setattr(os, call, full)
-    other = RemoteFile(FILE.url + "2", FILE.size_bytes, FILE.version)
-    with caplog.at_level(logging.WARNING):
-        put(cache, (100, 200), file=other)
-        put(cache, (100, 200), (300, 400))
-    assert caplog.text.count("No space left on device") == 1
-    assert got(cache, (0, 100), (100, 200)) == [True, False]
     monkeypatch.setattr(disk_cache, "_PAUSE_S", 0.0)
-    cache = DiskCache(str(tmp_path / "cache"), 8 * MIB)
-    put(cache, (300, 400))
-    monkeypatch.setattr(os, call, real)
-    put(cache, (100, 200))
-    assert got(cache, (0, 100), (100, 200)) == [True, True]
-
-
-def test_a_row_that_a_full_disk_cuts_makes_the_segment_useless(
-    cache: DiskCache, tmp_path: Path
-) -> None:
     put(cache, (0, 100))
-    (path,) = files(tmp_path / "cache")
-    with path.open("ab") as file:
-        file.write(b"part")
-    assert got(cache, (0, 100)) == [True]  # another process may be writing the rest
-    os.utime(path, (0, 0))
-    assert got(cache, (0, 100)) == [False]
-    put(cache, (0, 100))
-    assert got(cache, (0, 100)) == [True]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, before[1]))  # no file may grow
+    try:
+        put(cache, (0, 200_000), (0, 250_000))
+        assert got(cache, (0, 100), (0, 200_000)) == [True, False]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert caplog.text.count("reading continues without it") == 1
+    put(cache, (0, 200_000))
+    assert got(cache, (0, 100), (0, 200_000)) == [True, True]
 
 
 @pytest.mark.parametrize("there", ["a file", "forbidden"])
@@ -264,10 +223,28 @@ print("writes", flush=True)
 for number in range(int(sys.argv[5])):
     start = order.randrange(3000) * 100
     stop = start + 100
-    for run in cache.get(file, np.array([start]), np.array([stop])):
-        assert run.data == data[start:stop]
+    (found,) = cache.get(file, np.array([start]), np.array([stop]))
+    assert found in (None, data[start:stop])
     cache.put(file, np.array([start]), np.array([stop]), start, data[start:stop])
 """
+
+
+def test_a_process_that_stops_while_it_writes_is_not_waited_for(
+    cache: DiskCache,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    put(cache, (0, 100))
+    monkeypatch.setattr(cache_folder, "_WAIT_S", 0.01)
+    monkeypatch.setattr(disk_cache, "_PAUSE_S", 0.0)
+    other = DiskCache(str(tmp_path / "cache"), 8 * MIB)
+    with contextlib.closing(sqlite3.connect(database(tmp_path / "cache"))) as rows:
+        rows.execute("BEGIN EXCLUSIVE")
+        put(other, (100, 200))
+        assert got(other, (0, 100)) == [False]
+    assert got(other, (0, 100), (100, 200)) == [True, False]
+    assert not caplog.text
 
 
 @pytest.fixture
@@ -305,3 +282,10 @@ def test_processes_that_write_at_once_share_what_they_keep(
     written = {order.randrange(3000) for order in map(random.Random, (1, 2)) for _ in range(800)}
     ranges = [(start * 100, start * 100 + 100) for start in range(3000)]
     assert [at for at, kept in enumerate(got(cache, *ranges)) if kept] == sorted(written)
+
+
+def test_a_file_without_a_version_is_not_kept(cache: DiskCache, tmp_path: Path) -> None:
+    file = RemoteFile(FILE.url, FILE.size_bytes)
+    put(cache, (0, 100), file=file)
+    assert got(cache, (0, 100), file=file) == [False]
+    assert not (tmp_path / "cache").exists()

@@ -17,11 +17,12 @@ import pytest
 
 import windrow
 from tests.array_record_bytes import write
+from tests.far_arrays import array_over, values, write_ways
 from tests.limits import CALM, DATA, within
 from tests.processes import until
 from tests.range_server import Fault, RangeServer, cut, replace, stall, status
-from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, WindrowError
-from windrow.sources import ArrayRecordDataSource, RemoteOptions
+from windrow.errors import NotFoundError, ReadError, WindrowError
+from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
 from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
 
 # Three attempts before a request waits, and a wait that no test reaches by the machine's own clock.
@@ -159,8 +160,12 @@ def test_nothing_waits_before_the_source_is_open(server: RangeServer, file: Remo
 # ---- sources
 
 
+ROWS = values(48, 6)
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[RangeServer]:
+    write_ways(tmp_path, ROWS)
     write(tmp_path / "a.array_record", [np.full(300, n, "u2").tobytes() for n in range(200)])
     with RangeServer(tmp_path) as running:
         yield running
@@ -187,9 +192,12 @@ def test_an_outage_within_an_epoch_changes_nothing(
     assert site.counts().faults["status"] == 300
 
 
-def test_closing_the_iterator_ends_the_wait(site: RangeServer) -> None:
+@pytest.mark.parametrize("way", ["records", "plain"])
+def test_closing_the_iterator_ends_the_wait(site: RangeServer, way: str) -> None:
     slow = dataclasses.replace(PATIENT, backoff_s=500.0, max_backoff_s=500.0, retries=0)
-    source = ArrayRecordDataSource(site.url("a.array_record"), remote=slow)
+    source: Any = ArrayRecordDataSource(site.url("a.array_record"), remote=slow)
+    if way == "plain":
+        source = array_over(site, way, slow)
     iterator = iter(windrow.MapDataset.source(source).shuffle(seed=1).batch(8).to_iter_dataset())
     site.chance(1.0, [status(503)])
 
@@ -206,17 +214,48 @@ def test_closing_the_iterator_ends_the_wait(site: RangeServer) -> None:
     assert not waiting.is_alive()
 
 
-# ---- options
+# ---- arrays that TensorStore reads: it makes three attempts before a read waits
 
 
-@pytest.mark.parametrize("name", ["outage_s", "hedge"])
-def test_options_are_checked(name: str) -> None:
-    with pytest.raises(ArgumentError, match=f"{name} must be a number"):
-        RemoteOptions(**{name: "long"})  # type: ignore[arg-type]
-    with pytest.raises(PlanError, match=f"{name} must be at least 0"):
-        RemoteOptions(**{name: -1.0})  # type: ignore[arg-type]
+def opened(site: RangeServer, each_s: float) -> ZarrDataSource:
+    """An array for which every read takes `each_s`, by the clock of its outages."""
+    source = array_over(site, "plain", PATIENT)
+    limiter = source._tree._access.in_flight
+    assert limiter._outages is not None
+    limiter._outages.clock = lambda: each_s * limiter._stats._requests
+    return source
 
 
-def test_a_share_is_at_most_one() -> None:
-    with pytest.raises(PlanError, match="hedge is a share and at most 1, got 2"):
-        RemoteOptions(hedge=2)
+@pytest.mark.parametrize("code", [429, 500])
+def test_an_array_whose_store_comes_back_is_read(site: RangeServer, code: int) -> None:
+    source = opened(site, each_s=1.0)
+    site.plan([status(code)] * 30)
+    np.testing.assert_array_equal(source.read(np.arange(4)), ROWS[:4])
+    assert site.counts().faults["status"] == 30
+    counts = source.stats()
+    # Each read is 3 requests of TensorStore.
+    assert counts["faults"] == {f"status {code}": 10}
+    assert counts["retries"] == 10
+    assert counts["outage_s"] > 0
+    assert 0 < counts["p50_s"] <= counts["p99_s"]
+
+
+def test_an_array_whose_store_stays_away_is_an_error_that_says_what_was_tried(
+    site: RangeServer,
+) -> None:
+    source = opened(site, each_s=60.0)
+    site.chance(1.0, [status(503)])
+    with pytest.raises(ReadError) as caught:
+        source.read(np.arange(4))
+    assert re.search(
+        r"chunk that holds records 0 to 3 cannot be read: .*503.*; \d+ attempts, the last 6\d\d s after the"
+        r" first: status 503 \(\d+\)\. It had answered before, so it was waited for"
+        r" \(RemoteOptions\.outage_s=600\)\. If it may arrive later",
+        str(caught.value),
+    ), str(caught.value)
+    # The outage is as long as it is, so the next read does not wait for all of it again.
+    with pytest.raises(ReadError, match="cannot be read") as caught:
+        source.read(np.arange(4))
+    assert "It had answered before" not in str(caught.value)
+    site.heal()
+    np.testing.assert_array_equal(source.read(np.arange(48)), ROWS)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from windrow.converters import decode_example, encode_example
 from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources.tf_example.features import (
-    DTYPES,
     Feature,
     cast,
     features_from_json,
@@ -138,14 +137,6 @@ def test_text_that_is_not_utf_8(features: dict[str, object]) -> None:
         encode_example(features)
 
 
-def test_names_are_sorted_as_text_whatever_protobuf_does() -> None:
-    names = ["b", "ab", "a", "é", ""]
-    record = encode_example(dict.fromkeys(names, 1))
-    at = [record.index(entry(name.encode(), b"\x1a\x03\x0a\x01\x01")) for name in sorted(names)]
-    assert at == sorted(at)
-    assert list(decode_example(record)) == sorted(names)
-
-
 # --- features -------------------------------------------------------------------------------------
 
 
@@ -178,39 +169,6 @@ def test_what_does_not_go_together(dtype: Any, shape: Any, raw: Any, words: str)
     words = words.replace(r"got \[3\]", "got '3'")
     with pytest.raises(ReadError, match=f"^f.json: feature 'a': .*{words}"):
         features_from_json({"a": value}, where="f.json")
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (None, "f.json: features are a JSON object by name, got None"),
-        ([], "f.json: features are"),
-        ({"a": 3}, "f.json: feature 'a': a feature has dtype, and may have shape and raw, got 3"),
-        ({"a": {"shape": []}}, "a feature has dtype, and may have shape and raw, got {'shape'"),
-        (
-            {"a": {**Feature("int8").to_json(), "more": 1}},
-            "a feature has dtype, and may have shape",
-        ),
-    ],
-)
-def test_json_that_is_none(value: object, words: str) -> None:
-    with pytest.raises(ReadError, match=words):
-        features_from_json(value, where="f.json")
-
-
-@given(st.sampled_from(DTYPES), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6))
-def test_whole_numbers_fit_if_python_says_so(name: str, numbers: list[int]) -> None:
-    dtype = numpy_dtype(name)
-    if dtype.kind not in "iub":
-        return
-    numbers += [0, 1, 2, 255, 256, -1, 2**31, 2**63 - 1]
-    low, high = (0, 1) if name == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    out, fits = cast(np.array(numbers, np.int64), dtype)
-    held = [low <= number <= high for number in numbers]
-    assert (held if fits is None else fits.tolist()) == held or (fits is None and all(held))
-    assert [int(x) for x, h in zip(out, held, strict=True) if h] == [
-        x for x, h in zip(numbers, held, strict=True) if h
-    ]
 
 
 @given(

@@ -153,47 +153,6 @@ def test_round_trip_bit_for_bit(features: dict[str, Feature], seed: int, rows: i
         assert record == example(row, Style(), random.Random(0))
 
 
-@pytest.mark.jobs
-@pytest.mark.usefixtures("decoders")
-@settings(max_examples=100)
-@given(any_features(), SEEDS)
-def test_any_way_of_writing_is_what_protobuf_says(features: dict[str, Feature], seed: int) -> None:
-    draw, numbers = random.Random(seed), np.random.default_rng(seed)
-    records = []
-    for _ in range(draw.randint(1, 4)):
-        style = draw.choice([Style(), Style(shuffled=True), Style.drawn(draw)])
-        columns = {name: column(feature, MANY, numbers) for name, feature in features.items()}
-        order = draw.getrandbits(32)
-        for number in range(MANY):
-            row = {
-                name: stored(feature, np.asarray(columns[name][number]))
-                for name, feature in features.items()
-                if not (feature.may_be_missing and draw.random() < 0.1)
-            }
-            if draw.random() < 0.2:
-                row["other"] = np.array([draw.getrandbits(20)])
-            # Programs write their records in one way: the same order and the same oddities.
-            records.append(example(row, style, random.Random(order)))
-    draw.shuffle(records)
-    found = decode_examples(records, features)
-    assert same(found, by_protobuf(records, features))
-    # The values of a record depend on it alone.
-    alone = [decode_examples([record], features) for record in records]
-    assert same(found, joined(features, alone))
-
-
-def joined(
-    features: Mapping[str, Feature], parts: Sequence[Mapping[str, Column]]
-) -> dict[str, Column]:
-    out: dict[str, Column] = {}
-    for name, feature in features.items():
-        columns = [part[name] for part in parts]
-        flat = np.concatenate([c.values if isinstance(c, Ragged) else c for c in columns])
-        sizes = [len(c.values) for c in columns if isinstance(c, Ragged)]
-        out[name] = Ragged(flat, np.cumsum([0, *sizes])) if feature.ragged else flat
-    return out
-
-
 def test_nans_that_signal_keep_their_bits() -> None:
     nan = np.full((MANY, 2), signalling_nan())
     features = {"x": Feature("float32", (2,)), "y": Feature("float32", (2,), raw=True)}
@@ -270,16 +229,6 @@ def test_bad_records_among_many_are_left_out_in_order() -> None:
     assert "that are not a tf.train.Example" in str(bad[2])
 
 
-def test_no_record_is_good() -> None:
-    features = {**FIXED, "huge": Feature("float64", (2**30,)), "text": Feature("bytes")}
-    bad: list[ReadError] = []
-    found = decode_examples([b"\xff"] * MANY, features, bad=bad)
-    assert len(bad) == MANY
-    assert np.asarray(found["huge"]).shape == (0, 2**30)
-    assert len(found["text"]) == 0
-    assert decode_examples([], features).keys() == features.keys()
-
-
 @pytest.mark.parametrize("times", [1, MANY])
 def test_features_beside_those_named(times: int) -> None:
     records = [encode_example(row(n)) for n in range(times)]
@@ -294,17 +243,6 @@ def test_features_beside_those_named(times: int) -> None:
     empty = [example({"more": []}, Style(), random.Random(0)) + record for record in records]
     with pytest.raises(ReadError, match=r"^record 0: has the features \['more'\] too"):
         decode_examples(empty, features, exact=True)
-
-
-@pytest.mark.parametrize(
-    "features",
-    [{}, None, [Feature("int8")], {"a": "int8"}, {1: Feature("int8")}, {"\ud800": Feature("int8")}],
-)
-def test_features_that_are_none(features: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"^decode_examples: (features|the name)"):
-        decode_examples([], features)
-    with pytest.raises(ArgumentError, match=r"^encode_examples: (features|the name)"):
-        encode_examples({}, features)
 
 
 def test_kinds_are_found_out() -> None:
@@ -398,12 +336,6 @@ def ragged(*offsets: int, dtype: str = "int64") -> Ragged:
 def test_columns_that_cannot_be_written(columns: Any, feature: Feature, words: str) -> None:
     with pytest.raises(ArgumentError, match=f"^encode_examples: .*{words}"):
         encode_examples(columns, {"x": feature})
-
-
-def test_columns_of_different_lengths() -> None:
-    features = {"a": Feature("int64"), "b": Feature("int64")}
-    with pytest.raises(ArgumentError, match="column 'b' has 2 rows, and 'a' 3; all have to have"):
-        encode_examples({"a": np.arange(3), "b": np.arange(2)}, features)
 
 
 def test_columns_in_any_order_of_memory_and_bytes() -> None:

@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -237,39 +237,6 @@ def test_many_rows_are_encoded_as_they_are_one_by_one(monkeypatch: pytest.Monkey
     assert found == encode_examples(columns, features)
 
 
-FORM = ("a", "int64", 8, True, True)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda core: core.Examples((), [], False),
-        lambda core: core.Examples((), [("a", "int65", 8, False, False)], False),
-        lambda core: core.Examples((b"",), [FORM], False).sizes(1),
-        lambda core: core.Examples((b"",), [FORM], False).fill([1], [bytearray(8)], [np.zeros(1, int)]),
-        lambda core: core.Examples((b"",), [FORM], False).fill([0], [], [np.zeros(1, int)]),
-        lambda core: core.Examples((b"",), [FORM], False).fill([0], [bytearray(8)], [np.zeros(1, int)]),
-        lambda core: core.Examples((b"",), [FORM], False).fill([0], [bytearray(0)], [np.zeros(2, int)]),
-        lambda core: core.Examples((b"",), [FORM], False).fill([0], [bytearray(8)], [np.array([-8])]),
-        lambda core: core.Examples((b"",) * 3, [FORM], False).fill([0], [bytearray(8)], [np.array([2**62] * 3)]),
-        lambda core: core.Examples((b"",), [FORM], False).fill([0], [np.zeros(16, "u1")[::2]], [np.array([8])]),
-        lambda core: core.Examples((b"",), [FORM], False).fill([0], [bytearray(8)], [np.array([8], "i4")]),
-        lambda core: core.encode_examples([("a", 0x22, b"", np.zeros(2, int))]),
-        lambda core: core.encode_examples([("a", 0x0A, b"", np.zeros(0, int))]),
-        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.array([0, 3]))]),
-        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.array([-1, 2]))]),
-        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.array([0, 2, 1]))]),
-        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.zeros(2, "i4"))]),
-        lambda core: core.encode_examples([("a", 0x12, bytes(8), np.array([0, 6]))]),
-        lambda core: core.encode_examples([("a", 0x1A, bytes(12), np.array([0, 12]))]),
-        lambda core: core.encode_examples([("a", 0x0A, b"", np.zeros(n, int)) for n in (1, 2)]),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_together_is_refused(call: Callable[[object], object]) -> None:
-    with pytest.raises(ValueError, match=r"\w"):
-        call(native())
-
-
 PROGRAM = """
 import sys
 sys.modules["google.protobuf"] = None
@@ -289,15 +256,14 @@ for some in (records, [*records, records[0][:-1]]):
 """
 
 
-@pytest.mark.parametrize(("setting", "lines"), [("", ["[0, 1, 2]", "needs"]), ("0", ["needs"] * 2)])
-def test_core_needs_no_protobuf(setting: str, lines: Sequence[str]) -> None:
+def test_core_needs_no_protobuf() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "WINDROW_NATIVE": setting},
+        env={**os.environ, "WINDROW_NATIVE": ""},
     )
-    expected = "tf.train.Example needs protobuf, which is not installed"
-    for printed, line in zip(done.stdout.splitlines(), lines, strict=True):
-        assert printed.startswith(expected if line == "needs" else line)
+    first, second = done.stdout.splitlines()
+    assert first == "[0, 1, 2]"
+    assert second.startswith("tf.train.Example needs protobuf, which is not installed")

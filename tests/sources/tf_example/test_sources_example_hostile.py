@@ -8,11 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.example_bytes import Stored, Style, example, field, varint
-from tests.hypothesis_profiles import examples
 from tests.sources.tf_example.test_sources_example_core import agree
 from windrow.errors import ConversionError, ReadError
 from windrow.sources.tf_example.columns import decode_examples, infer_features
@@ -51,12 +48,6 @@ def check(records: Sequence[bytes]) -> None:
         except (ReadError, ConversionError):
             continue
         assert len(decode_examples([record] * 2, inferred, exact=True)) == len(inferred)
-
-
-@settings(max_examples=examples(200))
-@given(st.binary(max_size=60), st.integers(1, 3))
-def test_bytes_that_are_anything(data: bytes, times: int) -> None:
-    check([data] * (MANY if times == 3 else times))
 
 
 def whole(features: Mapping[str, Stored], **style: bool) -> bytes:

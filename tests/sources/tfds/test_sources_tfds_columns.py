@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import struct
 import sys
 import zlib
@@ -20,7 +19,6 @@ from windrow.converters import encode_example
 from windrow.errors import MissingExtraError, ReadError
 from windrow.sources import ArrayRecordDataSource, ArraySpec
 from windrow.sources.base import row
-from windrow.sources.tf_example.features import Ragged
 from windrow.sources.tfds.columns import decode_records
 from windrow.sources.tfds.features import IMAGE, TfdsFeatures
 
@@ -98,42 +96,6 @@ def test_a_record_does_not_depend_on_those_beside_it(
 def plain_rows(columns: Any, count: int) -> list[Any]:
     found = [leaf_of(columns, leaf.path) for leaf in FEATURES.leaves]
     return [[plain(column[at]) for column in found] for at in range(count)]
-
-
-def test_features_pickle_and_come_back_from_json() -> None:
-    again = pickle.loads(pickle.dumps(FEATURES))
-    assert again == FEATURES
-    assert hash(again) == hash(FEATURES)
-    assert TfdsFeatures.from_json(FEATURES.to_json(), where="x").leaves == FEATURES.leaves
-
-
-@pytest.mark.parametrize("count", [3, 300])
-def test_raw_images_and_labels(count: int) -> None:
-    features = features_of(image=tensor("uint8", 8, 8, 3, encoding="bytes"), label=tensor("int64"))
-    pixels = np.random.default_rng(0).integers(0, 256, (count, 8, 8, 3)).astype(np.uint8)
-    records = [
-        encode_example({"image": image.tobytes(), "label": number})
-        for number, image in enumerate(pixels)
-    ]
-    columns = decode_records(records, features)
-    assert np.array_equal(columns["image"], pixels)
-    assert columns["label"].tolist() == list(range(count))
-
-
-def test_sequences_in_sequences_are_ragged() -> None:
-    features = features_of(a=sequence(sequence(sequence(tensor("int32")))))
-    record = encode_example(
-        {
-            "a/ragged_flat_values": [1, 2, 3],
-            "a/ragged_row_lengths_0": [2, 0],
-            "a/ragged_row_lengths_1": [1, 2],
-        }
-    )
-    value = decode_records([record, record], features)["a"][1]
-    assert isinstance(value, Ragged)
-    assert [[inner.tolist() for inner in middle] for middle in value] == [[[1], [2, 3]], []]
-    assert isinstance(value[0:1], Ragged)
-    assert [inner.tolist() for inner in value[-2]] == [[1], [2, 3]]
 
 
 def test_inner_sequences_of_one_length_are_axes() -> None:
@@ -327,59 +289,6 @@ def encoded(mode: str, size: tuple[int, int], format: str = "PNG", **options: An
     out = io.BytesIO()
     image.convert(mode).save(out, format, **options)
     return out.getvalue()
-
-
-@pytest.mark.parametrize("count", [1, 20])
-@pytest.mark.parametrize(
-    ("mode", "format", "channels"),
-    [
-        ("RGB", "PNG", 3),
-        ("RGB", "BMP", 3),
-        ("RGB", "JPEG", 3),
-        ("L", "PNG", 3),
-        ("L", "JPEG", 1),
-        ("P", "PNG", 3),
-        ("RGBA", "PNG", 3),
-        ("RGBA", "PNG", 4),
-        ("RGB", "PNG", 4),
-        ("LA", "PNG", 2),
-        ("CMYK", "JPEG", 3),
-        ("RGB", "PNG", 0),
-    ],
-)
-def test_pictures_have_the_channels_of_their_feature(
-    mode: str, format: str, channels: int, count: int
-) -> None:
-    from PIL import Image
-
-    data = encoded(mode, (5, 4), format)
-    columns = decode_records(
-        [encode_example({"x": data})] * count, features_of(x=picture(-1, 5, channels)), images=True
-    )
-    modes = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA", 0: "RGB"}
-    with Image.open(io.BytesIO(data)) as image:
-        expected = np.asarray(image.convert(modes[channels]))
-    for found in columns["x"]:
-        assert found.dtype == np.uint8
-        assert np.array_equal(found, expected.reshape(4, 5, -1))
-
-
-def test_deep_pictures() -> None:
-    from PIL import Image
-
-    values = np.array([[0, 256, 65535], [77, 511, 32768]], np.uint16)
-    out = io.BytesIO()
-    Image.fromarray(values).save(out, "PNG")
-    record = encode_example({"x": out.getvalue()})
-    deep = decode_records([record], features_of(x=picture(2, 3, 1, dtype="uint16")), images=True)
-    assert deep["x"].dtype == np.uint16
-    assert np.array_equal(deep["x"][0, ..., 0], values)
-    flat = decode_records([record], features_of(x=picture(2, 3, 1)), images=True)
-    assert np.array_equal(flat["x"][0, ..., 0], values >> 8)
-    record = encode_example({"x": encoded("L", (3, 2))})
-    wide = decode_records([record], features_of(x=picture(2, 3, 1, dtype="uint16")), images=True)
-    narrow = decode_records([record], features_of(x=picture(2, 3, 1)), images=True)
-    assert np.array_equal(wide["x"], narrow["x"] * np.uint16(257))
 
 
 @pytest.mark.parametrize("channels", [2, 3, 4])

@@ -212,18 +212,10 @@ def test_what_was_left_incomplete_is_refused(data: Path, tmp_path: Path) -> None
             "[]",
             r"dataset_info\.json: not in the form that tfds writes: TypeError: it",
         ),
-        ("dataset_info.json", "{}", r"not in the form that tfds writes: KeyError: 'name'"),
-        ("dataset_info.json", '{"name": 1, "version": "1.0.0"}', "a name is not a string"),
         (
             "dataset_info.json",
             '{"splits": [{"name": "a", "shardLengths": ["-1"]}]}',
             "'a' is not a split of tfds",
-        ),
-        ("dataset_info.json", '{"splits": 5}', "TypeError"),
-        (
-            "dataset_info.json",
-            '{"splits": [{"name": "a", "shardLengths": ["1"], "filepathTemplate": 5}]}',
-            "filepathTemplate 5 is not a string",
         ),
         (
             "dataset_info.json",
@@ -265,17 +257,6 @@ def test_names_of_classes_are_as_many_as_there_are_classes(tmp_path: Path) -> No
 def server(tmp_path: Path) -> Iterator[RangeServer]:
     with RangeServer(tmp_path) as running:
         yield running
-
-
-def test_the_environment_may_name_a_url(
-    data: Path, server: RangeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TFDS_DATA_DIR", server.url("datasets"))
-    found = TfdsFolder.found("my_sums/small")
-    assert found.path == server.url("datasets/my_sums/small/1.0.0")
-    assert found.shards == TfdsFolder.found(data / "my_sums" / "small").shards
-    with pytest.raises(NotFoundError, match=r"no dataset in http://.*/datasets/other"):
-        TfdsFolder.found("other")
 
 
 def test_at_urls(data: Path, server: RangeServer) -> None:

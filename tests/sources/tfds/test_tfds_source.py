@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import pytest
 import windrow
 from tests.array_record_bytes import write
 from tests.kitchen import kitchen_folder
-from tests.object_store import ObjectStore
-from tests.range_server import RangeServer, status
+from tests.range_server import RangeServer
 from tests.tfds_folders import LABELS, example, write_folder
 from windrow.cli.main import main
 from windrow.converters import encode_example
@@ -24,7 +22,6 @@ from windrow.errors import (
     NotFoundError,
     ReadError,
     SourceError,
-    StateError,
 )
 from windrow.sources import RemoteOptions, TFDSDataSource, even_splits
 
@@ -130,37 +127,6 @@ def told(stream: Any) -> list[Any]:
     return [(b["id"].tolist(), b["twice"].tolist(), list(b["text"])) for b in stream]
 
 
-def test_nodes(folder: Path) -> None:
-    train = windrow.MapDataset.source(TFDSDataSource(folder, split="train"))
-    test = windrow.MapDataset.source(TFDSDataSource(folder, split="test"))
-    assert sorted(row["id"] for row in train.shuffle(seed=3)) == list(range(41))
-    blocks = [row["id"] for row in train.block_shuffle(seed=3)]
-    assert sorted(blocks) == list(range(41)) != blocks
-    assert [row["id"] for row in train[5:40:7]] == list(range(5, 40, 7))
-    mixed = windrow.MapDataset.mix([train, test], weights=[0.5, 0.5])
-    assert sum(mixed.read(np.arange(8))["id"] >= 1000) == 4
-    joined = windrow.MapDataset.concatenate([test, train])
-    assert joined.read(np.arange(7, 11))["id"].tolist() == [1007, 1008, 0, 1]
-
-
-def test_workers_and_restored_states_give_the_same_stream(folder: Path) -> None:
-    source = TFDSDataSource(folder, split="train+test")
-    whole = told(chain(source))
-    assert len(whole) > 8
-    worked = chain(source).mp_prefetch(windrow.MultiprocessingOptions(num_workers=2))
-    assert told(worked) == whole
-    first = iter(chain(source))
-    for _ in range(3):
-        next(first)
-    state = json.loads(json.dumps(first.get_state()))
-    again = iter(chain(pickle.loads(pickle.dumps(source))))
-    again.set_state(state)
-    assert told(again) == whole[3:]
-    other = iter(chain(TFDSDataSource(folder, split="test+train")))
-    with pytest.raises(StateError):
-        other.set_state(state)
-
-
 def test_fingerprints(folder: Path, tmp_path: Path) -> None:
     source = TFDSDataSource(folder, split="train")
     copied = write_folder(tmp_path / "elsewhere", SPLITS)
@@ -198,28 +164,6 @@ def test_at_a_server(folder: Path) -> None:
             assert told(chain(there)) == told(chain(here))
 
 
-@pytest.mark.jobs
-def test_at_an_object_store(folder: Path) -> None:
-    with ObjectStore() as store:
-        for path in folder.rglob("*"):
-            store.put(f"sets/counts/1.0.0/{path.name}", path.read_bytes())
-        store.put("sets/counts/incomplete.ABCDEF_1.1.0/features.json", b"{}")
-        options = store.storage_options
-        there = TFDSDataSource(
-            "counts",
-            split="train",
-            data_dir=store.url("sets"),
-            storage_options=options,
-            remote=QUICK,
-        )
-        store.faults.plan([status(503), None, status(503)])
-        assert everything(there) == list(range(41))
-        worked = chain(there).mp_prefetch(windrow.MultiprocessingOptions(num_workers=1))
-        assert told(worked) == told(chain(TFDSDataSource(folder, split="train")))
-        with pytest.raises(NotFoundError, match=r"no dataset in s3://.*/sets/other"):
-            TFDSDataSource("other", data_dir=store.url("sets"), storage_options=options)
-
-
 # ---- what is refused, and faults
 
 
@@ -230,17 +174,6 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(SourceError, match=match):
         TFDSDataSource(folder, split="train")
-
-
-def test_a_file_of_another_count_is_refused(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "a", SPLITS)
-    info = json.loads((folder / "dataset_info.json").read_text())
-    info["splits"][0]["shardLengths"][2] = "19"
-    (folder / "dataset_info.json").write_text(json.dumps(info))
-    match = r"00002-of-00003 counts 19 records, and the file holds 18"
-    with pytest.raises(SourceError, match=match):
-        TFDSDataSource(folder, split="train")
-    assert len(TFDSDataSource(folder, split="train[:23]")) == 23
 
 
 @pytest.mark.parametrize(
@@ -263,19 +196,6 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path, record: bytes, why
     assert str(caught.value).endswith("such as 'train[:5]+train[6:]'")
     with pytest.raises(ReadError, match=match):
         list(windrow.MapDataset.source(source).shuffle(seed=0).batch(5))
-
-
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "a", {"train": [200]}, options="group_size:10,uncompressed")
-    file = folder / "counts-train.array_record-00000-of-00001"
-    data = bytearray(file.read_bytes())
-    at = data.index(b"train 105")
-    data[at : at + 5] = b"trian"
-    file.write_bytes(data)
-    source = TFDSDataSource(folder)
-    assert ids(source.read(np.array([90, 110]))) == [90, 110]
-    with pytest.raises(ReadError, match=r"record 10\d of .*00000-of-00001"):
-        source.read(np.array([105]))
 
 
 # ---- commands
@@ -319,16 +239,6 @@ def test_pictures_of_a_dataset_are_drawn(tmp_path: Path, run: Run) -> None:
         assert code == 0
         assert "2 records of" in err
         assert picture.stat().st_size > 1000
-
-
-def test_bench_reads_examples_of_a_split(folder: Path, run: Run) -> None:
-    options = ("--split", "train[:50%]", "--order", "global", "--json", "--quiet")
-    code, out, _ = run("bench", folder, *options)
-    assert code == 0
-    assert json.loads(out)["records"] == 20
-    code, out, err = run("bench", folder, "--quiet")
-    assert (code, out) == (1, "")
-    assert "choose one, or several, with split='train'" in err
 
 
 def test_verify_reads_all_splits_and_misses_files(tmp_path: Path, run: Run) -> None:

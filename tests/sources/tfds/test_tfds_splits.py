@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import re
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.errors import ArgumentError, NotFoundError, PlanError, WindrowError
@@ -84,45 +83,6 @@ def test_a_name_goes_before_what_it_could_be_read_as() -> None:
     assert ranges("a+b", shards) == [("a+b", 0, 3)]
     assert ranges("all", shards) == [("all", 0, 5)]
     assert ranges("b+a", shards) == [("b", 0, 2), ("a", 0, 1)]
-
-
-@given(
-    lengths=st.lists(st.integers(0, 50), max_size=5),
-    cuts=st.lists(st.integers(0, 100), max_size=4),
-)
-def test_cuts_by_percent_part_a_split(lengths: list[int], cuts: list[int]) -> None:
-    bounds = [0, *sorted(cuts), 100]
-    text = "+".join(f"a[{first}%:{stop}%]" for first, stop in itertools.pairwise(bounds))
-    found = split_ranges(text, {"a": lengths})
-    assert found[0].start == 0
-    assert found[-1].stop == sum(lengths)
-    assert all(one.stop == other.start for one, other in itertools.pairwise(found))
-
-
-@given(lengths=st.lists(st.integers(0, 50), min_size=1, max_size=6), data=st.data())
-def test_bounds_are_those_of_a_list(lengths: list[int], data: st.DataObject) -> None:
-    records = list(range(sum(lengths)))
-    bound = st.integers(-len(records), len(records))
-    first, stop = data.draw(bound), data.draw(bound)
-    # An end before the beginning is an error, and no empty part.
-    begin, after = (bound if bound >= 0 else len(records) + bound for bound in (first, stop))
-    assume(begin <= after)
-    ((_, start, end),) = ranges(f"a[{first}:{stop}]", {"a": lengths})
-    assert records[start:end] == records[first:stop]
-
-
-@given(
-    lengths=st.lists(st.integers(0, 30), min_size=1, max_size=4),
-    count=st.integers(1, 9),
-    drop=st.booleans(),
-)
-def test_even_splits_part_a_split(lengths: list[int], count: int, drop: bool) -> None:
-    records = sum(lengths)
-    parts = [ranges(part, {"a": lengths}) for part in even_splits("a", count, drop_remainder=drop)]
-    sizes = [stop - start for ((_, start, stop),) in parts]
-    taken = [i for ((_, start, stop),) in parts for i in range(start, stop)]
-    assert taken == list(range(records - records % count if drop else records))
-    assert max(sizes) - min(sizes) <= (0 if drop else 1)
 
 
 def test_even_splits_of_several_and_of_parts() -> None:

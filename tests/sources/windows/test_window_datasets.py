@@ -17,8 +17,8 @@ from windrow.errors import ElementError, MissingExtraError
 from windrow.sources import Field, WindowDataSource
 
 
-@pytest.fixture
-def weather(tmp_path: Path) -> xarray.Dataset:
+@pytest.fixture(params=[2, 3])
+def weather(tmp_path: Path, request: pytest.FixtureRequest) -> xarray.Dataset:
     """A store with a packed variable, one on levels and one without time; as xarray shows it."""
     rng = np.random.default_rng(0)
     made = xarray.Dataset(
@@ -35,7 +35,10 @@ def weather(tmp_path: Path) -> xarray.Dataset:
         },
     )
     packed = {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -1, "chunks": (7, 6, 8)}
-    made.to_zarr(tmp_path / "w", encoding={"t2m": packed}, consolidated=False)
+    zarr_format = request.param
+    made.to_zarr(
+        tmp_path / "w", encoding={"t2m": packed}, consolidated=False, zarr_format=zarr_format
+    )
     shown: xarray.Dataset = xarray.open_zarr(tmp_path / "w", chunks=None, consolidated=False)
     return shown.load()
 
@@ -68,6 +71,38 @@ def test_shuffled_batches_are_what_xarray_selects(
             piece = pieces[next(wanted)]
             piece = piece.drop_indexes(["time", "lat"])
             xarray.testing.assert_identical(batch.isel(sample=at), piece)
+
+
+@pytest.mark.parametrize(
+    ("labels", "method"),
+    [
+        ({"time": slice("2019-03-01T05", "2019-03-02T11"), "lat": slice(55.5, 54)}, None),
+        ({"time": "2019-03-01", "lon": slice(0.5, 2.9)}, None),
+        ({"lat": 54.5, "lon": 1.0}, None),
+        ({"lat": 54.3, "lon": [0.9, 3.1]}, "nearest"),
+    ],
+)
+def test_labels_select_what_xarray_selects(
+    weather: xarray.Dataset, tmp_path: Path, labels: dict[str, Any], method: Any
+) -> None:
+    windows = WindowDataSource(
+        tmp_path / "w",
+        {"time": 4},
+        {"time": 3},
+        names=["t2m"],
+        select=labels,
+        method=method,
+        decode=True,
+        coordinates=True,
+    )
+    expected = weather["t2m"].sel(labels, method=method)
+    assert len(windows) == (expected.sizes["time"] - 4) // 3 + 1
+    for index in (0, len(windows) - 1):
+        window = expected.isel(time=slice(3 * index, 3 * index + 4))
+        record = windows[index]
+        np.testing.assert_array_equal(record["t2m"], window, strict=True)
+        for dim in window.dims:
+            np.testing.assert_array_equal(record[str(dim)], window[dim], strict=True)
 
 
 def test_fields_that_differ_along_time_have_axes_of_their_own(

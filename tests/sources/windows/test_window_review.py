@@ -12,7 +12,6 @@ import tensorstore as ts
 import zarr
 
 import windrow
-from tests.volumes import volume
 from windrow import MapDataset
 from windrow.errors import ArgumentError, PlanError, SourceError
 from windrow.sources import Field, WindowDataSource
@@ -59,13 +58,6 @@ def test_equal_fills_have_one_fingerprint(group: Path) -> None:
     equal = [1, 1.0, np.int64(1), np.float32(1), np.array(1.0), True]
     assert len({fingerprint(fill) for fill in equal}) == 1
     assert len({fingerprint(fill) for fill in (0.0, -0.0, 0.5, np.nan)}) == 4
-
-
-def test_a_list_of_labels_may_be_of_the_nearest_ones(group: Path) -> None:
-    source = WindowDataSource(group / "a", {"t": 3}, select={"x": [11.0, 48.0]}, method="nearest")
-    assert source[0].tolist() == [[1, 5], [7, 11], [13, 17]]
-    with pytest.raises(ArgumentError, match="method must be None or 'nearest', got 'linear'"):
-        WindowDataSource(group, {"t": 3}, method="linear")
 
 
 def test_a_single_array_and_its_coordinate_can_not_share_a_name(group: Path) -> None:
@@ -120,17 +112,6 @@ def test_blocks_of_too_many_chunks_are_refused_before_memory_is_taken() -> None:
         MapDataset.source(source).block_shuffle(seed=1)
 
 
-@pytest.mark.parametrize("driver", ["file", "memory"])
-def test_chunks_of_precomputed_volumes_are_sound(tmp_path: Path, driver: str) -> None:
-    # TensorStore looks for them elsewhere when it is asked which are stored.
-    values, offset = np.full((8, 9, 7), 3, "u2"), [5, -3, 2]
-    opened = volume(tmp_path, values, driver=driver, chunk_size=[4, 4, 4], voxel_offset=offset)
-    for given in (opened, ts.stack([opened, opened])):
-        source = WindowDataSource(given, {0: 2})
-        report = windrow.verify(source, missing="error", progress=False)
-        assert (report.ok, report.missing, report.untold) == (True, 0, report.chunks)
-
-
 @pytest.mark.parametrize("pad", [None, "edge"])
 def test_centers_that_are_changed_later_are_refused(group: Path, pad: str | None) -> None:
     # They are not copied, and windows outside would have cells that nothing is written to.
@@ -143,14 +124,6 @@ def test_centers_that_are_changed_later_are_refused(group: Path, pad: str | None
         source[1]
     with pytest.raises(SourceError, match="centers were changed"):
         next(iter(MapDataset.source(source).batch(2)))
-
-
-def test_attributes_that_can_not_be_decoded_are_told_with_their_array(group: Path) -> None:
-    zarr.open_group(str(group))["h"].attrs.update(scale_factor="x")
-    with pytest.raises(
-        SourceError, match="WindowDataSource: array 'h': the attribute scale_factor"
-    ):
-        WindowDataSource(group, {"t": 3}, decode=True)
 
 
 @pytest.mark.parametrize("direct", [None, False])

@@ -83,12 +83,6 @@ def test_labels_a_step_apart_are_refused_however_large_they_are(tmp_path: Path, 
         both(tmp_path)
 
 
-def test_labels_may_differ_by_their_rounding(tmp_path: Path) -> None:
-    surface(tmp_path)
-    upper(tmp_path, lat=LAT.astype("f4"))
-    assert len(both(tmp_path)) == 36
-
-
 def test_a_turned_axis_is_refused_and_may_be_named_apart(tmp_path: Path) -> None:
     surface(tmp_path)
     upper(tmp_path, lat=LAT[::-1])

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import tensorstore as ts
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zarr.codecs import TransposeCodec
 
 from tests.hypothesis_profiles import examples
 from windrow import MapDataset, ReadOptions, verify
@@ -89,10 +91,12 @@ def layouts(draw: Any) -> tuple[AnyArray, tuple[int, ...], dict[str, Any]]:
     rank = draw(st.integers(1, 4))
     shape = tuple(draw(st.integers(1, (40, 14, 8, 6)[rank - 1])) for _ in range(rank))
     chunks = tuple(draw(st.integers(1, n + 2)) for n in shape)
-    kind = draw(st.sampled_from(["zstd", "raw", "shards"]))
+    kind = draw(st.sampled_from(["zstd", "raw", "shards", "turned"]))
     more: dict[str, Any] = {}
     if kind == "raw":
         more["compressors"] = None
+    elif kind == "turned":
+        more["filters"] = [TransposeCodec(order=draw(st.permutations(range(rank))))]
     elif kind == "shards":
         more["shards"] = tuple(c * draw(st.integers(1, 3)) for c in chunks)
     return numbered(shape, draw(st.sampled_from(["i4", "u1", "f8"]))), chunks, more
@@ -198,45 +202,18 @@ def test_numbers_of_windows_are_exact_for_huge_arrays(tmp_path: Path) -> None:
 # --- by offsets ----------------------------------------------------------------------------------
 
 
-@WAYS
-@pytest.mark.parametrize("chunks", [(1, 5, 6), (7, 5, 6), (4, 2, 3), (100, 3, 6)])
-def test_inputs_and_targets_at_offsets(
-    tmp_path: Path, direct: bool, chunks: tuple[int, ...]
-) -> None:
-    array = numbered((40, 5, 6))
-    path = write(tmp_path / "t2m", array, chunks, ("time", "lat", "lon"))
-    fields = {"x": Field("t2m", {"time": [-12, -6, 0]}), "y": Field("t2m", {"time": 6})}
-    source = WindowDataSource(path, fields=fields, direct=direct)
-    assert len(source) == 40 - 18
-    indices = np.array([0, 21, 7, 7])
-    found = source.read(indices)
-    anchors = indices + 12
-    np.testing.assert_array_equal(
-        found["x"], np.stack([array[anchors + o] for o in (-12, -6, 0)], axis=1)
-    )
-    np.testing.assert_array_equal(found["y"], array[anchors + 6])
-    for batch in MapDataset.source(source).shuffle(seed=1).batch(4):
-        first = batch["x"][:, 0, 0, 0] // 30
-        np.testing.assert_array_equal(batch["x"][:, 2, 0, 0] // 30, first + 12)
-        np.testing.assert_array_equal(batch["y"], array[first + 18])
-
-
-def test_a_list_keeps_the_axis_and_a_size_makes_windows_of_offsets(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pad", PADS)
+def test_offsets_reach_into_the_padding(tmp_path: Path, pad: str) -> None:
     array = numbered((20, 3))
     path = write(tmp_path / "a", array, (4, 3), ("t", "x"))
     fields = {
-        "one": Field(offsets={"t": [2]}),
-        "run": Field(offsets={"t": (-1, 0, 1)}),
-        "long": Field(sizes={"t": 4}),
+        "run": Field(offsets={"t": [-3, 0, 2]}),
         "two": Field(offsets={"t": [0, 5]}, sizes={"t": 2}),
-        "here": Field(),
     }
-    found = WindowDataSource(path, fields=fields)[3]  # the origin is 4
-    np.testing.assert_array_equal(found["one"], array[6:7])
-    np.testing.assert_array_equal(found["run"], array[3:6])
-    np.testing.assert_array_equal(found["long"], array[4:8])
-    np.testing.assert_array_equal(found["two"], array[[4, 5, 9, 10]])
-    np.testing.assert_array_equal(found["here"], array[4])
+    found = WindowDataSource(path, fields=fields, pad=pad, fill=9).read(np.arange(20))
+    for name, cells in (("run", (-3, 0, 2)), ("two", (0, 1, 5, 6))):
+        wanted = [[cut(array, (t + o, 0), (1, 3), pad, 9)[0] for o in cells] for t in range(20)]
+        np.testing.assert_array_equal(found[name], wanted)
 
 
 @WAYS
@@ -325,6 +302,23 @@ def test_a_list_gives_the_origins_in_its_order(tmp_path: Path) -> None:
 # --- by location ---------------------------------------------------------------------------------
 
 
+def viewed(data: Any, path: Path, array: AnyArray) -> tuple[ts.TensorStore, AnyArray]:
+    """A view of a stored array, and the same of the array in memory."""
+    store = ts.open({"driver": "zarr3", "kvstore": f"file://{path}/"}).result()
+    axis = data.draw(st.integers(0, array.ndim - 1), "axis of the view")
+    at: tuple[Any, ...] = (slice(None),) * axis
+    rows = np.arange(array.shape[axis])[::-1]
+    views: list[tuple[ts.TensorStore, AnyArray]] = [
+        (store[ts.d[axis].translate_by[-5]], array),
+        (store[ts.d[axis].stride[-1]], array[(*at, slice(None, None, -1))]),
+        (store[ts.d[axis].stride[2]], array[(*at, slice(None, None, 2))]),
+        (store.T, array.T),
+        (store[ts.d[axis][rows.tolist()]], array[(*at, rows)]),
+    ]
+    number: int = data.draw(st.integers(0, len(views) - 1), "view")
+    return views[number]
+
+
 @settings(deadline=None, max_examples=examples(80))
 @given(direct=st.booleans(), data=st.data())
 def test_windows_around_any_centers(direct: bool, data: Any) -> None:
@@ -334,24 +328,28 @@ def test_windows_around_any_centers(direct: bool, data: Any) -> None:
     pad = data.draw(st.sampled_from(PADS), "pad")
     sizes = {dim: data.draw(st.integers(1, 9), f"size along {dim}") for dim in moving}
     count = data.draw(st.integers(1, 12), "centers")
-    centers = np.array(
-        [
-            [data.draw(st.integers(0, array.shape[dims.index(d)] - 1)) for d in moving]
-            for _ in range(count)
-        ],
-        data.draw(st.sampled_from(["i8", "u2", "i4"]), "dtype"),
-    )
-    boxes = []
-    for center in centers.astype(int):
-        first = [0] * array.ndim
-        for dim, at in zip(moving, center, strict=True):
-            first[dims.index(dim)] = at - sizes[dim] // 2
-        size = [sizes.get(d, n) for d, n in zip(dims, array.shape, strict=True)]
-        boxes.append(cut(array, first, size, pad, 9))
     folder = Path(tempfile.mkdtemp())
     try:
-        path = write(folder / "a", array, chunks, dims, **more)
-        source = WindowDataSource(path, sizes, centers=centers, pad=pad, fill=9, direct=direct)
+        given: Any = write(folder / "a", array, chunks, dims, **more)
+        way: dict[str, Any] = {"direct": direct}
+        if data.draw(st.booleans(), "a view"):
+            given, array = viewed(data, given, array)
+            way = {"dims": dims}
+        centers = np.array(
+            [
+                [data.draw(st.integers(0, array.shape[dims.index(d)] - 1)) for d in moving]
+                for _ in range(count)
+            ],
+            data.draw(st.sampled_from(["i8", "u2", "i4"]), "dtype"),
+        )
+        boxes = []
+        for center in centers.astype(int):
+            first = [0] * array.ndim
+            for dim, at in zip(moving, center, strict=True):
+                first[dims.index(dim)] = at - sizes[dim] // 2
+            size = [sizes.get(d, n) for d, n in zip(dims, array.shape, strict=True)]
+            boxes.append(cut(array, first, size, pad, 9))
+        source = WindowDataSource(given, sizes, centers=centers, pad=pad, fill=9, **way)
         check_all(source, np.stack(boxes), data)
     finally:
         shutil.rmtree(folder)
@@ -464,27 +462,6 @@ def packed(tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-@pytest.mark.parametrize("select", ["2019-02", slice("2019-02-27", "2019-02-28")])
-def test_a_text_selects_all_times_that_it_covers(packed: Path, select: Any) -> None:
-    source = WindowDataSource(packed, {"time": 12}, select={"time": select}, coordinates=["time"])
-    assert len(source) == 4
-    assert str(source[3]["time"][-1]) == "2019-02-28T23:00:00.000000000"
-    whole = WindowDataSource(packed, {"lat": 1}, select={"time": select})
-    assert whole.spec["t"].shape == (48, 1)
-    one = WindowDataSource(packed, {"lat": 1}, select={"time": "2019-02-28T05"})
-    assert one[0]["t"].tolist() == [4 * 29]
-
-
-def test_selected_labels_bound_what_is_read_and_what_is_padded(packed: Path) -> None:
-    source = WindowDataSource(
-        packed, {"time": 36}, pad="edge", select={"time": "2019-02-28", "lat": [60, 30, 40]}
-    )
-    found = source[0]["t"]
-    assert found.shape == (36, 3)
-    assert found[:, 0].tolist() == [4 * h for h in range(24, 48)] + [4 * 47] * 12
-    assert (found[0] - found[0, 0]).tolist() == [0, 3, 2]
-
-
 @pytest.mark.parametrize(("decode", "dtype"), [(True, "f8"), ("float32", "f4"), (np.float32, "f4")])
 def test_packed_values_are_decoded_and_padded_as_delivered(
     packed: Path, decode: Any, dtype: str
@@ -505,23 +482,6 @@ def test_packed_values_are_decoded_and_padded_as_delivered(
     assert str(last["lat"]) == "[30. nan nan]"
     batch = next(iter(MapDataset.source(source).batch(len(source))))
     np.testing.assert_array_equal(batch["t"][-1], last["t"])
-
-
-def test_a_coordinate_and_a_field_can_not_share_a_name(packed: Path) -> None:
-    with pytest.raises(SourceError, match="both named 'time'; give the field another name"):
-        WindowDataSource(packed, {"time": 2}, fields={"time": Field("t")}, coordinates=True)
-    with pytest.raises(SourceError, match=r"no coordinates 'lon' .* \['time', 'lat'\]"):
-        WindowDataSource(packed, {"time": 2}, coordinates=["lon"])
-
-
-def test_padding_between_bounds_is_verified_and_missing_chunks_are_told(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", numbered((20, 6)), (4, 6), ("t", "x"))
-    (path / "c" / "2" / "0").unlink()
-    source = WindowDataSource(path, {"t": 5}, start={"t": 2}, stop={"t": 15}, pad="reflect")
-    report = verify(source, progress=False)
-    assert (report.chunks, report.missing, report.untold) == (4, 1, 0)
-    report = verify(source, missing="error", progress=False)
-    assert [(bad.first_record, bad.stop_record) for bad in report.bad] == [(1, 2)]
 
 
 def test_grids_of_very_many_windows_are_verified_by_chunk(tmp_path: Path) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gzip
-import os
-import shutil
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,18 +13,17 @@ import pytest
 import zarr
 from zarr import codecs
 
-from tests.far_arrays import PATIENT, SHORT, AnyArray, objects, values, write
-from tests.limits import at_last, within
-from tests.processes import until
-from tests.range_server import RangeServer, drip, stall
+from tests.far_arrays import PATIENT, AnyArray, objects, values, write
+from tests.range_server import RangeServer
 from tests.zarr_codecs import V2, V3
 from windrow import MapDataset, ReadOptions
 from windrow.core.native import native
-from windrow.core.threads import InlineExecutor
-from windrow.errors import ReadError, WindrowError
-from windrow.sources import RemoteOptions, Span, WindowDataSource, ZarrDataSource
-from windrow.sources.remote import cache_segments, disk_cache
-from windrow.sources.remote.cache_segments import stored_segments
+from windrow.errors import ReadError
+from windrow.sources import (
+    RemoteOptions,
+    WindowDataSource,
+    ZarrDataSource,
+)
 from windrow.sources.zarr.zarr_python import PythonArray
 
 pytestmark = pytest.mark.skipif(native() is None, reason="the native core decodes")
@@ -121,29 +116,6 @@ def batches(source: Any, seed: int, **options: Any) -> list[bytes]:
     return [batch.tobytes() for batch in chain.to_iter_dataset(ReadOptions(**options))]
 
 
-def harmed(cached: RemoteOptions, harm: Callable[[Path], object]) -> None:
-    segments = list(stored_segments(str(cached.cache_dir)))
-    assert segments
-    for segment in segments:
-        harm(Path(segment.path))
-
-
-def overwritten(path: Path) -> None:
-    """Zeros in the place of all ranges, whose rows stay."""
-    with path.open("r+b") as file:
-        file.seek(cache_segments.HEAD_BYTES)
-        file.write(bytes(2000))
-
-
-def with_a_wrong_byte(path: Path) -> None:
-    """One other byte in the range that begins the segment."""
-    with path.open("r+b") as file:
-        file.seek(cache_segments.HEAD_BYTES + 40)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 1]))
-
-
 def with_two_members(folder: Path) -> dict[str, bytes]:
     """An array at `a/` with a chunk that is one to zarr-python; to the core bytes follow its end."""
     stored = objects(folder / "v3 gzip", "a/")
@@ -190,40 +162,7 @@ def test_boxes_and_scattered_rows_are_those_of_local_files(
         np.testing.assert_array_equal(windows.read(order), here.read(order))
 
 
-def test_few_files_of_the_cache_stay_open(
-    server: RangeServer, cached: RemoteOptions, only_core: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_cache, "_MOST_OPEN", 2)
-
-    def opened() -> int:
-        count = 0
-        for number in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(FileNotFoundError):  # closed by another thread meanwhile
-                count += str(cached.cache_dir) in os.readlink(f"/proc/self/fd/{number}")
-        return count
-
-    source = ZarrDataSource(server.url("shard"), remote=cached)
-    for _ in range(3):
-        np.testing.assert_array_equal(source.read(np.arange(37)), ROWS)
-        # A thread drops what it has read just after it has answered.
-        assert until(lambda: 0 < opened() <= 2)
-
-
 # ---- damage
-
-
-@pytest.mark.parametrize("name", ["v2 none", "v3 zstd", "shards gzip"])
-def test_all_boxes_of_a_damaged_chunk_are_read_again(
-    server: RangeServer, folder: Path, cached: RemoteOptions, by_python: list[Any], name: str
-) -> None:
-    local = WindowDataSource(folder / name, *WINDOWS)
-    source = WindowDataSource(server.url(name), *WINDOWS, remote=cached)
-    source.read(np.arange(len(source)))
-    for way in WAYS:
-        harmed(cached, overwritten)
-        by_python.clear()
-        assert way(source) == way(local)
-        assert by_python
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["read", "stream", "small stream"])
@@ -241,88 +180,6 @@ def test_all_boxes_of_a_chunk_that_the_core_refuses_are_read_by_zarr_python(
             if epoch == 0:
                 server.reset_counts()
         assert server.counts().requests == 0
-
-
-@pytest.mark.parametrize("name", ["v2 none", "v3 zstd", "shard"])
-@pytest.mark.parametrize("is_new", [False, True])
-@pytest.mark.parametrize("harm", [overwritten, with_a_wrong_byte])
-def test_damaged_bytes_of_the_cache_are_fetched_again(
-    server: RangeServer,
-    folder: Path,
-    cached: RemoteOptions,
-    name: str,
-    is_new: bool,
-    harm: Callable[[Path], object],
-) -> None:
-    wanted = ZarrDataSource(folder / name).read(np.arange(37))
-    source = ZarrDataSource(server.url(name), remote=cached)
-    for _ in range(2):  # also after the bytes were read, and so compared, once or twice
-        np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
-        harmed(cached, harm)
-        if is_new:
-            source = ZarrDataSource(server.url(name), remote=cached)
-        server.reset_counts()
-        np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
-        assert server.counts().body_bytes > (500 if harm is overwritten else 50)
-    server.reset_counts()
-    np.testing.assert_array_equal(source.read(np.arange(37)), wanted)
-    assert server.counts().requests == 0
-
-
-def renamed(path: Path) -> None:
-    """Rename the folder of a file of the cache, unless it was renamed."""
-    with contextlib.suppress(FileNotFoundError):
-        path.parent.parent.rename(path.parent.parent.with_suffix(".old"))
-
-
-HARMS: dict[str, Callable[[Path], object]] = {
-    "cut short": lambda path: path.write_bytes(path.read_bytes()[: cache_segments.HEAD_BYTES + 10]),
-    "empty": lambda path: path.write_bytes(b""),
-    "deleted": lambda path: path.unlink(),
-    "vanished": lambda path: shutil.rmtree(path.parent.parent, ignore_errors=True),
-}
-
-
-# What is open has the bytes still, while its path leads nowhere.
-@pytest.mark.parametrize("harm", [*HARMS.values(), renamed], ids=[*HARMS, "renamed"])
-@pytest.mark.parametrize("name", ["v2 none", "shards zstd"])
-def test_no_harm_to_the_folder_changes_a_record(
-    server: RangeServer,
-    folder: Path,
-    cached: RemoteOptions,
-    only_core: None,
-    name: str,
-    harm: Callable[[Path], object],
-) -> None:
-    local, source = ZarrDataSource(folder / name), ZarrDataSource(server.url(name), remote=cached)
-    assert batches(source, 0) == batches(local, 0)
-    harmed(cached, harm)
-    for epoch in (1, 2):
-        assert batches(source, epoch) == batches(local, epoch)
-
-
-@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
-@pytest.mark.parametrize("name", ["v2 none", "shards zstd"])
-def test_no_harm_after_the_last_look_at_a_file_changes_a_record(
-    server: RangeServer,
-    folder: Path,
-    cached: RemoteOptions,
-    by_python: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    harm: Callable[[Path], object],
-) -> None:
-    local, source = ZarrDataSource(folder / name), ZarrDataSource(server.url(name), remote=cached)
-    assert batches(source, 0) == batches(local, 0)
-    by_python.clear()
-    server.reset_counts()
-    with monkeypatch.context() as patch:
-        patch.setattr(cache_segments.SegmentFile, "is_used", lambda *_: True)
-        harmed(cached, harm)
-        assert batches(source, 1) == batches(local, 1)
-    assert by_python
-    assert server.counts().body_bytes > 500
-    assert batches(source, 2) == batches(local, 2)
 
 
 # ---- the store
@@ -345,40 +202,3 @@ def test_a_chunk_that_a_shard_lacks_is_the_fill_value(
         np.testing.assert_array_equal(source.read(np.arange(4, 6)), wanted[4:6])
         with pytest.raises(ReadError, match=r"removed or replaced since .* is gone"):
             source.read(np.arange(6))
-
-
-def test_what_comes_too_late_is_dropped(server: RangeServer, cached: RemoteOptions) -> None:
-    short = dataclasses.replace(SHORT, cache_dir=cached.cache_dir)
-    source = at_last(lambda: ZarrDataSource(server.url("rows"), remote=short))
-    out = np.zeros((2, 7), "f4")
-    server.chance(1.0, [drip(0.004)])  # a chunk comes after the end of its read
-    ended = source.parts[0].reader.start([Span(8, 10, out)], InlineExecutor())
-    try:
-        ended.result(timeout=30)
-    except ReadError:
-        server.heal()
-        ZarrDataSource(server.url("rows"), remote=PATIENT).read(np.arange(37))
-        assert not out.any()
-    else:
-        np.testing.assert_array_equal(out, ROWS[8:10])
-
-
-def test_a_closed_iterator_waits_for_no_chunk(server: RangeServer, cached: RemoteOptions) -> None:
-    source = ZarrDataSource(server.url("rows"), remote=cached)
-    source.read(np.arange(8))  # some are in the cache
-    server.chance(1.0, [stall()])
-    server.reset_counts()
-    chain = MapDataset.source(source).shuffle(seed=1).batch(37)
-    iterator = iter(chain.to_iter_dataset())
-
-    def wait() -> None:
-        with contextlib.suppress(WindrowError):  # the iterator is closed
-            next(iterator)
-
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
-    assert until(lambda: server.counts().requests >= 8)
-    with within(1.0):
-        iterator.close()
-        waiting.join(60)
-    assert not waiting.is_alive()

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import tensorstore as ts
 import zstandard
@@ -26,8 +25,6 @@ from tests.zarr_layouts import rectilinear
 from windrow import MapDataset
 from windrow.errors import MissingExtraError, ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
-
-AnyArray = npt.NDArray[Any]
 
 VOLUME = np.random.default_rng(0).integers(1, 200, (11, 9, 5), "u4")
 ENDINGS: dict[str, Callable[[bytes], bytes]] = {
@@ -201,13 +198,3 @@ def test_what_is_wrong_with_unequal_chunks_is_said(tmp_path: Path) -> None:
         file.write_text(json.dumps(meta))
         with pytest.raises(SourceError, match=said):
             ZarrDataSource(tmp_path / "a")
-
-
-def test_a_damaged_chunk_of_unequal_size_is_a_bad_record(tmp_path: Path) -> None:
-    rectilinear(tmp_path / "a", GRID, [[4, 4, 3, 2], [10]])
-    (tmp_path / "a" / "c" / "1" / "0").write_bytes(b"short")
-    source = ZarrDataSource(tmp_path / "a")
-    kept = list(MapDataset.source(source).on_bad("skip").to_iter_dataset())
-    assert [row[0] for row in kept] == [*GRID[:4, 0], *GRID[8:, 0]]
-    (bad,) = windrow.verify(source, progress=False).bad
-    assert (bad.first_record, bad.stop_record) == (4, 8)

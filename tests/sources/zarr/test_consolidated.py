@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 import warnings
@@ -16,9 +15,8 @@ import zarr
 
 from tests.far_arrays import in_memory
 from tests.range_server import RangeServer
-from windrow import MapDataset, inspect
+from windrow import MapDataset
 from windrow.cli.main import main
-from windrow.converters import zarr_to_zarr
 from windrow.errors import SourceError
 from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
 
@@ -104,20 +102,6 @@ def test_rows_are_those_of_the_consolidated_metadata(
         np.testing.assert_array_equal(got[..., 0], VALUES[3:5].T)
 
 
-def test_commands_read_the_same_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = store(tmp_path / "s.zarr", 3)
-    with pytest.warns(UserWarning, match=OLD):
-        found = inspect(path)
-    assert found.records == 5
-    assert found.arrays[-1].shape == (5, 2)
-    with pytest.warns(UserWarning, match=OLD):
-        assert main(["verify", str(path)]) == 0
-    assert "5 records" in capsys.readouterr().out
-    with pytest.warns(UserWarning, match=OLD):
-        zarr_to_zarr(str(path), str(tmp_path / "new.zarr"), chunks=3)
-    np.testing.assert_array_equal(zarr.open_group(tmp_path / "new.zarr")["x"], VALUES[:5])
-
-
 def test_open_objects_have_the_rows_that_they_show(tmp_path: Path) -> None:
     path = store(tmp_path / "s.zarr", 3)
     with pytest.warns(UserWarning, match=OLD):
@@ -168,16 +152,3 @@ def test_attributes_are_those_of_the_consolidated_metadata(
     with pytest.warns(UserWarning, match="another attribute 'scale_factor' in its own metadata"):
         source = WindowDataSource(path, {"time": 1}, decode=True)
     assert source[1]["x"].tolist() == [VALUES[1].tolist()]
-
-
-def test_a_store_that_is_consolidated_again_has_grown(tmp_path: Path) -> None:
-    path = store(tmp_path / "s.zarr", 3)
-    with pytest.warns(UserWarning, match=OLD):
-        old = iter(MapDataset.source(ZarrDataSource(path)).to_iter_dataset())
-    next(old)
-    zarr.consolidate_metadata(path)
-    new = MapDataset.source(ZarrDataSource(path))
-    assert len(new) == 11
-    again = iter(new[:5].to_iter_dataset())
-    again.set_state(json.loads(json.dumps(old.get_state())))
-    assert [row["x"].tolist() for row in again] == VALUES[1:5].tolist()

@@ -278,25 +278,9 @@ def test_specs_and_open_stores_of_chunks_elsewhere(
             ZarrDataSource(given)
 
 
-def test_compressed_chunk_files_of_a_remote_spec(tmp_path: Path) -> None:
-    compressed(tmp_path / "a")
-    with RangeServer(tmp_path) as server:
-        spec = {"driver": "neuroglancer_precomputed", "kvstore": f"{server.address}/a/"}
-        for given in (spec, f"{server.address}/a/|neuroglancer-precomputed:"):
-            with pytest.raises(SourceError, match=r"end in \.gz.* Give the path or URL"):
-                ZarrDataSource(given, remote=TWICE)
-
-
 def given_by(spec: dict[str, Any]) -> list[Any]:
     store = ts.open(spec, context=ts.Context()).result()
     return [spec, ts.Spec(spec), store, store[::2], ts.cast(store, "int64")]
-
-
-def test_a_missing_chunk_of_a_shard_is_named(tmp_path: Path) -> None:
-    STORES["shards"](tmp_path / "a")
-    said = r"chunk 1, 1 of its grid, in .*/c/0/0, is not stored"
-    with pytest.raises(ReadError, match=said):
-        ZarrDataSource(tmp_path / "a", missing="error")[4]
 
 
 def test_an_array_without_chunks_is_whole(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 import xarray
 import zarr
 
-import windrow
 from windrow import MapDataset
 from windrow.errors import ArgumentError, ReadError, SourceError, StateError
 from windrow.sources import Field, WindowDataSource, ZarrDataSource
@@ -113,19 +112,6 @@ def test_a_lost_chunk_is_an_error_that_names_the_records(repository: Any, tmp_pa
         ReadError, match=r"(?s)array 't' in IcechunkStore\(\w+\)/t/.*records 7 to 13"
     ):
         ZarrDataSource(repository.readonly_session("main").store, names=["t"])[8]
-
-
-@pytest.mark.jobs
-def test_a_session_travels_to_worker_processes(repository: Any) -> None:
-    chain = MapDataset.source(zarr.open_group(repository.readonly_session("main").store, mode="r"))
-    chain = chain.shuffle(seed=4).map(_doubled).batch(8)
-    options = windrow.MultiprocessingOptions(num_workers=2)
-    workers = list(chain.to_iter_dataset().mp_prefetch(options))
-    np.testing.assert_equal(workers, list(chain))
-
-
-def _doubled(record: Any) -> Any:
-    return {**record, "t": 2 * record["t"]}
 
 
 class Strange(zarr.storage.WrapperStore[Any]):

@@ -14,10 +14,9 @@ import tensorstore as ts
 import zarr
 
 from tests.far_arrays import in_memory
-from tests.range_server import RangeServer
 from windrow import MapDataset
 from windrow.errors import SourceError
-from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
+from windrow.sources import WindowDataSource, ZarrDataSource
 
 DTYPES = (
     "bfloat16",
@@ -64,15 +63,6 @@ def test_values_are_the_same_everywhere(tmp_path: Path, dtype: str, driver: str)
     window = WindowDataSource(far, {0: 3, 1: 2})[1]
     assert window.astype("f4").tolist() == expected[3:6, :2].astype("f4").tolist()
     check(ZarrDataSource(zarr.storage.FsspecStore.from_url(far)), expected)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4"])
-def test_values_are_the_same_from_a_cache(tmp_path: Path, dtype: str) -> None:
-    expected = write(tmp_path / "a", "zarr3", dtype)
-    options = RemoteOptions(cache_dir=str(tmp_path / "cache"))
-    with RangeServer(tmp_path) as server:
-        for _ in range(2):
-            check(ZarrDataSource(f"{server.address}/a", remote=options), expected)
 
 
 @pytest.mark.parametrize("fill", ["NaN", "0x7fc0", 1.5])

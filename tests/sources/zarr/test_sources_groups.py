@@ -19,7 +19,7 @@ from tests.range_server import RangeServer
 from windrow.errors import ArgumentError, NotFoundError, SourceError
 from windrow.sources import ZarrDataSource
 from windrow.sources.zarr.open_array import OpenArray
-from windrow.sources.zarr.tree import ArrayTree, open_arrays
+from windrow.sources.zarr.tree import ArrayTree
 
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:.*V3 specification")
@@ -64,27 +64,6 @@ def test_what_xarray_wrote_gives_its_data(
     np.testing.assert_array_equal(source.read(np.array([5, 0]))["wind"], -FIELD[[5, 0]])
     assert "; coordinates: area, height, lat, lon and 2 more" in repr(source)
     assert repr(pickle.loads(pickle.dumps(source))) == repr(source)
-
-
-@FORMATS
-@pytest.mark.parametrize("consolidated", [True, False])
-@pytest.mark.parametrize("direct", [None, False])
-def test_names_of_axes_and_attributes(
-    tmp_path: Path, zarr_format: Any, consolidated: bool, direct: bool | None
-) -> None:
-    path = xarray_store(tmp_path / "x", zarr_format, consolidated=consolidated)
-    tree = ArrayTree("source", path, direct=direct)
-    for again in (tree, pickle.loads(pickle.dumps(tree))):
-        array = again.open()[0]
-        assert array.name == "t2m"
-        assert array.dims == ("time", "lat", "lon")
-        assert array.attributes["units"] == "K"
-        left = {item.name: item for item in again.left_out}
-        assert set(left) == {"time", "lat", "lon", "height", "area", "station"}
-        assert left["area"].dims == ("lat", "lon")
-        (lon,) = open_arrays("source", [left["lon"]], direct)
-        assert lon.part.read(np.arange(4)).tolist() == [1, 2, 3, 4]
-    assert opened(path / "lat", direct=direct)[""].dims == ("lat",)
 
 
 def test_coordinates_by_an_attribute_of_the_group(tmp_path: Path) -> None:

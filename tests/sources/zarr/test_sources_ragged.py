@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import tempfile
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ import windrow
 from tests.hypothesis_profiles import examples
 from tests.range_server import RangeServer
 from windrow import MapDataset, ReadOptions
-from windrow.errors import ArgumentError, ElementError, PlanError, ReadError, SourceError
+from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources import ArraySpec, RaggedDataSource
 from windrow.sources.ragged_column import RaggedColumn
 from windrow.transforms.nodes import lengths_of
@@ -131,68 +130,6 @@ ORDERS: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def some(tmp_path: Path) -> tuple[list[AnyArray], RaggedDataSource]:
-    rng = np.random.default_rng(0)
-    rows = rows_of([*rng.integers(0, 20, 200).tolist(), 300, 0, 0])
-    write(tmp_path, rows, chunk=32)
-    return rows, RaggedDataSource(tmp_path)
-
-
-@pytest.mark.parametrize("at", [0, 1, 100, 203])
-@pytest.mark.parametrize("order", ["shuffle", "block_shuffle"])
-def test_a_restored_stream_yields_the_rest(some: Any, order: str, at: int) -> None:
-    _, source = some
-    dataset = ORDERS[order](MapDataset.source(source))
-    whole = list(dataset)
-    first = iter(dataset.to_iter_dataset(TIGHT))
-    for _ in range(at):
-        next(first)
-    second = iter(dataset)
-    second.set_state(json.loads(json.dumps(first.get_state())))
-    first.close()
-    check(list(second), whole[at:])
-
-
-def test_elements_are_their_own_and_may_be_changed(some: Any) -> None:
-    rows, source = some
-    dataset = MapDataset.source(source)
-    for element in (dataset[3], next(iter(dataset))):
-        assert element is not None
-        assert element.flags.owndata
-        assert element.flags.writeable
-
-    def spoil(row: AnyArray) -> AnyArray:
-        row += 1
-        return row
-
-    check(list(dataset.map(spoil).repeat(2)), [row + 1 for row in rows] * 2)
-
-
-def test_batches_of_rows_of_one_length_are_stacked_and_others_refused(tmp_path: Path) -> None:
-    write(tmp_path, rows_of([4, 4, 4, 4, 3]))
-    dataset = MapDataset.source(RaggedDataSource(tmp_path))
-    batches = list(dataset[:4].to_iter_dataset().batch(2))
-    np.testing.assert_array_equal(np.concatenate(batches), np.arange(16).reshape(4, 4))
-    np.testing.assert_array_equal(dataset[:4].batch(4)[0], np.arange(16).reshape(4, 4))
-    assert dataset.read([0, 1]).shape == (2, 4)
-    assert [row.shape for row in dataset.read([4, 1])] == [(3,), (4,)]
-    for batched in (dataset.batch(5), dataset.to_iter_dataset().batch(5)):
-        with pytest.raises(ElementError, match=r"shape \(4,\) and element 4 has shape \(3,\)"):
-            list(batched)
-
-
-def test_functions_of_many_rows_get_lists(some: Any) -> None:
-    rows, source = some
-
-    def lengths(column: Any) -> AnyArray:
-        assert type(column) is list
-        return np.array(list(map(len, column)))
-
-    found = list(MapDataset.source(source).map(lengths, batched=True).to_iter_dataset())
-    assert found == list(map(len, rows))
-
-
 # --- groups --------------------------------------------------------------------------------------
 
 
@@ -235,13 +172,6 @@ def test_a_group_gives_a_dict_per_record(folder: Path, consolidated: bool) -> No
     with pytest.raises(PlanError, match=r"'tokens'.* differ in length; choose one by names="):
         source.lengths_of(np.array([2, 0]))
     assert source.lengths_of(np.array([1])) == [0]
-
-
-def test_fields_of_different_numbers_of_values_are_refused_before_offsets_are_read() -> None:
-    long = {"values": ts.array(np.zeros(6, "u2")), "offsets": ts.array([9, 9])}
-    source = RaggedDataSource({"a": PAIR_OF_UINT16, "b": long})
-    with pytest.raises(PlanError, match=r"'a' and 'b' of a record differ in length"):
-        MapDataset.source(source).pack(8)
 
 
 def test_fields_are_chosen_by_name_or_path(folder: Path) -> None:
@@ -449,22 +379,6 @@ def test_verify_names_the_records_of_a_bad_chunk(tmp_path: Path) -> None:
     assert [(b.first_record, b.stop_record) for b in report.bad] == [(1, 4)]
     (tmp_path / "offsets" / "c" / "1").write_bytes(b"damaged")
     assert not windrow.verify(RaggedDataSource(tmp_path)).ok
-
-
-def test_a_bad_chunk_fails_the_records_that_lie_in_it(tmp_path: Path) -> None:
-    rows = rows_of([10, 10, 10, 10])
-    write(tmp_path, rows, chunk=16)
-    (tmp_path / "values" / "c" / "1").write_bytes(b"damaged")
-    dataset = MapDataset.source(RaggedDataSource(tmp_path))
-    check([dataset[0]], rows[:1])
-    named = r"the chunk that holds values 16 to 31, of records 1 to 3, cannot be read.*c/1"
-    for index in (1, 2, 3):
-        with pytest.raises(ReadError, match=named) as raised:
-            dataset[index]
-        assert raised.value.records == (1, 4)
-    for stream in (dataset, dataset.shuffle(seed=1), dataset.pack(40), dataset.map(len)):
-        with pytest.raises(ReadError, match=named):
-            list(stream)
 
 
 # --- the column ----------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ import numcodecs
 import numpy as np
 import numpy.typing as npt
 import pytest
-import tensorstore as ts
 import xarray as xr
 import zarr
 import zarr.codecs.numcodecs as v3
@@ -130,32 +129,6 @@ def test_what_tensorstore_can_not_decode(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_boxes(tmp_path: Path, version: Any) -> None:
-    values = np.arange(9 * 10 * 3, dtype="i4").reshape(9, 10, 3)
-    codec = numcodecs.Delta(dtype="i4") if version == 2 else v3.Delta(dtype="i4")
-    path = write(tmp_path / "a", version, values, chunks=(4, 4, 5), filters=[codec], fill_value=3)
-    sizes, strides = {0: 3, 1: 4}, {0: 2, 1: 3}
-    source = WindowDataSource(path, sizes=sizes, strides=strides)
-    expected = [values[a : a + 3, b : b + 4] for a in (0, 2, 4, 6) for b in (0, 3, 6)]
-    np.testing.assert_array_equal(source.read(np.arange(12)[::-1]), expected[::-1])
-    chain = MapDataset.source(source).seed(0).shuffle().batch(5).to_iter_dataset()
-    got = np.concatenate(list(chain))
-    np.testing.assert_array_equal(
-        got[np.argsort(got[:, 0, 0, 0])], sorted(expected, key=lambda box: int(box[0, 0, 0]))
-    )
-    (array,) = ArrayTree("source", path).open()
-    assert array.missing_value == (3 if version == 2 else None)
-
-
-def test_settings_that_tensorstore_does_not_take(tmp_path: Path) -> None:
-    codec = numcodecs.Zstd(level=1, checksum=True)
-    path = write(tmp_path / "a", 2, INTEGERS, compressors=codec)
-    source = ZarrDataSource(path, direct=False)
-    np.testing.assert_array_equal(source.read(np.array([35, 2])), INTEGERS[[35, 2]])
-    assert repr(source).endswith("read by zarr-python (TensorStore cannot open it))")
-
-
-@pytest.mark.parametrize("version", [2, 3])
 def test_texts_of_any_length_are_coordinates_and_no_records(tmp_path: Path, version: Any) -> None:
     words = np.array(["a", "", "ccc\x00d", "long" * 9], object)
     data = xr.Dataset({"t": ("name", np.arange(4))}, coords={"name": ("name", words)})
@@ -166,60 +139,6 @@ def test_texts_of_any_length_are_coordinates_and_no_records(tmp_path: Path, vers
     assert name.part.read(np.array([3, 0, 2, 1])).tolist() == [words[k] for k in (3, 0, 2, 1)]
     with pytest.raises(SourceError, match=r"array 'name' in .*/g/name is not read: .* any length"):
         ZarrDataSource(tmp_path / "g", names=["name"])
-
-
-def test_out_of_key_value_stores(tmp_path: Path) -> None:
-    for name in ("delta", "sharded"):
-        values, layout, _ = V3[name]
-        write(tmp_path / "g" / name, 3, values, **layout)
-    zarr.open_group(str(tmp_path / "g"), mode="a")
-    zipped = shutil.make_archive(str(tmp_path / "g"), "zip", tmp_path / "g")
-    source = ZarrDataSource(f"file://{zipped}|zip:")
-    for again in (source, pickle.loads(pickle.dumps(source))):
-        got = again.read(np.array([33, 2]))
-        np.testing.assert_array_equal(got["delta"], INTEGERS[[33, 2]])
-        np.testing.assert_array_equal(got["sharded"], INTEGERS[[33, 2]])
-    memory = ts.KvStore.open("memory://").result()
-    for file in (tmp_path / "g").rglob("*"):
-        if file.is_file():
-            memory.write(str(file.relative_to(tmp_path / "g")), file.read_bytes()).result()
-    np.testing.assert_array_equal(ZarrDataSource(memory)[35]["delta"], INTEGERS[35])
-
-
-@pytest.mark.parametrize(
-    ("version", "values", "layout", "why"),
-    [(2, *V2["delta"]), (2, *V2["U"]), *((3, *V3[name]) for name in ("delta", "sharded", "times"))],
-)
-@pytest.mark.parametrize("zipped", [False, True])
-def test_verifying_sees_chunks_that_are_missing(
-    tmp_path: Path, version: int, values: AnyArray, layout: dict[str, Any], why: str, zipped: bool
-) -> None:
-    # A chunk of fill values alone is stored all the same.
-    values = values.copy()
-    values[:20] = np.zeros((), values.dtype)
-    path = write(tmp_path / "a", version, values, config={"write_empty_chunks": True}, **layout)
-
-    def reported(missing: Any) -> Any:
-        place: Any = path
-        if zipped:
-            place = f"file://{shutil.make_archive(str(tmp_path / missing), 'zip', path)}|zip:"
-        return verify(ZarrDataSource(place), progress=False, missing=missing)
-
-    whole = reported("error")
-    assert (whole.ok, whole.missing, whole.untold) == (True, 0, 0)
-    assert whole.decoded_bytes == values.nbytes
-    sharded = "shards" in layout
-    file = path / ("2.0" if version == 2 else "c/1/0" if sharded else "c/2/0")
-    file.unlink()
-    lost = (2 if sharded else 1) * (whole.chunks // 4)
-    report = reported("fill")
-    assert (report.ok, report.missing, report.untold) == (True, lost, 0)
-    report = reported("error")
-    assert len(report.bad) == lost
-    assert report.bad[0].error.startswith("it is not stored")
-    assert {bad.file for bad in report.bad} == {None if zipped else str(file)}
-    first, stop = report.bad[0].first_record, report.bad[-1].stop_record
-    assert (first, stop) == (20, 36 if sharded else 30)
 
 
 @pytest.mark.parametrize(
@@ -421,16 +340,3 @@ def test_chunks_of_shards_that_decompress_to_far_more(
     np.testing.assert_array_equal(source[35], INTEGERS[35])
     if shard > 10:
         np.testing.assert_array_equal(source[12], INTEGERS[12])
-
-
-def test_objects_of_an_own_codec_are_refused_as_coordinates_too(tmp_path: Path) -> None:
-    path = hostile(tmp_path / "g" / "x", dtype="|O", filters=[{"id": "pickle"}])
-    (path / ".zattrs").write_text('{"_ARRAY_DIMENSIONS": ["x", "y"]}')
-    (path / "0.0").write_bytes(pickle.dumps(Touch(tmp_path / "touched")))
-    data = write(tmp_path / "g" / "t", 2, INTEGERS)
-    (data / ".zattrs").write_text('{"_ARRAY_DIMENSIONS": ["t", "y"], "coordinates": "x"}')
-    (tmp_path / "g" / ".zgroup").write_text('{"zarr_format": 2}')
-    tree = ArrayTree("source", tmp_path / "g")
-    with pytest.raises(SourceError, match="filter 'pickle'"):
-        open_arrays("source", tree.left_out)
-    assert not (tmp_path / "touched").exists()

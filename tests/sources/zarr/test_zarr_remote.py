@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-import re
 import sys
 import time
 import traceback
@@ -33,7 +32,7 @@ from tests.far_arrays import (
     write_old,
 )
 from tests.object_store import ObjectStore
-from tests.range_server import RangeServer, cut, s3_error, status
+from tests.range_server import RangeServer, cut, status
 from windrow import MapDataset, verify
 from windrow.errors import (
     ArgumentError,
@@ -83,27 +82,11 @@ def server(folder: Path) -> Iterator[RangeServer]:
 
 
 BUCKET = {"bucket": "bucket", "path": "a"}
-BASIC = ["Authorization: Basic dXNlcjpwQHNz"]
 
 
 @pytest.mark.parametrize(
     ("url", "options", "expected"),
     [
-        (
-            "https://user:p%40ss@h/a?sig=1",
-            {"client_kwargs": {"headers": {"A": "b"}}, "block_size": 1},
-            {
-                "driver": "http",
-                "base_url": "https://h?sig=1",
-                "path": "/a",
-                "headers": ["A: b", *BASIC],
-            },
-        ),
-        (
-            "http://h/a",
-            {"client_kwargs": {"auth": ("user", "p@ss", "latin1")}},
-            {"driver": "http", "base_url": "http://h", "path": "/a", "headers": BASIC},
-        ),
         (
             "s3a://bucket/a",
             {"profile": "p", "client_kwargs": {"endpoint_url": "http://h", "region_name": "r"}},
@@ -128,31 +111,7 @@ def test_what_tensorstore_is_told(
     way = route_of("source", url, options)
     assert way.spec == expected
     assert not way.is_array
-    assert "Basic" not in repr(way)
-    assert "sig" not in repr(way)
     ts.KvStore.Spec(dict(way.spec))  # TensorStore takes it
-
-
-@pytest.mark.parametrize(
-    ("url", "options", "why"),
-    [
-        ("memory://a", {}, "fsspec protocol 'memory'"),
-        ("zip://a::s3://bucket/a.zip", {}, "fsspec protocol 'zip'"),
-        ("s3://bucket/a", {"key": "k", "secret": "s"}, "TensorStore has no storage option 'key'"),
-        ("s3://bucket/a", {"use_ssl": False}, "TensorStore has no storage option 'use_ssl'"),
-        ("http://h/a", {"client_kwargs": {"x": 1}}, "TensorStore has no storage option 'x'"),
-        ("gs://bucket/a", {"token": "t.json"}, "TensorStore has no storage option 'token'"),
-        (
-            "gs://bucket/a",
-            {"requester_pays": True},
-            "TensorStore has no storage option 'requester_pays' without 'project'",
-        ),
-    ],
-)
-def test_what_fsspec_reads(url: str, options: dict[str, Any], why: str) -> None:
-    way = route_of("source", url, options)
-    assert way.spec is None
-    assert way.why == why
 
 
 def test_adapters_of_tensorstore() -> None:
@@ -165,54 +124,6 @@ def test_adapters_of_tensorstore() -> None:
         ArgumentError, match=r"no setting for the storage option 'key'; leave it out"
     ):
         route_of("source", "s3://bucket/a.zip|zip:", {"key": "k"})
-
-
-# --- the same values -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["plain", "shard", "old", "filter"])
-@pytest.mark.parametrize("way", ["http", "fsspec"])
-def test_values_are_those_of_the_local_disk(
-    server: RangeServer, folder: Path, data: AnyArray, way: str, name: str
-) -> None:
-    url = in_memory(folder / name, f"far/{name}") if way == "fsspec" else server.url(name)
-    source = ZarrDataSource(url)
-    reader = "TensorStore" if way == "http" else r"zarr-python \(fsspec protocol 'memory'\)"
-    reader = r"zarr-python \(filter 'shuffle'\)" if name == "filter" else reader
-    assert re.search(f"read by {reader}", repr(source))
-    np.testing.assert_array_equal(source.read(ORDER), data[ORDER])
-    np.testing.assert_array_equal(source.read(np.arange(37)), data)
-    stream = MapDataset.source(source).block_shuffle(seed=3).batch(5)
-    got = np.concatenate(list(stream.to_iter_dataset()))
-    assert sorted(map(bytes, got)) == sorted(map(bytes, data))
-    assert source.is_remote_source
-    counts = source.stats()
-    assert (counts["requests"] > 0, counts["bytes"] > 0, counts["faults"]) == (True, True, {})
-
-
-# --- S3 --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.jobs
-def test_s3(folder: Path, data: AnyArray, monkeypatch: pytest.MonkeyPatch) -> None:
-    with ObjectStore() as store:
-        put_all(folder / "shard", lambda key, raw: store.put(f"shard/{key}", raw))
-        endpoint = {
-            "endpoint_url": store.faults.address,
-            "client_kwargs": {"region_name": "us-east-1"},
-        }
-        by_keys = ZarrDataSource(store.url("shard"), storage_options=store.storage_options)
-        assert "zarr-python (TensorStore has no storage option 'key')" in repr(by_keys)
-        np.testing.assert_array_equal(by_keys.read(ORDER), data[ORDER])
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDNOTTOBESEEN")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-not-to-be-seen")
-        public = fsspec.filesystem("s3", **store.storage_options)
-        for key in public.find(store.url("shard")):
-            public.chmod(key, "public-read")
-        for options in (endpoint, {**endpoint, "anon": True}):
-            source = ZarrDataSource(store.url("shard"), storage_options=options)
-            assert "read by TensorStore" in repr(source)
-            np.testing.assert_array_equal(source.read(ORDER), data[ORDER])
 
 
 # --- requests --------------------------------------------------------------------------------------
@@ -315,15 +226,6 @@ def test_another_process_opens_again(folder: Path, data: AnyArray, name: str) ->
         again = pickle.loads(pickle.dumps(source))
         assert again.stats()["requests"] == 0  # opened when it is read
         np.testing.assert_array_equal(again.read(ORDER), data[ORDER])
-
-
-def test_nothing_is_there(server: RangeServer) -> None:
-    with pytest.raises(NotFoundError, match=r"/none/ is not a Zarr array or group"):
-        ZarrDataSource(server.url("none"))
-    with pytest.raises(NotFoundError, match=r"memory://nowhere/? is not a Zarr array or group"):
-        ZarrDataSource("memory://nowhere")
-    with pytest.raises(ArgumentError, match="neither TensorStore nor fsspec knows the protocol"):
-        ZarrDataSource("nonsense://x/y")
 
 
 def test_without_zarr_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -536,19 +438,3 @@ def _uses(url: str, options: dict[str, Any] | None) -> list[Callable[[], Any]]:
         lambda: verify(source),
         lambda: ZarrDataSource(url, storage_options=options, remote=TWICE),
     ]
-
-
-@pytest.mark.jobs
-def test_answers_of_s3_are_not_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with ObjectStore() as store:
-        put_all(folder / "plain", lambda key, raw: store.put(f"plain/{key}", raw))
-        options = dict(store.storage_options)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", options.pop("key"))
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options.pop("secret"))
-        source = ZarrDataSource(store.url("plain"), storage_options=options, remote=TWICE)
-        store.faults.chance(
-            1.0, [s3_error(403, "SignatureDoesNotMatch", "AKIDNOTTOBESEEN is wrong")]
-        )
-        with pytest.raises(ReadError, match="credentials") as caught:
-            source.read(np.array([9]))
-        assert not any("AKID" in text or "<Error>" in text for text in _kept(caught.value))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ import xarray
 import xarray as xr
 import zarr
 
-from tests.array_record_bytes import written
 from windrow import MapDataset, inspect
 from windrow.cli.main import main
 from windrow.errors import NotFoundError
-from windrow.sources import ArrayRecordDataSource, Field, WindowDataSource, ZarrDataSource
+from windrow.sources import Field, WindowDataSource, ZarrDataSource
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Consolidated metadata", "ignore:.*V3 specification", "ignore:Duplicate name"
@@ -70,14 +68,6 @@ def test_chains_that_end_in_a_local_path(
     source = ZarrDataSource(url, names=["in/x"])
     assert pickle.loads(pickle.dumps(source))[5] == {"in": {"x": 5}}
     assert inspect(url).records == 6
-
-
-def test_records_in_a_zip_file_by_its_path(tmp_path: Path) -> None:
-    written(tmp_path / "a.array_record", [b"one", b"two"], "group_size:1")
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
-        packed.write(tmp_path / "a.array_record", "a.array_record")
-    for chain in ("zip://a.array_record::", "zip://*.array_record::"):
-        assert ArrayRecordDataSource(f"{chain}{tmp_path}/all.zip")[1] == b"two"
 
 
 def test_the_path_of_a_zip_file_names_its_url(

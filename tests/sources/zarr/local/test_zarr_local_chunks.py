@@ -8,7 +8,9 @@ import os
 import pickle
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,17 @@ import numpy.typing as npt
 import pytest
 import tensorstore as ts
 import zarr
-import zarr.codecs as codecs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import windrow
+from tests.array_record_bytes import needs_core
 from tests.hypothesis_profiles import examples
-from tests.zarr_codecs import V2, V3
-from tests.zarr_layouts import DIRECTLY
+from tests.zarr_layouts import DIRECTLY, Layout, reader_of, same, written
 from windrow import verify
-from windrow.core.native import native
 from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources import ArrayPart, Span, WindowDataSource, ZarrDataSource
+from windrow.sources.chunks import RowReader
 
 AnyArray = npt.NDArray[Any]
 
@@ -94,9 +96,12 @@ def fills(draw: st.DrawFn, name: str, *, version: int) -> Any:
 @st.composite
 def metadata(draw: st.DrawFn) -> tuple[str, dict[str, Any], np.dtype[Any]]:
     """Driver, metadata and dtype of an array."""
-    rank = draw(st.integers(1, 3))
-    shape = [draw(st.integers(0, 20)), *(draw(st.integers(1, 5)) for _ in range(rank - 1))]
-    chunk = [draw(st.integers(1, 24)), *(draw(st.integers(1, 6)) for _ in range(rank - 1))]
+    # Rows of up to several pages, and chunks of single rows, which are read in other ways.
+    some = st.lists(st.integers(1, 5), max_size=2)
+    rest = draw(some | st.sampled_from([[2048], [3, 900]]))
+    shape = [draw(st.integers(0, 20)), *rest]
+    chunk = [draw(st.just(1) | st.integers(1, 24))]
+    chunk += [draw(st.integers(max(1, n // 3), n + 1)) for n in rest]
     name = draw(st.sampled_from(DTYPES))
     dtype = numpy_dtype(name)
     if draw(st.booleans()):
@@ -174,7 +179,27 @@ def store_of(folder: str, driver: str, meta: dict[str, Any]) -> Any:
     return ts.open(spec).result()
 
 
-@settings(deadline=None, max_examples=examples(150))
+ORDERS = ("order", "block", "global")
+
+
+def in_order(source: ZarrDataSource, order: str) -> windrow.MapDataset[Any]:
+    records = windrow.MapDataset.source(source)
+    if order == "order":
+        return records
+    return records.block_shuffle(3) if order == "block" else records.shuffle(3)
+
+
+def numbered(source: ZarrDataSource, order: str) -> list[int]:
+    """Which record comes when."""
+    numbers = windrow.MapDataset.range(len(source))
+    if order == "block":
+        bounds = source.blocks()
+        assert isinstance(bounds, np.ndarray)
+        return list(numbers.block_shuffle(3, block=int(bounds[1])))
+    return list(numbers if order == "order" else numbers.shuffle(3))
+
+
+@settings(deadline=None, max_examples=examples(300))
 @given(layout=metadata(), data=st.data())
 def test_direct_and_through_tensorstore(
     layout: tuple[str, dict[str, Any], np.dtype[Any]], data: st.DataObject
@@ -212,17 +237,15 @@ def test_direct_and_through_tensorstore(
             expected = other.read(np.arange(first, stop + 1))
             for one in (source, other):
                 same(by_spans(one, first, stop + 1), expected)
-
-
-def same(got: AnyArray, expected: AnyArray) -> None:
-    assert got.dtype == expected.dtype
-    assert got.shape == expected.shape
-    assert got.tobytes() == expected.tobytes()
+            order = data.draw(st.sampled_from(ORDERS))
+            streamed = np.concatenate(list(in_order(source, order).batch(7)))
+            same(streamed, other.read(np.array(numbered(source, order))))
 
 
 def by_spans(source: ZarrDataSource, first: int, stop: int) -> AnyArray:
     """Rows by the chunks that they lie in, as a prefetcher reader asks for them."""
     (part,) = source.parts
+    assert isinstance(part, ArrayPart)
     out = np.empty((stop - first, *part.row_shape), part.dtype)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         part.reader.start(spans_of(part, first, stop, out), pool).result(LIMIT_S)
@@ -247,33 +270,6 @@ def chunked(path: Path, values: AnyArray, *, rows: int = 8, **layout: Any) -> Pa
 
 ROWS = (np.arange(40 * 3).reshape(40, 3) % 7 + 1).astype("f4")
 EVERY = np.arange(40)
-
-
-WRITTEN: dict[str, dict[str, Any]] = {
-    **{f"v2 {name}": {"zarr_format": 2, "compressors": V2[name]} for name in V2},
-    "v2 F": {"zarr_format": 2, "order": "F"},
-    "v2 big": {"zarr_format": 2, "dtype": ">f4", "order": "F"},
-    **{f"v3 {name}": {"compressors": V3[name]} for name in V3},
-    **{f"shards {name}": {"compressors": V3[name], "shards": (16, 3)} for name in V3},
-    "v3 turned": {"filters": codecs.TransposeCodec(order=(1, 0))},
-    "v3 big": {"serializer": codecs.BytesCodec(endian="big")},
-}
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_what_zarr_python_writes(tmp_path: Path, name: str) -> None:
-    path = chunked(tmp_path / "a", ROWS, **WRITTEN[name])
-    source = ZarrDataSource(path, direct=True)
-    order = np.random.default_rng(0).integers(0, 40, 60)
-    np.testing.assert_array_equal(source.read(order), ROWS[order])
-    assert source.read(order).dtype == np.float32
-    boxes = WindowDataSource(path, {0: 5, 1: 2}, {0: 4, 1: 1}, direct=True)
-    expected = [ROWS[a : a + 5, b : b + 2] for a in range(0, 36, 4) for b in (0, 1)]
-    np.testing.assert_array_equal(boxes.read(np.arange(18)), expected)
-    way = DIRECTLY
-    if native() is None and name == "v2 lz4":
-        way = "read by zarr-python (TensorStore cannot open it)"
-    assert repr(source).endswith(f"in {tmp_path}/a, {way})")
 
 
 def test_the_setting_and_what_repr_says(tmp_path: Path) -> None:
@@ -314,6 +310,7 @@ def test_the_layout_of_a_view(tmp_path: Path, view: slice) -> None:
     np.testing.assert_array_equal(part.read(np.arange(len(expected))[::-1]), expected[::-1])
 
 
+@needs_core
 @pytest.mark.parametrize("layout", [{"shards": (16, 3)}, {"shards": (16, 3), "compressors": None}])
 def test_mapped_shards_of_an_array_that_was_replaced(
     tmp_path: Path, layout: dict[str, Any]
@@ -347,7 +344,7 @@ def either_way(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("without_core")
 
 
-@pytest.mark.usefixtures("either_way")
+@needs_core
 @pytest.mark.parametrize("kind", WITHOUT_FILE)
 def test_what_is_no_file_of_a_chunk_is_refused(tmp_path: Path, kind: str) -> None:
     path = chunked(tmp_path / "a", ROWS)
@@ -370,7 +367,7 @@ def test_what_is_no_file_of_a_chunk_is_refused(tmp_path: Path, kind: str) -> Non
     assert [(one.first_record, one.stop_record, one.file) for one in bad] == [(16, 24, str(chunk))]
 
 
-@pytest.mark.usefixtures("either_way")
+@needs_core
 def test_a_chunk_of_a_shard_of_absurd_size_is_refused(tmp_path: Path) -> None:
     path = chunked(tmp_path / "a", ROWS, shards=(16, 3))
     shard = path / "c" / "1" / "0"
@@ -382,3 +379,110 @@ def test_a_chunk_of_a_shard_of_absurd_size_is_refused(tmp_path: Path) -> None:
         file.write(index)
     with pytest.raises(ReadError, match=rf"records 24 to 31 .*{shard}: .*far more than"):
         ZarrDataSource(path, direct=True).read(EVERY[24:])
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout((400, 3000), (3, 3000), codecs="none"),
+        Layout((400, 3000), (3, 3000), (5, 1), codecs="none"),
+        Layout((400, 3000), (1, 3000), (90, 1), codecs="zstd crc32c"),
+        Layout((400, 3000), (1, 3000), codecs="gzip"),
+        Layout((400, 3000), (16, 2000), codecs="blosc"),
+    ],
+    ids=str,
+)
+def test_many_rounds_and_threads_read_the_same(tmp_path: Path, layout: Layout) -> None:
+    values = written(tmp_path, layout)
+    reader, rng = reader_of(tmp_path), np.random.default_rng(0)
+    orders = [rng.integers(0, 400, 800) for _ in range(4)]
+    together = threading.Barrier(4)
+
+    def read(order: AnyArray, reader: RowReader = reader) -> AnyArray:
+        together.wait(60)
+        return reader.read(order)
+
+    with ThreadPoolExecutor(4) as pool:
+        for order, got in zip(orders, pool.map(read, orders), strict=True):
+            same(got, values[order])
+    source = ZarrDataSource(tmp_path, direct=True)
+    for name in ORDERS:
+        got = np.concatenate(list(in_order(source, name).batch(100)))
+        np.testing.assert_array_equal(got, values[numbered(source, name)])
+
+
+def test_missing_chunks_are_the_fill_value_beside_others(tmp_path: Path) -> None:
+    values = written(tmp_path, Layout((60, 500), (4, 500), codecs="none", fill=9))
+    for number in (0, 3, 14):
+        (tmp_path / "c" / str(number) / "0").unlink()
+    missing = np.isin(np.arange(60) // 4, (0, 3, 14))
+    expected = np.where(missing[:, None], 9, values).astype(np.uint8)
+    reader = reader_of(tmp_path)
+    for wanted in (np.arange(60), np.random.default_rng(0).permutation(60), np.arange(4)):
+        same(reader.read(wanted), expected[wanted])
+    # A chunk that is written later is read.
+    (tmp_path / "c" / "3" / "0").write_bytes(values[12:16].tobytes())
+    same(reader.read(np.array([13, 0])), np.stack([values[13], expected[0]]))
+
+
+def test_a_shard_that_is_larger_than_its_records_is_read(tmp_path: Path) -> None:
+    # Bytes that no index entry points to, as other writers may leave.
+    values = written(tmp_path, Layout((60, 500), (4, 500), (5, 1), codecs="none", location="start"))
+    for number in (0, 2):
+        with open(tmp_path / "c" / str(number) / "0", "ab") as file:
+            file.write(bytes(10**6))
+    order = np.random.default_rng(0).permutation(60)
+    same(reader_of(tmp_path).read(order), values[order])
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def test_a_raw_chunk_of_another_size_is_refused(tmp_path: Path) -> None:
+    values = written(tmp_path / "file", Layout((20, 50), (8, 50), codecs="none"))
+    os.truncate(tmp_path / "file" / "c" / "1" / "0", 8 * 50 + 1)
+    reader = reader_of(tmp_path / "file")
+    with pytest.raises(ReadError, match=r"records 8 to 15 cannot be read: .*c/1/0"):
+        reader.read(np.array([0, 19, 9]))
+    same(reader.read(np.array([0, 19, 0])), values[[0, 19, 0]])
+    written(tmp_path / "shard", Layout((8, 50), (1, 50), (4, 1), codecs="zstd"))
+    path = tmp_path / "shard" / "zarr.json"
+    metadata = json.loads(path.read_text())
+    inner = metadata["codecs"][0]["configuration"]
+    assert inner["codecs"].pop()["name"] == "zstd"
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(ReadError, match=r"holds record 5 cannot be .*c/1/0"):
+        reader_of(tmp_path / "shard").read(np.array([5]))
+
+
+@pytest.mark.parametrize("codecs", ["none", "zstd"])
+def test_a_byte_that_is_no_bool_is_damage(tmp_path: Path, codecs: str) -> None:
+    values = written(tmp_path, Layout((40, 50), (2, 50), (4, 1), codecs=codecs))
+    assert values.max() > 1
+    metadata = (tmp_path / "zarr.json").read_text()
+    bools = metadata.replace('"uint8"', '"bool"').replace('"fill_value":0', '"fill_value":false')
+    (tmp_path / "zarr.json").write_text(bools)
+    source = ZarrDataSource(tmp_path, direct=True)
+    for order in ORDERS:
+        with pytest.raises(ReadError, match=r"records \d+ to \d+ cannot be read.*bool"):
+            list(in_order(source, order).batch(4))
+
+
+# --- windows of raw rows --------------------------------------------------------------------------
+
+
+def raw_array(path: Path, values: AnyArray, chunk: int) -> Path:
+    """An array of version 3 whose chunks are the bytes of their rows."""
+    zarr.create_array(path, data=values, chunks=(chunk,), compressors=None)
+    return path
+
+
+def test_runs_longer_than_what_is_copied_at_once(tmp_path: Path) -> None:
+    values = np.arange(600_000, dtype=np.uint32)
+    source = WindowDataSource(raw_array(tmp_path / "a", values, 250_000), {0: 280_000}, {0: 10})
+    np.testing.assert_array_equal(
+        source.read(np.array([31_999, 0])), [values[319_990:599_990], values[:280_000]]
+    )

@@ -1,41 +1,33 @@
-"""The native core reads what the plain readers read, and reports what they report."""
+"""The native core: what it reads and what it leaves, its threads and files, and its codecs."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
-import random
+import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
-import tensorstore as ts
 import zarr
+import zstandard
+from numcodecs import blosc, lz4, zstd
 from zarr import codecs
 
-from tests.zarr_codecs import V2, V3
 from windrow.core import native
-from windrow.errors import ReadError, SourceError
-from windrow.sources import WindowDataSource
+from windrow.errors import ReadError
+from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.chunks import Span
 from windrow.sources.zarr.local import native_chunks as seam
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
-from windrow.sources.zarr.plain import NativeRowReader, PlainStoreReader
-from windrow.sources.zarr.plain_store import PlainStore
 
-pytestmark = pytest.mark.skipif(native.native() is None, reason="there is no native core")
-
-
-def check_spans(plain: PlainArray, values: Any, chunks: seam.NativeChunks) -> None:
-    size = plain.chunk_shape[0]
-    bounds = [(k, min(k + size, len(values))) for k in range(0, len(values), size)]
-    spans = [Span(a, b, np.empty((b - a, *values.shape[1:]), plain.dtype)) for a, b in bounds]
-    reading = chunks.start(spans)
-    assert reading.wait(60)
-    assert reading.failures() == []
-    np.testing.assert_array_equal(np.concatenate([span.out for span in spans]), values)
+needs_core = pytest.mark.skipif(native.native() is None, reason="there is no native core")
 
 
 def rows_of(folder: Path, values: Any, **named: Any) -> PlainArray:
@@ -46,94 +38,13 @@ def rows_of(folder: Path, values: Any, **named: Any) -> PlainArray:
     return plain
 
 
-VALUES = np.random.default_rng(0).integers(0, 50, (64, 40)).astype("u2")
-
-
-def objects_of(folder: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and path.name not in ("zarr.json", ".zarray")
-    )
-
-
-DAMAGED = {
-    **{f"2 {name}": {"zarr_format": 2, "chunks": (8, 40), "compressors": V2[name]} for name in V2},
-    **{f"3 {name}": {"chunks": (8, 40), "compressors": V3[name]} for name in V3},
-    **{
-        f"shards {name}": {"chunks": (2, 40), "shards": (8, 40), "compressors": V3[name]}
-        for name in V3
-    },
-}
-
-
-def store_of(plain: PlainArray) -> PlainStore:
-    """The array in TensorStore; it cannot open one of lz4."""
-
-    def opened() -> Any:
-        if any(codec.name == "lz4" for codec in plain.codecs):
-            return SourceError("TensorStore does not know lz4")
-        driver = "zarr3" if Path(plain.folder, "zarr.json").exists() else "zarr"
-        return ts.open({"driver": driver, "kvstore": f"file://{plain.folder}/"}).result()
-
-    return PlainStore(plain, opened)
-
-
-@pytest.mark.parametrize("name", DAMAGED)
-def test_damage_is_reported_as_without_the_core(tmp_path: Path, name: str) -> None:
-    """Each damaged chunk gives the same values or the same error, with file and records.
-
-    TensorStore accepts bytes that follow the end of some chunks; the core does not.
-    """
-    plain = rows_of(tmp_path / "a", VALUES, **DAMAGED[name])
-    moments = random.Random(name)
-    file = objects_of(tmp_path / "a")[3]
-    whole = file.read_bytes()
-    first = 8 * int(file.name[0] if name.startswith("2") else file.parent.name)
-    store = store_of(plain)
-    plainly = PlainStoreReader(store) if store.array() is not None else None
-    for _ in range(40):
-        data = bytearray(whole)
-        match moments.randrange(3):
-            case 0:
-                data[moments.randrange(len(data))] ^= 1 << moments.randrange(8)
-            case 1:
-                del data[moments.randrange(len(data)) :]
-            case _:
-                data += bytes(moments.randrange(1, 20))
-        file.write_bytes(data)
-        chunks = seam.native_chunks(plain)
-        assert chunks is not None
-        ours = NativeRowReader(store, chunks)
-        for rows in (np.arange(64), np.arange(24, 32)[::-1]):
-            found = outcome(ours, rows)
-            told = outcome(plainly, rows) if plainly else found
-            if isinstance(found, bytes) or not isinstance(told, bytes):
-                assert without_text(found) == without_text(told)
-            else:
-                assert len(data) > len(whole)
-                assert told == VALUES[rows].tobytes()
-            if not isinstance(found, bytes):
-                assert (found[0], found[2]) == (ReadError, str(file))
-                assert first <= found[4][0] < found[4][1] <= first + 8
-
-
-def without_text(outcome: Any) -> Any:
-    """The outcome without the message, which TensorStore or the core may end."""
-    return outcome if isinstance(outcome, bytes) else (outcome[0], *outcome[2:])
-
-
-def outcome(reader: Any, rows: Any) -> Any:
-    try:
-        return reader.read(rows).tobytes()
-    except ReadError as error:
-        return type(error), str(error), error.file, error.offset, error.records
-
-
+@needs_core
 def test_reads_that_are_dropped_end_first(tmp_path: Path) -> None:
     values = np.zeros((4_000, 500), "u2")
-    plain = rows_of(tmp_path / "a", values, chunks=(20, 500), compressors=V3["gzip"])
-    chunks = seam.native_chunks(plain)
+    plain = rows_of(
+        tmp_path / "a", values, chunks=(20, 500), compressors=[codecs.GzipCodec(level=1)]
+    )
+    chunks = seam.native_chunks(plain, plain.folder)
     assert chunks is not None
     for _ in range(20):
         outs = [np.ones((20, 500), "u2") for _ in range(200)]
@@ -154,72 +65,25 @@ def ran(program: str, *argv: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-FORKED = """
-import os, sys, numpy as np
-from windrow.sources.zarr.local.metadata import plain_array
-from windrow.sources.zarr.local.native_chunks import native_chunks
-from windrow.sources.chunks import Span
-chunks = native_chunks(plain_array(sys.argv[1]))
-def read():
-    spans = [Span(8 * k, 8 * k + 8, np.empty((8, 40), "u2")) for k in range(8)]
-    reading = chunks.start(spans)
-    return spans, reading
-held = read()
-child = os.fork()
-if child == 0:
-    spans, reading = read()
-    assert reading.wait(30) and not reading.failures()
-    del held
-    os._exit(int(spans[0].out.sum()) % 200)
-spans, reading = read()
-assert reading.wait(30)
-_, status = os.waitpid(child, 0)
-assert os.waitstatus_to_exitcode(status) == int(spans[0].out.sum()) % 200, status
-print("read in both")
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
-def test_a_forked_process_starts_threads_of_its_own(tmp_path: Path) -> None:
-    rows_of(tmp_path / "a", VALUES, **DAMAGED["3 zstd"])
-    done = ran(FORKED, str(tmp_path / "a"))
-    assert done.stdout == "read in both\n", done.stderr
-
-
 ENDED = """
 import sys, numpy as np
 from windrow.sources.zarr.local.metadata import plain_array
 from windrow.sources.zarr.local.native_chunks import native_chunks
 from windrow.sources.chunks import Span
-chunks = native_chunks(plain_array(sys.argv[1]))
+chunks = native_chunks(plain_array(sys.argv[1]), sys.argv[1])
 spans = [Span(20 * k, 20 * k + 20, np.empty((20, 500), "u2")) for k in range(200)] * 5
 reading = chunks.start(spans)
 print("ends now")
 """
 
 
+@needs_core
 def test_the_interpreter_ends_while_chunks_are_read(tmp_path: Path) -> None:
     values = np.zeros((4_000, 500), "u2")
-    rows_of(tmp_path / "a", values, chunks=(20, 500), compressors=V3["gzip"])
+    rows_of(tmp_path / "a", values, chunks=(20, 500), compressors=[codecs.GzipCodec(level=1)])
     for _ in range(2):
         done = ran(ENDED, str(tmp_path / "a"))
         assert (done.returncode, done.stdout, done.stderr) == (0, "ends now\n", "")
-
-
-def test_threads_can_be_set(tmp_path: Path) -> None:
-    core = native.native()
-    assert core is not None
-    before = core.threads()
-    try:
-        plain = rows_of(tmp_path / "a", VALUES, **DAMAGED["3 zstd"])
-        chunks = seam.native_chunks(plain)
-        assert chunks is not None
-        for count in (1, 5, 2):
-            core.set_threads(count)
-            assert core.threads() == count
-            check_spans(plain, VALUES, chunks)
-    finally:
-        core.set_threads(before)
 
 
 def large_chunks(path: Path, codec: codecs.ZstdCodec) -> np.ndarray[Any, Any]:
@@ -233,6 +97,7 @@ def large_chunks(path: Path, codec: codecs.ZstdCodec) -> np.ndarray[Any, Any]:
     return values
 
 
+@needs_core
 def test_the_rest_of_a_chunk_is_not_decoded_for_its_first_rows(tmp_path: Path) -> None:
     values = large_chunks(tmp_path / "x", codecs.ZstdCodec(level=1))
     windows = WindowDataSource(tmp_path / "x", {0: 1_000}, {0: 500})
@@ -246,6 +111,7 @@ def test_the_rest_of_a_chunk_is_not_decoded_for_its_first_rows(tmp_path: Path) -
         windows.read(np.array([500, 900]))
 
 
+@needs_core
 def test_a_chunk_with_a_checksum_is_decoded_to_its_end(tmp_path: Path) -> None:
     values = large_chunks(tmp_path / "x", codecs.ZstdCodec(level=1, checksum=True))
     windows = WindowDataSource(tmp_path / "x", {0: 1_000}, {0: 500})
@@ -271,6 +137,7 @@ print("read")
 """
 
 
+@needs_core
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
 def test_files_of_raw_chunks_stay_open_while_there_is_room(tmp_path: Path) -> None:
     rows = np.repeat(np.arange(400, dtype="i4")[:, None], 300, axis=1)
@@ -278,3 +145,143 @@ def test_files_of_raw_chunks_stay_open_while_there_is_room(tmp_path: Path) -> No
     command = [sys.executable, "-c", FEW_FILES, str(tmp_path / "x")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "read\n", done.stderr
+
+
+# --- which arrays are plain, and the codecs of their chunks: whole, or refused ---------------------
+
+
+PLAIN = bytes(range(64))
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+def without_size(data: bytes) -> bytes:
+    compressor = zstandard.ZstdCompressor(write_content_size=False)
+    return compressor.compress(data)
+
+
+DECODED: list[tuple[str, bytes, bytes]] = [
+    ("zstd", zstd.compress(PLAIN, 1), zstd.compress(PLAIN[:60], 1)),
+    ("zstd", without_size(PLAIN), zstd.compress(PLAIN + b"x", 1)),
+    ("zstd", zstd.compress(PLAIN, 9), without_size(PLAIN + b"x")),
+    ("zstd", zstd.compress(PLAIN, 9), without_size(PLAIN[1:])),
+    ("zstd", zstd.compress(PLAIN, 9), zstd.compress(PLAIN, 1) + b"x"),
+    ("zstd", zstd.compress(PLAIN, 9), zstd.compress(PLAIN[:32], 1) * 2),
+    ("lz4", lz4.compress(PLAIN), lz4.compress(PLAIN[:60])),
+    ("lz4", lz4.compress(PLAIN), b"\x40\0\0\0" + lz4.compress(PLAIN[:60])[4:]),
+    ("lz4", lz4.compress(PLAIN), b"\x40\0"),
+    ("blosc", blosc.compress(PLAIN, b"lz4", 5, 1), blosc.compress(PLAIN + b"x", b"lz4", 5, 1)),
+    ("blosc", blosc.compress(PLAIN, b"zlib", 5, 2), blosc.compress(PLAIN, b"lz4", 5, 1) + b"x"),
+    ("blosc", blosc.compress(PLAIN, b"zstd", 5, 0), b"\x02"),
+    ("gzip", gzip.compress(PLAIN, mtime=0), gzip.compress(PLAIN[1:], mtime=0)),
+    ("gzip", gzip.compress(PLAIN, mtime=0), gzip.compress(PLAIN, mtime=0) + b"x"),
+    ("gzip", gzip.compress(PLAIN, mtime=0), gzip.compress(PLAIN, mtime=0)[:-2]),
+    ("gzip", gzip.compress(PLAIN, mtime=0), flipped(gzip.compress(PLAIN, mtime=0), -6)),
+    ("gzip", gzip.compress(PLAIN, mtime=0), gzip.compress(bytes(10**6), mtime=0)),
+    ("zlib", zlib.compress(PLAIN), gzip.compress(PLAIN, mtime=0)),
+    ("zlib", zlib.compress(PLAIN), flipped(zlib.compress(PLAIN), -1)),
+    ("crc32c", numcodecs.CRC32C().encode(PLAIN).tobytes(), flipped(PLAIN + bytes(4), 3)),
+    ("crc32c", numcodecs.CRC32C().encode(PLAIN).tobytes(), b"abc"),
+    (
+        "crc32c",
+        numcodecs.CRC32C().encode(PLAIN).tobytes(),
+        bytes(numcodecs.CRC32C().encode(PLAIN[1:])),
+    ),
+]
+
+
+V2: dict[str, Any] = {
+    "zarr_format": 2,
+    "shape": [40, 3],
+    "chunks": [8, 3],
+    "dtype": "<f4",
+    "compressor": None,
+    "fill_value": 0.0,
+    "order": "C",
+    "filters": None,
+}
+V3: dict[str, Any] = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [40, 3],
+    "data_type": "float32",
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [8, 3]}},
+    "chunk_key_encoding": {"name": "default"},
+    "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    "fill_value": 0.0,
+}
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+INDEX = {"index_codecs": [LITTLE], "index_location": "end"}
+SHARDED = {
+    "name": "sharding_indexed",
+    "configuration": {"chunk_shape": [1], "codecs": [LITTLE], **INDEX},
+}
+
+
+def described(path: Path, meta: dict[str, Any]) -> PlainArray | str:
+    file = path / (".zarray" if meta["zarr_format"] == 2 else "zarr.json")
+    file.write_text(json.dumps(meta))
+    return plain_array(str(path))
+
+
+def reading(folder: Path, codec: str, stored: bytes, size: int) -> bytes:
+    """The values that a chunk of `size` bytes has, by a source that reads it."""
+    meta = {**V2, "shape": [size], "chunks": [size], "dtype": "|u1", "fill_value": 0}
+    meta["compressor"] = {"id": codec}
+    if codec == "crc32c":
+        grid = {"name": "regular", "configuration": {"chunk_shape": [size]}}
+        meta = {**V3, "shape": [size], "data_type": "uint8", "chunk_grid": grid, "fill_value": 0}
+        meta["codecs"] = [LITTLE, {"name": codec}]
+    assert isinstance(described(folder, meta), PlainArray)
+    chunk = folder / ("c/0" if codec == "crc32c" else "0")
+    chunk.parent.mkdir(exist_ok=True)
+    chunk.write_bytes(stored)
+    values = ZarrDataSource(folder).read(np.arange(size))
+    assert isinstance(values, np.ndarray)
+    return values.tobytes()
+
+
+@needs_core
+@pytest.mark.parametrize(("name", "right", "wrong"), DECODED)
+def test_a_codec_fills_the_memory_or_refuses(
+    tmp_path: Path, name: str, right: bytes, wrong: bytes
+) -> None:
+    assert reading(tmp_path, name, right, len(PLAIN)) == PLAIN
+    with pytest.raises(ReadError, match=r"records 0 to 63 cannot be read"):
+        reading(tmp_path, name, wrong, len(PLAIN))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (V2 | {"compressor": {"id": "bz2", "level": 1}}, "codec 'bz2'"),
+        (V2 | {"compressor": {"id": "zstd", "dictionary": "x"}}, "'zstd' with 'dictionary'"),
+        (V2 | {"filters": [{"id": "delta"}]}, "it has filters"),
+        (V2 | {"dtype": [["a", "<f4"]]}, "dtype"),
+        (V2 | {"dimension_separator": "-"}, "dimension_separator '-'"),
+        (V2 | {"zarr_format": 2, "new": 1}, "it has 'new' in its metadata"),
+        (V3 | {"codecs": [LITTLE, {"name": "packbits"}]}, "codec 'packbits'"),
+        (V3 | {"codecs": [LITTLE, {"name": "zstd"}, {"name": "gzip"}]}, "compressed twice"),
+        (V3 | {"codecs": [{"name": "transpose", "configuration": {"order": "C"}}, LITTLE]}, "tra"),
+        (V3 | {"storage_transformers": [{"name": "x"}]}, "storage transformers"),
+        (V3 | {"chunk_grid": {"name": "rectilinear"}}, "chunk_grid 'rectilinear'"),
+        (V3 | {"chunk_key_encoding": {"name": "odd"}}, "chunk_key_encoding 'odd'"),
+        (V3 | {"data_type": "int4"}, "data_type 'int4'"),
+        (V3 | {"data_type": "uint8", "fill_value": 256}, "fill_value 256"),
+        (V3 | {"fill_value": 1e300}, "fill_value 1e.300"),
+        (V3 | {"fill_value": float("nan")}, "fill_value nan"),
+        (V3 | {"codecs": [SHARDED, {"name": "zstd"}]}, "codec 'sharding_indexed'"),
+    ],
+)
+def test_what_is_not_plain(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    assert not isinstance(described(tmp_path, V2), str)
+    (tmp_path / ".zarray").unlink()
+    found = described(tmp_path, change)
+    assert isinstance(found, str)
+    assert re.search(why, found)

@@ -411,35 +411,10 @@ fn entries(bytes: &[u8], count: usize) -> Option<Vec<[[u8; 8]; 3]>> {
     cursor.is_empty().then_some(found)
 }
 
-/// The HighwayHash-64 of each message `data[start:stop]`, little-endian, end to end.
-///
-/// `starts` and `stops` are int64. Raises `IndexError` if a message does not lie within `data`.
+/// The hash that chunks have of `data`, so that a test makes chunks.
 #[pyfunction]
-fn highway_hashes<'py>(
-    py: Python<'py>,
-    data: PyBuffer<u8>,
-    starts: &Bound<'py, PyAny>,
-    stops: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyBytes>> {
-    guarded(|| {
-        let bytes = bytes_of(&data)?;
-        let (starts, stops) = (numbers(py, starts)?, numbers(py, stops)?);
-        let message = |(&start, &stop): (&u64, &u64)| bytes.get(start as usize..stop as usize);
-        let found = py.detach(|| {
-            let hashes =
-                starts.iter().zip(&stops).map(|at| message(at).map(|m| hash(m).to_le_bytes()));
-            hashes.collect::<Option<Vec<[u8; 8]>>>()
-        });
-        match found.filter(|_| starts.len() == stops.len()) {
-            Some(found) => Ok(PyBytes::new(py, found.as_flattened())),
-            None => {
-                let size = bytes.len();
-                Err(PyIndexError::new_err(format!(
-                    "messages lie outside of the {size} bytes given"
-                )))
-            }
-        }
-    })
+fn hash_for_test(data: &[u8]) -> u64 {
+    hash(data)
 }
 
 /// Runs of neighbours that take a portion of memory together, or are a single one.
@@ -557,5 +532,5 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(array_record_read, module)?)?;
     module.add_function(wrap_pyfunction!(array_record_decode, module)?)?;
     module.add_function(wrap_pyfunction!(array_record_index, module)?)?;
-    module.add_function(wrap_pyfunction!(highway_hashes, module)?)
+    module.add_function(wrap_pyfunction!(hash_for_test, module)?)
 }

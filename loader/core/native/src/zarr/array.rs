@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::codecs::{Chain, fit};
 use crate::memory::{Axis, Copier};
 use crate::pool::{Found, Scratch};
-use crate::zarr::files::{self, Given, Shards, Stored};
+use crate::zarr::files::{self, Shards, Stored};
 use crate::zarr::open_files::OpenFiles;
 use crate::zarr::scatter::Run;
 
@@ -111,12 +111,13 @@ impl Array {
 
     /// Decodes the chunk at `at` into `out`, which has its bytes, or into `scratch.decoded`.
     ///
+    /// `given` has its stored bytes, None if it is not stored; else they are read from the array's folder.
     /// Only the bytes `parts` are wanted, which lie in it: of a file that is not encoded no others are
     /// read, and of a compressed chunk those after them may not be decoded.
     pub fn decode(
         &self,
         at: &[usize],
-        given: Option<&Given>,
+        given: Option<Option<&[u8]>>,
         parts: &[Range<usize>],
         out: Option<&mut [u8]>,
         scratch: &mut Scratch,
@@ -124,7 +125,8 @@ impl Array {
         let Scratch { stored: memory, decoded, between, path, tools, .. } = scratch;
         let data = match given {
             Some(given) => {
-                let Some(data) = self.given(given, memory)? else { return Ok(Found::Missing) };
+                let Some(data) = given else { return Ok(Found::Missing) };
+                self.refuse_size(data.len())?;
                 data
             }
             None => {
@@ -181,18 +183,6 @@ impl Array {
             self.refuse_size(stored.bytes)?;
         }
         Ok(found)
-    }
-
-    /// The bytes of a chunk that is given, of a size that a chunk can have.
-    fn given<'a>(
-        &self,
-        given: &'a Given,
-        memory: &'a mut Vec<u8>,
-    ) -> Result<Option<&'a [u8]>, String> {
-        if !matches!(given, Given::Missing) {
-            self.refuse_size(given.bytes())?;
-        }
-        given.read(memory)
     }
 
     fn refuse_size(&self, size: usize) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! Stored objects: one file per chunk, or shards of many chunks with an index.
 //!
 //! Invariants: sizes and offsets come from the system or were checked against it. A file that ends
-//! early is an error. Bytes that Python gives the place of are compared with their checksum.
+//! early is an error.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
@@ -10,9 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-use libdeflate_sys as deflate;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::codecs::fit;
 use crate::zarr::open_files::{Kept, OpenFiles, Place};
@@ -158,82 +156,6 @@ impl Stored {
         self.read(&mut memory[..self.bytes], 0)?;
         Ok(&memory[..self.bytes])
     }
-}
-
-/// A file that has parts for one read. It is opened when a part is read, and stays open for the others
-/// if it may.
-pub struct PartFile {
-    path: Vec<u8>,
-    kept: OnceLock<(File, Place)>,
-}
-
-impl PartFile {
-    pub fn new(path: &[u8]) -> PartFile {
-        PartFile { path: path.to_vec(), kept: OnceLock::new() }
-    }
-
-    fn read(self: &Arc<PartFile>, out: &mut [u8], offset: u64) -> Result<(), String> {
-        if let Some((file, _)) = self.kept.get() {
-            return read_at(file, out, offset);
-        }
-        let file = open(&self.path)?.ok_or("its file is gone")?;
-        read_at(&file, out, offset)?;
-        if Arc::strong_count(self) > 1
-            && let Some(place) = Place::take()
-        {
-            let _ = self.kept.set((file, place)); // unless another thread was first
-        }
-        Ok(())
-    }
-}
-
-/// The stored bytes of a chunk that Python has found.
-pub enum Given {
-    /// It is not stored.
-    Missing,
-    Bytes(Vec<u8>),
-    /// A part of a file, and its checksum: the CRC-32 of zlib that begins with `seed`.
-    Part {
-        file: Arc<PartFile>,
-        offset: u64,
-        bytes: usize,
-        seed: u32,
-        checksum: u32,
-    },
-}
-
-impl Given {
-    /// Stored bytes; 0 if it is not stored.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Given::Missing => 0,
-            Given::Bytes(data) => data.len(),
-            Given::Part { bytes, .. } => *bytes,
-        }
-    }
-
-    /// The bytes, which may be in `memory`; None if it is not stored.
-    pub fn read<'a>(&'a self, memory: &'a mut Vec<u8>) -> Result<Option<&'a [u8]>, String> {
-        match self {
-            Given::Missing => Ok(None),
-            Given::Bytes(data) => Ok(Some(data)),
-            Given::Part { file, offset, bytes, seed, checksum } => {
-                fit(memory, *bytes)?;
-                let data = &mut memory[..*bytes];
-                PartFile::read(file, data, *offset)?;
-                if crc32(*seed, data) != *checksum {
-                    return Err("its bytes do not have their checksum".to_owned());
-                }
-                Ok(Some(data))
-            }
-        }
-    }
-}
-
-/// As `zlib.crc32` of Python.
-fn crc32(seed: u32, data: &[u8]) -> u32 {
-    // SAFETY: it reads as many bytes as there are.
-    unsafe { deflate::libdeflate_crc32(seed, data.as_ptr().cast(), data.len()) }
 }
 
 /// How the shards of an array keep their indices.

@@ -8,7 +8,6 @@ use std::slice::from_raw_parts_mut;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
-use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
@@ -18,7 +17,7 @@ use crate::guard::guarded;
 use crate::memory::{Memory, fence};
 use crate::pool::{self, Found, Scratch, Tasks, Work};
 use crate::zarr::array::{Array, Piece};
-use crate::zarr::files::{Given, PartFile, ShardForm, Shards, place};
+use crate::zarr::files::{ShardForm, Shards, place};
 use crate::zarr::open_files::OpenFiles;
 use crate::zarr::scatter::{Columns, Run, Scattering, column, gathered};
 
@@ -98,11 +97,14 @@ struct Task {
     targets: Targets,
 }
 
+/// The stored bytes of a chunk that Python has; None if it is not stored.
+type Given = Arc<Option<Vec<u8>>>;
+
 struct ChunkTasks {
     array: Arc<Array>,
     tasks: Vec<Task>,
     /// The bytes of the chunk of each task; empty if they are in the array's folder.
-    given: Vec<Arc<Given>>,
+    given: Vec<Given>,
 }
 
 // SAFETY: the pointers are to memory that the `Reading` holds; tasks write to disjoint cells of it.
@@ -113,7 +115,7 @@ unsafe impl Sync for ChunkTasks {}
 impl Tasks for ChunkTasks {
     fn run(&self, task: usize, scratch: &mut Scratch) -> Result<Found, String> {
         let Task { at, targets, .. } = &self.tasks[task];
-        let given = self.given.get(task).map(AsRef::as_ref);
+        let given = self.given.get(task).map(|one| one.as_deref());
         match targets {
             Targets::Pieces(pieces) => self.pieces(at, given, pieces, scratch),
             Targets::Boxes(outputs) => {
@@ -152,7 +154,7 @@ impl ChunkTasks {
     fn pieces(
         &self,
         at: &[usize],
-        given: Option<&Given>,
+        given: Option<Option<&[u8]>>,
         pieces: &[Piece],
         scratch: &mut Scratch,
     ) -> Result<Found, String> {
@@ -188,24 +190,13 @@ pub fn zarr_places(
     })
 }
 
-/// The bytes of chunks by their numbers: None, bytes, or the path of a file, an offset, a size, and the
-/// seed and value of a checksum. Chunks that have the same path object share the open file.
-fn given(stored: &Bound<'_, PyDict>) -> PyResult<HashMap<usize, Arc<Given>>> {
-    let mut files: HashMap<*mut PyObject, Arc<PartFile>> = HashMap::new();
+/// The bytes of chunks by their numbers: None or bytes.
+fn given(stored: &Bound<'_, PyDict>) -> PyResult<HashMap<usize, Given>> {
     let mut found = HashMap::with_capacity(stored.len());
     for (number, bytes) in stored.iter() {
-        let one = if bytes.is_none() {
-            Given::Missing
-        } else if let Ok(data) = bytes.cast::<PyBytes>() {
-            Given::Bytes(data.as_bytes().to_vec())
-        } else {
-            let (path, offset, bytes, seed, checksum) =
-                bytes.extract::<(Bound<'_, PyBytes>, u64, usize, u32, u32)>()?;
-            let file = files.entry(path.as_ptr());
-            let file = file.or_insert_with(|| Arc::new(PartFile::new(path.as_bytes())));
-            Given::Part { file: Arc::clone(file), offset, bytes, seed, checksum }
-        };
-        found.insert(number.extract()?, Arc::new(one));
+        let bytes: Option<Bound<'_, PyBytes>> = bytes.extract()?;
+        let data = bytes.map(|data| data.as_bytes().to_vec());
+        found.insert(number.extract()?, Arc::new(data));
     }
     Ok(found)
 }
@@ -364,7 +355,7 @@ impl ZarrArray {
 struct Reads {
     array: Arc<Array>,
     tasks: Vec<Task>,
-    given: Option<HashMap<usize, Arc<Given>>>,
+    given: Option<HashMap<usize, Given>>,
     memory: Vec<Memory>,
     batches: Vec<Py<Batch>>,
     placed: Vec<Py<Boxes>>,

@@ -9,8 +9,8 @@ server answers (`upstream`: then it is a proxy, through which faults reach any p
 4. After `gather`, answers wait until so many requests are there, whatever keeps the machine busy.
 5. With `most_at_once`, a request is refused with status 503 if more are in flight.
 6. `close` breaks what is in flight; nothing waits for a stalled answer.
-7. The port of a closed server stays taken, so that its clients never reach another server; only
-   `port=` opens it again.
+7. On Linux each server has a loopback address of its own, so that clients of a closed one never reach
+   another; with `port=` it is 127.0.0.1, where it can be opened again.
 
     with RangeServer({"a.bin": data}, latency_s=0.02) as server:
         server.plan([status(503), None, cut()])
@@ -27,6 +27,8 @@ import contextlib
 import dataclasses
 import hashlib
 import html
+import itertools
+import os
 import random
 import re
 import socket
@@ -54,9 +56,7 @@ Kind = Literal[
 
 
 _GATHER_S: Final = 60.0
-# Sockets of this process that hold the ports of the last closed servers: they are bound, not listening.
-_closed: Final[collections.OrderedDict[int, socket.socket]] = collections.OrderedDict()
-_MOST_CLOSED: Final = 100
+_servers: Final = itertools.count()  # of this process
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -200,6 +200,7 @@ class RangeServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
+        self.host = _own_host() if port == 0 else "127.0.0.1"
         self.port = port
 
     # ---- running
@@ -217,7 +218,6 @@ class RangeServer:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(10)
             self._thread = None
-            _hold(self.port)
 
     def __enter__(self) -> RangeServer:
         return self.start()
@@ -227,8 +227,8 @@ class RangeServer:
 
     @property
     def address(self) -> str:
-        """`http://127.0.0.1:port`."""
-        return f"http://127.0.0.1:{self.port}"
+        """`http://host:port`."""
+        return f"http://{self.host}:{self.port}"
 
     def url(self, path: str = "") -> str:
         """The URL of a file."""
@@ -295,10 +295,8 @@ class RangeServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        if self.port in _closed:
-            _closed.pop(self.port).close()
         server = self._loop.run_until_complete(
-            asyncio.start_server(self._connected, "127.0.0.1", self.port, backlog=1024)
+            asyncio.start_server(self._connected, self.host, self.port, backlog=1024)
         )
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
@@ -507,19 +505,12 @@ class RangeServer:
                 yield first + slash
 
 
-def _hold(port: int) -> None:
-    """Keep a port from being given to another server."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of it may still end
-    try:
-        held.bind(("127.0.0.1", port))
-    except OSError:  # taken already
-        held.close()
-        return
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # nothing shares it
-    _closed[port] = held
-    if len(_closed) > _MOST_CLOSED:
-        _closed.popitem(last=False)[1].close()
+def _own_host() -> str:
+    """A loopback address that no other server of these tests has."""
+    if sys.platform != "linux":
+        return "127.0.0.1"
+    server, process = next(_servers), os.getpid()
+    return f"127.{1 + process % 254}.{server // 254 % 254}.{1 + server % 254}"
 
 
 async def _next_request(

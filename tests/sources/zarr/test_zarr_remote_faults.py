@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import multiprocessing
 import os
+import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -96,7 +97,7 @@ def test_faults_without_end(server: RangeServer, way: str, fault: Fault) -> None
     server.chance(1.0, [fault])
     server.reset_counts()
     with pytest.raises(
-        ReadError, match=rf"127\.0\.0\.1:{server.port}/.*(cannot|could not) be read"
+        ReadError, match=rf"{re.escape(server.host)}:{server.port}/.*(cannot|could not) be read"
     ) as caught:
         source.read(np.array([9]))
     if way != "records":

@@ -205,8 +205,8 @@ class OpenRows:
         Raises:
             ElementError: If the element lacks a feature, or does not fit into an empty row.
         """
-        values = values_of(element, self._features)
-        sizes = np.array([length_of(value) for value in values], np.int64)
+        values = [_array_of(value) for value in values_of(element, self._features)]
+        sizes = np.array([len(value) if value.ndim else 1 for value in values], np.int64)
         self._check(sizes)
         after = self._free + sizes[:, None]
         if self._most is not None and self._best:
@@ -233,7 +233,9 @@ class OpenRows:
                 " length_struct more"
             )
 
-    def _put(self, element: Any, values: Sequence[Any], sizes: Sequence[int], row: int) -> None:
+    def _put(
+        self, element: Any, values: Sequence[AnyArray], sizes: Sequence[int], row: int
+    ) -> None:
         self._counts[row] += 1
         self.members[row].append(self._added)
         self._added += 1
@@ -251,13 +253,13 @@ class OpenRows:
             if key in element:
                 rows[row].append(element[key])
 
-    def _cells_for(self, at: int, value: Any) -> AnyArray:
-        """The cells of feature `at`, of a dtype that holds a value too."""
-        feature, given, cells = self._features[at], _array_of(value), self._values[at]
+    def _cells_for(self, at: int, given: AnyArray) -> AnyArray:
+        """The cells of feature `at`, of a dtype that holds given values too."""
+        feature, cells = self._features[at], self._values[at]
         if given.dtype == cells.dtype and given.shape[1:] == cells.shape[2:]:
             return cells  # nearly always
         if not self._free[at].any():  # what came before was empty, and may be of any dtype
-            self._values[at] = new_cells(feature, value, len(self._counts))
+            self._values[at] = new_cells(feature, given, len(self._counts))
         dtype = _dtype_for(feature, self._values[at][0], given)
         self._values[at] = self._values[at].astype(dtype, copy=False)
         return self._values[at]

@@ -169,7 +169,7 @@ def _cut(
     if too_long is TooLong.SPLIT and count:
         each = -(-lengths // row_length)
         documents = np.repeat(np.arange(len(lengths)), each)
-        starts = row_length * run_numbers(each)
+        starts = run_numbers(each, step=row_length)
         pieces = np.minimum(row_length, lengths[documents] - starts)
         counts = dataclasses.replace(counts, split=count, split_tokens=tokens)
         return documents, starts, pieces, counts

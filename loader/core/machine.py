@@ -20,6 +20,7 @@ _UNKNOWN_BYTES = 4096 * MIB
 # Where Linux has control groups, and the groups of this process.
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _OWN: Final = Path("/proc/self/cgroup")
+_NO_LIMIT: Final = 1 << 20
 
 
 @functools.cache
@@ -42,15 +43,25 @@ def shared_bytes_of(given: int | None) -> int:
     return min(512 * MIB, machine_bytes() // 16) if given is None else given
 
 
-def usable_cores(groups: Path = _GROUPS, own: Path = _OWN) -> int:
-    """Cores that this process may keep busy, at least 1: within its affinity and its control groups.
+def usable_cores() -> int:
+    """Cores that this process may keep busy, at least 1: within its affinity and its control groups."""
+    return min(_cores(), _own_limit())
+
+
+@functools.cache
+def _own_limit() -> int:
+    return limit_of_groups(_GROUPS, _OWN)
+
+
+def limit_of_groups(groups: Path, own: Path) -> int:
+    """Cores that control groups leave a process, at least 1.
 
     Args:
         groups: Where the control groups are.
-        own: The file that lists the groups of this process.
+        own: The file that lists the groups of the process.
     """
     quotas = [_quota(folder) for folder in _folders(groups, own)]
-    return max(1, min([_cores(), *(int(quota) for quota in quotas if quota is not None)]))
+    return max(1, min((int(quota) for quota in quotas if quota is not None), default=_NO_LIMIT))
 
 
 def _cores() -> int:

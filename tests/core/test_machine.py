@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from windrow.core.machine import usable_cores
+from windrow.core.machine import limit_of_groups, usable_cores
 
 
 def write(folder: Path, **files: str) -> None:
@@ -22,6 +22,10 @@ def own(tmp_path: Path, name: str) -> Path:
     return path
 
 
+def usable_in(groups: Path, own: Path) -> int:
+    return min(usable_cores(), limit_of_groups(groups, own))
+
+
 @pytest.mark.parametrize(
     ("quota", "usable"),
     [
@@ -33,20 +37,20 @@ def own(tmp_path: Path, name: str) -> Path:
 )
 def test_a_quota_of_version_2_counts(tmp_path: Path, quota: str, usable: int) -> None:
     write(tmp_path, cpu__max=quota)
-    assert usable_cores(tmp_path, own(tmp_path, "/")) == usable
+    assert usable_in(tmp_path, own(tmp_path, "/")) == usable
 
 
 def test_a_quota_of_a_group_further_up_counts(tmp_path: Path) -> None:
     write(tmp_path / "pod", cpu__max="100000 100000")
     write(tmp_path / "pod" / "container", cpu__max="max 100000")
-    assert usable_cores(tmp_path, own(tmp_path, "/pod/container")) == 1
-    assert usable_cores(tmp_path, own(tmp_path, "/")) == usable_cores()
+    assert usable_in(tmp_path, own(tmp_path, "/pod/container")) == 1
+    assert usable_in(tmp_path, own(tmp_path, "/")) == usable_cores()
 
 
 @pytest.mark.parametrize(("quota", "usable"), [("100000", 1), ("-1", usable_cores())])
 def test_a_quota_of_version_1_counts(tmp_path: Path, quota: str, usable: int) -> None:
     write(tmp_path / "cpu", cpu__cfs_quota_us=quota, cpu__cfs_period_us="100000")
-    assert usable_cores(tmp_path, tmp_path / "no-own") == usable
+    assert usable_in(tmp_path, tmp_path / "no-own") == usable
 
 
 @pytest.mark.parametrize("mount", ["cpu", "cpu,cpuacct"])
@@ -54,8 +58,8 @@ def test_a_quota_of_a_nested_group_of_version_1_counts(tmp_path: Path, mount: st
     write(tmp_path / mount, cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
     pod = tmp_path / mount / "elsewhere"
     write(pod, cpu__cfs_quota_us="100000", cpu__cfs_period_us="100000")
-    assert usable_cores(tmp_path, own(tmp_path, "/")) == 1
+    assert usable_in(tmp_path, own(tmp_path, "/")) == 1
     (tmp_path / "own").write_text("7:memory:/elsewhere\n4:cpu,cpuacct:/elsewhere/container\n")
-    assert usable_cores(tmp_path, tmp_path / "own") == 1
+    assert usable_in(tmp_path, tmp_path / "own") == 1
     (tmp_path / "own").write_text("7:memory:/elsewhere\n4:cpu,cpuacct:/\n")
-    assert usable_cores(tmp_path, tmp_path / "own") == usable_cores()
+    assert usable_in(tmp_path, tmp_path / "own") == usable_cores()

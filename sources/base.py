@@ -22,6 +22,7 @@ from windrow.core.text import counted
 from windrow.errors import ArgumentError, RecordIndexError
 
 IntArray = npt.NDArray[np.int64]
+AnyArray = npt.NDArray[Any]
 Columns = Any  # a tree; see the module's header
 
 

@@ -28,8 +28,8 @@ from windrow.core import buffer_pool
 from windrow.core.native import native
 from windrow.core.threads import InlineExecutor, shared_pool
 from windrow.errors import ReadError, SourceError
-from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, BoxReader, Needs, Part, partly_read
+from windrow.sources.base import AnyArray, IntArray
+from windrow.sources.chunks import Box, BoxReader, Needs, Part, partly_read
 
 if TYPE_CHECKING:
     from windrow.sources.padding import Mode, Padding

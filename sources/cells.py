@@ -15,8 +15,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from windrow.sources.base import Source
-from windrow.sources.chunks import AnyArray
+from windrow.sources.base import AnyArray, Source
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,13 +17,10 @@ from concurrent.futures import Executor, Future
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.errors import ReadError
-from windrow.sources.base import BatchedSource, Columns, IntArray
+from windrow.sources.base import AnyArray, BatchedSource, Columns, IntArray
 from windrow.sources.ragged_column import RaggedColumn, bounds_of, items_of
-
-AnyArray = npt.NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -11,11 +11,9 @@ import os
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.errors import NotFoundError, ReadError
-
-AnyArray = npt.NDArray[Any]
+from windrow.sources.base import AnyArray
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias, Union
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.core import buffer_pool
 from windrow.core.text import with_article
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import (
+    AnyArray,
     ArraySpec,
     BatchedSource,
     Columns,
@@ -27,7 +27,6 @@ from windrow.sources.base import (
 )
 from windrow.sources.mapped import MappedArray, mapped
 
-AnyArray = npt.NDArray[Any]
 ArrayTree: TypeAlias = Union[
     AnyArray, "dict[str, ArrayTree]"
 ]  # or open arrays, such as h5py.Dataset

@@ -12,8 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray
+from windrow.sources.base import AnyArray, IntArray
 
 Mode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric", "wrap"]
 

@@ -15,12 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.core import buffer_pool, native
-from windrow.sources.base import IntArray
-
-AnyArray = npt.NDArray[Any]
+from windrow.sources.base import AnyArray, IntArray
 
 # Copying a run takes as long as taking these bytes of small items by their numbers.
 _RUN_BYTES: Final = 512

@@ -16,10 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ElementError
-from windrow.sources.base import IntArray
+from windrow.sources.base import AnyArray, IntArray
 from windrow.transforms import columns
-
-AnyArray = npt.NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -233,9 +231,7 @@ class OpenRows:
                 " length_struct more"
             )
 
-    def _put(
-        self, element: Any, values: Sequence[AnyArray], sizes: Sequence[int], row: int
-    ) -> None:
+    def _put(self, element: Any, values: list[AnyArray], sizes: list[int], row: int) -> None:
         self._counts[row] += 1
         self.members[row].append(self._added)
         self._added += 1

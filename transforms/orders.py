@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import math
 import sys
@@ -418,6 +419,7 @@ def network_of(length: int, seed: int, rounds: int = 4) -> Network:
     return Network(half_bits, _seed_words(seed, rounds))
 
 
+@functools.lru_cache(1024)  # each read batch asks
 def _seed_words(seed: int, count: int) -> tuple[int, ...]:
     """The first words of C++'s `std::seed_seq{seed}` ([rand.util.seedseq]), at least 4."""
     lags = ((11, 623), (7, 68), (5, 39), (3, 7), ((count - 1) // 2, 0))

@@ -30,8 +30,6 @@ from windrow.transforms import random
 from windrow.transforms.amounts import PackCounts
 from windrow.transforms.positions import run_numbers, starts_of
 
-BoolArray = npt.NDArray[np.bool_]
-
 MOST_ROW_LENGTH: Final = 2**24
 """The longest row, in tokens: a plan has a number for each amount of room."""
 _NO_LIMIT: Final = 2**32 - 1
@@ -144,7 +142,7 @@ def plan_rows(
 
 def _without_emptiest(
     rows: IntArray, count: int, pieces: IntArray, row_length: int
-) -> tuple[IntArray, int, BoolArray]:
+) -> tuple[IntArray, int, npt.NDArray[np.bool_]]:
     """The rows without the emptiest one, if that is not full, and which pieces are in these."""
     full = np.bincount(rows, weights=pieces, minlength=count)
     least = int(np.argmin(full))

@@ -89,6 +89,5 @@ def run_numbers(counts: IntArray, firsts: IntArray | int = 0, step: int = 1) -> 
         >>> run_numbers(np.array([2, 3]), np.array([0, 7])).tolist()
         [0, 1, 7, 8, 9]
     """
-    numbers = np.repeat(firsts - starts_of(counts) * step, counts)
-    numbers += np.arange(0, len(numbers) * step, step)
-    return numbers
+    spans = counts * step
+    return np.arange(0, spans.sum(), step) + np.repeat(firsts - starts_of(spans), counts)

@@ -96,7 +96,9 @@ def nbytes(tree: Any, depth: int = 0) -> int:
     size = getattr(tree, "nbytes", None)  # of NumPy's arrays, of JAX's, of memoryview
     if isinstance(size, int):
         return size
-    return _LEAST if depth > _MOST_DEPTH else max(_LEAST, _of_object(tree, depth + 1))
+    if depth > _MOST_DEPTH or isinstance(tree, (type, int, float, complex)):
+        return _LEAST
+    return max(_LEAST, _of_object(tree, depth + 1))
 
 
 def _sampled(values: Collection[Any], depth: int) -> int:
@@ -105,8 +107,6 @@ def _sampled(values: Collection[Any], depth: int) -> int:
 
 
 def _of_object(value: Any, depth: int) -> int:
-    if isinstance(value, (type, int, float, complex)):
-        return 0
     fields = dict(getattr(value, "__dict__", ()))
     for kind in type(value).__mro__:
         slots = getattr(kind, "__slots__", ())

@@ -24,8 +24,6 @@ from windrow.transforms import columns, record_sizes
 from windrow.transforms.columns import Tree
 from windrow.transforms.functions import call_without_stop
 
-BoolArray = npt.NDArray[np.bool_]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Columnar:
@@ -33,7 +31,7 @@ class Columnar:
 
     tree: Tree
     rows: int
-    present: BoolArray | None = None
+    present: npt.NDArray[np.bool_] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

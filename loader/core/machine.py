@@ -10,17 +10,9 @@ from typing import Final
 
 MIB = 1 << 20
 
-# Files in which Linux gives the limit of a container, for both versions of control groups.
-_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
-_UNKNOWN_BYTES = 4096 * MIB
-
 # Where Linux has control groups, and the groups of this process.
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _OWN: Final = Path("/proc/self/cgroup")
-_NO_LIMIT: Final = 1 << 20
 
 
 @functools.cache
@@ -29,10 +21,13 @@ def machine_bytes() -> int:
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
-        found = _UNKNOWN_BYTES
-    for path in _LIMITS:
+        found = 4096 * MIB  # not known
+    for name in (
+        "memory.max",
+        "memory/memory.limit_in_bytes",
+    ):  # of both versions of control groups
         try:
-            found = min(found, int(path.read_text()))
+            found = min(found, int((_GROUPS / name).read_text()))
         except (OSError, ValueError):  # no such file, or "max"
             continue
     return found
@@ -43,25 +38,15 @@ def shared_bytes_of(given: int | None) -> int:
     return min(512 * MIB, machine_bytes() // 16) if given is None else given
 
 
-def usable_cores() -> int:
-    """Cores that this process may keep busy, at least 1: within its affinity and its control groups."""
-    return min(_cores(), _own_limit())
-
-
 @functools.cache
-def _own_limit() -> int:
-    return limit_of_groups(_GROUPS, _OWN)
-
-
-def limit_of_groups(groups: Path, own: Path) -> int:
-    """Cores that control groups leave a process, at least 1.
+def usable_cores(groups: Path = _GROUPS, own: Path = _OWN) -> int:
+    """Cores that this process may keep busy, at least 1: within its affinity and its control groups.
 
     Args:
         groups: Where the control groups are.
-        own: The file that lists the groups of the process.
+        own: The file that lists the groups of this process.
     """
-    quotas = [_quota(folder) for folder in _folders(groups, own)]
-    return max(1, min((int(quota) for quota in quotas if quota is not None), default=_NO_LIMIT))
+    return max(1, int(min([_cores(), *map(_quota, _folders(groups, own))])))
 
 
 def _cores() -> int:
@@ -93,8 +78,8 @@ def _folders(groups: Path, own: Path) -> Sequence[Path]:
     return found
 
 
-def _quota(folder: Path) -> float | None:
-    """Cores that a control group may use; None for no limit."""
+def _quota(folder: Path) -> float:
+    """Cores that a control group may use."""
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text().split()
@@ -103,5 +88,5 @@ def _quota(folder: Path) -> float | None:
             period = (folder / "cpu.cfs_period_us").read_text()
         found = int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
-        return None
-    return found if found > 0 else None
+        return float("inf")
+    return found if found > 0 else float("inf")

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.core import buffer_pool
 from windrow.core.text import with_article
@@ -33,10 +32,10 @@ from windrow.devices.placement import (
 )
 from windrow.devices.trees import Path, shown
 from windrow.errors import ElementError, PlanError
+from windrow.sources.base import AnyArray
 from windrow.sources.cells import Boxes, Cells
 from windrow.transforms import columns
 
-AnyArray = npt.NDArray[Any]
 Records = Callable[[], Sequence[Any]]
 """Returns the records of a batch, row by row."""
 

@@ -14,7 +14,6 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.core.native import buffer_of, native
 from windrow.core.threads import then
@@ -26,12 +25,10 @@ from windrow.engine.chunk_cache import (
     WantedRecords,
     rest_of,
 )
-from windrow.sources.base import IntArray
+from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.boxes import BoxFragments, BoxPart, Fields
 from windrow.sources.chunks import Box, BoxScatterReader, partly_read
 from windrow.sources.ragged_column import PiecePlaces
-
-AnyArray = npt.NDArray[Any]
 
 
 class BoxCache(ChunkCache):

@@ -21,12 +21,11 @@ from concurrent.futures import Executor, Future
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.core import buffer_pool
 from windrow.core.native import native
 from windrow.errors import ReadError
-from windrow.sources.base import IntArray
+from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.chunks import (
     ArrayPart,
     ListPart,
@@ -43,8 +42,6 @@ from windrow.sources.ragged_column import (
     bounds_of,
     copy_runs,
 )
-
-AnyArray = npt.NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

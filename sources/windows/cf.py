@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from windrow.core.optional_imports import optional
 from windrow.errors import SourceError, missing_extra
-
-AnyArray = npt.NDArray[Any]
+from windrow.sources.base import AnyArray
 
 _SHOWN_CHARACTERS: Final = 80
 _NAMED: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -18,10 +18,10 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import tensorstore as ts
 
 from windrow.errors import SourceError
+from windrow.sources.base import AnyArray
 from windrow.sources.windows.cf import decoding_of, times_of
 from windrow.sources.windows.selection import Coordinate
 from windrow.sources.zarr.find import found_array
@@ -40,7 +40,6 @@ from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import open_arrays
 from windrow.sources.zarr.zarr_python import PythonReader, open_python
 
-AnyArray = npt.NDArray[Any]
 T = TypeVar("T")
 
 _WHAT: Final = "coordinate"

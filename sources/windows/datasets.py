@@ -15,7 +15,7 @@ import numpy as np
 from windrow.core.optional_imports import optional
 from windrow.core.text import listing, with_article
 from windrow.errors import ElementError
-from windrow.sources.chunks import AnyArray
+from windrow.sources.base import AnyArray
 from windrow.sources.windows.cf import described
 from windrow.sources.windows.plan import WindowPlan
 from windrow.sources.windows.window_coordinates import WindowCoordinate, axis_name

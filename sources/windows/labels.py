@@ -16,13 +16,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.core.optional_imports import optional
 from windrow.core.text import with_article
 from windrow.errors import ArgumentError, SourceError
-
-AnyArray = npt.NDArray[Any]
+from windrow.sources.base import AnyArray
 
 _CLOCK: Final = r"([T ]\d{2}(:\d{2}(:\d{2}(\.\d{1,9})?)?)?)?"
 # pandas also takes "today", and "3/2/2019" as the second of March.

@@ -15,16 +15,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.errors import ArgumentError, SourceError
-from windrow.sources.base import IntArray
+from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.windows.cf import dates_of
 from windrow.sources.windows.fields import integer
 from windrow.sources.windows.labels import date_key, index_of, is_date, key_of, start_of
 from windrow.sources.windows.origins import Dim
-
-AnyArray = npt.NDArray[Any]
 
 _WHAT: Final = "WindowDataSource"
 _SHOWN_CHARACTERS: Final = 40

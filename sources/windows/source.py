@@ -19,10 +19,10 @@ import numpy as np
 from windrow.core import buffer_pool
 from windrow.core.process import refuse_forked
 from windrow.errors import ArgumentError, SourceError
-from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
+from windrow.sources.base import AnyArray, ArraySpec, Columns, IntArray, checked_indices
 from windrow.sources.boxes import BoxPart
 from windrow.sources.cells import Boxes, numbered
-from windrow.sources.chunks import AnyArray, ArrayPart, Blocks, LaidOutSource
+from windrow.sources.chunks import ArrayPart, Blocks, LaidOutSource
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.windows.cf import Decoding, decoding_of
 from windrow.sources.windows.coordinates import Coordinates

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import SourceError
-from windrow.sources.windows.coordinates import AnyArray, Coordinates
+from windrow.sources.base import AnyArray
+from windrow.sources.windows.coordinates import Coordinates
 from windrow.sources.windows.origins import Dim
 from windrow.sources.windows.selection import Coordinate, shown_label
 from windrow.sources.zarr.held import HeldArray

@@ -13,9 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.errors import ArgumentError, SourceError
-from windrow.sources.base import ArraySpec, IntArray
+from windrow.sources.base import AnyArray, ArraySpec, IntArray
 from windrow.sources.cells import Box
-from windrow.sources.chunks import AnyArray
 from windrow.sources.windows.coordinates import Coordinates
 from windrow.sources.windows.fields import Along
 from windrow.sources.windows.origins import Dim, Origins

@@ -26,8 +26,8 @@ from windrow.core.cancellation import current_scope, stopped
 from windrow.core.native_read import NativeRead
 from windrow.core.threads import Ends
 from windrow.errors import ReadError
-from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, Scattered, Span, partly_read
+from windrow.sources.base import AnyArray, IntArray
+from windrow.sources.chunks import Box, Scattered, Span, partly_read
 from windrow.sources.zarr.local.codecs import ChunkDamageError
 from windrow.sources.zarr.local.native_chunks import StoredChunk
 from windrow.sources.zarr.stores import Access

@@ -22,7 +22,7 @@ import numpy as np
 import tensorstore as ts
 
 from windrow.errors import SourceError
-from windrow.sources.chunks import AnyArray
+from windrow.sources.base import AnyArray
 from windrow.sources.zarr.consolidated import agreed_shape
 from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.local.codecs import ChunkDamageError

@@ -14,7 +14,8 @@ import numpy as np
 import tensorstore as ts
 
 from windrow.errors import SourceError
-from windrow.sources.mapped import AnyArray, MappedArray, mapped
+from windrow.sources.base import AnyArray
+from windrow.sources.mapped import MappedArray, mapped
 from windrow.sources.zarr.names import Found
 
 Labels: TypeAlias = tuple[str, AnyArray, Mapping[str, Any]]

@@ -18,8 +18,8 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 
 from windrow.errors import ArgumentError, ReadError, SourceError
-from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, Span, partly_read
+from windrow.sources.base import AnyArray, IntArray
+from windrow.sources.chunks import Box, Span, partly_read
 from windrow.sources.scan import Checkable, Checks
 from windrow.sources.zarr.local.metadata import held_cells, held_records
 from windrow.sources.zarr.names import Found

@@ -22,8 +22,8 @@ import numpy as np
 from windrow.core import buffer_pool
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
-from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, Scattered, Span, partly_read
+from windrow.sources.base import AnyArray, IntArray
+from windrow.sources.chunks import Box, Scattered, Span, partly_read
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.local.metadata import (
     PlainArray,

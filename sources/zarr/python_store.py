@@ -18,7 +18,7 @@ import numpy as np
 
 from windrow.core.threads import DaemonPool
 from windrow.errors import missing_extra
-from windrow.sources.chunks import AnyArray
+from windrow.sources.base import AnyArray
 from windrow.sources.zarr.local.codecs import ChunkDamageError
 from windrow.sources.zarr.stored_objects import StoredObjects, is_metadata
 

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from windrow.core.cancellation import fail_with_scope, settle
 from windrow.core.threads import Ends
 from windrow.errors import ReadError
-from windrow.sources.base import IntArray
+from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.chunks import Box, groups_read
 from windrow.sources.zarr.local.presence import (
     FILES,
@@ -44,8 +44,6 @@ from windrow.sources.zarr.local.presence import (
     spec_of,
 )
 from windrow.sources.zarr.stores import Access
-
-AnyArray = npt.NDArray[Any]
 
 LOOK_EVERY_S = 5.0
 # At most this many chunks of one read are compared cell by cell with the fill value.

@@ -14,12 +14,11 @@ from concurrent.futures import Executor, Future
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import tensorstore as ts
 
 from windrow.core.threads import Ends
 from windrow.errors import ReadError
-from windrow.sources.base import IntArray, run_of
+from windrow.sources.base import AnyArray, IntArray, run_of
 from windrow.sources.chunks import Box, Span, groups_read, partly_read
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.in_flight import kind_of
@@ -27,8 +26,6 @@ from windrow.sources.zarr.local.presence import PresenceCheck, spec_of
 from windrow.sources.zarr.remote import filled
 from windrow.sources.zarr.store_array import StoreArray, chunk_of_row, refused_rows
 from windrow.sources.zarr.urls import drivers
-
-AnyArray = npt.NDArray[Any]
 
 IN_FLIGHT_BYTES: Final = 256 * 2**20
 # Chunks of a read that failed that are read again at a time.

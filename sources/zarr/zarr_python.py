@@ -28,8 +28,8 @@ from windrow.core.cancellation import current_scope, stopped
 from windrow.core.system_errors import is_unanswered, is_unsupported, refused_bytes
 from windrow.core.threads import then
 from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
-from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, Span
+from windrow.sources.base import AnyArray, IntArray
+from windrow.sources.chunks import Box, Span
 from windrow.sources.remote.faults import as_fault
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.consolidated import agreed_shape

@@ -16,8 +16,8 @@ import numpy as np
 
 from windrow.core.native import buffer_of, native
 from windrow.core.native_read import NativeRead
-from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, Scattered, Span
+from windrow.sources.base import AnyArray, IntArray
+from windrow.sources.chunks import Box, Scattered, Span
 from windrow.sources.zarr.local.metadata import PlainLayout
 
 Failures: TypeAlias = list[int]

@@ -51,23 +51,6 @@ def test_records_of_a_source_without_batches_are_read_side_by_side() -> None:
     assert dataset.read(range(READERS)).tolist() == [0, 10, 20, 30]
 
 
-def test_a_read_of_a_chain_is_one_read_of_its_source() -> None:
-    source = Counting(1000)
-    chain = windrow.MapDataset.source(source).shuffle(seed=3).map(lambda e: e["n"]).batch(50)
-    batches = chain.read(range(20))
-    assert source.reads == [1000]
-    assert batches.shape == (20, 50)
-    assert sorted(batches.ravel().tolist()) == list(range(0, 10_000, 10))
-
-
-def test_an_iterator_reads_many_batches_at_once() -> None:
-    source = Counting(10_000)
-    chain = windrow.MapDataset.source(source).shuffle(seed=3).batch(10)
-    assert sum(len(batch["n"]) for batch in chain) == 10_000
-    assert len(source.reads) < 20
-    assert sum(source.reads) == 10_000
-
-
 def test_each_parent_of_a_mixture_is_read_once() -> None:
     first, second = Counting(600), Counting(200)
     parts = [windrow.MapDataset.source(s).map(lambda e: e["n"]) for s in (first, second)]

@@ -270,42 +270,7 @@ def test_lists_of_records_are_let_go_with_their_slots() -> None:
     assert source.letters.most <= 6 + 2 + 2
 
 
-# --- pace ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("chunks", "window"), [(96, 8), (101, 16), (50, 7)])
-def test_block_shuffle_is_refilled_evenly_over_windows_and_epochs(chunks: int, window: int) -> None:
-    source = pieced(chunks * 16, 16)
-    dataset = MapDataset.source(source).block_shuffle(seed=1, window_blocks=window).repeat(6)
-    # No room for the whole: in each epoch every chunk is read again.
-    resident, in_flight = 4 * 2 * window * 16, 4 * 16
-    counts = starts_by_batch(dataset.batch(16), source, budget(resident, in_flight))
-    steady = counts[2 * window :]
-    assert sum(steady) > len(steady) / 2
-    assert max(steady) <= 1 + 1  # a batch has as many records as a chunk
-
-
-def test_a_global_shuffle_is_refilled_evenly_where_the_store_does_not_fit() -> None:
-    source = pieced(200 * 16, 16)
-    dataset = MapDataset.source(source).shuffle(seed=1).repeat(4).batch(16)
-    counts = starts_by_batch(dataset, source, budget(50 * 16, 8 * 16))
-    steady = counts[100:-40]  # at the end there is nothing left to read ahead
-    assert np.mean(steady) > 3
-    assert max(steady) <= np.ceil(np.mean(steady)) + 1
-
-
 # --- errors --------------------------------------------------------------------------------------
-
-
-def test_an_error_comes_at_the_batch_that_needs_the_chunk() -> None:
-    source = pieced(200, 10, broken=105)
-    iterator = iter(MapDataset.source(source).batch(10))
-    got = [next(iterator) for _ in range(10)]
-    assert [b[0, 0] for b in got] == list(range(0, 100, 10))
-    for _ in range(2):  # the same step is tried again
-        with pytest.raises(ReadError, match=r"record 105 is broken"):
-            next(iterator)
-    iterator.close()
 
 
 def test_an_error_is_of_the_batches_that_need_the_record_and_of_no_other() -> None:
@@ -361,14 +326,6 @@ def test_failed_reads_of_one_source_do_not_slow_the_others_down() -> None:
     blocks.close()
     run.end_threads()
     assert planned[1:] == planned[1:2] * 5  # nothing is left over of the rounds that failed
-
-
-def test_a_broken_chunk_that_nobody_needs_does_no_harm() -> None:
-    source = pieced(200, 10, broken=105)
-    dataset = MapDataset.concatenate(
-        [MapDataset.source(source)[:100], MapDataset.source(source)[110:]]
-    )
-    assert len(list(dataset.batch(5))) == 38
 
 
 class Passing(CountingRows):

@@ -20,11 +20,9 @@ from tests.far_arrays import TWICE
 from tests.range_server import RangeServer
 from windrow import MapDataset
 from windrow.core import system_errors
-from windrow.core.machine import machine_bytes
 from windrow.core.native import native
 from windrow.errors import ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource
-from windrow.sources.array_record import decode
 from windrow.sources.array_record.core_reader import CoreReader
 from windrow.sources.tfds import images
 from windrow.sources.zarr.local.metadata import damaged
@@ -108,13 +106,6 @@ def test_an_image_that_memory_does_not_hold_is_no_bad_image(
         images.decode_images([b""], Any)  # type: ignore[arg-type]
 
 
-def test_a_size_beyond_the_memory_of_the_machine_is_damage() -> None:
-    asked = "it asks for more memory than there is: {:,} bytes"
-    assert system_errors.lacks_memory(asked.format(machine_bytes() // 4))
-    assert not system_errors.lacks_memory(asked.format(machine_bytes() // 4 + 1))
-    assert not system_errors.lacks_memory("it ends before byte 24")
-
-
 @pytest.mark.skipif(native() is None, reason="the native core says so")
 @pytest.mark.parametrize("kind", ["records", "groups"])
 def test_records_that_memory_does_not_hold_are_no_bad_records(
@@ -131,22 +122,6 @@ def test_records_that_memory_does_not_hold_are_no_bad_records(
     dataset = MapDataset.source(DAMAGED[kind](tmp_path)[0]).on_bad("skip")
     with pytest.raises(MemoryError, match=r"record \d+ of .*: it asks for more memory"):
         list(dataset)
-
-
-@pytest.mark.skipif(native() is None, reason="the native core decodes")
-def test_chunks_that_memory_does_not_hold_are_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    core: Any = native()
-
-    class Short:
-        ChunkError = core.ChunkError
-
-        @staticmethod
-        def array_record_decode(*_: Any) -> Any:
-            raise core.ChunkError(3, "it asks for more memory than there is: 4,096 bytes")
-
-    monkeypatch.setattr("windrow.core.native.needed", lambda _what: Short)
-    with pytest.raises(MemoryError, match="chunk 3: it asks for more memory"):
-        decode.decode([])
 
 
 @pytest.mark.parametrize("code", ["EMFILE", "ENOSPC", "ENOMEM"])

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from tests.processes import until
 from windrow.engine.thread_map import ThreadMap
-from windrow.errors import ClosedError
 
 WAIT_S = 20
 
@@ -227,17 +226,7 @@ class TestErrors:
 
 
 class TestThreads:
-    def test_close_ends_them(self, on_4: World) -> None:
-        assert map_threads()
-        on_4.map.close()
-        on_4.map.close()
-        assert not map_threads()
 
-    def test_nothing_runs_after_close(self, world: World) -> None:
-        world.map.close()
-        with pytest.raises(ClosedError, match="make a new iterator"):
-            world.run(5)
-        assert not world.rows_on
 
     def test_they_end_with_their_owner(self) -> None:
         world = settled_on_4()

@@ -353,10 +353,6 @@ def rest_of(iterator: Any) -> list[Any]:
 # --- through everything --------------------------------------------------------------------------
 
 
-def test_iteration_gives_the_elements(case: Case) -> None:
-    assert rest_of(case.make()) == case.wanted
-
-
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].is_random])
 def test_random_access_gives_the_elements_of_any_epoch(name: str) -> None:
     case = CASES[name]
@@ -376,12 +372,6 @@ def test_a_state_restores_at_every_element(case: Case) -> None:
         again.set_state(json.loads(json.dumps(iterator.get_state())))
         assert rest_of(again) == case.wanted[at:]
         next(iterator, None)
-
-
-def test_a_function_of_each_applies_to_tables_too() -> None:
-    node = TwiceNode((chain()._node,), plus_one)
-    made = node.apply(Listed([1, None, 3]), np.arange(3), [0, 3])
-    assert tables.elements(made) == [3, None, 5]
 
 
 def test_other_fields_are_another_chain() -> None:
@@ -485,8 +475,3 @@ class ShortNode(ScaledNode):
 def test_a_table_of_other_rows_is_refused() -> None:
     with pytest.raises(windrow.errors.ElementError, match=r"scaled\(1\).* 3 rows of 4"):
         on(chain(), ShortNode, 1).__getitems__([0, 1, 2, 3])
-
-
-def test_a_node_without_random_access_is_named() -> None:
-    with pytest.raises(TypeError, match="CopiesNode has no random access"):
-        MapDataset(CopiesNode((chain()._node,), 4)).__getitems__([0])

@@ -296,18 +296,6 @@ def test_fields_are_read_by_the_chunks_that_latitudes_touch(
         assert costs.chunks.high == 3 * 2 * 2 * len(touched)
 
 
-def test_a_chunk_outside_the_box_is_never_read(tmp_path: Path) -> None:
-    array = stored(tmp_path, (2, 8, 8), (1, 4, 4), ("time", "lat", "lon"))
-    expected = np.asarray(array[:, :4])
-    for path in (tmp_path / "c").glob("*/1/*"):
-        path.write_bytes(b"not a chunk")
-    dataset = MapDataset.source(ZarrDataSource(tmp_path))
-    part = MapDataset[Any](narrowed(dataset._node, {(): (Cells(0, 4, 8), whole(8))}))
-    assert np.asarray([part[0], part[1]]).tobytes() == expected.tobytes()
-    with pytest.raises(Exception, match="c/0/1"):
-        dataset[0]
-
-
 NORTH: Boxes = {(): (Cells(0, 4, 8), whole(8))}
 OF_TWO: Boxes = {(): (whole(2), Cells(0, 4, 8), whole(8))}
 IN_PAIRS: Boxes = {(n,): box for n in (0, 1) for box in NORTH.values()}

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -206,22 +205,6 @@ def test_slow_python_gets_workers() -> None:
     assert [n for n, _ in found] == list(range(len(found)))
     assert 1 <= chosen.workers <= most
     assert "of the time" in chosen.reason
-
-
-@pytest.mark.jobs
-def test_a_killed_worker_is_replaced() -> None:
-    chain = pids(M.range(1 << 40))
-    with decided(chain, [(1, 2)]) as iterator:
-        found = taken(iterator, lambda element: element[1] != os.getpid())
-        seen = {os.getpid(), *(worker.pid for worker in workers())}
-
-        def go_on() -> None:
-            os.kill(found[-1][1], signal.SIGKILL)
-            found.extend(taken(iterator, lambda element: element[1] not in seen))
-
-        with pytest.warns(RuntimeWarning, match=r"worker \d of \d .* ended \(.*SIGKILL"):
-            go_on()
-    assert [n for n, _ in found] == list(range(len(found)))
 
 
 class Locked:

@@ -135,18 +135,6 @@ def kill_own_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_work_that_ended_one_worker_is_done_by_another(
-    tmp_path: Path, moments: random.Random
-) -> None:
-    # As the system does when memory runs out.
-    at = moments.randrange(RECORDS)
-    function = functools.partial(end_once, folder=tmp_path, at=at, end=kill_own_process)
-    dataset = windrow.MapDataset.source(np.arange(RECORDS)).map(function).batch(16)
-    with pytest.warns(RuntimeWarning, match=r"worker \d of 2 .*killed by SIGKILL.*a new one"):
-        got = listed(dataset.mp_prefetch(2))
-    assert got == np.arange(RECORDS).reshape(-1, 16).tolist()
-
-
 # --- work that ends every worker -----------------------------------------------------------------
 
 
@@ -209,18 +197,6 @@ def test_a_worker_that_hangs_is_replaced_after_the_time_that_the_user_sets(
     dataset = windrow.MapDataset.source(np.arange(100)).map(function)
     with pytest.warns(RuntimeWarning, match=r"longer than timeout_s=2.*a new one"):
         assert listed(dataset.mp_prefetch(limited(2))) == list(range(100))
-
-
-def test_a_stopped_worker_is_replaced_too(moments: random.Random) -> None:
-    dataset = windrow.MapDataset.range(1000).map(lambda x: (x, os.getpid())).to_iter_dataset(READ)
-    iterator = iter(dataset.mp_prefetch(limited(2)))
-    got = [next(iterator) for _ in range(moments.randrange(1, 200))]
-    stopped = psutil.Process(got[-1][1])
-    stopped.suspend()
-    with pytest.warns(RuntimeWarning, match="longer than timeout_s"):
-        got += list(iterator)
-    assert [x for x, _ in got] == list(range(1000))
-    assert not psutil.pid_exists(stopped.pid)
 
 
 @pytest.mark.filterwarnings("ignore:worker . of 2:RuntimeWarning")

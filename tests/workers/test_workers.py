@@ -99,13 +99,6 @@ def test_an_array_of_the_room_that_is_used_again_is_no_trap(shared_bytes: int | 
     assert [(int(array.min()), int(array.max())) for array in got] == [(n, n) for n in range(8)]
 
 
-def test_a_request_that_cannot_be_pickled_is_refused() -> None:
-    with workers(handlers.returned) as team:
-        with pytest.raises(TypeError, match="lock"):
-            team.submit(threading.Lock())
-        assert ask(team, 5) == 5
-
-
 # --- errors --------------------------------------------------------------------------------------
 
 
@@ -120,19 +113,6 @@ def test_functions_that_cannot_be_loaded_are_an_error_of_every_call(
         for _ in range(2):
             with pytest.raises(ModuleNotFoundError, match="here_alone"):
                 ask(team, 5)
-
-
-def test_no_worker_at_all_is_refused() -> None:
-    with pytest.raises(PlanError, match="num_workers must be at least 1, got 0"):
-        WorkerPool(handlers.returned, MultiprocessingOptions(0))
-
-
-def test_a_reply_is_taken_once() -> None:
-    with workers(handlers.returned) as team:
-        ticket = team.submit(1)
-        assert team.wait(ticket) == 1
-        with pytest.raises(ClosedError, match="taken or discarded before"):
-            team.wait(ticket)
 
 
 # --- start ---------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from tests.chain.test_chain_laws import Counting
 from tests.hypothesis_profiles import examples
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.errors import ArgumentError, PlanError, StateError
-from windrow.transforms.nodes.shard import BatchParts, shared
 
 M = MapDataset
 SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
@@ -218,18 +217,6 @@ def test_blocks_are_dealt_to_lanes(
         assert list(chain.to_iter_dataset(SYNCHRONOUS, lanes=1)) == list(chain)
 
 
-@pytest.mark.parametrize("first", [0, 5])
-def test_endless_batches_have_no_short_one_to_share(first: int) -> None:
-    # The length that stands for an endless chain, and what is left of it, have a remainder by 6.
-    parts = BatchParts((0,), 3, is_even=True)
-    batches = MapDataset.range(10).repeat()[first:].batch(6)
-    assert shared(batches._node, parts).is_endless()
-    with pytest.raises(
-        PlanError, match="the last batch has 4 rows, which have no equal parts for 3"
-    ):
-        shared(MapDataset.range(10).batch(6)._node, parts)
-
-
 def test_no_block_is_in_two_shards() -> None:
     chain = M.range(160).block_shuffle(1, block=10, window_blocks=4)
     stream = chain.to_iter_dataset(lanes=4).batch(8)
@@ -329,25 +316,6 @@ def test_shards_with_a_lane_without_a_row_refuse_an_endless_stream(drop: bool) -
     assert next(iter(batches.shard(1, 2))).tolist() == [1, 3]
 
 
-@pytest.mark.parametrize("options", OPTIONS[:2])
-def test_a_lane_of_an_endless_chain_without_a_row_is_refused(options: ReadOptions) -> None:
-    chain = M.range(12).repeat().to_iter_dataset(options, lanes=2)
-    shuffled = chain.window_shuffle(4, seed=1)
-    for stream in (chain.filter(lambda n: n % 2), shuffled.filter(lambda n: n % 2)):
-        batches = stream.batch(4)
-        for dataset in (batches, batches.shard(0, 2)):
-            with pytest.raises(
-                PlanError, match=r"lane 0 of 2 .* dropped for 16 epochs; choose another"
-            ):
-                next(iter(dataset))
-        assert len(next(iter(batches.shard(1, 2)))) == 2
-    alone = M.range(12).filter(lambda n: n > 12).repeat().to_iter_dataset(options)
-    with pytest.raises(PlanError, match=r"the stream has no row: all .* were dropped"):
-        next(iter(alone))
-    rare = M.range(1000).repeat().to_iter_dataset(options, lanes=2).filter(lambda n: n in (4, 999))
-    assert next(iter(rare.batch(4))).tolist() == [4, 4, 999, 999]
-
-
 class Asked(Counting):
     """A source that notes which lanes of 4 its records are in."""
 
@@ -425,10 +393,3 @@ def test_states_that_do_not_belong_together_are_refused() -> None:
         iter(stream().repeat().batch(8).shard(1, 2)).set_state(first)
     with pytest.raises(StateError, match=r"(?s)another chain.*lanes=4.*lanes=2"):
         iter(stream(2).repeat().batch(8)).set_state(windrow.merge_states([first, second]))
-
-
-def test_a_shard_of_lanes_reads_its_own_rows_of_a_shared_lane() -> None:
-    source = Counting(960)
-    shard = M.source(source).to_iter_dataset(SYNCHRONOUS, lanes=2).batch(8).shard(1, 4)
-    assert rows(shard) == [10 * n for k in range(0, 960, 8) for n in (k + 4, k + 6)]
-    assert source.records == 240

@@ -101,15 +101,6 @@ def test_replaced_records_are_others_of_the_dataset(batched: bool) -> None:
     assert later != [found[n] for n in BAD] != [other[n] for n in BAD]
 
 
-def test_replacements_are_frozen() -> None:
-    # They are part of streams that are resumed years later.
-    found = numbers().map(checked).on_bad("replace")
-    assert [found[n] for n in sorted(BAD)] == FROZEN
-
-
-FROZEN = [38, 27, 16, 28, 32, 6, 8]
-
-
 def test_a_dataset_without_good_records_cannot_be_replaced() -> None:
     dataset = MapDataset.source(np.zeros(5, np.int64)).map(checked).on_bad("replace")
     with pytest.raises(

@@ -176,16 +176,6 @@ def whole_lanes() -> IterDataset[Any]:
     return M.range(26).to_iter_dataset(SYNCHRONOUS, lanes=2).batch(8)
 
 
-def test_a_rebatch_of_lanes_that_end_apart_skips_rightly() -> None:
-    lanes = M.range(30).to_iter_dataset(lanes=2).filter(lambda n: n % 2 or n < 6)
-    stream = lanes.batch(4).rebatch(5)
-    batches = [batch.tolist() for batch in stream]
-    for step in range(len(batches)):
-        iterator = iter(stream)
-        assert iterator.skip(step) == step
-        assert next(iterator).tolist() == batches[step]
-
-
 def test_lanes_that_do_not_divide_a_batch_are_refused_where_it_is_followed() -> None:
     with pytest.raises(PlanError, match="9 rows cannot be taken equally from 2 lanes"):
         M.range(9).to_iter_dataset(lanes=2).batch(9).cache()
@@ -315,10 +305,3 @@ def test_a_batch_without_rows_is_made_of_no_records(length: int, size: int, coun
                 own = batch[0].tolist() * 2 if isinstance(batch, tuple) else batch.tolist()
                 assert sorted(r for _, r in iterator.records_of_last()) == sorted(own)
                 assert sorted(r for _, r in chain.records_of(number)) == sorted(own)
-
-
-@pytest.mark.parametrize("options", [{"remainder": "pad"}, {"pad_to": 3}])
-def test_padded_batches_of_batches_are_explained(options: Any) -> None:
-    batches = M.range(8).to_iter_dataset().batch(2)
-    for stream in (batches.batch(2, **options), batches.rebatch(2).batch(2, **options)):
-        assert stream.explain().length in (None, len(list(stream)))

@@ -262,17 +262,6 @@ def test_only_what_decides_positions_runs(kind: Any) -> None:
     assert rest(iterator) == expected[3:]
 
 
-def test_skip_beyond_the_end_is_the_end() -> None:
-    iterator = iter(M.range(10).batch(3))
-    assert iterator.skip(100) == 4
-    assert list(iterator) == []
-    assert iterator.skip(1) == 0
-    iterator.seek(0)
-    assert len(list(iterator)) == 4
-    iterator.seek(4)
-    assert list(iterator) == []
-
-
 def test_skip_within_the_callback_of_stats_moves_the_loop() -> None:
     iterator = iter(M.range(10))
     calls: list[int] = []

@@ -18,7 +18,6 @@ from tests.laid_out import PiecedSource
 from tests.strategies import Drawn, build, chains, streams
 from windrow import Explanation, IterDataset, MapDataset
 from windrow.core.native import native
-from windrow.explain.explanation import spec_text
 from windrow.sources import ArrayRecordDataSource, ArraySpec
 from windrow.stats.costs import Amount
 
@@ -175,20 +174,6 @@ def test_text_html_json_and_pickle() -> None:
     assert told["nodes"][0]["spec"] == "int64 (4,)"
     again: Explanation = pickle.loads(pickle.dumps(explanation))
     assert again == explanation
-
-
-def test_specs_in_words() -> None:
-    spec = {"x": ArraySpec((None, 3), "f4"), "y": (bytes, [ArraySpec((), "i8")]), "z": list}
-    assert spec_text(spec) == "{x: float32 (?, 3), y: (bytes, [int64]), z: list}"
-
-
-def test_amounts_in_words() -> None:
-    assert str(Amount(0.99999, 1.0)) == "1.00 to 1"
-    assert str(Amount(0.99999, 1.0001)) == "1.00"
-    assert str(Amount.exactly(0.99999)) == "1.00"
-    assert str(Amount.exactly(999.9999)) == "1,000"
-    assert str(Amount(0.0123, 12.345)) == "0.0123 to 12.3"
-    assert str(Amount.exactly(1_234.5)) == "1,234"
 
 
 class Raises:

@@ -76,15 +76,6 @@ def check(found: windrow.ShuffleQuality, by_hand: tuple[float, float, float]) ->
 # --- orders that are known -----------------------------------------------------------------------
 
 
-@given(batch=st.integers(1, 40), batches=st.integers(2, 40))
-def test_in_order_the_ratio_is_about_the_batch_size(batch: int, batches: int) -> None:
-    records = batch * batches
-    found = quality(MapDataset.range(records).batch(batch))
-    assert found.is_exact
-    assert found.variance_ratio == pytest.approx(in_order(records, batch))
-    assert (found.batch_size, found.records) == (batch, records)
-
-
 @given(data=st.data(), records=st.integers(2, 60))
 def test_any_order_is_what_counting_by_hand_gives(data: st.DataObject, records: int) -> None:
     order = data.draw(st.permutations(range(records)))

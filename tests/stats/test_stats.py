@@ -148,23 +148,6 @@ def test_waits_for_workers_are_parted_into_what_these_did() -> None:
     assert (stats.reading_s, stats.mapping_s) == (9, {"map(f)": 30})
 
 
-def test_the_sentence() -> None:
-    rest = {"loop_s": 0.0, "reading_s": 0.0, "mapping_s": {}, "blocked_s": 0.0}
-    more = {"delivered_bytes": 0, "sources": (), "buffers_bytes": 0, "peak_buffers_bytes": 0}
-    last: Any = {**rest, **more, "buffers_by": {}, "peak_by": {}, "timeline": ()}
-
-    def sentence(waited_s: float, waited_for: dict[str, float]) -> str:
-        return Stats(1, 100.0, waited_s, waited_for=waited_for, **last).sentence
-
-    assert sentence(40, {"map(f)": 36.0, "reading": 4.0}) == (
-        "the loop waits for data 40% of the time; 90% of that is map(f)"
-    )
-    assert sentence(0.4, {"map(f)": 0.4}) == (
-        "the loop does not wait for data: it is slower than the loader"
-    )
-    assert sentence(40, {}) == "the loop waits for data 40% of the time"
-
-
 # --- what stays ----------------------------------------------------------------------------------
 
 

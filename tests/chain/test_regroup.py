@@ -7,17 +7,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import grain
 import numpy as np
 import pytest
-from grain import experimental as grain_more
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
 from tests.hypothesis_profiles import examples
-from windrow import transforms
 from windrow.errors import ArgumentError, ElementError, PlanError, StateError
 
 M, Streams = windrow.MapDataset, windrow.IterDataset
@@ -80,46 +77,6 @@ def test_a_restore_calls_the_function_for_one_element_again() -> None:
     called.clear()
     assert next(resumed(dataset, state)) == 2
     assert called[0] == 2
-
-
-class Repeated(transforms.FlatMap):
-    """Each element as often as it says."""
-
-    max_fan_out = 4
-
-    def flat_map(self, element: int) -> list[int]:
-        return [element] * (element % 4)
-
-    def output_spec(self, spec: Any) -> Any:
-        return spec
-
-
-class GrainRepeated(grain_more.FlatMapTransform):  # type: ignore[misc]
-    max_fan_out = 4
-
-    def flat_map(self, element: int) -> list[int]:
-        return [element] * (element % 4)
-
-
-def test_a_flat_map_is_applied_as_in_grain() -> None:
-    theirs = grain.MapDataset.range(13).to_iter_dataset()
-    expected = list(grain_more.FlatMapIterDataset(theirs, GrainRepeated()))
-    assert list(stream(13).flat_map(Repeated())) == expected
-    assert list(stream(13).apply(Repeated())) == expected
-    assert list(stream(13).apply([GrainRepeated()])) == expected
-
-
-@given(count=st.sampled_from([1, 5]), epochs=st.integers(1, 2), seed=make.SEEDS)
-@settings(max_examples=5, deadline=None)
-def test_random_access_equals_grains(count: int, epochs: int, seed: int) -> None:
-    ours = M.range(count).shuffle(seed).flat_map(Repeated())
-    theirs: Any = grain_more.FlatMapMapDataset(
-        grain.MapDataset.range(count).shuffle(seed), GrainRepeated()
-    )
-    assert len(ours) == len(theirs) == 4 * count
-    indices = range(4 * count * epochs)
-    assert ours.__getitems__(indices) == [theirs[index] for index in indices]
-    assert list(ours.repeat(epochs)) == list(theirs.repeat(epochs))
 
 
 def test_a_function_is_called_once_for_neighbouring_slots() -> None:
@@ -210,23 +167,6 @@ def test_what_batch_refuses() -> None:
 
 
 # --- rebatch and interleave ----------------------------------------------------------------------
-
-
-@given(
-    count=st.integers(1, 40), first=st.integers(1, 9), size=st.integers(1, 12), drop=st.booleans()
-)
-@settings(max_examples=examples(40), deadline=None)
-def test_rebatch_equals_grains(count: int, first: int, size: int, drop: bool) -> None:
-    source = {"x": np.arange(count), "y": np.arange(2 * count).reshape(count, 2)}
-    records = [{key: column[n] for key, column in source.items()} for n in range(count)]
-    theirs = grain_more.RebatchIterDataset(
-        grain.MapDataset.source(records).batch(first).to_iter_dataset(), size, drop_remainder=drop
-    )
-    for base in (M.source(source).batch(first).to_iter_dataset(), M.source(records).batch(first)):
-        batches = base if isinstance(base, windrow.IterDataset) else base.to_iter_dataset()
-        rebatched = batches.rebatch(size, drop_remainder=drop)
-        assert make.differences(list(rebatched), list(theirs)) == []
-        assert rebatched.explain().batches.high == len(list(rebatched))
 
 
 def test_rebatched_states_strings_and_specs() -> None:

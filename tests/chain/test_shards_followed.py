@@ -187,29 +187,6 @@ def test_lanes_that_do_not_divide_a_batch_are_refused_where_it_is_followed() -> 
         stream.on_bad("skip")
 
 
-def test_bad_records_of_joined_lanes_are_left_out_for_any_shards() -> None:
-    def checked(number: int) -> int:
-        if number % 7 == 3:
-            raise ValueError(number)
-        return number
-
-    def make(share: Share) -> Any:
-        numbers = M.range(60).to_iter_dataset(SYNCHRONOUS, lanes=4).map(checked)
-        return of(numbers.on_bad("skip").repeat().batch(8), share).limit(5)
-
-    for step in range(6):
-        states = []
-        for count in (1, 2, 8):
-            run = opened(make, count)
-            for each in run:
-                each.skip(step)
-            states.append(merged(run))
-        assert states[0]["lanes"] == states[1]["lanes"]
-        second = iter(make(None))
-        second.set_state(states[2])
-        assert len(list(second)) == 5 - step
-
-
 @pytest.mark.parametrize("count", [1, 5, 8, 9, 11, 12, 20])
 def test_limit_gives_the_first_elements_of_lanes_that_end_apart(count: int) -> None:
     long = M.range(12).to_iter_dataset(SYNCHRONOUS, lanes=3)

@@ -98,11 +98,3 @@ def test_a_node_adds_at_most_20_bytes_per_lane(name: str) -> None:
     # The positions of the nodes before may have a digit more.
     assert added <= NODE_BYTES * counting + 2
     assert (added >= 2) == (counting > 0)
-
-
-@pytest.mark.parametrize("name", NODES)
-def test_a_lane_adds_at_most_20_bytes_per_node(name: str) -> None:
-    counting, add = NODES[name]
-    few, many = (len(json.dumps(state_of(add(numbers(lanes), lanes)))) for lanes in (8, 64))
-    # The source and the `repeat` at the end count, too.
-    assert many - few <= NODE_BYTES * (counting + 2) * (64 - 8)

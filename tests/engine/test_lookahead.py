@@ -21,11 +21,9 @@ from tests.laid_out import CountingRows, PiecedSource, pieced
 from windrow import MapDataset, ReadOptions
 from windrow.engine import streams
 from windrow.engine.context import RunContext
-from windrow.engine.prefetch import Prefetcher
 from windrow.errors import ReadError
 from windrow.sources import LaidOutSource, ListPart, Needs, Span
 from windrow.sources.base import IntArray
-from windrow.transforms import tables
 from windrow.transforms.nodes import ToStreamNode
 
 ROW_BYTES = 32  # of `pieced`: four int64
@@ -285,47 +283,6 @@ def test_an_error_is_of_the_batches_that_need_the_record_and_of_no_other() -> No
     with pytest.raises(ReadError, match=r"record 105 is broken"):
         next(iterator)
     iterator.close()
-
-
-class Flickering(CountingRows):
-    """Every fifth read fails, by a fault that passes."""
-
-    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
-        done = super().start(spans, pool)
-        if len(self.started) % 5:
-            return done
-        failed: Future[None] = Future()
-        failed.set_exception(ReadError("no connection"))
-        return failed
-
-
-class Watched(RunContext):
-    """A run that remembers its prefetcher."""
-
-    seen: Prefetcher | None = None
-
-    def prefetcher(self, node: ToStreamNode) -> Prefetcher | None:
-        self.seen = super().prefetcher(node)
-        return self.seen
-
-
-def test_failed_reads_of_one_source_do_not_slow_the_others_down() -> None:
-    first, second = pieced(3_200, 16, width=4096), pieced(3_200, 16)
-    object.__setattr__(first.parts[0], "reader", Flickering(first.readers[""].array))
-    zipped = MapDataset.zip([MapDataset.source(first), MapDataset.source(second)])
-    dataset = zipped.repeat().batch(16)
-    node = dataset.to_iter_dataset(ReadOptions(resident_bytes=8 << 20, block_bytes=1))._node
-    run = Watched(node)
-    blocks = streams.blocks(node, [0], run, None)
-    planned = []
-    for number, block in enumerate(itertools.islice(blocks, 600)):
-        x, y = tables.elements(block.table)[0]
-        np.testing.assert_array_equal(x[:, 0], y[:, 0])
-        if number % 100 == 99 and run.seen is not None:
-            planned.append(sum(ahead.planned_bytes for ahead in run.seen.parts))
-    blocks.close()
-    run.end_threads()
-    assert planned[1:] == planned[1:2] * 5  # nothing is left over of the rounds that failed
 
 
 class Passing(CountingRows):

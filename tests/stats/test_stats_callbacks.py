@@ -143,24 +143,6 @@ def test_states_and_stats_within_a_callback_are_those_before_the_element(
     assert came[:-1] == sorted(came[:-1])
 
 
-def test_a_callback_can_take_itself_away_or_be_changed_within_itself() -> None:
-    calls: list[str] = []
-
-    def first(stats: Stats) -> None:
-        calls.append(f"first {stats.elements}")
-        iterator.on_stats(second, every_s=0)
-        next(iterator)  # which makes no call: one is under way
-
-    def second(stats: Stats) -> None:
-        calls.append(f"second {stats.elements}")
-        iterator.on_stats(None)
-
-    iterator = iter(in_turn(M.range(6)))
-    iterator.on_stats(first, every_s=0)
-    assert list(iterator) == [1, 2, 3, 4, 5]
-    assert calls == ["first 0", "second 2"]
-
-
 def test_an_error_of_the_loop_is_not_hidden_by_one_of_the_callback_at_closing() -> None:
     def complain(stats: Stats) -> None:
         raise ValueError(f"at {stats.elements}")

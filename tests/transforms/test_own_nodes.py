@@ -156,37 +156,6 @@ class TwiceNode(EachNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class EveryOtherNode(EachNode):
-    """Drops the elements of odd indices for which a predicate is false."""
-
-    position_width: ClassVar[int] = 1
-    drops: ClassVar[bool] = True
-    needs_many: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "every_other"
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NUMBERED
-
-    def spec(self, parents: Sequence[Any]) -> Any:
-        return parents[0]
-
-    def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
-        pairs = zip(values, indices.tolist(), strict=True)
-        return (i % 2 == 0 or bool(self.function(value)) for value, i in pairs)
-
-    def made(self, table: Table, results: list[Any]) -> Table:
-        return tables.filtered(table, results)
-
-    def elements(self) -> Amount:
-        found = super().elements()
-        return Amount(0, found.high) if self.length == STREAM else found
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class PairsNode(RegroupNode):
     """Each element with the one after it."""
 
@@ -304,12 +273,6 @@ CASES = {
         lambda: on(chain().filter(_is_odd).to_iter_dataset(), NumberedNode),
         [n + 1000 * i for i, n in enumerate(range(1, 23, 2))],
         "numbered",
-        is_known=False,
-    ),
-    "filter of a stream with its number": Case(
-        lambda: on(chain().shuffle(seed=1).to_iter_dataset(), EveryOtherNode, _is_odd),
-        [int(n) for i, n in enumerate(chain().shuffle(seed=1)) if i % 2 == 0 or n % 2],
-        "every_other(_is_odd)",
         is_known=False,
     ),
     "regrouping of a stream, more": Case(

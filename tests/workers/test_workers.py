@@ -52,22 +52,6 @@ def test_replies_stay_as_they_are_as_long_as_they_are_held() -> None:
     assert held[3].sum() == 5 * (MIB // 8)
 
 
-def test_is_done_and_wants_jobs_do_not_wait(tmp_path: Path) -> None:
-    with workers(handlers.called, count=1, ahead=2) as team:
-        assert team.wants_jobs
-        hanging = team.submit((time.sleep, 1000))
-        assert not team.is_done(hanging)
-        tickets = [team.submit((str, number)) for number in range(2)]
-        assert not team.wants_jobs
-        assert not any(team.is_done(ticket) for ticket in tickets)
-        team.forget()
-        assert team.wants_jobs
-    with workers(handlers.called) as team:
-        ticket = team.submit((str, 5))
-        assert until(lambda: team.is_done(ticket))
-        assert team.wait(ticket) == "5"
-
-
 # --- what functions keep -------------------------------------------------------------------------
 
 

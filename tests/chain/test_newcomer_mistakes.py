@@ -32,7 +32,7 @@ from windrow.errors import (
     StateError,
     missing_extra,
 )
-from windrow.sources import ArrayRecordDataSource, WindowDataSource, ZarrDataSource
+from windrow.sources import ArrayRecordDataSource, Field, WindowDataSource, ZarrDataSource
 from windrow.transforms import Batch
 
 NUMBERS = MapDataset.range(10)
@@ -128,6 +128,11 @@ MISTAKES: dict[
         lambda: ZarrDataSource("s4://bucket/a.zarr"),
         ArgumentError,
         r"neither TensorStore nor fsspec knows the protocol 's4'; they know file, memory, http",
+    ),
+    "7 an unknown protocol of records": (
+        lambda: ArrayRecordDataSource("s4://bucket/a"),
+        ArgumentError,
+        r"fsspec does not know the protocol 's4'; it knows file, memory, http",
     ),
     "8 an unknown storage option": (
         lambda: ZarrDataSource("http://localhost:1/a.zarr", storage_options={"foo": 1}),
@@ -227,6 +232,13 @@ MISTAKES: dict[
         lambda: WindowDataSource(GRID, {"latitude": 4}, dims=NAMES),
         SourceError,
         r"a window of 4 cells along latitude does not fit into 3; choose at most 3, or pad=...",
+    ),
+    "26 offsets that are too far": (
+        lambda: WindowDataSource(
+            {"t": GRID}, dims=NAMES, fields={"t": Field("t", {"latitude": [-9, 0]})}
+        ),
+        SourceError,
+        r"a window of 10 cells \(offsets -9 to 0\) along latitude does not fit into 3; choose",
     ),
     "27 labels that fall": (
         lambda: WindowDataSource(_falling(), {"y": 1}, select={"y": slice(50, 55)}),

@@ -287,10 +287,6 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: I.zip({"a": STREAM}),  # type: ignore[call-overload]
         r"zip: needs a list of IterDataset, got a mapping; .*: zip\(list\(datasets.values\(\)\)\)$",
     ),
-    "kind": (
-        lambda: M.mix([STREAM, TEN]),  # type: ignore[list-item]
-        "mix: dataset 0 is an IterDataset, not a MapDataset",
-    ),
     "class itself": (lambda: M([1]), r"MapDataset: write MapDataset.source\(source\)"),  # type: ignore[list-item]
     "class of streams": (lambda: I([1]), r"IterDataset: write .*\.to_iter_dataset\(\)"),  # type: ignore[list-item]
     "class of iterators": (

@@ -143,6 +143,8 @@ def test_what_an_own_iterator_has_not_is_said() -> None:
         iterator.skip(1)
     with pytest.raises(PlanError, match="stats: UnbatchIterator"):
         iterator.stats()
+    with pytest.raises(PlanError, match="metrics: UnbatchIterator is an iterator of your own"):
+        iterator.metrics()
     following = iter(WINDROW.Unbatch(MapDataset.range(4).batch(2).to_iter_dataset()).map(plus))
     next(following)
     with pytest.raises(PlanError, match="does not say"):

@@ -73,19 +73,6 @@ def test_an_error_in_the_user_s_source_names_the_record() -> None:
     assert any("record 2" in note for note in caught.value.__notes__)
 
 
-def test_an_error_in_a_batched_source_names_the_records() -> None:
-    class Broken(Counting):
-        def read(self, indices: Any) -> Any:
-            raise TimeoutError("no answer")
-
-    chain = windrow.MapDataset.source(Broken(10))[4:]
-    with pytest.raises(TimeoutError, match="no answer") as caught:
-        chain.read([0, 3])
-    assert caught.value.__notes__ == [
-        "windrow: raised in Broken.read of 2 records, the first of them 4"
-    ]
-
-
 def fail_at(number: int) -> Any:
     def function(x: Any) -> Any:
         if x == number:

@@ -32,7 +32,6 @@ from tests.explained_chains import (
 from tests.full_queues import counted
 from windrow import Explanation, MapDataset, ReadOptions, sources
 from windrow.core import native
-from windrow.engine import read_batches
 from windrow.errors import ReadError
 from windrow.sources import BatchedSource, ForeignDataSource, LaidOutSource, ZarrDataSource
 from windrow.stats.costs import Amount, SourceCosts, known
@@ -172,15 +171,6 @@ def test_what_is_told_happens(stores: Stores, name: str) -> None:
     lines = str(explanation).splitlines()
     assert len(lines) <= 20
     assert max(map(len, lines)) <= 80
-
-
-def test_chunks_that_take_long_are_held_as_told(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(read_batches, "GOAL_S", 0.0)  # as on a busy machine: a batch is a round
-    dataset = short_queue(CASES["patches that zarr-python reads, by blocks"].make(stores))
-    (told,), (found,) = dataset.explain().epoch, counted(dataset).sources
-    assert found.held_bytes.low <= told.held_bytes.high
 
 
 @pytest.mark.parametrize("options", [SHORT, SMALL], ids=["room for all", "little room"])

@@ -7,7 +7,6 @@ import itertools
 import json
 import logging
 import pickle
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -217,14 +216,6 @@ def test_damaged_tfrecord_is_an_error(tmp_path: Path) -> None:
     good = path.read_bytes()
     path.write_bytes(good[:-1])
     with pytest.raises(ReadError, match="record 1 at byte 19: the file is cut off"):
-        ours.TFRecordIterDataset(path)
-    path.write_bytes(good + b"\0")
-    with pytest.raises(
-        ReadError, match="record 2 at byte 38: the file ends 1 bytes into the header"
-    ):
-        ours.TFRecordIterDataset(path)
-    path.write_bytes(struct.pack("<Q", 5) + good[8:])
-    with pytest.raises(ReadError, match="record 0 at byte 0: the checksum of the length"):
         ours.TFRecordIterDataset(path)
     path.write_bytes(good.replace(b"two", b"owt"))
     iterator = iter(ours.TFRecordIterDataset(path))

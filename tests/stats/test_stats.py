@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import pickle
 import re
@@ -275,3 +276,37 @@ def test_stats_are_json_and_pickle() -> None:
     assert values["sources"][0]["reads"] == {"low": 3, "high": 3}
     assert values["sentence"] == stats.sentence
     assert pickle.loads(pickle.dumps(stats)) == stats
+
+
+# --- metrics: the numbers in one flat dict --------------------------------------------------------
+
+
+def test_metrics_are_the_numbers_of_the_stats() -> None:
+    iterator = iter(M.source(pieced(100, 10)).map(np.negative).batch(10))
+    before = iterator.metrics()
+    assert before["elements"] == before["waited_share"] == 0.0
+    list(iterator)
+    stats, found = iterator.stats(), iterator.metrics()
+    assert found["elements"] == 10
+    assert found["records"] == 100
+    assert found["reads"] == 10
+    assert found["waited_s"] == stats.waited_s
+    assert found["waited_share"] == stats.waited_s / stats.passed_s
+    assert found["mapping_s"] == sum(stats.mapping_s.values()) > 0
+    assert all(type(value) is float and math.isfinite(value) for value in found.values())
+
+
+def test_no_sources_have_no_costs() -> None:
+    iterator = iter(M.range(3))
+    list(iterator)
+    assert "reads" not in iterator.metrics()
+
+
+def test_bad_records_are_counted_where_they_may_be() -> None:
+    numbers = M.source(["1", "two", "3", "four"]).map(int)
+    found = []
+    for dataset in (numbers.on_bad("skip"), numbers.slice([0])):
+        with iter(dataset) as iterator:
+            list(iterator)
+            found.append(iterator.metrics().get("bad_records"))
+    assert found == [2, None]

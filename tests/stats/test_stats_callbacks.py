@@ -92,18 +92,6 @@ def test_closing_within_a_callback_ends_the_loop(given: Callable[[], Any]) -> No
 
 
 @ONE_BY_ONE
-def test_what_a_callback_takes_the_loop_does_not_get(given: Callable[[], Any]) -> None:
-    taken: list[int] = []
-    iterator = iter(given())
-    iterator.on_stats(lambda stats: taken.append(next(iterator, -1)), every_s=0)
-    looped = list(iterator)
-    assert taken[0] == 0
-    assert sorted([*looped, *(at for at in taken if at >= 0)]) == list(range(6))
-    assert looped == sorted(looped)
-    assert iterator.stats().elements == 6
-
-
-@ONE_BY_ONE
 def test_after_set_state_within_a_callback_its_element_comes(given: Callable[[], Any]) -> None:
     iterator = iter(given())
     start = iterator.get_state()

@@ -99,27 +99,6 @@ def test_the_stream_goes_on_when_a_worker_is_killed(chain: str, moments: random.
     assert "killed by SIGKILL" in text
 
 
-def test_the_stream_goes_on_when_all_workers_are_killed_again_and_again(
-    moments: random.Random,
-) -> None:
-    expected = listed(CHAINS["batches"]())
-    deaths = 0
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        iterator = iter(CHAINS["batches"]().mp_prefetch(2))
-        got = []
-        for number, batch in enumerate(iterator):
-            got.append(batch)
-            if number % 80 == 40:
-                time.sleep(moments.uniform(0, 0.05))
-                for worker in workers():
-                    worker.kill()
-                    deaths += 1
-    assert listed(got) == expected
-    assert 2 <= len(caught) <= deaths
-    assert {warning.category for warning in caught} == {RuntimeWarning}
-
-
 def end_once(x: Any, *, folder: Path, at: int, end: Callable[[], object]) -> Any:
     """Ends its process at one element, the first time."""
     if x == at:

@@ -125,20 +125,6 @@ def test_nothing_grows_while_the_consumer_sleeps(tmp_path: Path) -> None:
 # --- several iterators ---------------------------------------------------------------------------
 
 
-def test_two_iterators_over_one_dataset_do_not_meet(moments: random.Random) -> None:
-    dataset = arrays().mp_prefetch(2)
-    expected = sums(arrays())
-    with iter(dataset) as first, iter(dataset) as second:
-        found: tuple[list[Any], list[Any]] = ([], [])
-        iterators = (first, second)
-        for _ in range(100):
-            which = moments.randrange(2)
-            found[which].extend(sums([next(iterators[which])] if len(found[which]) < 60 else []))
-        assert len(workers()) in (2, 4)
-        for part, iterator in zip(found, iterators, strict=True):
-            assert part + sums(iterator) == expected
-
-
 def test_iterators_in_threads(moments: random.Random) -> None:
     dataset = arrays().mp_prefetch(1)
     expected = sums(arrays())

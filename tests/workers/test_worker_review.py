@@ -50,10 +50,7 @@ def test_batched_functions_get_the_same_columns_from_workers(batch: int) -> None
 
 
 class Large:
-    """Records of 1 MiB, read many at a time; counts the records of one read."""
-
-    def __init__(self) -> None:
-        self.most = 0
+    """Records of 1 MiB, read many at a time."""
 
     def __len__(self) -> int:
         return 200
@@ -62,7 +59,6 @@ class Large:
         return np.full(1 << 20, index, np.uint8)
 
     def __getitems__(self, indices: Any) -> list[npt.NDArray[np.uint8]]:
-        self.most = max(self.most, len(indices))
         return [self[index] for index in indices]
 
 
@@ -103,18 +99,6 @@ def test_an_error_tells_of_no_other_errors(count: int) -> None:
         list(M.source(list(range(200))).map(fail_at_77).mp_prefetch(count))
     text = "".join(traceback.format_exception(caught.value))
     assert "During handling of the above exception" not in text
-
-
-def test_an_error_of_a_group_names_its_first_and_last_element() -> None:
-    def fail(columns: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with (
-        pytest.warns(RuntimeWarning, match="SIGKILL"),
-        pytest.raises(WorkerError) as caught,
-    ):
-        list(M.range(64).map(fail, batched=True).mp_prefetch(1))
-    assert caught.value.__notes__ == ["windrow: raised for elements 0 to 63"]
 
 
 def test_a_closed_iterator_keeps_no_source() -> None:

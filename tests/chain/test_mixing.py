@@ -16,7 +16,6 @@ import windrow
 from tests.chain.test_steering import Counted
 from windrow import IterDataset, MapDataset, RecordOf
 from windrow.errors import ArgumentError, ElementError, PlanError
-from windrow.sources import ArraySpec
 from windrow.transforms import Schedule, orders
 
 M = MapDataset
@@ -224,29 +223,6 @@ def test_tokens_are_shared_as_by_hand_from_anywhere(
     assert [len(row) for row in [*taken, *rest]] == [size for _, size in expected]
     assert [row[0] for row in [*taken, *rest] if len(row)] == [k for k, size in expected if size]
     assert [row.tolist() for row in skipped] == [row.tolist() for row in rest]
-
-
-class Documents:
-    """Documents of 1 to 5 tokens."""
-
-    fingerprint, spec = "documents", ArraySpec((None,), np.dtype(np.int32))
-
-    def __len__(self) -> int:
-        return 400
-
-    def __getitem__(self, number: int) -> Any:
-        return np.full(number % 5 + 1, number, np.int32)
-
-    def lengths(self) -> Any:
-        return np.arange(400) % 5 + 1
-
-
-def test_packed_rows_are_mixed_by_arithmetic() -> None:
-    streams = [M.source(Documents()).repeat().pack(size, window=64) for size in (8, 4)]
-    mixed = IterDataset.mix(streams, [1, 1], by="tokens")
-    assert "by=tokens of (8, 4)" in repr(mixed)
-    sizes = [len(row["tokens"]) for row in mixed.limit(30)]
-    assert sizes.count(8) * 8 == sizes.count(4) * 4
 
 
 def test_rows_of_one_size_are_mixed_by_arithmetic() -> None:

@@ -271,15 +271,6 @@ def test_errors_of_functions_are_those_without_workers() -> None:
     assert notes[1] == "windrow: made of record 2 of SequenceDataSource(list of 3 records)"
 
 
-@pytest.mark.parametrize("length", [0, 1, 2])
-def test_short_datasets(length: int) -> None:
-    dataset = M.source(np.arange(length)).map(lambda n: n + 1)
-    with iter(dataset.mp_prefetch("auto")) as iterator:
-        assert list(iterator) == [n + 1 for n in range(length)]
-        (chosen,) = iterator.stats().chosen if length else (None,)
-    assert chosen is None or chosen.reason == UNDECIDED
-
-
 def test_one_core_has_no_workers() -> None:
     program = """
 import os

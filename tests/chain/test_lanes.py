@@ -140,7 +140,9 @@ def test_another_number_of_hosts_goes_on_with_the_next_row(data: st.DataObject) 
     for _ in range(3):
         size = data.draw(st.sampled_from(SIZES), "size")
         most = data.draw(st.integers(0, 2), "batches")
-        batches, state = run(stream, size, data.draw(st.sampled_from(SHARDS), "shards"), state, most)
+        batches, state = run(
+            stream, size, data.draw(st.sampled_from(SHARDS), "shards"), state, most
+        )
         for batch in batches:
             # A batch has the next rows of each lane, lane after lane.
             got += np.array(batch).reshape(8, size // 8).T.tolist()

@@ -226,8 +226,6 @@ class TestErrors:
 
 
 class TestThreads:
-
-
     def test_they_end_with_their_owner(self) -> None:
         world = settled_on_4()
         threads = map_threads()

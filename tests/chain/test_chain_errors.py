@@ -102,6 +102,7 @@ ARGUMENT: dict[str, Callable[[], Any]] = {
     "range": lambda: M.range(2.0),  # type: ignore[arg-type]
     "repeat": lambda: TEN.repeat(1.0),  # type: ignore[arg-type]
     "index float": lambda: TEN[1.0],  # type: ignore[call-overload]
+    "slice float": lambda: TEN[1.0:],
     "slice 2d": lambda: TEN.slice(np.zeros((2, 2), int)),
     "read": lambda: TEN.read([0.5]),  # type: ignore[list-item]
     "read huge": lambda: TEN.read([2**70]),

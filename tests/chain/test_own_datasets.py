@@ -225,6 +225,15 @@ class Whole(NoState):
         self._parent.set_state(state)
 
 
+class NoSuper(Whole):
+    def __init__(self, parent: Any) -> None:
+        self._own = parent
+
+    @property
+    def _parent(self) -> Any:
+        return self._own
+
+
 class NumberedStates(Whole):
     def get_state(self) -> Any:
         return {"rows": [{3: self._parent.get_state()}]}
@@ -296,11 +305,13 @@ def _stream() -> Any:
         (lambda: _with(MapDataset, __getitem__=_yielding), ArgumentError),
         (lambda: _with(MapDataset, __getitem__=lambda self: 0), ArgumentError),
         (lambda: _with(MapDataset, __len__=lambda self, epoch: 3), ArgumentError),
+        (lambda: _with(MapDataset, __len__=3), ArgumentError),
         (lambda: _with(IterDataset), ArgumentError),
         (lambda: _with(IterDataset, __iter__=_asynchronous), ArgumentError),
         (lambda: _with(MapDataset, __len__=lambda self: -1).map(plus), ArgumentError),
         (lambda: _with(MapDataset, __len__=lambda self: 2.5).map(plus), ArgumentError),
         (lambda: list(_with(IterDataset, __iter__=lambda self: None).map(plus)), ElementError),
+        (lambda: list(Over(_stream(), NoSuper).map(plus)), ElementError),
         (lambda: list(Over(_stream(), NumberedStates).map(plus)), StateError),
     ],
 )

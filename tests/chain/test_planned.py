@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -229,6 +230,13 @@ def test_rows_do_not_depend_on_read_batches(most: int) -> None:
     options = windrow.ReadOptions(num_threads=0, prefetch_buffer_size=most)
     own = dataclasses.replace(dataset._node, read_options=options)
     assert same(list(windrow.IterDataset(own)), list(dataset))
+
+
+def test_rows_do_not_depend_on_the_core() -> None:
+    chain, _ = long_dataset()
+    with_core = list(chain.pack(32, window=40))
+    with mock.patch.object(native, "native", return_value=None):
+        assert same(list(chain.pack(32, window=40)), with_core)
 
 
 def test_rows_do_not_depend_on_workers() -> None:

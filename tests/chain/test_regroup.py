@@ -79,6 +79,20 @@ def test_a_restore_calls_the_function_for_one_element_again() -> None:
     assert called[0] == 2
 
 
+class Repeated(windrow.transforms.FlatMap):
+    """Each element as often as it says."""
+
+    max_fan_out = 4
+
+    def flat_map(self, element: int) -> list[int]:
+        return [element] * (element % 4)
+
+
+def test_a_flat_map_is_applied() -> None:
+    assert list(stream(7).apply(Repeated())) == [1, 2, 2, 3, 3, 3, 5, 6, 6]
+    assert list(M.range(7).apply([Repeated()])) == [1, 2, 2, 3, 3, 3, 5, 6, 6]
+
+
 def test_a_function_is_called_once_for_neighbouring_slots() -> None:
     called: list[int] = []
 

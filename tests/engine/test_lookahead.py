@@ -379,6 +379,9 @@ def test_windows_share_the_chunks_they_lie_in() -> None:
     np.testing.assert_array_equal(got[:, 0, 0], np.arange(0, 471, 7))
     np.testing.assert_array_equal(got[:, -1, 0], np.arange(29, 500, 7))
     assert source.started == list(range(0, 500, 20))
+    # So many chunks each that the native core leaves the plan to NumPy.
+    wide = np.concatenate(list(MapDataset.source(pieced(100, 1, size=80)).batch(9)))
+    np.testing.assert_array_equal(wide[..., 0], np.arange(21)[:, None] + np.arange(80))
 
 
 # --- against the best there is -------------------------------------------------------------------

@@ -23,6 +23,7 @@ from windrow.core import system_errors
 from windrow.core.native import native
 from windrow.errors import ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource
+from windrow.sources.array_record import decode
 from windrow.sources.array_record.core_reader import CoreReader
 from windrow.sources.tfds import images
 from windrow.sources.zarr.local.metadata import damaged
@@ -122,6 +123,22 @@ def test_records_that_memory_does_not_hold_are_no_bad_records(
     dataset = MapDataset.source(DAMAGED[kind](tmp_path)[0]).on_bad("skip")
     with pytest.raises(MemoryError, match=r"record \d+ of .*: it asks for more memory"):
         list(dataset)
+
+
+@pytest.mark.skipif(native() is None, reason="the native core decodes")
+def test_chunks_that_memory_does_not_hold_are_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    core: Any = native()
+
+    class Short:
+        ChunkError = core.ChunkError
+
+        @staticmethod
+        def array_record_decode(*_: Any) -> Any:
+            raise core.ChunkError(3, "it asks for more memory than there is: 4,096 bytes")
+
+    monkeypatch.setattr("windrow.core.native.needed", lambda _what: Short)
+    with pytest.raises(MemoryError, match="chunk 3: it asks for more memory"):
+        decode.decode([])
 
 
 @pytest.mark.parametrize("code", ["EMFILE", "ENOSPC", "ENOMEM"])

@@ -18,6 +18,7 @@ from tests.laid_out import PiecedSource
 from tests.strategies import Drawn, build, chains, streams
 from windrow import Explanation, IterDataset, MapDataset
 from windrow.core.native import native
+from windrow.explain.explanation import spec_text
 from windrow.sources import ArrayRecordDataSource, ArraySpec
 from windrow.stats.costs import Amount
 
@@ -174,6 +175,11 @@ def test_text_html_json_and_pickle() -> None:
     assert told["nodes"][0]["spec"] == "int64 (4,)"
     again: Explanation = pickle.loads(pickle.dumps(explanation))
     assert again == explanation
+
+
+def test_specs_in_words() -> None:
+    spec = {"x": ArraySpec((None, 3), "f4"), "y": (bytes, [ArraySpec((), "i8")]), "z": list}
+    assert spec_text(spec) == "{x: float32 (?, 3), y: (bytes, [int64]), z: list}"
 
 
 class Raises:

@@ -38,6 +38,9 @@ def test_an_iterator_that_goes_on_tells_its_next_end() -> None:
     iterator.set_state(start)
     assert list(iterator) == [0, 1, 2]
     assert calls == [3, 6]
+    iterator.on_stats(None)
+    iterator.set_state(start)
+    assert (list(iterator), calls) == ([0, 1, 2], [3, 6])
 
 
 def test_what_a_callback_raises_is_raised_once_and_nothing_is_lost() -> None:

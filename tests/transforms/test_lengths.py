@@ -154,5 +154,7 @@ def test_one_array_is_too_little_for_two_sources() -> None:
     dataset = MapDataset.concatenate([MapDataset.source(Sequences([1])) for _ in range(2)])
     with pytest.raises(ArgumentError, match=r"each of 2 sources, got one array"):
         lengths(dataset, np.array([1, 2]))
+    with pytest.raises(PlanError, match="lengths: 3 arrays for 2 sources"):
+        lengths(dataset, [[1], [2], [3]])
     with pytest.raises(PlanError, match=r"lengths\[1\] has 0 lengths for 1 records"):
         lengths(dataset, [[1], []])

@@ -337,6 +337,12 @@ def test_a_state_restores_at_every_element(case: Case) -> None:
         next(iterator, None)
 
 
+def test_a_function_of_each_applies_to_tables_too() -> None:
+    node = TwiceNode((chain()._node,), plus_one)
+    made = node.apply(Listed([1, None, 3]), np.arange(3), [0, 3])
+    assert tables.elements(made) == [3, None, 5]
+
+
 def test_other_fields_are_another_chain() -> None:
     state = iter(on(chain(), RotatedNode, 5)).get_state()
     with pytest.raises(windrow.errors.StateError, match=r"rotated\(6\)"):

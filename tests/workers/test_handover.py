@@ -150,6 +150,16 @@ def test_arrays_that_lie_in_the_memories_are_not_copied() -> None:
     assert room.kept_bytes == (1 << 16) + 64 + 8_000
 
 
+def test_a_large_pickle_goes_to_memory_too() -> None:
+    value = [b"x" * 5_000, "é" * 40_000] * 9
+    parcel = Message.of(value)
+    message = parcel.packed(memory := memory_of(parcel.slot_bytes))
+    assert len(message) < 100
+    assert opened(message, memory) == value
+    assert opened(parcel.packed(None)) == value
+    assert opened(parcel.packed(short := memory_of(1_000)), short) == value
+
+
 def test_objects_go_as_objects() -> None:
     strings = np.array(["a", "bcd" * 400], np.dtypes.StringDType())
     objects = np.array([{"a": np.arange(300)}, "b", None] * 100, object)
@@ -158,6 +168,15 @@ def test_objects_go_as_objects() -> None:
     assert np.array_equal(found[1][0]["a"], np.arange(300))
     assert found[1].tolist()[1:3] == ["b", None]
     assert np.array_equal(found[2].array, np.arange(900))
+
+
+@pytest.mark.parametrize("size", [10, 10_000])
+def test_buffers_of_other_libraries_travel_outside(size: int) -> None:
+    memory = memory_of(1 << 16)
+    for content in (bytearray(size), b"x" * size):
+        message = Message.of([pickle.PickleBuffer(content)]).packed(memory)
+        assert len(message) < 200
+        assert bytes(opened(message, memory)[0]) == bytes(content)
 
 
 # --- elements as columns -------------------------------------------------------------------------

@@ -121,12 +121,6 @@ def test_in_order_each_chunk_is_read_once(records: int, batch: int) -> None:
     assert source.started == list(range(0, records, 16))
 
 
-def test_a_store_that_fits_is_read_once_for_all_epochs() -> None:
-    source = pieced(1_000, 16)
-    list(MapDataset.source(source).shuffle(seed=1).repeat(5).batch(32))
-    assert sorted(source.started) == list(range(0, 1_000, 16))
-
-
 def test_restoring_reads_nothing_that_the_rest_does_not_need() -> None:
     source = pieced(64 * 16, 16)
     dataset = MapDataset.source(source).block_shuffle(seed=2, window_blocks=4).batch(8)

@@ -195,12 +195,6 @@ class TestErrors:
             on_4.map.run(on_4.key, work, 160)
         assert work.running == 0
 
-    def test_an_interrupt_comes_before_errors(self, on_4: World) -> None:
-        work = Failing({1: ValueError("row 1"), 11: KeyboardInterrupt()})
-        with pytest.raises(KeyboardInterrupt):
-            on_4.map.run(on_4.key, work, 160)
-        assert until(lambda: work.running == 0)  # it does not wait for other threads
-
     def test_an_error_is_freed_without_the_garbage_collector(self, on_4: World) -> None:
 
         class OwnError(Exception):

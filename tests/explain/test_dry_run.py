@@ -146,14 +146,6 @@ def test_orders_take_no_longer_than_they_may(above: bool) -> None:
     assert any("were worked out" in line for line in explanation.unknown)
 
 
-@pytest.mark.parametrize("records", [10**6, 3 * 10**6])
-def test_huge_batches_are_told_by_a_part_of_each(records: int) -> None:
-    chain = MapDataset.source(np.arange(records)).shuffle(seed=3)
-    (costs,) = chain.batch(records // 2).explain().epoch
-    assert costs.records == Amount.exactly(records)
-    assert costs.delivered_bytes == Amount.exactly(8 * records)
-
-
 @pytest.mark.parametrize(
     "picked",
     [

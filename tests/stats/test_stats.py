@@ -20,7 +20,7 @@ from tests.processes import until
 from windrow import ReadOptions
 from windrow.stats.costs import Amount
 from windrow.stats.profiler import OTHER, READING, ROOM, WORKERS, Profiler, calling, doing
-from windrow.stats.stats import NOTHING_YET, BlockTimes, Stats
+from windrow.stats.stats import NOTHING_YET, Stats
 
 M = windrow.MapDataset
 IN_TURN = ReadOptions(num_threads=0)
@@ -84,19 +84,6 @@ def test_the_time_is_parted_into_what_the_loop_waited_for_and_its_own() -> None:
     assert stats.mapping_s == {f"map({first})": 10, f"filter({second})": 5}
     assert stats.waited_for == {f"map({first})": 10, f"filter({second})": 5}
     assert stats.sentence == f"the loop waits for data 25% of the time; 67% of that is map({first})"
-
-
-def test_every_block_is_in_the_timeline() -> None:
-    def two_seconds(value: int) -> int:
-        clock.pass_by(2)
-        return value
-
-    iterator, clock = timed(in_turn(M.range(3).map(two_seconds)))
-    for _ in iterator:
-        clock.pass_by(5)
-    assert iterator.stats().timeline == tuple(
-        BlockTimes(1, at, 0.0, 2.0, at + 2, 2.0) for at in (0.0, 7.0, 14.0)
-    )
 
 
 def test_what_a_thread_ahead_does_is_waited_for_only_while_the_loop_waits() -> None:

@@ -140,14 +140,6 @@ def test_picked_items_are_those_of_the_permutation(
     assert np.array_equal(got, blocks.permutation(size, key)[places])
 
 
-def test_equal_chunks_and_block_of_their_size_are_one_order() -> None:
-    source = Chunks([4, 4, 4, 2])
-    declared = M.source(source).block_shuffle(3, window_blocks=2)
-    given = M.source(np.arange(14)).block_shuffle(3, block=4, window_blocks=2)
-    assert list(declared.repeat(2)) == list(given.repeat(2))
-    assert sorted(declared) == list(range(14))
-
-
 # --- refusals ------------------------------------------------------------------------------------
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import traceback
 import warnings
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,3 +186,29 @@ def test_a_group_that_ends_its_workers_names_its_records() -> None:
         "windrow: raised for 4 elements, the first is element 8, made of records"
         " 11, 10, 9, 8 of SequenceDataSource(list of 20 records)"
     ]
+
+
+# As daemons are.
+WITHOUT_STREAMS = """
+import os, sys
+import numpy as np, windrow
+
+def printing(n):
+    for stream in (1, 2):
+        os.write(stream, b"of a library " * 100)
+    return np.full(50_000, n)
+
+dataset = windrow.MapDataset.range(6).map(printing).mp_prefetch(1)
+found = [(int(each.min()), int(each.max())) for each in dataset]
+open(sys.argv[1], "w").write(str(found == [(n, n) for n in range(6)]))
+"""
+
+
+@pytest.mark.parametrize("closing", ["<&-", "<&- >&- 2>&-"])
+def test_workers_start_without_standard_streams(tmp_path: Path, closing: str) -> None:
+    command = f'exec "$1" -c "$2" "$3" {closing}'
+    result = tmp_path / "result"
+    subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, WITHOUT_STREAMS, result], timeout=100
+    )
+    assert result.read_text() == "True"

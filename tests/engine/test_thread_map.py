@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.processes import until
 from windrow.engine.thread_map import ThreadMap
 
 WAIT_S = 20

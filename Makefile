@@ -134,7 +134,7 @@ test-jobs: $(READY)
 # Worker processes, processes with devices, conversions on processes, predictions, and an example: what a
 # change must never break.
 BRIEF := $(addprefix tests/,workers/test_workers.py workers/test_workers_stream.py workers/test_worker_review.py \
-	workers/test_shared.py workers/test_closed_streams.py core/test_native.py core/test_progress.py cli/test_commands.py \
+	core/test_native.py core/test_progress.py cli/test_commands.py \
 	converters/test_converters_executor.py verification/test_verify_bombs.py \
 	explain/test_explain_counted.py explain/test_dry_run.py explain/test_advice.py explain/test_explain_endless.py \
 	quality/test_shuffle_quality_shown.py devices/test_processes.py::test_two_processes_and_then_one \

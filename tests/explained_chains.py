@@ -161,11 +161,6 @@ def with_rngs(columns: Any, rngs: list[np.random.Generator]) -> Any:
     return columns
 
 
-def is_even(element: Any) -> bool:
-    """Whether its first value is."""
-    return int(element["x"][0]) % 2 == 0
-
-
 def is_even_row(row: Any) -> bool:
     """Whether its first value is."""
     return int(row[0]) % 2 == 0
@@ -188,13 +183,11 @@ class Case:
     Args:
         make: The chain over the stores in a folder.
         exact: Whether reads are told as numbers.
-        knows_bytes: Whether what buffers hold is compared: where bytes of an element are known.
         is_slow: Whether to run it takes seconds.
     """
 
     make: Callable[[Stores], Dataset]
     exact: bool = True
-    knows_bytes: bool = True
     is_slow: bool = False
 
 
@@ -242,12 +235,6 @@ FIRST = {
             .to_iter_dataset(SMALL)
         )
     ),
-    "chunks shuffled, little room": Case(
-        lambda f: _zarr(f, "chunks").shuffle(seed=1).batch(16).to_iter_dataset(SMALL), exact=False
-    ),
-    "chunks shuffled in windows": Case(
-        lambda f: _zarr(f, "chunks").window_shuffle(500, seed=1).batch(16)
-    ),
     "shards of single records, shuffled": Case(
         lambda f: _zarr(f, "sharded").shuffle(seed=1).batch(32)
     ),
@@ -264,7 +251,6 @@ FIRST = {
     ),
     "documents, shuffled": Case(
         lambda f: _documents(f).shuffle(seed=1).map(first_of_many, keeps_length=True).batch(8),
-        knows_bytes=False,
     ),
     "documents, padded in a stream": Case(
         lambda f: _documents(f).shuffle(seed=1).to_iter_dataset().batch(8, pad_to=3_000)
@@ -289,29 +275,18 @@ FIRST = {
             .shuffle(seed=1)
             .batch(32)
         ),
-        knows_bytes=False,
     ),
     "arrays in memory, random maps": Case(
         lambda f: (
             MapDataset.source({"x": np.zeros((ROWS, 8)), "y": np.arange(ROWS)})
             .shuffle(seed=1)
             .random_map(with_rng, seed=2)
+            .random_map(with_rngs, seed=3, batched=True)
             .batch(32)
         ),
-        knows_bytes=False,
-    ),
-    "arrays in memory, random maps of many": Case(
-        lambda f: (
-            MapDataset.source({"x": np.zeros((ROWS, 8)), "y": np.arange(ROWS)})
-            .shuffle(seed=1)
-            .random_map(with_rngs, seed=2, batched=True)
-            .batch(32)
-        ),
-        knows_bytes=False,
     ),
     "a source of somebody else's, in workers": Case(
         lambda f: MapDataset.source(Foreign(300)).shuffle(seed=1).map(same).batch(8).mp_prefetch(2),
-        knows_bytes=False,
     ),
     "a stream with options": Case(
         lambda f: WithOptionsIterDataset(
@@ -325,7 +300,6 @@ FIRST = {
             .map(same, batched=True)
             .batch(32)
         ),
-        knows_bytes=False,
     ),
     "zip, concatenate and a selection": Case(
         lambda f: (
@@ -338,21 +312,6 @@ FIRST = {
             .map_with_index(with_index)
             .batch(25)
         ),
-        knows_bytes=False,
-    ),
-    "a filter, batched as a stream": Case(
-        lambda f: _zarr(f, "group").filter(is_even).to_iter_dataset(SHORT).batch(32),
-        knows_bytes=False,
-    ),
-    "without threads": Case(
-        lambda f: (
-            _zarr(f, "chunks").batch(40).to_iter_dataset(ReadOptions(num_threads=0, block_bytes=1))
-        )
-    ),
-    "the first elements of a stream": Case(
-        lambda f: _zarr(f, "chunks").shuffle(seed=1).to_iter_dataset().batch(10).limit(20),
-        exact=False,
-        knows_bytes=False,
     ),
 }
 
@@ -371,11 +330,9 @@ SOURCES = {
         lambda f: (
             MapDataset.source([{"x": np.full(6, i)} for i in range(500)]).shuffle(seed=1).batch(32)
         ),
-        knows_bytes=False,
     ),
     "a source of somebody else's, many in one call": Case(
         lambda f: MapDataset.source(ForeignOfMany(500)).to_iter_dataset(SHORT).batch(7),
-        knows_bytes=False,
     ),
     "ArrayRecord remote, by blocks": Case(
         lambda f: (
@@ -480,23 +437,8 @@ SOURCES = {
 # --- orders --------------------------------------------------------------------------------------
 
 ORDERS = {
-    "chunks from their end": Case(
-        lambda f: _zarr(f, "chunks")[::-3].batch(32),
-    ),
     "listed records": Case(
         lambda f: _zarr(f, "chunks").slice([*range(0, 2_000, 3), 3_999, 0, 7]).batch(16),
-    ),
-    "a permutation, little room": Case(
-        lambda f: (
-            _zarr(f, "chunks")
-            .slice(np.random.default_rng(5).permutation(ROWS))
-            .batch(16)
-            .to_iter_dataset(SMALL)
-        ),
-        exact=False,
-    ),
-    "a stream shuffled in windows": Case(
-        lambda f: _zarr(f, "chunks").to_iter_dataset(SHORT).window_shuffle(200, seed=1).batch(16),
     ),
     "the same blocks in each pass": Case(
         lambda f: (
@@ -522,7 +464,6 @@ NODES = {
             .map(same, batched=True)
             .batch(16)
         ),
-        knows_bytes=False,
     ),
     "a mixture of streams": Case(
         lambda f: IterDataset.mix(
@@ -538,30 +479,14 @@ NODES = {
             ]
         ).batch(16)
     ),
-    "streams side by side, to the end of the shorter": Case(
-        lambda f: IterDataset.zip(
-            [_zarr(f, name).to_iter_dataset(SHORT) for name in ("chunks", "sharded")],
-            strict=False,
-        ).batch(16),
-        exact=False,
-    ),
     "batches of a user's own making, without the last": Case(
         lambda f: _zarr(f, "chunks").batch(30, batch_fn=first_of, drop_remainder=True),
-        knows_bytes=False,
-    ),
-    "batches of batches": Case(
-        lambda f: _zarr(f, "chunks").batch(10).batch(4),
-    ),
-    "batches of a stream of batches": Case(
-        lambda f: _zarr(f, "chunks").batch(10).to_iter_dataset(SHORT).batch(4, drop_remainder=True)
     ),
     "a filter whose gaps are kept": Case(
         lambda f: _zarr(f, "chunks").filter(is_even_row).to_iter_dataset(SHORT, allow_nones=True),
-        knows_bytes=False,
     ),
     "chunks by blocks, mapped in workers": Case(
         lambda f: _zarr(f, "chunks").block_shuffle(seed=1).map(same).batch(32).mp_prefetch(2),
-        knows_bytes=False,
         is_slow=True,
     ),
 }
@@ -575,13 +500,11 @@ def _lanes(stores: Stores) -> IterDataset[Any]:
 
 LANES = {
     "lanes": Case(lambda f: _lanes(f).batch(16)),
-    "a shard of lanes": Case(lambda f: _lanes(f).batch(16).shard(1, 4)),
     "a shard of lanes, shuffled in windows": Case(
         lambda f: _lanes(f).window_shuffle(9, seed=1).batch(16, drop_remainder=True).shard(3, 4)
     ),
     "lanes, filtered": Case(
         lambda f: _lanes(f).filter(is_even_row).batch(16),
-        knows_bytes=False,
     ),
     "shards that share a lane": Case(lambda f: _lanes(f).batch(16).shard(3, 16)),
     "a shard of a stream of one lane": Case(

@@ -128,11 +128,10 @@ class Squares:
 
 
 class Chunks(BatchedSource):
-    """Records `base, base + 1, ...`, stored in chunks of the sizes given. Counts its reads."""
+    """Records `base, base + 1, ...`, stored in chunks of the sizes given."""
 
     def __init__(self, sizes: Sequence[int], base: int = 0) -> None:
         self.base = base
-        self.reads = 0
         self._bounds = np.cumsum([0, *sizes])
 
     def __repr__(self) -> str:
@@ -142,7 +141,6 @@ class Chunks(BatchedSource):
         return int(self._bounds[-1])
 
     def read(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        self.reads += 1
         return indices + self.base
 
     def blocks(self) -> npt.NDArray[np.int64]:

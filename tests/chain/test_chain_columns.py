@@ -88,21 +88,8 @@ def test_before_a_shard_of_a_stream_it_gets_the_rows_of_whole_batches(is_stream:
 
 
 @pytest.mark.parametrize("options", BLOCKS, ids=repr)
-def test_without_a_batch_it_gets_aligned_blocks(options: windrow.ReadOptions) -> None:
-    for stream in (False, True):
-        record = Recorder()
-        base: Any = M.source(np.arange(600))
-        if stream:
-            dataset = base.to_iter_dataset(options).map(record, batched=True)
-        else:
-            dataset = base.map(record, batched=True).to_iter_dataset(options)
-        assert len(list(dataset)) == 600
-        assert record.sizes == [256, 256, 88]
-
-
-@pytest.mark.parametrize("options", BLOCKS, ids=repr)
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("at", [1, 256, 300, 512])
+@pytest.mark.parametrize("at", [0, 1, 256, 300, 512])
 def test_after_a_restart_it_gets_the_same_blocks(
     at: int, stream: bool, options: windrow.ReadOptions
 ) -> None:

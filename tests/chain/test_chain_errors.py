@@ -102,6 +102,7 @@ ARGUMENT: dict[str, Callable[[], Any]] = {
     "range": lambda: M.range(2.0),  # type: ignore[arg-type]
     "repeat": lambda: TEN.repeat(1.0),  # type: ignore[arg-type]
     "index float": lambda: TEN[1.0],  # type: ignore[call-overload]
+    "slice float": lambda: TEN[1.0:],
     "slice 2d": lambda: TEN.slice(np.zeros((2, 2), int)),
     "read": lambda: TEN.read([0.5]),  # type: ignore[list-item]
     "read huge": lambda: TEN.read([2**70]),
@@ -286,10 +287,6 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "zip by name": (
         lambda: I.zip({"a": STREAM}),  # type: ignore[call-overload]
         r"zip: needs a list of IterDataset, got a mapping; .*: zip\(list\(datasets.values\(\)\)\)$",
-    ),
-    "kind": (
-        lambda: M.mix([STREAM, TEN]),  # type: ignore[list-item]
-        "mix: dataset 0 is an IterDataset, not a MapDataset",
     ),
     "class itself": (lambda: M([1]), r"MapDataset: write MapDataset.source\(source\)"),  # type: ignore[list-item]
     "class of streams": (lambda: I([1]), r"IterDataset: write .*\.to_iter_dataset\(\)"),  # type: ignore[list-item]

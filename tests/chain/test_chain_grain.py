@@ -51,42 +51,6 @@ def test_streams_equal_grain(drawn: Drawn) -> None:
     assert make.differences(ours, itertools.islice(theirs, 2000)) == []
 
 
-@pytest.mark.parametrize("length", [65536, 65538, 1_000_000])
-def test_large_shuffles_in_a_chain_equal_grain(length: int) -> None:
-    def chain(maker: Any) -> Any:
-        dataset = maker.range(length).seed(5).shuffle().map_with_index(make.add_index)
-        return dataset.repeat(2).shuffle().random_map(make.add_noise)
-
-    ours, theirs = chain(windrow.MapDataset), chain(grain.MapDataset)
-    some = np.random.default_rng(0).integers(0, 4 * length, 60).tolist()
-    assert ours.__getitems__(some) == [theirs[i] for i in some]
-
-
-@pytest.mark.parametrize("depths", [*itertools.product(range(3), range(3))])
-def test_default_seeds_equal_grain_in_mixtures(depths: tuple[int, int]) -> None:
-    def chain(maker: Any) -> Any:
-        parts = []
-        for number, depth in enumerate(depths):
-            part = maker.range(100).seed(number + 3)
-            for _ in range(depth):
-                part = part.map(make.Bump(1))
-            parts.append(part)
-        return maker.mix(parts, [1, 2]).shuffle().map(make.Bump(0)).random_map(make.add_noise)
-
-    ours, theirs = chain(windrow.MapDataset), chain(grain.MapDataset)
-    assert ours.__getitems__(range(20)) == [theirs[i] for i in range(20)]
-
-
-def test_printed_examples_of_grain() -> None:
-    dataset = windrow.MapDataset.source(range(10)).seed(42).shuffle()
-    assert list(dataset) == [1, 7, 6, 9, 0, 8, 4, 5, 3, 2]
-    assert list(dataset[:4].repeat(3)) == [1, 7, 6, 9, 4, 1, 3, 0, 1, 7, 8, 2]
-    noise = windrow.MapDataset.range(5).random_map(
-        lambda _, rng: int(rng.integers(1000)), seed=42
-    )  # people restore year-old checkpoints: these values are frozen
-    assert [noise[i] for i in range(8)] == [925, 252, 453, 807, 9, 219, 389, 256]
-
-
 # --- where Grain loses or repeats data -----------------------------------------------------------
 
 

@@ -336,6 +336,9 @@ class Flaky:
     def stacked(self, elements: Any) -> Any:
         return np.array(self.check(list(elements)))
 
+    def listed(self, element: Any) -> Any:
+        return [self.check(element)]
+
     def __len__(self) -> int:
         return 40
 
@@ -390,7 +393,9 @@ def failing(flaky: Flaky) -> dict[str, Any]:
         "stream batched map": streamed.map(flaky.check, batched=True).batch(4),
         "stream batch_fn": streamed.batch(4, batch_fn=flaky.stacked),
         "stream batch of map": streamed.map(flaky.check).batch(4),
+        "stream flat_map": streamed.flat_map(flaky.listed),
         "window shuffle": streamed.map(flaky.check).window_shuffle(4, seed=2).batch(4),
+        "interleave": windrow.IterDataset.interleave([streamed.map(flaky.check), far], 2),
         "mix": mix([base.map(flaky.check).to_iter_dataset(), far], [3, 1]),
         "mix of the other": mix([far, base.map(flaky.check).to_iter_dataset()], [1, 3]),
         "zip": windrow.IterDataset.zip([streamed.map(flaky.check), far], strict=False),

@@ -17,7 +17,6 @@ from tests.chain.test_chain_laws import Counting
 from tests.hypothesis_profiles import examples
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.errors import ArgumentError, PlanError, StateError
-from windrow.transforms.nodes.shard import BatchParts, shared
 
 M = MapDataset
 SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
@@ -101,47 +100,18 @@ def rows(batches: Any) -> list[int]:
 
 
 def run(
-    dataset: IterDataset[Any],
-    size: int,
-    shards: int,
-    state: Any,
-    most: int | None,
-    workers: int = 0,
+    dataset: IterDataset[Any], size: int, shards: int, state: Any, most: int
 ) -> tuple[list[list[int]], dict[str, Any]]:
     """The global batches of some shards from a state on, and the state after them."""
     parts, states = [], []
     for shard in range(shards):
-        shard_of = dataset.batch(size).shard(shard, shards).mp_prefetch(workers)
-        with iter(shard_of) as iterator:
+        with iter(dataset.batch(size).shard(shard, shards)) as iterator:
             if state is not None:
                 iterator.set_state(json.loads(json.dumps(state)))
             parts.append([batch.tolist() for batch in itertools.islice(iterator, most)])
             states.append(iterator.get_state())
     batches = [list(itertools.chain.from_iterable(b)) for b in zip(*parts, strict=True)]
     return batches, windrow.merge_states(states)
-
-
-def check_hosts(
-    data: st.DataObject,
-    stream: IterDataset[Any],
-    shards: st.SearchStrategy[int],
-    workers: list[int],
-) -> None:
-    """Cut a run of an endless stream, and resume it under other hosts, batch sizes and workers."""
-    with iter(stream.batch(24)) as iterator:
-        expected = rows(itertools.islice(iterator, 18))
-    whole = np.array(expected).reshape(18, 8, 3).transpose(0, 2, 1).reshape(-1, 8)
-    at, state, got = 0, None, list[list[int]]()
-    for number in workers:
-        size = data.draw(st.sampled_from(SIZES), "size")
-        most = data.draw(st.integers(0, 2), "batches")
-        batches, state = run(stream, size, data.draw(shards, "shards"), state, most, number)
-        for batch in batches:
-            # A batch has the next rows of each lane, lane after lane.
-            got += np.array(batch).reshape(8, size // 8).T.tolist()
-        at += len(batches) * size
-        assert state["rows"] == at
-    assert got == whole[: at // 8].tolist()
 
 
 def has_rows(stream: IterDataset[Any]) -> bool:
@@ -161,18 +131,24 @@ def has_rows(stream: IterDataset[Any]) -> bool:
 def test_another_number_of_hosts_goes_on_with_the_next_row(data: st.DataObject) -> None:
     options = data.draw(st.sampled_from(OPTIONS), "options")
     stream = drawn_stream(data, options).repeat()
-    if has_rows(stream):
-        check_hosts(data, stream, st.sampled_from(SHARDS), [0, 0, 0])
-
-
-@pytest.mark.jobs
-@given(data=st.data())
-@settings(max_examples=examples(4))
-def test_other_hosts_with_other_workers_go_on_with_the_next_row(data: st.DataObject) -> None:
-    stream = drawn_stream(data, ReadOptions()).repeat()
-    if has_rows(stream):
-        order = data.draw(st.permutations([0, 1, 2, 3]), "workers")
-        check_hosts(data, stream, st.sampled_from(SHARDS), order[:3])
+    if not has_rows(stream):
+        return
+    with iter(stream.batch(24)) as iterator:
+        expected = rows(itertools.islice(iterator, 18))
+    whole = np.array(expected).reshape(18, 8, 3).transpose(0, 2, 1).reshape(-1, 8)
+    at, state, got = 0, None, list[list[int]]()
+    for _ in range(3):
+        size = data.draw(st.sampled_from(SIZES), "size")
+        most = data.draw(st.integers(0, 2), "batches")
+        batches, state = run(
+            stream, size, data.draw(st.sampled_from(SHARDS), "shards"), state, most
+        )
+        for batch in batches:
+            # A batch has the next rows of each lane, lane after lane.
+            got += np.array(batch).reshape(8, size // 8).T.tolist()
+        at += len(batches) * size
+        assert state["rows"] == at
+    assert got == whole[: at // 8].tolist()
 
 
 def test_an_error_comes_after_the_rows_before_it() -> None:
@@ -216,18 +192,6 @@ def test_blocks_are_dealt_to_lanes(
     assert found == sorted([*range(length)] * epochs)
     if lanes == 1:
         assert list(chain.to_iter_dataset(SYNCHRONOUS, lanes=1)) == list(chain)
-
-
-@pytest.mark.parametrize("first", [0, 5])
-def test_endless_batches_have_no_short_one_to_share(first: int) -> None:
-    # The length that stands for an endless chain, and what is left of it, have a remainder by 6.
-    parts = BatchParts((0,), 3, is_even=True)
-    batches = MapDataset.range(10).repeat()[first:].batch(6)
-    assert shared(batches._node, parts).is_endless()
-    with pytest.raises(
-        PlanError, match="the last batch has 4 rows, which have no equal parts for 3"
-    ):
-        shared(MapDataset.range(10).batch(6)._node, parts)
 
 
 def test_no_block_is_in_two_shards() -> None:
@@ -291,20 +255,11 @@ class Twice(IterDataset[Any]):
         lambda: M.range(9).to_iter_dataset(lanes=0),
         lambda: IterDataset.mix([stream(2), stream(4)]),
         lambda: stream().shard(0, 2),
-        lambda: M.range(9).shard(0, 2),
         lambda: M.range(9).batch(8).shard(0, 3),
         lambda: M.range(9).batch(8).map(len).shard(0, 2),
-        lambda: M.range(9).batch(8).shard(0, 2).map(len),
-        lambda: M.range(9).batch(8).shard(0, 2).filter(len),
         lambda: M.zip([M.range(2), M.range(9).batch(8).shard(0, 2)]),
         lambda: IterDataset.mix([stream(1).repeat().batch(8).shard(0, 2)] * 2).map(len),
         lambda: Twice(M.range(9).to_iter_dataset().batch(8).shard(0, 2)),
-        lambda: M.range(9).batch(8).shard(0, 2).map_with_index(pow),
-        lambda: M.range(9).batch(8).seed(1).shard(0, 2).random_map(pow),
-        lambda: stream().repeat().batch(8).shard(0, 2).map(len),
-        lambda: stream().repeat().batch(8).shard(0, 2).filter(len),
-        lambda: M.range(9).batch(8, batch_fn=len).shard(0, 2),
-        lambda: M.range(9).batch(8).shard(0, 2).shard(0, 2),
         lambda: stream().batch(8).shard(0, 2),
     ],
 )
@@ -327,25 +282,6 @@ def test_shards_with_a_lane_without_a_row_refuse_an_endless_stream(drop: bool) -
         with pytest.raises(PlanError, match=r"lane 0 of 2 has no row: .*choose another lanes="):
             next(iter(dataset))
     assert next(iter(batches.shard(1, 2))).tolist() == [1, 3]
-
-
-@pytest.mark.parametrize("options", OPTIONS[:2])
-def test_a_lane_of_an_endless_chain_without_a_row_is_refused(options: ReadOptions) -> None:
-    chain = M.range(12).repeat().to_iter_dataset(options, lanes=2)
-    shuffled = chain.window_shuffle(4, seed=1)
-    for stream in (chain.filter(lambda n: n % 2), shuffled.filter(lambda n: n % 2)):
-        batches = stream.batch(4)
-        for dataset in (batches, batches.shard(0, 2)):
-            with pytest.raises(
-                PlanError, match=r"lane 0 of 2 .* dropped for 16 epochs; choose another"
-            ):
-                next(iter(dataset))
-        assert len(next(iter(batches.shard(1, 2)))) == 2
-    alone = M.range(12).filter(lambda n: n > 12).repeat().to_iter_dataset(options)
-    with pytest.raises(PlanError, match=r"the stream has no row: all .* were dropped"):
-        next(iter(alone))
-    rare = M.range(1000).repeat().to_iter_dataset(options, lanes=2).filter(lambda n: n in (4, 999))
-    assert next(iter(rare.batch(4))).tolist() == [4, 4, 999, 999]
 
 
 class Asked(Counting):
@@ -425,10 +361,3 @@ def test_states_that_do_not_belong_together_are_refused() -> None:
         iter(stream().repeat().batch(8).shard(1, 2)).set_state(first)
     with pytest.raises(StateError, match=r"(?s)another chain.*lanes=4.*lanes=2"):
         iter(stream(2).repeat().batch(8)).set_state(windrow.merge_states([first, second]))
-
-
-def test_a_shard_of_lanes_reads_its_own_rows_of_a_shared_lane() -> None:
-    source = Counting(960)
-    shard = M.source(source).to_iter_dataset(SYNCHRONOUS, lanes=2).batch(8).shard(1, 4)
-    assert rows(shard) == [10 * n for k in range(0, 960, 8) for n in (k + 4, k + 6)]
-    assert source.records == 240

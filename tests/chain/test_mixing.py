@@ -16,7 +16,6 @@ import windrow
 from tests.chain.test_steering import Counted
 from windrow import IterDataset, MapDataset, RecordOf
 from windrow.errors import ArgumentError, ElementError, PlanError
-from windrow.sources import ArraySpec
 from windrow.transforms import Schedule, orders
 
 M = MapDataset
@@ -133,30 +132,6 @@ def test_a_mixture_without_an_end_is_found_quickly() -> None:
     assert names == [RecordOf(0, 0), RecordOf(1, 0), RecordOf(1, 1), RecordOf(1, 2)]
 
 
-def test_constant_weights_are_what_they_were() -> None:
-    parts = [M.range(5), M.range(10, 20)]
-    mixed = M.mix(parts, [0.7, 0.3])
-    assert "mix(233, 100)" in repr(mixed)
-    assert "mix(1, 1)" in repr(IterDataset.mix([part.to_iter_dataset() for part in parts]))
-    one = M.mix(parts, Schedule([(0, [0.7, 0.3])]))
-    assert one.read(range(5)).tolist() == mixed.read(range(5)).tolist()
-    assert "mix(from 0: 233, 100)" in repr(one)
-
-
-def test_repeat_starts_a_stream_again() -> None:
-    streams = [M.range(3).to_iter_dataset(), M.range(10, 15).to_iter_dataset()]
-    mixed = IterDataset.mix(streams, [2, 1], at_end="repeat")
-    assert list(mixed.limit(9)) == [0, 1, 10, 2, 0, 11, 1, 2, 12]
-    iterator = iter(mixed)
-    assert iterator.skip(3 * 10**9) == 3 * 10**9
-    assert [next(iterator) for _ in range(2)] == [2, 0]
-    # The epochs of a MapDataset are in an order of their own.
-    repeated = M.mix([M.range(10).shuffle(seed=1), M.range(100)], at_end="repeat")
-    assert sorted(repeated.read(range(0, 20, 2)).tolist()) == list(range(10))
-    assert sorted(repeated.read(range(20, 40, 2)).tolist()) == list(range(10))
-    assert repeated.read(range(0, 20, 2)).tolist() != repeated.read(range(20, 40, 2)).tolist()
-
-
 def test_named_datasets_take_a_schedule_of_named_weights() -> None:
     a, b = M.range(9).to_iter_dataset(), M.range(-9, 0).to_iter_dataset()
     weights = Schedule([(0, {"b": 0, "a": 1}), (2, {"a": 1, "b": 1})])
@@ -250,29 +225,6 @@ def test_tokens_are_shared_as_by_hand_from_anywhere(
     assert [row.tolist() for row in skipped] == [row.tolist() for row in rest]
 
 
-class Documents:
-    """Documents of 1 to 5 tokens."""
-
-    fingerprint, spec = "documents", ArraySpec((None,), np.dtype(np.int32))
-
-    def __len__(self) -> int:
-        return 400
-
-    def __getitem__(self, number: int) -> Any:
-        return np.full(number % 5 + 1, number, np.int32)
-
-    def lengths(self) -> Any:
-        return np.arange(400) % 5 + 1
-
-
-def test_packed_rows_are_mixed_by_arithmetic() -> None:
-    streams = [M.source(Documents()).repeat().pack(size, window=64) for size in (8, 4)]
-    mixed = IterDataset.mix(streams, [1, 1], by="tokens")
-    assert "by=tokens of (8, 4)" in repr(mixed)
-    sizes = [len(row["tokens"]) for row in mixed.limit(30)]
-    assert sizes.count(8) * 8 == sizes.count(4) * 4
-
-
 def test_rows_of_one_size_are_mixed_by_arithmetic() -> None:
     sources = [Counted(10**6), Counted(10**6)]
     wide = M.source(sources[0]).batch(8, drop_remainder=True)
@@ -300,14 +252,6 @@ def test_tokens_by_key_and_by_function(tokens: Any) -> None:
     streams = [M.source(rows).to_iter_dataset(), M.source(rows[1:5]).to_iter_dataset()]
     mixed = IterDataset.mix(streams, by="tokens", tokens=tokens)
     assert [row["count"] for row in mixed] == [4, 1, 1, 1, 1, 1]
-
-
-def test_state_of_a_token_mixture_is_integers() -> None:
-    streams = [ragged([3, 5, 2], 0), ragged([4] * 9, 1)]
-    iterator = iter(IterDataset.mix(streams, [0.3, 0.7], by="tokens", tokens=len))
-    for _ in range(4):
-        next(iterator)
-    assert iterator.get_state()["lanes"] == [[2, 2, 4, 8, 8]]
 
 
 def test_rows_before_one_that_cannot_be_counted_are_given() -> None:

@@ -37,10 +37,6 @@ def noisy(number: int, rng: np.random.Generator) -> int:
     return int(number) + 1000 * int(rng.integers(2))
 
 
-def with_index(index: int, number: int) -> int:
-    return checked(number) + 10_000 * index
-
-
 def twice(number: int) -> list[int]:
     return [checked(number), number + 1]
 
@@ -59,7 +55,6 @@ STREAMS: dict[str, Callable[[], Any]] = {
         numbers().filter(is_odd).map(lambda n: checked(n + 1)).on_bad("skip").batch(3)
     ),
     "columns": lambda: numbers().map(checked_columns, batched=True).map(twice).on_bad("skip"),
-    "indices": lambda: numbers().map_with_index(with_index).on_bad("skip"),
     "random": lambda: numbers().map(checked).random_map(noisy, seed=2).on_bad("skip"),
     "random columns": lambda: (
         numbers()
@@ -70,21 +65,8 @@ STREAMS: dict[str, Callable[[], Any]] = {
     ),
     "flat_map": lambda: numbers().flat_map(twice).map(checked).on_bad("skip").batch(4),
     "batch_fn": lambda: numbers().batch(3, batch_fn=summed).on_bad("skip"),
-    "batch_fn, shuffled": lambda: (
-        numbers().window_shuffle(4, seed=1).batch(3, batch_fn=summed).map(checked).on_bad("skip")
-    ),
-    "window_shuffle": lambda: (
-        numbers().map(checked).window_shuffle(5, seed=1).random_map(noisy, seed=2).on_bad("skip")
-    ),
     "mix": lambda: IterDataset.mix([numbers().map(checked), numbers().filter(is_odd)]).on_bad(
         "skip"
-    ),
-    "interleave": lambda: (
-        IterDataset.interleave([numbers().map(checked), numbers()], 2).map(checked).on_bad("skip")
-    ),
-    "passes": lambda: numbers().map(checked).repeat(2).map(checked).on_bad("skip"),
-    "two nodes": lambda: (
-        numbers().map(checked).on_bad("skip").map(lambda n: checked(n + 1)).on_bad("skip")
     ),
     "lanes": lambda: numbers(3).map(checked).random_map(noisy, seed=3).on_bad("skip").batch(3),
     "lanes, flat_map": lambda: (

@@ -414,6 +414,8 @@ def test_a_state_of_other_lengths_is_refused() -> None:
         ({"seed": -1}, PlanError),
         ({"lengths": [1, 2]}, PlanError),
         ({"lengths": [1, 2, -3]}, PlanError),
+        ({"lengths": [1.0, 2.0, 3.0]}, ArgumentError),
+        ({"lengths": "abc"}, ArgumentError),
         ({"sequences": "tokens"}, ArgumentError),
     ],
 )

@@ -224,20 +224,3 @@ def test_jax_is_not_imported() -> None:
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == [[["Plain", "Plain"]] * 2, [2, 2], False]
-
-
-# --- sizes ---------------------------------------------------------------------------------------
-
-
-def test_large_objects_are_not_made_far_ahead() -> None:
-    made: list[int] = []
-
-    def build(n: int) -> Any:
-        made.append(n)
-        return Plain(np.zeros(1 << 20, np.uint8))
-
-    read = windrow.ReadOptions(num_threads=1, prefetch_bytes=4 << 20, block_bytes=2 << 20)
-    with iter(MapDataset.range(400).map(build).to_iter_dataset(read)) as iterator:
-        for _ in range(30):
-            next(iterator)
-    assert len(made) < 100

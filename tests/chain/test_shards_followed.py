@@ -176,16 +176,6 @@ def whole_lanes() -> IterDataset[Any]:
     return M.range(26).to_iter_dataset(SYNCHRONOUS, lanes=2).batch(8)
 
 
-def test_a_rebatch_of_lanes_that_end_apart_skips_rightly() -> None:
-    lanes = M.range(30).to_iter_dataset(lanes=2).filter(lambda n: n % 2 or n < 6)
-    stream = lanes.batch(4).rebatch(5)
-    batches = [batch.tolist() for batch in stream]
-    for step in range(len(batches)):
-        iterator = iter(stream)
-        assert iterator.skip(step) == step
-        assert next(iterator).tolist() == batches[step]
-
-
 def test_lanes_that_do_not_divide_a_batch_are_refused_where_it_is_followed() -> None:
     with pytest.raises(PlanError, match="9 rows cannot be taken equally from 2 lanes"):
         M.range(9).to_iter_dataset(lanes=2).batch(9).cache()
@@ -195,29 +185,6 @@ def test_lanes_that_do_not_divide_a_batch_are_refused_where_it_is_followed() -> 
     assert list(stream.cache()) == list(stream)
     with pytest.raises(PlanError, match=r"on_bad: .*2 lanes by a function"):
         stream.on_bad("skip")
-
-
-def test_bad_records_of_joined_lanes_are_left_out_for_any_shards() -> None:
-    def checked(number: int) -> int:
-        if number % 7 == 3:
-            raise ValueError(number)
-        return number
-
-    def make(share: Share) -> Any:
-        numbers = M.range(60).to_iter_dataset(SYNCHRONOUS, lanes=4).map(checked)
-        return of(numbers.on_bad("skip").repeat().batch(8), share).limit(5)
-
-    for step in range(6):
-        states = []
-        for count in (1, 2, 8):
-            run = opened(make, count)
-            for each in run:
-                each.skip(step)
-            states.append(merged(run))
-        assert states[0]["lanes"] == states[1]["lanes"]
-        second = iter(make(None))
-        second.set_state(states[2])
-        assert len(list(second)) == 5 - step
 
 
 @pytest.mark.parametrize("count", [1, 5, 8, 9, 11, 12, 20])
@@ -315,10 +282,3 @@ def test_a_batch_without_rows_is_made_of_no_records(length: int, size: int, coun
                 own = batch[0].tolist() * 2 if isinstance(batch, tuple) else batch.tolist()
                 assert sorted(r for _, r in iterator.records_of_last()) == sorted(own)
                 assert sorted(r for _, r in chain.records_of(number)) == sorted(own)
-
-
-@pytest.mark.parametrize("options", [{"remainder": "pad"}, {"pad_to": 3}])
-def test_padded_batches_of_batches_are_explained(options: Any) -> None:
-    batches = M.range(8).to_iter_dataset().batch(2)
-    for stream in (batches.batch(2, **options), batches.rebatch(2).batch(2, **options)):
-        assert stream.explain().length in (None, len(list(stream)))

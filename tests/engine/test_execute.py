@@ -51,23 +51,6 @@ def test_records_of_a_source_without_batches_are_read_side_by_side() -> None:
     assert dataset.read(range(READERS)).tolist() == [0, 10, 20, 30]
 
 
-def test_a_read_of_a_chain_is_one_read_of_its_source() -> None:
-    source = Counting(1000)
-    chain = windrow.MapDataset.source(source).shuffle(seed=3).map(lambda e: e["n"]).batch(50)
-    batches = chain.read(range(20))
-    assert source.reads == [1000]
-    assert batches.shape == (20, 50)
-    assert sorted(batches.ravel().tolist()) == list(range(0, 10_000, 10))
-
-
-def test_an_iterator_reads_many_batches_at_once() -> None:
-    source = Counting(10_000)
-    chain = windrow.MapDataset.source(source).shuffle(seed=3).batch(10)
-    assert sum(len(batch["n"]) for batch in chain) == 10_000
-    assert len(source.reads) < 20
-    assert sum(source.reads) == 10_000
-
-
 def test_each_parent_of_a_mixture_is_read_once() -> None:
     first, second = Counting(600), Counting(200)
     parts = [windrow.MapDataset.source(s).map(lambda e: e["n"]) for s in (first, second)]
@@ -88,19 +71,6 @@ def test_an_error_in_the_user_s_source_names_the_record() -> None:
     with pytest.raises(KeyError, match="no such file") as caught:
         next(iterator)
     assert any("record 2" in note for note in caught.value.__notes__)
-
-
-def test_an_error_in_a_batched_source_names_the_records() -> None:
-    class Broken(Counting):
-        def read(self, indices: Any) -> Any:
-            raise TimeoutError("no answer")
-
-    chain = windrow.MapDataset.source(Broken(10))[4:]
-    with pytest.raises(TimeoutError, match="no answer") as caught:
-        chain.read([0, 3])
-    assert caught.value.__notes__ == [
-        "windrow: raised in Broken.read of 2 records, the first of them 4"
-    ]
 
 
 def fail_at(number: int) -> Any:

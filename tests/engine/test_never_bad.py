@@ -20,7 +20,6 @@ from tests.far_arrays import TWICE
 from tests.range_server import RangeServer
 from windrow import MapDataset
 from windrow.core import system_errors
-from windrow.core.machine import machine_bytes
 from windrow.core.native import native
 from windrow.errors import ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource
@@ -106,13 +105,6 @@ def test_an_image_that_memory_does_not_hold_is_no_bad_image(
     monkeypatch.setattr(images, "_decoded", decoded)
     with pytest.raises(MemoryError, match="short of memory"):
         images.decode_images([b""], Any)  # type: ignore[arg-type]
-
-
-def test_a_size_beyond_the_memory_of_the_machine_is_damage() -> None:
-    asked = "it asks for more memory than there is: {:,} bytes"
-    assert system_errors.lacks_memory(asked.format(machine_bytes() // 4))
-    assert not system_errors.lacks_memory(asked.format(machine_bytes() // 4 + 1))
-    assert not system_errors.lacks_memory("it ends before byte 24")
 
 
 @pytest.mark.skipif(native() is None, reason="the native core says so")

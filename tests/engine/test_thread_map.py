@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.processes import until
 from windrow.engine.thread_map import ThreadMap
-from windrow.errors import ClosedError
 
 WAIT_S = 20
 
@@ -196,12 +194,6 @@ class TestErrors:
             on_4.map.run(on_4.key, work, 160)
         assert work.running == 0
 
-    def test_an_interrupt_comes_before_errors(self, on_4: World) -> None:
-        work = Failing({1: ValueError("row 1"), 11: KeyboardInterrupt()})
-        with pytest.raises(KeyboardInterrupt):
-            on_4.map.run(on_4.key, work, 160)
-        assert until(lambda: work.running == 0)  # it does not wait for other threads
-
     def test_an_error_is_freed_without_the_garbage_collector(self, on_4: World) -> None:
 
         class OwnError(Exception):
@@ -227,18 +219,6 @@ class TestErrors:
 
 
 class TestThreads:
-    def test_close_ends_them(self, on_4: World) -> None:
-        assert map_threads()
-        on_4.map.close()
-        on_4.map.close()
-        assert not map_threads()
-
-    def test_nothing_runs_after_close(self, world: World) -> None:
-        world.map.close()
-        with pytest.raises(ClosedError, match="make a new iterator"):
-            world.run(5)
-        assert not world.rows_on
-
     def test_they_end_with_their_owner(self) -> None:
         world = settled_on_4()
         threads = map_threads()

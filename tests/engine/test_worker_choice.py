@@ -60,16 +60,6 @@ def test_slow_python_gets_all_cores() -> None:
     )
 
 
-def test_reading_is_left_alone() -> None:
-    workers, reason = World(reads_s=1e-3, calls_s=1e-5).choice()
-    assert workers == 0
-    assert reason.startswith("functions take 1% of the time, 10.0 us for an element;")
-
-
-def test_functions_on_threads_that_fill_the_cores_are_left_alone() -> None:
-    assert World(calls_s=1e-3, threads=7.5).choice()[0] == 0
-
-
 def test_memory_bounds_the_number() -> None:
     assert World(room=3).choice()[0] == 3
     assert World(room=0).choice() == (0, "there is no memory for workers")

@@ -11,12 +11,11 @@ import pytest
 import zarr
 
 from tests.full_queues import counted
-from windrow import IterDataset, MapDataset, ReadOptions
+from windrow import MapDataset, ReadOptions
 from windrow.engine.prefetch import FREE_BYTES
-from windrow.sources import ArraySpec, ZarrDataSource
+from windrow.sources import ZarrDataSource
 from windrow.stats.costs import Amount
 
-Dataset = MapDataset[Any] | IterDataset[Any]
 SHORT = ReadOptions(prefetch_buffer_size=16)
 ROWS = 4_000
 
@@ -27,16 +26,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = np.random.default_rng(0).integers(0, 50, (ROWS, 32)).astype("f4")
     zarr.create_array(str(path), data=rows, chunks=(40, 32))
     return path
-
-
-class Doubles:
-    """Declares what it returns: 64-bit numbers."""
-
-    def __call__(self, row: Any) -> Any:
-        return row.astype("f8")
-
-    def output_spec(self, spec: ArraySpec) -> ArraySpec:
-        return ArraySpec(spec.shape, "f8")
 
 
 def hundred(number: int) -> Any:
@@ -55,30 +44,6 @@ def chunks(path: Path) -> MapDataset[Any]:
 
 def arrays(rows: int) -> MapDataset[Any]:
     return MapDataset.source(np.zeros((rows, 16)))
-
-
-KNOWN: dict[str, Callable[[Path], Dataset]] = {
-    "windows of a range, in batches": lambda p: (
-        MapDataset.range(20_000).to_iter_dataset().window_shuffle(3_000, seed=1).batch(64)
-    ),
-    "a function that tells": lambda p: chunks(p).map(Doubles()).batch(32).to_iter_dataset(SHORT),
-    "repeated as a stream": lambda p: (
-        chunks(p).batch(64).to_iter_dataset(ReadOptions(prefetch_buffer_size=150)).repeat(3)
-    ),
-    "an endless shuffle": lambda p: (
-        chunks(p).shuffle(seed=1).batch(64).repeat().to_iter_dataset(SHORT).limit(400)
-    ),
-    "endless, in order": lambda p: chunks(p).batch(64).repeat().to_iter_dataset(SHORT).limit(400),
-}
-
-
-@pytest.mark.parametrize("name", KNOWN)
-def test_no_run_holds_more(store: Path, name: str) -> None:
-    dataset = KNOWN[name](store)
-    explanation, stats = dataset.explain(), counted(dataset, 16)
-    assert stats.peak_buffers_bytes <= explanation.buffers.high
-    for kind, size in stats.peak_by.items():
-        assert size <= explanation.buffers_by[kind].high, kind
 
 
 @pytest.mark.parametrize("make", [hundred, doubled])

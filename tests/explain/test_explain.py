@@ -182,15 +182,6 @@ def test_specs_in_words() -> None:
     assert spec_text(spec) == "{x: float32 (?, 3), y: (bytes, [int64]), z: list}"
 
 
-def test_amounts_in_words() -> None:
-    assert str(Amount(0.99999, 1.0)) == "1.00 to 1"
-    assert str(Amount(0.99999, 1.0001)) == "1.00"
-    assert str(Amount.exactly(0.99999)) == "1.00"
-    assert str(Amount.exactly(999.9999)) == "1,000"
-    assert str(Amount(0.0123, 12.345)) == "0.0123 to 12.3"
-    assert str(Amount.exactly(1_234.5)) == "1,234"
-
-
 class Raises:
     """A function whose `output_spec` does not take what it is given."""
 

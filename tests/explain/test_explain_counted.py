@@ -10,7 +10,7 @@ import io
 import os
 import pkgutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,12 +30,8 @@ from tests.explained_chains import (
     served_stores,
 )
 from tests.full_queues import counted
-from tests.teams import until
 from windrow import Explanation, MapDataset, ReadOptions, sources
 from windrow.core import native
-from windrow.engine import read_batches
-from windrow.engine.process_executor import ProcessExecutor
-from windrow.engine.stages import WorkItem
 from windrow.errors import ReadError
 from windrow.sources import BatchedSource, ForeignDataSource, LaidOutSource, ZarrDataSource
 from windrow.stats.costs import Amount, SourceCosts, known
@@ -175,41 +171,6 @@ def test_what_is_told_happens(stores: Stores, name: str) -> None:
     lines = str(explanation).splitlines()
     assert len(lines) <= 20
     assert max(map(len, lines)) <= 80
-
-
-def test_chunks_that_take_long_are_held_as_told(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(read_batches, "GOAL_S", 0.0)  # as on a busy machine: a batch is a round
-    dataset = short_queue(CASES["patches that zarr-python reads, by blocks"].make(stores))
-    (told,), (found,) = dataset.explain().epoch, counted(dataset).sources
-    assert found.held_bytes.low <= told.held_bytes.high
-
-
-@pytest.mark.parametrize("count", [2, 3, 4])
-def test_workers_that_answer_together_have_no_more_held(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    # Read batches grow by the time of the first ones. Here all of them begin, and end, before that time
-    # is known.
-    asked = ProcessExecutor._wants_more
-    taken: list[int] = []
-
-    def wants_more(self: ProcessExecutor, waiting: Sequence[tuple[WorkItem, Any]]) -> bool:
-        if taken and not waiting:
-            monkeypatch.setattr(ProcessExecutor, "_wants_more", asked)
-            return True
-        if not taken and len(waiting) < count:
-            return True
-        taken.append(len(waiting))
-        assert until(lambda: all(begun.is_done() for _, begun in waiting))
-        return False
-
-    monkeypatch.setattr(ProcessExecutor, "_wants_more", wants_more)
-    dataset = short_queue(CASES["chunks by blocks, mapped in workers"].make(stores))
-    (told,), (found,) = dataset.explain().epoch, counted(dataset).sources
-    assert taken == list(range(count, 0, -1))
-    assert found.held_bytes.low <= told.held_bytes.high
 
 
 @pytest.mark.parametrize("options", [SHORT, SMALL], ids=["room for all", "little room"])

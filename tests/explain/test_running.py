@@ -264,24 +264,6 @@ def test_functions_below_workers_are_called_in_them_and_others_here(tmp_path: Pa
             check_calls(told, notings[kind + where].calls())
 
 
-def test_workers_without_work_are_none(tmp_path: Path) -> None:
-    noting = Noting(tmp_path / "calls")
-    idle = MapDataset.source(AtOnce(noting)).batch(4).to_iter_dataset().mp_prefetch(2)
-    assert runs_of(idle, "mp_prefetch") == "functions below in 2 worker processes"
-    with iter(idle) as iterator:
-        next(iterator)
-        assert workers() == []
-    twice = MapDataset.range(40).map(noting.each).mp_prefetch(1).mp_prefetch(2)
-    assert runs_of(twice, "mp_prefetch(2)") == "functions below in 2 worker processes"
-    assert runs_of(twice, "mp_prefetch(1)") == "functions below in 1 worker process"
-    assert runs_of(twice, "map") == "one by one, in 1 worker process"
-    with iter(twice) as iterator:
-        next(iterator)
-        assert len(workers()) == 1
-    none = MapDataset.range(40).map(noting.each).mp_prefetch(0)
-    assert runs_of(none, "map") == "one by one, when asked for"
-
-
 # --- sources -------------------------------------------------------------------------------------
 
 

@@ -223,12 +223,6 @@ def test_a_sampler_of_the_user() -> None:
     assert list(noisy) == [2 * k + int(rng.integers(1000)) * 1000 for k, rng in enumerate(rngs)]
 
 
-def test_a_sampler_of_grain() -> None:
-    sampler = grain.samplers.IndexSampler(10, shuffle=True, num_epochs=1, seed=42)
-    loader = windrow.DataLoader(data_source=range(10), sampler=sampler)
-    assert list(loader) == [8, 6, 7, 9, 0, 5, 1, 2, 4, 3]
-
-
 class _Keys:
     """The records in order: a sampler of the user."""
 

@@ -106,33 +106,11 @@ def has_many(element: dict[str, Any]) -> bool:
     return len(element["inputs"]) > 2
 
 
-# --- like Keras --------------------------------------------------------------------------------------
-
-
-class AsArrays(grain.transforms.Map):  # type: ignore[misc]
-    def map(self, element: Any) -> Any:
-        return tuple(np.asarray(each) for each in element)
-
-
-def like_keras(folder: Path) -> Any:
-    """As keras/src/utils/timeseries_dataset_utils.py, with what grain_dataset_adapter.py puts on it."""
-    values = np.arange(60, dtype=np.float32).reshape(30, 2)
-    windows = [values[start : start + 4] for start in range(0, 26, 2)]
-    labels = grain.MapDataset.source([float(number) for number in range(len(windows))])
-    pairs = more.ZipMapDataset([grain.MapDataset.source(windows), labels]).shuffle(seed=5)
-    return pairs.to_iter_dataset().batch(3, batch_fn=stacked).map(AsArrays())
-
-
-def stacked(values: list[Any]) -> Any:
-    return tuple(np.stack(each) for each in zip(*values, strict=True))
-
-
 PIPELINES: dict[str, Callable[[Path], Any]] = {
     "maxtext, best fit": like_maxtext,
     "maxtext, first fit": functools.partial(like_maxtext, packing="first_fit"),
     "maxtext, concat": functools.partial(like_maxtext, packing="concat_then_split"),
     "torchtitan": like_torchtitan,
-    "keras": like_keras,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import pickle
 import re
@@ -19,7 +20,7 @@ from tests.processes import until
 from windrow import ReadOptions
 from windrow.stats.costs import Amount
 from windrow.stats.profiler import OTHER, READING, ROOM, WORKERS, Profiler, calling, doing
-from windrow.stats.stats import NOTHING_YET, BlockTimes, Stats
+from windrow.stats.stats import NOTHING_YET, Stats
 
 M = windrow.MapDataset
 IN_TURN = ReadOptions(num_threads=0)
@@ -85,19 +86,6 @@ def test_the_time_is_parted_into_what_the_loop_waited_for_and_its_own() -> None:
     assert stats.sentence == f"the loop waits for data 25% of the time; 67% of that is map({first})"
 
 
-def test_every_block_is_in_the_timeline() -> None:
-    def two_seconds(value: int) -> int:
-        clock.pass_by(2)
-        return value
-
-    iterator, clock = timed(in_turn(M.range(3).map(two_seconds)))
-    for _ in iterator:
-        clock.pass_by(5)
-    assert iterator.stats().timeline == tuple(
-        BlockTimes(1, at, 0.0, 2.0, at + 2, 2.0) for at in (0.0, 7.0, 14.0)
-    )
-
-
 def test_what_a_thread_ahead_does_is_waited_for_only_while_the_loop_waits() -> None:
     clock = Clock()
     meter = Profiler(M.range(3)._node, clock)
@@ -146,23 +134,6 @@ def test_waits_for_workers_are_parted_into_what_these_did() -> None:
     stats = meter.stats(0)
     assert stats.waited_for == {"map(f)": 7.5, READING: 2.25, WORKERS: 0.25}
     assert (stats.reading_s, stats.mapping_s) == (9, {"map(f)": 30})
-
-
-def test_the_sentence() -> None:
-    rest = {"loop_s": 0.0, "reading_s": 0.0, "mapping_s": {}, "blocked_s": 0.0}
-    more = {"delivered_bytes": 0, "sources": (), "buffers_bytes": 0, "peak_buffers_bytes": 0}
-    last: Any = {**rest, **more, "buffers_by": {}, "peak_by": {}, "timeline": ()}
-
-    def sentence(waited_s: float, waited_for: dict[str, float]) -> str:
-        return Stats(1, 100.0, waited_s, waited_for=waited_for, **last).sentence
-
-    assert sentence(40, {"map(f)": 36.0, "reading": 4.0}) == (
-        "the loop waits for data 40% of the time; 90% of that is map(f)"
-    )
-    assert sentence(0.4, {"map(f)": 0.4}) == (
-        "the loop does not wait for data: it is slower than the loader"
-    )
-    assert sentence(40, {}) == "the loop waits for data 40% of the time"
 
 
 # --- what stays ----------------------------------------------------------------------------------
@@ -292,3 +263,37 @@ def test_stats_are_json_and_pickle() -> None:
     assert values["sources"][0]["reads"] == {"low": 3, "high": 3}
     assert values["sentence"] == stats.sentence
     assert pickle.loads(pickle.dumps(stats)) == stats
+
+
+# --- metrics: the numbers in one flat dict --------------------------------------------------------
+
+
+def test_metrics_are_the_numbers_of_the_stats() -> None:
+    iterator = iter(M.source(pieced(100, 10)).map(np.negative).batch(10))
+    before = iterator.metrics()
+    assert before["elements"] == before["waited_share"] == 0.0
+    list(iterator)
+    stats, found = iterator.stats(), iterator.metrics()
+    assert found["elements"] == 10
+    assert found["records"] == 100
+    assert found["reads"] == 10
+    assert found["waited_s"] == stats.waited_s
+    assert found["waited_share"] == stats.waited_s / stats.passed_s
+    assert found["mapping_s"] == sum(stats.mapping_s.values()) > 0
+    assert all(type(value) is float and math.isfinite(value) for value in found.values())
+
+
+def test_no_sources_have_no_costs() -> None:
+    iterator = iter(M.range(3))
+    list(iterator)
+    assert "reads" not in iterator.metrics()
+
+
+def test_bad_records_are_counted_where_they_may_be() -> None:
+    numbers = M.source(["1", "two", "3", "four"]).map(int)
+    found = []
+    for dataset in (numbers.on_bad("skip"), numbers.slice([0])):
+        with iter(dataset) as iterator:
+            list(iterator)
+            found.append(iterator.metrics().get("bad_records"))
+    assert found == [2, None]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests.hypothesis_profiles import examples
-from tests.laid_out import PiecedSource, pieced
+from tests.laid_out import pieced
 from tests.processes import until
 from tests.workers.test_workers_stream import spread
 from windrow import ReadOptions
@@ -60,21 +60,6 @@ def test_reads_are_those_that_the_source_sees(
     sizes = [min(first - (first + 3) % 7 + 7, 90) - first for first in source.started]
     assert costs.decoded_bytes == Amount.exactly(32 * sum(sizes))
     assert costs.delivered_bytes == Amount.exactly(32 * len(dataset))
-
-
-def test_a_chunk_that_several_rounds_want_is_a_hit_for_all_but_one() -> None:
-    source = pieced(64, 32)
-    options = ReadOptions(prefetch_buffer_size=1)  # rounds of one batch
-    costs = counted(iter(M.source(source).batch(8).to_iter_dataset(options)))
-    assert (costs.reads, costs.hits) == exactly(2, 6)
-
-
-def test_parts_are_counted_together() -> None:
-    arrays = {"x": np.arange(600).reshape(100, 6), "y": np.arange(100)}
-    source = PiecedSource(arrays, {"x": 16, "y": 100})
-    costs = counted(iter(M.source(source).batch(10)))
-    assert (costs.records, costs.chunks, costs.reads) == exactly(100, 8, 8)
-    assert costs.decoded_bytes == costs.delivered_bytes == Amount.exactly(5_600)
 
 
 def test_without_threads_each_call_decodes_its_chunks() -> None:
@@ -198,10 +183,3 @@ def test_chunks_held_are_those_of_each_source() -> None:
     assert held == stats.peak_by["chunks"]
     assert "held of its chunks, at most" in explanation.details()
     assert "held bytes" in str(stats)
-
-
-def test_passes_do_not_hold_more_than_one() -> None:
-    dataset = M.source(pieced(320, 16)).shuffle(seed=1).to_iter_dataset().repeat(3)
-    with iter(dataset) as iterator:
-        once = counted(iterator).held_bytes
-    assert once == Amount.exactly(20 * 16 * 32)  # a store that fits, once

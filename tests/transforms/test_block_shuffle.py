@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import zarr
-from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,10 +15,8 @@ import windrow
 from tests import strategies as make
 from tests.hypothesis_profiles import examples
 from tests.strategies import Chunks
-from windrow.errors import ArgumentError, PlanError, StateError
-from windrow.transforms import blocks, nodes
-from windrow.transforms.nodes import BlockShuffleNode
-from windrow.transforms.positions import Positions
+from windrow.errors import ArgumentError, PlanError
+from windrow.transforms import blocks
 
 IntArray = npt.NDArray[np.int64]
 M = windrow.MapDataset
@@ -113,46 +107,6 @@ def test_large_windows_are_those_of_the_model(sizes: list[int], window: int) -> 
     assert epoch_of(order, 2) == model(bounds_of(sizes), window, 5, 2)
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 4095, 4096, 4097, 8192, 8193])
-def test_permutations_of_any_size(size: int) -> None:
-    got = blocks.permutation(size, 2**64 - 5)
-    assert got.dtype == np.int64
-    assert got.tolist() == permuted(size, 2**64 - 5)
-    assert np.array_equal(np.sort(got), np.arange(size))
-
-
-def test_block_shuffle_orders_are_frozen() -> None:
-    # People restore year-old checkpoints. A new order needs a new version.
-    assert blocks.permutation(10, 1).tolist() == [8, 4, 3, 7, 0, 1, 5, 9, 6, 2]
-    assert blocks.permutation(5000, 1)[:6].tolist() == [98, 3055, 1643, 725, 565, 2077]
-    order = blocks.BlockOrder(ints([0, 3, 4, 8, 13]), 2, 7)
-    assert epoch_of(order, 0) == [0, 2, 3, 1, 8, 4, 5, 7, 9, 10, 11, 6, 12]
-    assert epoch_of(order, 1) == [0, 1, 4, 6, 5, 2, 7, 3, 8, 10, 12, 11, 9]
-    assert epoch_of(order, -1) == [9, 12, 11, 5, 8, 10, 4, 6, 7, 0, 1, 3, 2]
-    assert list(M.range(12).block_shuffle(7, block=3, window_blocks=2)) == [
-        0, 2, 3, 1, 4, 5, 9, 8, 10, 11, 6, 7,
-    ]  # fmt: skip
-    assert list(M.range(12).seed(42).block_shuffle(block=5)) == [
-        9, 5, 2, 10, 7, 4, 0, 3, 1, 11, 8, 6,
-    ]  # fmt: skip
-
-
-def test_epochs_beyond_64_bits_count_modulo_2_to_the_32() -> None:
-    node = M.range(20).block_shuffle(1, block=3, window_blocks=2)._node
-    assert isinstance(node, BlockShuffleNode)
-    far = np.array([2**70 + 5] * 20, dtype=object)
-    got = node.to_parent(Positions(far, np.arange(20))).offsets.tolist()
-    assert got == node.to_parent(Positions(np.full(20, 5), np.arange(20))).offsets.tolist()
-
-
-def test_the_answer_is_the_callers_own() -> None:
-    order = blocks.BlockOrder(bounds_of([5, 5]), 1, 0)
-    once = order.at(np.zeros(4, np.int64), np.arange(4))
-    expected = once.tolist()
-    once[:] = 0
-    assert order.at(np.zeros(4, np.int64), np.arange(4)).tolist() == expected
-
-
 def test_records_beyond_32_bits() -> None:
     # The window's table is wider there.
     length = 2**33 + 7
@@ -186,139 +140,6 @@ def test_picked_items_are_those_of_the_permutation(
     assert np.array_equal(got, blocks.permutation(size, key)[places])
 
 
-# --- locality ------------------------------------------------------------------------------------
-
-
-def test_a_batch_needs_the_chunks_of_its_windows_only() -> None:
-    bounds = bounds_of([256] * 100)
-    order = blocks.BlockOrder(bounds, 16, 0)
-    got = ints(epoch_of(order, 0))
-    chunks = [set((got[at : at + 4096] // 256).tolist()) for at in range(0, len(got), 4096)]
-    assert [len(some) for some in chunks] == [16] * 6 + [4]
-    assert set.union(*chunks) == set(range(100))
-    # And each batch of 256 sees most of its window: nothing else would be a shuffle of it.
-    assert len(set((got[:256] // 256).tolist())) >= 14
-
-
-def test_equal_chunks_and_block_of_their_size_are_one_order() -> None:
-    source = Chunks([4, 4, 4, 2])
-    declared = M.source(source).block_shuffle(3, window_blocks=2)
-    given = M.source(np.arange(14)).block_shuffle(3, block=4, window_blocks=2)
-    assert list(declared.repeat(2)) == list(given.repeat(2))
-    assert sorted(declared) == list(range(14))
-
-
-# --- the layout of a chain -----------------------------------------------------------------------
-
-
-def test_repeat_has_the_blocks_of_each_epoch() -> None:
-    twice = M.source(Chunks([3, 2])).repeat(2)
-    assert twice._node.layout().bounds.tolist() == [0, 3, 5, 8, 10]
-    assert collections.Counter(twice.block_shuffle(1)) == dict.fromkeys(range(5), 2)
-    assert M.source(Chunks([])).repeat(3)._node.layout().bounds.tolist() == [0]
-    once = M.source(Chunks([3, 2])).repeat(1, reseed_each_epoch=False)
-    assert once._node.layout().bounds.tolist() == [0, 3, 5]
-
-
-def test_a_slice_has_what_is_left_of_the_blocks() -> None:
-    chunks = M.source(Chunks([3, 2, 4]))
-    for part, bounds in ((chunks[::-2], [0, 2, 3, 5]), (chunks[1::3], [0, 1, 2, 3])):
-        assert part._node.layout().bounds.tolist() == bounds
-        assert sorted(part.block_shuffle(1)) == sorted(part)
-
-
-def test_chunks_of_no_records_are_left_out() -> None:
-    source = Chunks([0, 3, 0, 0, 2, 0])
-    assert M.source(source)._node.layout().bounds.tolist() == [0, 3, 5]
-    assert list(M.source(source).block_shuffle(1)) == list(
-        M.source(Chunks([3, 2])).block_shuffle(1)
-    )
-
-
-# --- real stores ---------------------------------------------------------------------------------
-
-
-def test_a_zarr_array_is_shuffled_by_its_chunks(tmp_path: Path) -> None:
-    rows = np.arange(22 * 3, dtype=np.int32).reshape(22, 3)
-    zarr.create_array(str(tmp_path / "a"), data=rows, chunks=(4, 2))
-    dataset = M.source(windrow.sources.ZarrDataSource(tmp_path / "a"))
-    assert dataset._node.layout().bounds.tolist() == [0, 4, 8, 12, 16, 20, 22]
-    shuffled = dataset[1:].block_shuffle(9, window_blocks=2).repeat(2)
-    order = list(
-        M.source(Chunks([3, 4, 4, 4, 4, 2], 1)).block_shuffle(9, window_blocks=2).repeat(2)
-    )
-    assert [row.tolist() for row in shuffled] == rows[order].tolist()
-    assert np.array_equal(shuffled.read(range(42)), rows[order])
-
-
-def test_array_record_files_are_shuffled_by_their_groups(tmp_path: Path) -> None:
-    groups, paths = {"a": (7, 3), "b": (4, 2)}, []
-    for name, (count, size) in groups.items():
-        paths.append(str(tmp_path / f"{name}.array_record"))
-        writer = ArrayRecordWriter(paths[-1], f"group_size:{size}")
-        for number in range(count):
-            writer.write(f"{name}{number}".encode())
-        writer.close()
-    dataset = M.source(windrow.sources.ArrayRecordDataSource(paths))
-    assert dataset._node.layout().bounds.tolist() == [0, 3, 6, 7, 9, 11]
-    records = list(dataset)
-    order = list(M.source(Chunks([3, 3, 1, 2, 2])).block_shuffle(9, window_blocks=2))
-    assert list(dataset.block_shuffle(9, window_blocks=2)) == [records[i] for i in order]
-
-
-# --- in a chain ----------------------------------------------------------------------------------
-
-
-def chain(seed: int = 5) -> windrow.MapDataset[Any]:
-    parts = [M.source(Chunks([4, 1, 7])), M.source(Chunks([2, 5], 100))[::2]]
-    return M.concatenate(parts).block_shuffle(seed, window_blocks=2)
-
-
-def test_a_state_of_another_order_is_refused() -> None:
-    def over(sizes: list[int], **arguments: Any) -> Any:
-        return iter(M.source(Chunks(sizes)).block_shuffle(**{"seed": 1} | arguments))
-
-    state = over([4, 4]).get_state()
-    over([4, 4]).set_state(state)
-    for other in (
-        over([5, 3]),
-        over([4, 4], seed=2),
-        over([4, 4], window_blocks=2),
-        over([4, 4], block=4),
-    ):
-        with pytest.raises(StateError, match="another chain or other data"):
-            other.set_state(state)
-
-
-def label_of(dataset: M[Any]) -> str:
-    return str(iter(dataset).get_state()["chain"])
-
-
-def test_printing_says_what_decides_the_order() -> None:
-    dataset = M.range(12).block_shuffle(1, block=4, window_blocks=2)
-    assert repr(dataset) == (
-        "MapDataset(range(0, 12, 1) > block_shuffle(seed=1, block=4, window_blocks=2),"
-        " 12 elements of int64)"
-    )
-    shown = label_of(M.source(Chunks([4, 3])).block_shuffle(1))
-    assert "block_shuffle(seed=1, 2 blocks, sha256=" in shown
-    assert shown != label_of(M.source(Chunks([3, 4])).block_shuffle(1))
-
-
-def test_a_seed_may_be_derived() -> None:
-    derived = nodes.default_seed(M.range(9).seed(3)._node)
-    dataset = M.range(9).seed(3).block_shuffle(block=2)
-    assert list(dataset) == list(M.range(9).block_shuffle(derived, block=2))
-
-
-def test_absent_elements_stay_absent() -> None:
-    dataset = M.source(Chunks([4, 4])).filter(lambda n: n % 2 == 0).block_shuffle(1)
-    assert sorted(dataset) == [0, 2, 4, 6]
-    assert dataset.__getitems__(range(8)).count(None) == 4
-    with pytest.raises(PlanError, match="batch: a filter before it leaves gaps"):
-        dataset.batch(2)
-
-
 # --- refusals ------------------------------------------------------------------------------------
 
 
@@ -339,11 +160,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "seed range": lambda: CHUNKS.block_shuffle(2**32),
     "block": lambda: CHUNKS.block_shuffle(1, block=0),
     "window": lambda: CHUNKS.block_shuffle(1, window_blocks=0),
-    "endless": lambda: CHUNKS.repeat().block_shuffle(1),
-    "endless, block": lambda: CHUNKS.repeat().block_shuffle(1, block=4),
     "part of endless": lambda: CHUNKS.repeat()[:100].block_shuffle(1),
-    "range": lambda: M.range(9).block_shuffle(1),
-    "memory": lambda: M.source(np.arange(9)).block_shuffle(1),
     "source of no blocks": lambda: M.source(Wrong(None)).block_shuffle(1),
     "foreign": lambda: M.source(make.Squares(9)).map(int).block_shuffle(1),
     "shuffle": lambda: CHUNKS.shuffle(3).block_shuffle(1),

@@ -12,9 +12,7 @@ from windrow import MapDataset, ReadOptions
 from windrow.errors import ArgumentError, PlanError, SourceError
 from windrow.sources.base import BatchedSource
 from windrow.sources.foreign import ForeignDataSource
-from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes import lengths_of, sources_of
-from windrow.transforms.nodes.metadata import known_lengths
+from windrow.transforms.nodes import lengths_of
 from windrow.transforms.positions import Positions, positions
 
 IntArray = npt.NDArray[np.int64]
@@ -24,13 +22,12 @@ class Sequences(BatchedSource):
     """Record `r` is an array of `lengths[r]` items; nothing but `read` makes one."""
 
     def __init__(self, lengths: Any) -> None:
-        self.given, self.asked, self.has_been_read = lengths, 0, False
+        self.given = lengths
 
     def __len__(self) -> int:
         return len(self.given)
 
     def read(self, indices: IntArray) -> list[Any]:
-        self.has_been_read = True
         return [np.full(self.given[i], i) for i in indices.tolist()]
 
     @property
@@ -38,13 +35,7 @@ class Sequences(BatchedSource):
         return f"sequences({len(self)})"
 
     def lengths(self) -> Any:
-        self.asked += 1
         return np.asarray(self.given)
-
-
-def source_of(dataset: Any) -> Sequences:
-    found: Sequences = sources_of(dataset._node)[0]
-    return found
 
 
 def all_of(dataset: MapDataset[Any], epochs: int = 1) -> Positions:
@@ -53,23 +44,6 @@ def all_of(dataset: MapDataset[Any], epochs: int = 1) -> Positions:
 
 def lengths(dataset: Any, given: Any = None, epochs: int = 1) -> list[int]:
     return list(lengths_of(dataset._node, all_of(dataset, epochs), given).tolist())
-
-
-def test_lengths_given_belong_to_records_and_hold_after_maps() -> None:
-    one, two = (MapDataset.source([0] * n).map(str) for n in (3, 2))
-    dataset = MapDataset.concatenate([one.shuffle(seed=0), two])
-    given = [np.array([5, 6, 7], np.uint16), np.array([8, 9])]
-    found = lengths(dataset, given)
-    assert (sorted(found[:3]), found[3:]) == ([5, 6, 7], [8, 9])
-    assert lengths(one, np.array([5, 6, 7])) == [5, 6, 7]
-
-
-def test_a_source_is_asked_once() -> None:
-    dataset = MapDataset.source(Sequences([3, 1])).shuffle(seed=0)
-    known = RecordLengths(sources_of(dataset._node))
-    for _ in range(3):
-        known_lengths(dataset._node, all_of(dataset), known)
-    assert source_of(dataset).asked == 1
 
 
 def test_foreign_sources_are_asked_too() -> None:
@@ -176,28 +150,11 @@ def test_the_promise_of_a_map_is_in_no_fingerprint() -> None:
     assert iter(plain).get_state() == iter(promised).get_state()
 
 
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ([[1, 2]], PlanError),
-        ([[1, -2, 3]], PlanError),
-        ([[1.0, 2.0, 3.0]], ArgumentError),
-        ([np.ones((3, 1), int)], ArgumentError),
-        ([np.array([1, 2, 2**63], np.uint64)], PlanError),
-        ([[1, 2, 3], [4]], PlanError),
-        ("abc", ArgumentError),
-        (3, ArgumentError),
-    ],
-)
-def test_wrong_lengths_are_refused(given: Any, error: type[Exception]) -> None:
-    dataset = MapDataset.source(Sequences([1, 2, 3]))
-    with pytest.raises(error):
-        lengths(dataset, given)
-
-
 def test_one_array_is_too_little_for_two_sources() -> None:
     dataset = MapDataset.concatenate([MapDataset.source(Sequences([1])) for _ in range(2)])
     with pytest.raises(ArgumentError, match=r"each of 2 sources, got one array"):
         lengths(dataset, np.array([1, 2]))
+    with pytest.raises(PlanError, match="lengths: 3 arrays for 2 sources"):
+        lengths(dataset, [[1], [2], [3]])
     with pytest.raises(PlanError, match=r"lengths\[1\] has 0 lengths for 1 records"):
         lengths(dataset, [[1], []])

@@ -156,37 +156,6 @@ class TwiceNode(EachNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class EveryOtherNode(EachNode):
-    """Drops the elements of odd indices for which a predicate is false."""
-
-    position_width: ClassVar[int] = 1
-    drops: ClassVar[bool] = True
-    needs_many: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "every_other"
-
-    @property
-    def stream_step(self) -> Step:
-        return Step.NUMBERED
-
-    def spec(self, parents: Sequence[Any]) -> Any:
-        return parents[0]
-
-    def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
-        pairs = zip(values, indices.tolist(), strict=True)
-        return (i % 2 == 0 or bool(self.function(value)) for value, i in pairs)
-
-    def made(self, table: Table, results: list[Any]) -> Table:
-        return tables.filtered(table, results)
-
-    def elements(self) -> Amount:
-        found = super().elements()
-        return Amount(0, found.high) if self.length == STREAM else found
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class PairsNode(RegroupNode):
     """Each element with the one after it."""
 
@@ -306,12 +275,6 @@ CASES = {
         "numbered",
         is_known=False,
     ),
-    "filter of a stream with its number": Case(
-        lambda: on(chain().shuffle(seed=1).to_iter_dataset(), EveryOtherNode, _is_odd),
-        [int(n) for i, n in enumerate(chain().shuffle(seed=1)) if i % 2 == 0 or n % 2],
-        "every_other(_is_odd)",
-        is_known=False,
-    ),
     "regrouping of a stream, more": Case(
         lambda: on(chain().to_iter_dataset(), CopiesNode, 4),
         copies_of(range(23)),
@@ -351,10 +314,6 @@ def rest_of(iterator: Any) -> list[Any]:
 
 
 # --- through everything --------------------------------------------------------------------------
-
-
-def test_iteration_gives_the_elements(case: Case) -> None:
-    assert rest_of(case.make()) == case.wanted
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].is_random])
@@ -485,8 +444,3 @@ class ShortNode(ScaledNode):
 def test_a_table_of_other_rows_is_refused() -> None:
     with pytest.raises(windrow.errors.ElementError, match=r"scaled\(1\).* 3 rows of 4"):
         on(chain(), ShortNode, 1).__getitems__([0, 1, 2, 3])
-
-
-def test_a_node_without_random_access_is_named() -> None:
-    with pytest.raises(TypeError, match="CopiesNode has no random access"):
-        MapDataset(CopiesNode((chain()._node,), 4)).__getitems__([0])

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
 from windrow.core import native
-from windrow.errors import PlanError
 from windrow.transforms import packing
 from windrow.transforms.amounts import PackCounts
 from windrow.transforms.packing import RowPlan, TooLong, plan_rows
@@ -80,21 +79,6 @@ def test_rows_are_those_of_a_brute_force_packer(
         assert own.tolist() == wanted
 
 
-FROZEN = [
-    [(5, 0, 10, 0)],
-    [(5, 10, 10, 0)],
-    [(2, 0, 9, 0)],
-    [(1, 0, 3, 0), (5, 20, 2, 3)],
-    [(0, 0, 5, 0), (3, 0, 1, 5), (4, 0, 4, 6)],
-]
-
-
-def test_the_plan_is_frozen() -> None:
-    # States of packed streams are in checkpoints: another order needs another name of the method.
-    plan = planned(np.array([5, 3, 9, 1, 4, 22]), 10)
-    assert rows_of(plan) == FROZEN
-
-
 def test_a_window_without_tokens_has_no_rows() -> None:
     for lengths in (np.zeros(0, np.int64), np.zeros(3, np.int64)):
         plan = planned(lengths, 8)
@@ -124,11 +108,6 @@ def test_windows_come_in_order_and_leave_one_row_each_to_the_last() -> None:
     assert set(numbers) == set(range(9))
     whole = [len(rows_of(planned(lengths[k : k + 100], 64))) for k in range(0, 900, 100)]
     assert [numbers.count(k) for k in range(9)] == [count - 1 for count in whole]
-
-
-def test_documents_that_are_too_long_are_refused_here_too() -> None:
-    with pytest.raises(PlanError, match="1 documents are longer than a row of 8 tokens"):
-        planned(np.array([3, 9]), 8, too_long=TooLong.ERROR)
 
 
 # --- counts --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 
 import windrow
 from tests.workers.test_workers_stream import spread
-from windrow import MapDataset, MultiprocessingOptions
+from windrow import MapDataset
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 MOST_LINES = 40
@@ -111,13 +111,6 @@ def test_it_is_restored_at_every_element(case: Case, page: Any) -> None:
         next(iterator, None)
 
 
-def test_a_state_of_another_node_is_refused(page: Any) -> None:
-    numbers = MapDataset.range(9)
-    state = iter(numbers.pipe(page("rotated"), 5)).get_state()
-    with pytest.raises(windrow.errors.StateError, match=r"rotated\(by=6\)"):
-        iter(numbers.pipe(page("rotated"), 6)).set_state(state)
-
-
 @pytest.mark.parametrize("count", [2, 3])
 def test_shards_have_the_rows_of_each_batch(case: Case, page: Any, count: int) -> None:
     # The number of batches after a filter is known when they never end.
@@ -125,12 +118,6 @@ def test_shards_have_the_rows_of_each_batch(case: Case, page: Any, count: int) -
     shards = zip(*(batches.shard(index, count) for index in range(count)), strict=True)
     for wanted, parts in itertools.islice(zip(batches, shards, strict=True), 7):
         assert [int(n) for part in parts for n in part] == wanted.tolist()
-
-
-@pytest.mark.parametrize("name", ["rotated", "thin"])
-def test_shards_end_at_one_batch(name: str, page: Any) -> None:
-    batches = as_stream(CASES[name].make(page)).batch(4)
-    assert [len(list(batches.shard(index, 2))) for index in (0, 1)] == [len(list(batches))] * 2
 
 
 @pytest.mark.parametrize("lanes", [2, 3])
@@ -152,25 +139,3 @@ def test_lanes_take_turns_and_are_restored(page: Any, lanes: int) -> None:
 def test_workers_give_the_same(case: Case, page: Any) -> None:
     stream = as_stream(case.make(page)).map(plus_one)
     assert list(spread(stream, 2)) == [n + 1 for n in case.wanted]
-
-
-@pytest.mark.jobs
-def test_processes_give_the_same(page: Any) -> None:
-    case = CASES["both, after a filter"]
-    stream = case.make(page).map(plus_one).mp_prefetch(MultiprocessingOptions(num_workers=2))
-    with iter(stream) as iterator:
-        assert list(iterator) == [n + 1 for n in case.wanted]
-
-
-def test_explain_shows_it_and_predicts_what_is_counted(case: Case, page: Any) -> None:
-    dataset = case.make(page)
-    explanation = dataset.explain()
-    labels = [line.label for line in explanation.nodes]
-    assert {"rotated(by=5)", "thin(3)", "thin(4)"} & {*labels}
-    with iter(dataset) as iterator:
-        elements = len(list(iterator))
-        stats = iterator.stats()
-    assert elements in explanation.batches
-    assert (explanation.length == elements) == case.is_known
-    for predicted, counted in zip(explanation.epoch, stats.sources, strict=True):
-        assert counted.records.low in predicted.records

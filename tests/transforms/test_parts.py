@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from zarr.codecs import ZstdCodec
 
 from windrow import IterDataset, MapDataset, ReadOptions
-from windrow.errors import ElementError
+from windrow.errors import ArgumentError, ElementError, PlanError
 from windrow.sources import ArraySpec, Field, WindowDataSource, ZarrDataSource
 from windrow.sources.cells import Boxes, Cells, cut, whole
 from windrow.transforms.locality import array_leaves
@@ -24,6 +24,23 @@ from windrow.transforms.nodes.dealing import grid_spec
 
 SIZES = {"lat": 12, "lon": 16}
 OPTIONS = ReadOptions(num_threads=2, prefetch_buffer_size=4)
+
+
+@pytest.fixture(scope="module")
+def fields(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A group of fields `x (time, level, lat, lon)`, `m (time, lat, lon)` and numbers `n (time)`."""
+    folder: Path = tmp_path_factory.mktemp("fields")
+    values = np.random.default_rng(0).normal(size=(10, 2, 12, 16)).astype(np.float32)
+    group = zarr.create_group(folder)
+    dims = ("time", "level", "lat", "lon")
+    group.create_array("x", data=values, chunks=(1, 1, 5, 6), dimension_names=dims)
+    group.create_array(
+        "m", data=values[:, 0] > 0, chunks=(2, 4, 16), dimension_names=("time", "lat", "lon")
+    )
+    group.create_array("n", data=np.arange(10), chunks=(4,), dimension_names=("time",))
+    for name, size in (("lat", 12), ("lon", 16)):
+        group.create_array(name, data=np.arange(size) / 2, chunks=(size,), dimension_names=(name,))
+    return str(folder)
 
 
 def doubled(element: Any) -> Any:
@@ -296,18 +313,6 @@ def test_fields_are_read_by_the_chunks_that_latitudes_touch(
         assert costs.chunks.high == 3 * 2 * 2 * len(touched)
 
 
-def test_a_chunk_outside_the_box_is_never_read(tmp_path: Path) -> None:
-    array = stored(tmp_path, (2, 8, 8), (1, 4, 4), ("time", "lat", "lon"))
-    expected = np.asarray(array[:, :4])
-    for path in (tmp_path / "c").glob("*/1/*"):
-        path.write_bytes(b"not a chunk")
-    dataset = MapDataset.source(ZarrDataSource(tmp_path))
-    part = MapDataset[Any](narrowed(dataset._node, {(): (Cells(0, 4, 8), whole(8))}))
-    assert np.asarray([part[0], part[1]]).tobytes() == expected.tobytes()
-    with pytest.raises(Exception, match="c/0/1"):
-        dataset[0]
-
-
 NORTH: Boxes = {(): (Cells(0, 4, 8), whole(8))}
 OF_TWO: Boxes = {(): (whole(2), Cells(0, 4, 8), whole(8))}
 IN_PAIRS: Boxes = {(n,): box for n in (0, 1) for box in NORTH.values()}
@@ -378,3 +383,38 @@ def test_packed_rows_are_cut_after_they_are_made() -> None:
             expected = leaf[:, 2:6] if (name,) in boxes else leaf
             np.testing.assert_array_equal(found[name], expected)
     assert "part" in part.explain().details()
+
+
+# --- promises ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"local": "height"},
+        {"local": 3},
+        {"local": "lat", "halo": 1},
+        {"local": "lat", "halo": {"lat": -1}},
+        {"local": "lat", "halo": {"lat": 13}},
+        {"local": "lat", "halo": {"lon": 1}},
+        {"halo": {"lon": 1}},
+        {"local": "lat", "wrap": "lon"},
+    ],
+)
+def test_wrong_promises(fields: str, arguments: dict[str, Any]) -> None:
+    dataset = MapDataset.source(ZarrDataSource(fields))
+    with pytest.raises((ArgumentError, PlanError)):
+        dataset.map(lambda element: element, **arguments)
+    with pytest.raises((ArgumentError, PlanError)):
+        dataset.to_iter_dataset().map(lambda element: element, **arguments)
+    every: dict[str, Any] = {
+        "local": ("lat", "lon"),
+        "halo": {"lat": 12, "lon": 0},
+        "wrap": ["lon"],
+    }
+    dataset.map(lambda element: element, **every)  # the largest halo
+
+
+def test_cells_around_a_circle_become_the_whole_axis() -> None:
+    around = Cells(10, 14, 12)
+    assert around.grown(1, wrap=False) == around.joined(Cells(2, 3, 12)) == whole(12)

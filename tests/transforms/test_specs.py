@@ -349,14 +349,6 @@ def test_an_empty_dataset_has_no_say() -> None:
     assert M.concatenate([rows(0, 2)]).element_spec == rows(4, 2).element_spec
 
 
-def test_zip_is_a_tuple() -> None:
-    parts = [rows(4, 2), M.range(4)]
-    expected = (rows(4, 2).element_spec, INT)
-    assert M.zip(parts).element_spec == expected
-    streams = windrow.IterDataset.zip([part.to_iter_dataset() for part in parts])
-    assert streams.element_spec == streams.read_spec() == expected
-
-
 # --- reading nothing -----------------------------------------------------------------------------
 
 

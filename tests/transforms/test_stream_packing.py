@@ -178,20 +178,6 @@ def test_every_token_of_two_features_comes_once() -> None:
         np.testing.assert_array_equal(np.concatenate(tokens), np.concatenate(expected))
 
 
-def test_the_spec_is_that_of_a_row() -> None:
-    source = {"x": np.zeros((4, 3), np.int16)}
-    stream = windrow.MapDataset.source(source).to_iter_dataset()
-    spec = stream.pack({"x": 8}, num_packing_bins=2).element_spec
-    assert spec["x"].shape == (8,)
-    assert spec["x"].dtype == np.int16
-    assert spec["x_segment_ids"].dtype == np.int32
-
-
-def test_empty_streams_have_no_rows() -> None:
-    assert list(Case((), {"x": 4}, "first_fit", {"num_packing_bins": 2}).ours()) == []
-    assert list(Case((), {"x": 4}, "concat_then_split", {}).ours()) == []
-
-
 @pytest.mark.parametrize(
     ("struct", "method", "options", "error"),
     [

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -208,22 +207,6 @@ def test_slow_python_gets_workers() -> None:
     assert "of the time" in chosen.reason
 
 
-@pytest.mark.jobs
-def test_a_killed_worker_is_replaced() -> None:
-    chain = pids(M.range(1 << 40))
-    with decided(chain, [(1, 2)]) as iterator:
-        found = taken(iterator, lambda element: element[1] != os.getpid())
-        seen = {os.getpid(), *(worker.pid for worker in workers())}
-
-        def go_on() -> None:
-            os.kill(found[-1][1], signal.SIGKILL)
-            found.extend(taken(iterator, lambda element: element[1] not in seen))
-
-        with pytest.warns(RuntimeWarning, match=r"worker \d of \d .* ended \(.*SIGKILL"):
-            go_on()
-    assert [n for n, _ in found] == list(range(len(found)))
-
-
 class Locked:
     """A source whose records cannot be pickled."""
 
@@ -286,15 +269,6 @@ def test_errors_of_functions_are_those_without_workers() -> None:
     assert (kind, text) == error_of(lambda: list(dataset.to_iter_dataset()))[:2]
     assert re.search(r"raised in map\(.*\) for element 2", notes[0])
     assert notes[1] == "windrow: made of record 2 of SequenceDataSource(list of 3 records)"
-
-
-@pytest.mark.parametrize("length", [0, 1, 2])
-def test_short_datasets(length: int) -> None:
-    dataset = M.source(np.arange(length)).map(lambda n: n + 1)
-    with iter(dataset.mp_prefetch("auto")) as iterator:
-        assert list(iterator) == [n + 1 for n in range(length)]
-        (chosen,) = iterator.stats().chosen if length else (None,)
-    assert chosen is None or chosen.reason == UNDECIDED
 
 
 def test_one_core_has_no_workers() -> None:

@@ -20,7 +20,7 @@ from tests.hypothesis_profiles import examples
 from windrow.errors import ElementError, ReadError
 from windrow.transforms import columns
 from windrow.workers.messages import Failure, Message, MessageBuffer, failure_of, opened
-from windrow.workers.stacking import is_exact, stacked
+from windrow.workers.stacking import stacked
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -37,15 +37,6 @@ class Box:
 
 def memory_of(size_bytes: int) -> Bytes:
     return np.zeros(size_bytes, np.uint8)
-
-
-def needs_memory(message: bytes) -> bool:
-    """Whether a message refers to the memory that it was packed with."""
-    try:
-        opened(message)
-    except ElementError:
-        return True
-    return False
 
 
 def same(a: Any, b: Any) -> bool:
@@ -164,7 +155,6 @@ def test_a_large_pickle_goes_to_memory_too() -> None:
     parcel = Message.of(value)
     message = parcel.packed(memory := memory_of(parcel.slot_bytes))
     assert len(message) < 100
-    assert needs_memory(message)
     assert opened(message, memory) == value
     assert opened(parcel.packed(None)) == value
     assert opened(parcel.packed(short := memory_of(1_000)), short) == value
@@ -187,23 +177,6 @@ def test_buffers_of_other_libraries_travel_outside(size: int) -> None:
         message = Message.of([pickle.PickleBuffer(content)]).packed(memory)
         assert len(message) < 200
         assert bytes(opened(message, memory)[0]) == bytes(content)
-
-
-def test_a_room_holds_arrays_while_they_fit_and_never_objects() -> None:
-    memory = memory_of(256)
-    room = MessageBuffer(memory)
-    found = [
-        room.empty((40,), np.uint8),
-        room.empty((2, 8), np.float64),
-        room.empty((3,), object),
-        room.empty((65,), np.uint8),
-        room.empty((64,), np.uint8),
-        room.empty((1,), np.uint8),
-    ]
-    lies_inside = [np.shares_memory(array, memory) for array in found]
-    assert lies_inside == [True, True, False, False, True, False]
-    assert room.used_bytes == 256
-    assert not np.shares_memory(MessageBuffer(None).empty((3,), np.uint8), memory)
 
 
 # --- elements as columns -------------------------------------------------------------------------
@@ -335,41 +308,3 @@ def test_an_error_that_does_not_survive_is_told(
         raise found
     assert found.__notes__ == ["source: a"]
     assert "in failing" in str(found.__cause__)
-
-
-# --- as columns of a chain -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "elements",
-    [
-        [np.arange(3) + i for i in range(4)],
-        [{"x": np.arange(2.0) + i, "n": i, "s": str(i)} for i in range(3)],
-        [[np.zeros(2, np.int8), np.float32(i)] for i in range(3)],
-        [Pair(np.zeros((1, 2)), (np.int64(i), None)) for i in range(1, 4)],
-        [{"x": np.arange(i)} for i in range(3)],
-    ],
-    ids=["arrays", "dicts", "lists", "named tuples", "other shapes"],
-)
-def test_columns_for_a_chain_split_into_the_elements(elements: list[Any]) -> None:
-    tree = stacked(elements, MessageBuffer(None))
-    if not is_exact(tree):
-        assert isinstance(elements[0], Pair)  # a tuple without arrays stays as it is
-        return
-    found = columns.split(tree, len(elements))
-    assert list(map(repr, found)) == list(map(repr, elements))
-
-
-@pytest.mark.parametrize(
-    "elements",
-    [
-        [1, 2, 3],
-        [np.array(i) for i in range(3)],
-        [{"x": np.zeros(2), "more": {"n": i}} for i in range(3)],
-        [{"x": np.zeros(2)}, None],
-        [{"x": np.zeros(2), "o": object()} for _ in range(2)],
-    ],
-    ids=["numbers", "arrays without axes", "containers without arrays", "absent", "objects"],
-)
-def test_what_columns_would_change_stays_elements(elements: list[Any]) -> None:
-    assert not is_exact(stacked(elements, MessageBuffer(None)))

@@ -5,31 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.errors import ClosedError, RecordIndexError
 from windrow.workers.shared_memory import SharedMemory, SlotAllocator, unnamed_file
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
-linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-
-
-def run(program: str, *, descriptors: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program]
-    return subprocess.run(
-        command, pass_fds=descriptors, capture_output=True, text=True, timeout=600, check=False
-    )
-
-
-def descriptors() -> int:
-    return len(os.listdir("/dev/fd"))
 
 
 # --- views and loans -----------------------------------------------------------------------------
@@ -57,45 +42,6 @@ def test_the_last_view_gives_a_loan_back_once(how: str) -> None:
     del view
     assert calls == [0, 1]
     assert memory.view(PAGE, PAGE + 4).tolist() == [1, 2, 3, 4]
-
-
-def test_a_closed_memory_has_no_bytes() -> None:
-    memory = SharedMemory.create(PAGE)
-    memory.close()
-    with pytest.raises(ClosedError, match=r"bytes \[0, 8\) of a memory that is closed"):
-        memory.view(0, 8)
-    with pytest.raises(ClosedError, match=r"bytes \[0, 8\) of a memory that is closed"):
-        memory.lend(0, 8, int)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (5, 4), (0, PAGE + 1)])
-def test_bytes_outside_the_memory_are_refused(start: int, stop: int) -> None:
-    memory = SharedMemory.create(PAGE)
-    with pytest.raises(RecordIndexError, match=rf"of a memory of {PAGE} bytes; choose"):
-        memory.view(start, stop)
-    with pytest.raises(RecordIndexError, match=rf"of a memory of {PAGE} bytes; choose"):
-        memory.lend(start, stop, int)
-
-
-# --- too little room -----------------------------------------------------------------------------
-
-
-@pytest.mark.jobs
-@linux_only
-def test_memory_that_the_system_refuses_is_none_and_a_warning() -> None:
-    program = """
-import resource, warnings
-from windrow.workers.shared_memory import SharedMemory
-with open("/proc/self/statm") as file:
-    now = int(file.read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (now + (64 << 20), now + (64 << 20)))
-with warnings.catch_warnings(record=True) as caught:
-    memory = SharedMemory.create(1 << 30)
-print(memory.size_bytes, [str(one.message)[:80] for one in caught])
-"""
-    done = run(program)
-    text = "shared memory: asked for 1,073,741,824 bytes, got none (Cannot allocate memory);"
-    assert (done.stdout, done.stderr) == (f"0 {[text]}\n", "")
 
 
 def test_the_memory_has_no_name_and_ends_with_its_views() -> None:

@@ -99,27 +99,6 @@ def test_the_stream_goes_on_when_a_worker_is_killed(chain: str, moments: random.
     assert "killed by SIGKILL" in text
 
 
-def test_the_stream_goes_on_when_all_workers_are_killed_again_and_again(
-    moments: random.Random,
-) -> None:
-    expected = listed(CHAINS["batches"]())
-    deaths = 0
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        iterator = iter(CHAINS["batches"]().mp_prefetch(2))
-        got = []
-        for number, batch in enumerate(iterator):
-            got.append(batch)
-            if number % 80 == 40:
-                time.sleep(moments.uniform(0, 0.05))
-                for worker in workers():
-                    worker.kill()
-                    deaths += 1
-    assert listed(got) == expected
-    assert 2 <= len(caught) <= deaths
-    assert {warning.category for warning in caught} == {RuntimeWarning}
-
-
 def end_once(x: Any, *, folder: Path, at: int, end: Callable[[], object]) -> Any:
     """Ends its process at one element, the first time."""
     if x == at:
@@ -133,18 +112,6 @@ def end_once(x: Any, *, folder: Path, at: int, end: Callable[[], object]) -> Any
 
 def kill_own_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_work_that_ended_one_worker_is_done_by_another(
-    tmp_path: Path, moments: random.Random
-) -> None:
-    # As the system does when memory runs out.
-    at = moments.randrange(RECORDS)
-    function = functools.partial(end_once, folder=tmp_path, at=at, end=kill_own_process)
-    dataset = windrow.MapDataset.source(np.arange(RECORDS)).map(function).batch(16)
-    with pytest.warns(RuntimeWarning, match=r"worker \d of 2 .*killed by SIGKILL.*a new one"):
-        got = listed(dataset.mp_prefetch(2))
-    assert got == np.arange(RECORDS).reshape(-1, 16).tolist()
 
 
 # --- work that ends every worker -----------------------------------------------------------------
@@ -209,18 +176,6 @@ def test_a_worker_that_hangs_is_replaced_after_the_time_that_the_user_sets(
     dataset = windrow.MapDataset.source(np.arange(100)).map(function)
     with pytest.warns(RuntimeWarning, match=r"longer than timeout_s=2.*a new one"):
         assert listed(dataset.mp_prefetch(limited(2))) == list(range(100))
-
-
-def test_a_stopped_worker_is_replaced_too(moments: random.Random) -> None:
-    dataset = windrow.MapDataset.range(1000).map(lambda x: (x, os.getpid())).to_iter_dataset(READ)
-    iterator = iter(dataset.mp_prefetch(limited(2)))
-    got = [next(iterator) for _ in range(moments.randrange(1, 200))]
-    stopped = psutil.Process(got[-1][1])
-    stopped.suspend()
-    with pytest.warns(RuntimeWarning, match="longer than timeout_s"):
-        got += list(iterator)
-    assert [x for x, _ in got] == list(range(1000))
-    assert not psutil.pid_exists(stopped.pid)
 
 
 @pytest.mark.filterwarnings("ignore:worker . of 2:RuntimeWarning")

@@ -15,8 +15,7 @@ import pytest
 
 import windrow
 from tests.processes import Program, workers
-from tests.states import at_row
-from windrow.errors import ElementError, WorkerError
+from windrow.errors import WorkerError
 
 pytestmark = [
     pytest.mark.jobs,
@@ -52,12 +51,6 @@ def pids() -> set[int]:
 
 def notes_of(error: BaseException) -> str:
     return "\n".join(getattr(error, "__notes__", ()))
-
-
-def go_past(iterator: windrow.DatasetIterator[Any]) -> None:
-    """Skip the element that failed, as users do: by the state."""
-    state = iterator.get_state()
-    iterator.set_state(at_row(state, state["rows"] + 1))
 
 
 # --- what arrives --------------------------------------------------------------------------------
@@ -125,21 +118,6 @@ def test_errors_are_those_of_no_workers(moments: random.Random, place: str) -> N
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("place", sorted(PLACES))
-def test_a_stop_iteration_is_an_error_and_not_an_end(moments: random.Random, place: str) -> None:
-    record = moments.randrange(RECORDS)
-    nothing: list[int] = []
-
-    def check(x: Any) -> Any:
-        return next(iter(nothing)) if x == record else x % 7
-
-    with (
-        iter(PLACES[place](check).mp_prefetch(2)) as iterator,
-        pytest.raises((ElementError, RuntimeError), match="StopIteration"),
-    ):
-        list(iterator)
-
-
 @pytest.mark.parametrize(
     "error", [OSError("no network"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()]
 )
@@ -174,65 +152,7 @@ def test_after_an_error_the_next_call_tries_again_with_the_same_workers(
     assert got == ORDER
 
 
-@pytest.mark.parametrize(("code", "status"), [(None, 0), (3, 3), ("over", 1)])
-def test_an_exit_in_a_worker_is_an_error_with_the_exit_code(code: Any, status: int) -> None:
-    def check(x: Any) -> Any:
-        if x == ORDER[5]:
-            sys.exit(code)
-        return x
-
-    with iter(numbers().map(check).mp_prefetch(2)) as iterator:
-        assert [next(iterator) for _ in range(5)] == ORDER[:5]
-        with pytest.raises(WorkerError, match=rf"sys.exit\(.*exit code {status}") as caught:
-            next(iterator)
-        assert any("element 5" in note for note in caught.value.__notes__)
-
-
-# --- after an error ------------------------------------------------------------------------------
-
-
-def test_after_an_error_a_state_behind_it_goes_on_with_the_same_workers(
-    moments: random.Random,
-) -> None:
-    bad = {ORDER[at] for at in moments.sample(range(1, RECORDS - 1), 5)}
-
-    def check(x: Any) -> Any:
-        if x in bad:
-            raise ValueError("bad")
-        return x
-
-    with iter(numbers().map(check).mp_prefetch(2)) as iterator:
-        got = [next(iterator)]
-        before = pids()
-        for record in ORDER[1:-1]:
-            if record in bad:
-                with pytest.raises(ValueError, match="bad"):
-                    next(iterator)
-                go_past(iterator)
-            else:
-                got.append(next(iterator))
-        assert pids() == before
-        got += list(iterator)
-    assert got == [record for record in ORDER if record not in bad]
-
-
 # --- what cannot be sent -------------------------------------------------------------------------
-
-
-def test_a_function_that_cannot_be_sent_is_an_error_before_any_process() -> None:
-    lock = threading.Lock()
-
-    def check(x: Any) -> Any:
-        with lock:
-            return x
-
-    iterator = iter(numbers().map(check).mp_prefetch(2))
-    with pytest.raises(TypeError, match=r"cannot be sent.*'_thread.lock'") as caught:
-        next(iterator)
-    where, node = caught.value.__notes__
-    assert "worker_init_fn" in where
-    assert "belongs to map(" in node
-    assert workers() == []
 
 
 class LockedSource:

@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 import windrow
-from tests.processes import Program, is_left, left, until, workers
-from windrow.errors import ClosedError
+from tests.processes import Program, is_left, left, until
 
 pytestmark = [
     pytest.mark.jobs,
@@ -49,18 +48,6 @@ def test_batches_larger_than_all_shared_memory_arrive(shared_bytes: int, batch: 
     options = windrow.MultiprocessingOptions(2, shared_bytes=shared_bytes)
     dataset = arrays().batch(batch)
     assert sums(dataset.mp_prefetch(options)) == sums(dataset)
-
-
-def test_batches_that_the_consumer_keeps_stay_as_they_are(moments: random.Random) -> None:
-    options = windrow.MultiprocessingOptions(2, shared_bytes=4 * MIB)
-    dataset = arrays()
-    kept = []
-    for batch in dataset.mp_prefetch(options):
-        if moments.random() < 0.7:
-            kept.append((batch, int(batch[0])))
-    del batch
-    assert len(kept) > 20  # far more than the memory holds
-    assert all((array == value).all() for array, value in kept)
 
 
 LIMITED = """
@@ -125,20 +112,6 @@ def test_nothing_grows_while_the_consumer_sleeps(tmp_path: Path) -> None:
 # --- several iterators ---------------------------------------------------------------------------
 
 
-def test_two_iterators_over_one_dataset_do_not_meet(moments: random.Random) -> None:
-    dataset = arrays().mp_prefetch(2)
-    expected = sums(arrays())
-    with iter(dataset) as first, iter(dataset) as second:
-        found: tuple[list[Any], list[Any]] = ([], [])
-        iterators = (first, second)
-        for _ in range(100):
-            which = moments.randrange(2)
-            found[which].extend(sums([next(iterators[which])] if len(found[which]) < 60 else []))
-        assert len(workers()) in (2, 4)
-        for part, iterator in zip(found, iterators, strict=True):
-            assert part + sums(iterator) == expected
-
-
 def test_iterators_in_threads(moments: random.Random) -> None:
     dataset = arrays().mp_prefetch(1)
     expected = sums(arrays())
@@ -155,34 +128,6 @@ def test_iterators_in_threads(moments: random.Random) -> None:
     for thread in threads:
         thread.join(60)
     assert [found[number] for number in range(4)] == [expected[:stop] for stop in stops]
-
-
-def test_an_iterator_closed_from_another_thread(tmp_path: Path, moments: random.Random) -> None:
-    hangs = tmp_path / "hangs"
-
-    def hang(x: Any) -> Any:
-        if x == 40:
-            hangs.touch()
-            threading.Event().wait()
-        return x
-
-    iterator = iter(windrow.MapDataset.range(100).map(hang).mp_prefetch(2))
-    errors: list[BaseException] = []
-
-    def consume() -> None:
-        try:
-            list(iterator)
-        except ClosedError as error:
-            errors.append(error)
-
-    consumer = threading.Thread(target=consume)
-    consumer.start()
-    assert until(hangs.exists)
-    threading.Event().wait(moments.uniform(0, 0.1))
-    iterator.close()
-    consumer.join(5)
-    assert [type(error) for error in errors] == [ClosedError]
-    assert workers() == []
 
 
 # --- many iterators ------------------------------------------------------------------------------

@@ -253,37 +253,3 @@ def test_a_forked_child_has_iterators_of_its_own(tmp_path: Path, moments: random
     with program(tmp_path, text) as run:
         run.ends()
         assert (run.out, run.errors) == ("0\n", "")
-
-
-def test_torch_iterates_in_spawned_processes(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    script = tmp_path / "train.py"
-    script.write_text(
-        SETTING
-        + textwrap.dedent(
-            """
-            import torch
-
-            class Elements(torch.utils.data.IterableDataset):
-                def __init__(self, dataset):
-                    self.dataset = dataset
-
-                def __iter__(self):
-                    return iter(self.dataset)
-
-            if __name__ == "__main__":
-                dataset = windrow.MapDataset.source(np.arange(100)).map(work).batch(8)
-                begun = iter(dataset.mp_prefetch(1))
-                next(begun)
-                loader = torch.utils.data.DataLoader(
-                    Elements(dataset.mp_prefetch(1)), batch_size=None, num_workers=1,
-                    multiprocessing_context="spawn",
-                )
-                got = [batch.tolist() for batch in loader]
-                say("same" if got == [batch.tolist() for batch in dataset] else got)
-            """
-        )
-    )
-    with Program(tmp_path, [str(script)], "") as run:
-        run.ends()
-        assert (run.out, run.errors) == ("same\n", "")

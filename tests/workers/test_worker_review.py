@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import traceback
 import warnings
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,10 +52,7 @@ def test_batched_functions_get_the_same_columns_from_workers(batch: int) -> None
 
 
 class Large:
-    """Records of 1 MiB, read many at a time; counts the records of one read."""
-
-    def __init__(self) -> None:
-        self.most = 0
+    """Records of 1 MiB, read many at a time."""
 
     def __len__(self) -> int:
         return 200
@@ -62,7 +61,6 @@ class Large:
         return np.full(1 << 20, index, np.uint8)
 
     def __getitems__(self, indices: Any) -> list[npt.NDArray[np.uint8]]:
-        self.most = max(self.most, len(indices))
         return [self[index] for index in indices]
 
 
@@ -103,18 +101,6 @@ def test_an_error_tells_of_no_other_errors(count: int) -> None:
         list(M.source(list(range(200))).map(fail_at_77).mp_prefetch(count))
     text = "".join(traceback.format_exception(caught.value))
     assert "During handling of the above exception" not in text
-
-
-def test_an_error_of_a_group_names_its_first_and_last_element() -> None:
-    def fail(columns: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with (
-        pytest.warns(RuntimeWarning, match="SIGKILL"),
-        pytest.raises(WorkerError) as caught,
-    ):
-        list(M.range(64).map(fail, batched=True).mp_prefetch(1))
-    assert caught.value.__notes__ == ["windrow: raised for elements 0 to 63"]
 
 
 def test_a_closed_iterator_keeps_no_source() -> None:
@@ -200,3 +186,29 @@ def test_a_group_that_ends_its_workers_names_its_records() -> None:
         "windrow: raised for 4 elements, the first is element 8, made of records"
         " 11, 10, 9, 8 of SequenceDataSource(list of 20 records)"
     ]
+
+
+# As daemons are.
+WITHOUT_STREAMS = """
+import os, sys
+import numpy as np, windrow
+
+def printing(n):
+    for stream in (1, 2):
+        os.write(stream, b"of a library " * 100)
+    return np.full(50_000, n)
+
+dataset = windrow.MapDataset.range(6).map(printing).mp_prefetch(1)
+found = [(int(each.min()), int(each.max())) for each in dataset]
+open(sys.argv[1], "w").write(str(found == [(n, n) for n in range(6)]))
+"""
+
+
+@pytest.mark.parametrize("closing", ["<&-", "<&- >&- 2>&-"])
+def test_workers_start_without_standard_streams(tmp_path: Path, closing: str) -> None:
+    command = f'exec "$1" -c "$2" "$3" {closing}'
+    result = tmp_path / "result"
+    subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, WITHOUT_STREAMS, result], timeout=100
+    )
+    assert result.read_text() == "True"

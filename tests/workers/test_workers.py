@@ -52,22 +52,6 @@ def test_replies_stay_as_they_are_as_long_as_they_are_held() -> None:
     assert held[3].sum() == 5 * (MIB // 8)
 
 
-def test_is_done_and_wants_jobs_do_not_wait(tmp_path: Path) -> None:
-    with workers(handlers.called, count=1, ahead=2) as team:
-        assert team.wants_jobs
-        hanging = team.submit((time.sleep, 1000))
-        assert not team.is_done(hanging)
-        tickets = [team.submit((str, number)) for number in range(2)]
-        assert not team.wants_jobs
-        assert not any(team.is_done(ticket) for ticket in tickets)
-        team.forget()
-        assert team.wants_jobs
-    with workers(handlers.called) as team:
-        ticket = team.submit((str, 5))
-        assert until(lambda: team.is_done(ticket))
-        assert team.wait(ticket) == "5"
-
-
 # --- what functions keep -------------------------------------------------------------------------
 
 
@@ -99,13 +83,6 @@ def test_an_array_of_the_room_that_is_used_again_is_no_trap(shared_bytes: int | 
     assert [(int(array.min()), int(array.max())) for array in got] == [(n, n) for n in range(8)]
 
 
-def test_a_request_that_cannot_be_pickled_is_refused() -> None:
-    with workers(handlers.returned) as team:
-        with pytest.raises(TypeError, match="lock"):
-            team.submit(threading.Lock())
-        assert ask(team, 5) == 5
-
-
 # --- errors --------------------------------------------------------------------------------------
 
 
@@ -120,19 +97,6 @@ def test_functions_that_cannot_be_loaded_are_an_error_of_every_call(
         for _ in range(2):
             with pytest.raises(ModuleNotFoundError, match="here_alone"):
                 ask(team, 5)
-
-
-def test_no_worker_at_all_is_refused() -> None:
-    with pytest.raises(PlanError, match="num_workers must be at least 1, got 0"):
-        WorkerPool(handlers.returned, MultiprocessingOptions(0))
-
-
-def test_a_reply_is_taken_once() -> None:
-    with workers(handlers.returned) as team:
-        ticket = team.submit(1)
-        assert team.wait(ticket) == 1
-        with pytest.raises(ClosedError, match="taken or discarded before"):
-            team.wait(ticket)
 
 
 # --- start ---------------------------------------------------------------------------------------

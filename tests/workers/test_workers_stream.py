@@ -179,24 +179,6 @@ def test_processes_give_the_same_stream(drawn: Drawn, cut: int, data: st.DataObj
         assert make.differences(head + list(second), expected) == []
 
 
-@pytest.mark.jobs
-def test_many_batches_of_all_kinds_of_leaves() -> None:
-    def made(number: int) -> dict[str, Any]:
-        return {
-            "x": np.full((5, 3), number, np.float32),
-            "n": number,
-            "text": f"record {number}",
-            "ragged": np.arange(number % 4),
-            "pair": (np.int16(number), [number % 2 == 0, None]),
-        }
-
-    dataset = M.range(1000).shuffle(seed=3).map(made)
-    assert make.differences(dataset.mp_prefetch(2), list(dataset)) == []
-    even = dataset.map(lambda e: {"x": e["x"], "n": e["n"], "pair": e["pair"][0]})
-    for batches in (even.batch(7), even.to_iter_dataset().filter(lambda e: e["n"] % 3).batch(7)):
-        assert make.differences(batches.mp_prefetch(3), list(batches)) == []
-
-
 class Slowly:
     """A source that reads records one by one, and gives the process that reads them."""
 

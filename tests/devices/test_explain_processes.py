@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from windrow import DatasetIterator, MapDataset
-from windrow.errors import ArgumentError
 from windrow.explain.explanation import AcrossProcesses
 from windrow.jax_dataset import JaxDataset
 from windrow.sources import ZarrDataSource
@@ -216,10 +215,3 @@ def test_no_record_is_read_for_the_leaves_of_others() -> None:
     before = len(read)
     assert shared.explain().across is not None
     assert len(read) == before > 0
-
-
-def test_a_mesh_in_place_of_a_sharding_is_named() -> None:
-    dataset = MapDataset.range(4).batch(2)
-    way = r"a Mesh is not a sharding; write .*NamedSharding\(mesh, jax.sharding.PartitionSpec\('data'\)\)"
-    with pytest.raises(ArgumentError, match=way):
-        dataset.to_jax(mesh(1))

@@ -13,14 +13,11 @@ from typing import Any
 import pytest
 from dask import distributed
 
-import windrow
 from tests.conversions import conversion, stage, tell, told, wait_for, write_number
 from tests.processes import until
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.job import carry_out
-from windrow.converters.job.pipeline import new_pipeline
 from windrow.converters.job.stages import Report
-from windrow.lengths_beam import CountLengths
 
 pytestmark = pytest.mark.jobs
 
@@ -77,15 +74,3 @@ def test_a_worker_that_is_killed_at_work_is_replaced(tmp_path: Path, dask: dict[
     assert {(root / file.name).read_bytes() for file in manifest.files} == {
         b"%d" % number for number in range(12)
     }
-
-
-def test_lengths_are_counted_on_the_cluster(tmp_path: Path, cluster: Any) -> None:
-    texts = ["a b c", "", *(f"{'x ' * (n % 7)}" for n in range(40_000))]
-    dataset = windrow.MapDataset.source(texts).map(str.split).shuffle(seed=1)
-    options = [f"--dask_client_address={cluster.scheduler_address}", PARTITIONS]
-    pipeline = new_pipeline("DaskRunner", options)
-    _ = pipeline | CountLengths(dataset, path=tmp_path / "lengths.npz")
-    pipeline.run().wait_until_finish()
-    # The file is read, and nothing counted.
-    (found,) = windrow.lengths(dataset, path=tmp_path / "lengths.npz", progress=False)
-    assert found.tolist() == [len(text.split()) for text in texts]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from tests.conversions import (
     stage,
     tell,
     told,
-    weight,
-    write_manifest,
     write_number,
 )
 from tests.processes import Program
@@ -28,8 +25,7 @@ from windrow.converters import tfrecord_to_array_record, tfrecord_to_zarr
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import UNFINISHED
-from windrow.converters.job.stages import ConversionStage, Report
-from windrow.core.progress import Progress
+from windrow.converters.job.stages import Report
 from windrow.errors import ArgumentError, ReadError
 
 pytestmark = pytest.mark.jobs
@@ -88,37 +84,6 @@ def test_functions_of_the_caller_travel(tmp_path: Path) -> None:
 
 
 # --- stages --------------------------------------------------------------------------------------
-
-
-def write_next(folder: OutputFolder, number: int, report: Report) -> int:
-    write_number(folder, number, report)
-    return number + 1
-
-
-def items_after(folder: OutputFolder, results: list[int]) -> Sequence[int]:
-    return results
-
-
-def check_and_finish(folder: OutputFolder, parts: list[FinishedPart]) -> None:
-    assert [part.key for part in parts] == [f"number-{number}" for number in range(2, 7)]
-    write_manifest(folder, parts)
-
-
-def test_stages_in_one_line_each_with_the_results_of_the_one_before(tmp_path: Path) -> None:
-    steps: list[Progress] = []
-    first = stage(range(5), write_next)
-    second = ConversionStage("work", items_after, write_next, weight)  # of the same name
-    third = ConversionStage("last", items_after, write_number, weight)
-    carry_out(
-        conversion(first, second, third, finish=check_and_finish),
-        tmp_path / "out",
-        pipeline_options=HERE,
-        progress=steps.append,
-    )
-    assert {step.total_bytes for step in steps} == {5}
-    assert [(s.stage, s.done_bytes) for s in steps] == [
-        (name, done) for name in ("work", "work", "last") for done in range(1, 6)
-    ]
 
 
 # --- errors --------------------------------------------------------------------------------------

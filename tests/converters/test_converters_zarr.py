@@ -311,30 +311,6 @@ def test_what_rows_cannot_hold(tmp_path: Path, row: Any, error: type, words: str
         tfrecord_to_zarr(tmp_path / "x.tfrecord", tmp_path / "out", decode=lambda record: row)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"chunk_rows": 0}, "chunk_rows must be an integer of at least 1, got 0"),
-        ({"shard_rows": -1}, "shard_rows must be an integer of at least 0, got -1"),
-        ({"chunk_rows": 4, "shard_rows": 10}, "shard_rows=10 must be a multiple of the 4 rows"),
-        ({"codecs": "best"}, "codecs 'best' are not known"),
-        ({"features": {}}, "features is a dict of one Feature or more"),
-        (
-            {"features": {"a": {"dtype": "f4"}}},
-            "features: 'a': dtype 'f4' is unknown; choose one of bytes",
-        ),
-        ({"decode": 3}, "decode must be a function"),
-        ({"max_bad_records": -1}, "max_bad_records must be"),
-        ({"memory_bytes": 1.5}, "memory_bytes must be an integer"),
-    ],
-)
-def test_arguments_that_are_none(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
-    write_records(tmp_path / "x.tfrecord", [])
-    with pytest.raises(ArgumentError, match=words):
-        tfrecord_to_zarr(tmp_path / "x.tfrecord", tmp_path / "out", **settings)
-    assert not (tmp_path / "out").exists()
-
-
 def test_shards_that_do_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
     write_records(tmp_path / "x.tfrecord", [b"1"] * 3)
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import windrow
 from tests.array_record_bytes import needs_core, write
 from tests.hypothesis_profiles import examples
-from tests.limits import CALM, at_last, ended, passed, within
+from tests.limits import at_last, ended, passed, within
 from tests.range_server import Fault, RangeServer, cut, replace, stall, status
 from windrow.errors import (
     ArgumentError,
@@ -76,18 +76,6 @@ def test_records_are_those_of_the_package(
             assert there.read(indices) == here.read(indices)
     if count:
         assert there[-1] == here[-1]
-
-
-@pytest.mark.parametrize("verify", ["all", "headers"])
-def test_local_files_have_the_records_of_the_package(tmp_path: Path, verify: Any) -> None:
-    for name, options in enumerate(OPTIONS):
-        write(tmp_path / f"{name}.array_record", some_records(50, seed=name), options)
-    package = ArrayRecordDataSource(tmp_path, direct=False)
-    direct = ArrayRecordDataSource(tmp_path, direct=True, verify=verify)
-    order = np.random.default_rng(0).permutation(len(package))
-    assert direct.read(order) == package.read(order)
-    assert direct.fingerprint == package.fingerprint
-    assert direct.blocks().tolist() == package.blocks().tolist()
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -314,14 +302,6 @@ def test_one_file_of_many_that_stalls(tmp_path: Path) -> None:
         assert len(set(asked)) == 40
         assert source.stats()["retries"] - opened == len(asked) - 40  # none without a stall
         assert source.stats()["faults"].keys() == {"stalled"}
-
-
-def test_a_host_that_is_nowhere() -> None:
-    with (
-        within(1.0),
-        pytest.raises(ReadError, match=r"nowhere\.invalid/a\.array_record.*host not found \(3\)"),
-    ):
-        ArrayRecordDataSource("http://nowhere.invalid/a.array_record", remote=CALM)
 
 
 def streamed(source: ArrayRecordDataSource, workers: int) -> Any:

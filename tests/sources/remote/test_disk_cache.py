@@ -159,18 +159,6 @@ def test_the_disk_is_bounded_and_what_was_used_last_stays(tmp_path: Path, size: 
     assert len(cache_report(str(tmp_path)).urls) == len(kept)
 
 
-def test_a_folder_that_another_process_clears_is_used_again(
-    cache: DiskCache, tmp_path: Path
-) -> None:
-    put(cache, (0, 100), (200, 300))
-    other = DiskCache(str(tmp_path / "cache"), 8 * MIB)
-    assert got(other, (0, 100)) == [True]
-    cache_report(str(tmp_path / "cache"), clear=True)
-    put(cache, (200, 300))
-    assert got(other, (0, 100), (200, 300)) == [False, True]
-    assert got(cache, (0, 100), (200, 300)) == [False, True]
-
-
 # ---- faults of the disk
 
 

@@ -81,23 +81,6 @@ def test_columns_are_what_the_specification_says(
                 assert isinstance(value, spec), leaf.name
 
 
-@settings(deadline=None, max_examples=6)
-@given(seed=st.integers(0, 2**32), count=st.integers(0, 40))
-def test_a_record_does_not_depend_on_those_beside_it(
-    kitchen: dict[str, list[bytes]], seed: int, count: int
-) -> None:
-    records = kitchen["train"][:7]
-    whole = plain_rows(decode_records(records, FEATURES), len(records))
-    order = np.random.default_rng(seed).integers(0, len(records), count).tolist()
-    columns = decode_records([records[number] for number in order], FEATURES)
-    assert plain_rows(columns, count) == [whole[number] for number in order]
-
-
-def plain_rows(columns: Any, count: int) -> list[Any]:
-    found = [leaf_of(columns, leaf.path) for leaf in FEATURES.leaves]
-    return [[plain(column[at]) for column in found] for at in range(count)]
-
-
 def test_inner_sequences_of_one_length_are_axes() -> None:
     features = features_of(
         a=sequence(sequence(tensor("int32"), 2)), b=sequence(sequence(tensor("int32"), 2), 3)
@@ -289,16 +272,6 @@ def encoded(mode: str, size: tuple[int, int], format: str = "PNG", **options: An
     out = io.BytesIO()
     image.convert(mode).save(out, format, **options)
     return out.getvalue()
-
-
-@pytest.mark.parametrize("channels", [2, 3, 4])
-@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
-def test_deep_grey_is_opaque(dtype: str, channels: int) -> None:
-    record = encode_example({"x": png(16, 0, b"\x12\x34")})
-    features = features_of(x=picture(1, 1, channels, dtype=dtype))
-    found = decode_records([record], features, images=True)["x"].reshape(-1).tolist()
-    grey, opaque = (0x12, 0xFF) if dtype == "uint8" else (0x1234, 0xFFFF)
-    assert found == {2: [grey, opaque], 3: [grey] * 3, 4: [grey] * 3 + [opaque]}[channels]
 
 
 def png(depth: int, colour: int, data: bytes) -> bytes:

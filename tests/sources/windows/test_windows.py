@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 import pickle
@@ -407,6 +408,43 @@ def test_block_shuffle_of_patches_keeps_to_home_chunks(tmp_path: Path) -> None:
     assert len(seen) > 16
 
 
+# --- how often each chunk is read -----------------------------------------------------------------
+
+
+class Counted:
+    """A store of 16-bit numbers whose chunks are counted as they are read."""
+
+    def __init__(self, rows: int, chunk_rows: int) -> None:
+        self.reads: collections.Counter[int] = collections.Counter()
+        self._chunk_rows = chunk_rows
+        self.store = ts.virtual_chunked(
+            self._read,
+            dtype=ts.uint16,
+            shape=[rows],
+            chunk_layout=ts.ChunkLayout(read_chunk_shape=[chunk_rows]),
+        )
+
+    def _read(self, domain: Any, out: AnyArray, parameters: Any) -> None:
+        first, stop = domain.inclusive_min[0], domain.exclusive_max[0]
+        self.reads[first // self._chunk_rows] += 1
+        out[...] = np.arange(first, stop)
+
+
+def options(rows: int) -> ReadOptions:
+    """Budgets with room for `rows` rows in the chunk cache."""
+    return ReadOptions(resident_bytes=4 * rows * 2, in_flight_bytes=2 * 64 * 2)
+
+
+def test_block_shuffled_a_chunk_that_windows_reach_into_is_read_for_two_blocks_at_most() -> None:
+    counted = Counted(64 * 50, 64)
+    source = WindowDataSource(counted.store, {0: 20}, {0: 9})
+    dataset = MapDataset.source(source).block_shuffle(seed=1, window_blocks=4).batch(8)
+    got = np.concatenate(list(dataset.to_iter_dataset(options(64 * 16))))
+    assert sorted(got[:, 0].tolist()) == list(range(0, 64 * 50 - 19, 9))
+    assert sorted(counted.reads) == list(range(50))
+    assert max(counted.reads.values()) <= 2
+
+
 # --- arguments -----------------------------------------------------------------------------------
 
 
@@ -442,46 +480,6 @@ def test_arguments_that_can_not_be(tmp_path: Path) -> None:
 
 
 # --- labels and values ---------------------------------------------------------------------------
-
-
-@pytest.fixture
-def packed(tmp_path: Path) -> Path:
-    """Eight days of hours of a packed field on a falling latitude."""
-    group = zarr.create_group(str(tmp_path / "g"))
-    raw = np.arange(192 * 4, dtype="i2").reshape(192, 4)
-    raw[3, 1] = -999
-    told = {"scale_factor": 0.5, "add_offset": 100.0, "_FillValue": -999}
-    field = group.create_array(
-        "t", shape=raw.shape, dtype="i2", chunks=(24, 3), dimension_names=("time", "lat")
-    )
-    field[...] = raw
-    field.attrs.update(told)
-    hours = group.create_array("time", data=np.arange(192), dimension_names=("time",))
-    hours.attrs["units"] = "hours since 2019-02-27"
-    group.create_array("lat", data=np.array([60.0, 50.0, 40.0, 30.0]), dimension_names=("lat",))
-    return tmp_path / "g"
-
-
-@pytest.mark.parametrize(("decode", "dtype"), [(True, "f8"), ("float32", "f4"), (np.float32, "f4")])
-def test_packed_values_are_decoded_and_padded_as_delivered(
-    packed: Path, decode: Any, dtype: str
-) -> None:
-    source = WindowDataSource(
-        packed, {"time": 5, "lat": 3}, pad="constant", fill=np.nan, decode=decode, coordinates=True
-    )
-    assert source.spec["t"].dtype == np.dtype(dtype)
-    first, last = source[0], source[len(source) - 1]
-    assert first["t"].dtype == np.dtype(dtype)
-    assert first["t"][0].tolist() == [100, 100.5, 101]
-    assert np.isnan(first["t"][3, 1])
-    assert np.isnan(last["t"]).tolist() == [
-        [row > 1 or cell > 0 for cell in range(3)] for row in range(5)
-    ]
-    assert last["t"][1, 0] == 100 + (191 * 4 + 3) / 2
-    assert np.isnat(last["time"]).tolist() == [False, False, True, True, True]
-    assert str(last["lat"]) == "[30. nan nan]"
-    batch = next(iter(MapDataset.source(source).batch(len(source))))
-    np.testing.assert_array_equal(batch["t"][-1], last["t"])
 
 
 def test_grids_of_very_many_windows_are_verified_by_chunk(tmp_path: Path) -> None:

@@ -181,21 +181,6 @@ def test_a_full_disk_warns_once_and_what_is_kept_is_read(
     assert got(cache, (0, 100), (0, 200_000)) == [True, True]
 
 
-@pytest.mark.parametrize("there", ["a file", "forbidden"])
-def test_a_folder_that_cannot_be_made_is_a_warning(
-    tmp_path: Path, there: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    if there == "a file":
-        (tmp_path / "cache").write_text("")
-        folder = tmp_path / "cache" / "deep"
-    else:
-        folder = Path("/proc/windrow")
-    cache = DiskCache(str(folder), MIB)
-    put(cache, (0, 100), (100, 200))
-    assert got(cache, (0, 100)) == [False]
-    assert caplog.text.count("reading continues without it") == 1
-
-
 # ---- several processes
 
 _WRITER = """

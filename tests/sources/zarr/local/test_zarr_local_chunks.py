@@ -297,19 +297,6 @@ def test_the_setting_and_what_repr_says(tmp_path: Path) -> None:
         ZarrDataSource(plain, direct=1)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("view", [slice(5, 38), slice(None, None, 3), slice(3, 3)])
-def test_the_layout_of_a_view(tmp_path: Path, view: slice) -> None:
-    store = ZarrDataSource(chunked(tmp_path / "a", ROWS)).arrays[""][view]
-    source = ZarrDataSource(store[ts.d[0].translate_to[100]])
-    expected = ROWS[view]
-    (part,) = source.parts
-    assert source.blocks()[[0, -1]].tolist() == [0, len(expected)]
-    if view == slice(5, 38):
-        assert source.blocks().tolist() == [0, 3, 11, 19, 27, 33]
-    np.testing.assert_array_equal(by_spans(source, 0, len(expected)), expected)
-    np.testing.assert_array_equal(part.read(np.arange(len(expected))[::-1]), expected[::-1])
-
-
 @needs_core
 @pytest.mark.parametrize("layout", [{"shards": (16, 3)}, {"shards": (16, 3), "compressors": None}])
 def test_mapped_shards_of_an_array_that_was_replaced(

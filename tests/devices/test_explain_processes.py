@@ -99,18 +99,13 @@ def read_by(dataset: Any, sharding: Any, process: int) -> dict[str, float]:
 def check(dataset: Any, sharding: Any) -> AcrossProcesses:
     """What is said of each process is what it reads."""
     found = described(dataset, sharding)
-    check_found(found, dataset, sharding)
-    return found
-
-
-def check_found(found: AcrossProcesses, dataset: Any, sharding: Any) -> None:
-    """What was said of each process is what it reads."""
     for process in found.processes:
         (costs,) = process.epoch
         counted = read_by(dataset, sharding, process.process)
         assert 0 < counted.pop("held_bytes") <= process.buffers.high
         for name, number in counted.items():
             assert number in getattr(costs, name), (process, name)
+    return found
 
 
 @given(data=st.data())

@@ -12,6 +12,8 @@ from typing import Any
 
 import numcodecs
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import tensorstore as ts
 import zarr
@@ -20,6 +22,7 @@ import windrow
 from tests.array_record_bytes import write
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
+from tests.texts import lines_of, texts, write_lines
 from windrow.cli.main import main
 from windrow.converters import encode_example, write_records
 from windrow.converters.job.manifest import (
@@ -36,6 +39,7 @@ from windrow.errors import (
     SourceError,
     WindrowError,
 )
+from windrow.inspection import records as inspection
 from windrow.inspection.content import content_of
 
 ERA5 = Path(__file__).parents[2] / "examples" / "data" / "era5_uk_t2m_2019_03.zarr"
@@ -279,6 +283,69 @@ def test_a_broken_file_of_netcdf(tmp_path: Path) -> None:
 def test_a_file_of_old_netcdf_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "old.nc").write_bytes(b"CDF\x01" + bytes(28))
     assert shown(tmp_path / "old.nc", capsys).endswith("NetCDF 3, 32 bytes stored\n")
+
+
+# --- lines and tables
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    write_lines(tmp_path / "a.jsonl", texts(10))
+    write_lines(tmp_path / "b.jsonl.zst", texts(5))
+    return tmp_path
+
+
+def test_json_lines(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = windrow.inspect(lines / "a.jsonl")
+    assert (found.format, found.records) == ("json_lines", None)
+    (files,) = found.files
+    assert files.first is not None
+    assert files.sample is not None
+    assert files.first.looks_like.startswith('text: {"id": 0, "text": "a row of cut')
+    sizes = [len(line) for line in lines_of(texts(10)).splitlines()]
+    assert (files.sample.records, files.sample.most_bytes) == (10, max(sizes))
+    both = windrow.inspect(lines)
+    assert both.files[0].options == ("compressed",)
+    assert both.files[0].files == 2
+    assert main(["inspect", str(lines)]) == 0
+    said = capsys.readouterr().out
+    assert "JSON Lines folder, 2 files" in said
+    assert "not counted" in said
+    assert main(["verify", str(lines / "a.jsonl")]) == 2
+    assert "convert it first: windrow convert SRC DST" in capsys.readouterr().err
+
+
+def test_empty_and_broken_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    assert windrow.inspect(tmp_path / "a.jsonl").records == 0
+    (tmp_path / "b.jsonl.gz").write_bytes(b"no gzip")
+    with pytest.raises(ReadError, match=r"b\.jsonl\.gz: cannot be read after byte 0"):
+        windrow.inspect(tmp_path / "b.jsonl.gz")
+    (tmp_path / "c.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ReadError, match=r"c\.parquet: cannot be read as Parquet"):
+        windrow.inspect(tmp_path / "c.parquet")
+
+
+def test_parquet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pyarrow.table({"id": range(10), "text": texts(10)})
+    for name in ("a.parquet", "b.parquet"):
+        pyarrow.parquet.write_table(table, tmp_path / name, row_group_size=4)
+    found = windrow.inspect(tmp_path)
+    assert (found.format, found.records) == ("parquet", 20)
+    assert found.files[0].group_records == (2, 4)
+    assert found.attributes["features"] == {"id": "int64", "text": "string"}
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "feature text  string" in capsys.readouterr().out
+    monkeypatch.setattr(inspection, "_MOST_FOOTERS", 1)
+    assert windrow.inspect(tmp_path).records is None
+
+
+def test_a_folder_is_an_input(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["convert", str(lines), str(lines / "out"), "--to", "array_record", "--field", "text"]
+    assert main(argv) == 0
+    assert "15 records in 2 files" in capsys.readouterr().err
 
 
 # --- what conversions leave

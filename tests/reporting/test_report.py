@@ -92,9 +92,6 @@ def test_predicted_and_measured_stand_side_by_side(tmp_path: Path) -> None:
     dataset = chain_of_pictures(tmp_path)
     iterator = Told(dataset._node, measured(dataset, 30))
     found = page_of(iterator, tmp_path)
-    records = found.words.index("records")
-    assert found.words[records + 1 : records + 3] == ["600", "8"]
-    assert "480" in found.words[found.words.index("Measured") :]
     bars = {bar["name"]: bar for bar in found.charts()["bytes"]["data"]}
     assert list(bars) == ["predicted", "measured"]
     assert bars["predicted"]["text"] == bars["measured"]["text"]

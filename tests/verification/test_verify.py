@@ -28,7 +28,6 @@ from tests.array_record_bytes import write
 from tests.hypothesis_profiles import examples
 from tests.laid_out import pieced
 from windrow import MapDataset, Report, sources, verify
-from windrow.core.native import native
 from windrow.core.progress import Progress
 from windrow.errors import ArgumentError, ReadError
 from windrow.sources import (
@@ -273,23 +272,6 @@ def test_files_cut_off(name: str, data: st.DataObject) -> None:
             else:
                 assert {bad.file for bad in report.bad} == {str(file)}
             check_the_rest(source, report, values, lost=set())
-
-
-@pytest.mark.skipif(native() is None, reason="TensorStore ignores such bytes")
-@pytest.mark.parametrize("cells", [1, 30_000])
-@pytest.mark.parametrize("codecs", [[ZSTD], [ZSTD, CRC], [GZIP]], ids=str)
-def test_bytes_after_the_end_of_small_chunks(tmp_path: Path, codecs: Any, cells: int) -> None:
-    spec = v3(*codecs)
-    spec["shape"], spec["chunk_grid"]["configuration"]["chunk_shape"] = [9, cells], [1, cells]
-    values = np.random.default_rng(3).integers(0, 2**31, (9, cells), dtype=np.int32)
-    values[:, cells // 2 :] = 7
-    place = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/", "metadata": spec}
-    ts.open(place, create=True).result().write(values).result()
-    assert checked_report(ZarrDataSource(tmp_path, direct=True)).ok
-    file = tmp_path / "c" / "4" / "0"
-    file.write_bytes(file.read_bytes() + b"\0")
-    (bad,) = checked_report(ZarrDataSource(tmp_path, direct=True)).bad
-    assert (bad.chunk, bad.file) == (4, str(file))
 
 
 def test_offset_of_an_inner_chunk(tmp_path: Path) -> None:

@@ -115,17 +115,6 @@ def test_json_is_the_manifest(there: Path, capsys: pytest.CaptureFixture[str]) -
     assert err == ""
 
 
-def test_of_many_arrays_some_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_records("x.tfrecord", [encode_example({f"f{k:02}": k for k in range(23)})])
-    convert("x.tfrecord", "z", "--to", "zarr")
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0].strip() for line in lines[1:21]] == [f"f{k:02}" for k in range(20)]
-    assert lines[21:] == ["  and 3 more; windrow inspect z"]
-
-
 def test_what_the_docs_show_is_what_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,19 +13,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 from tests.conversion_cases import BY_NAME, CASES, Case, reference, spoilt, tree
-from tests.conversions import (
-    conversion,
-    stage,
-    tell,
-    told,
-    write_number,
-)
 from tests.processes import Program
 from windrow.converters import tfrecord_to_array_record, tfrecord_to_zarr
-from windrow.converters.job.folder import FinishedPart, OutputFolder
-from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import UNFINISHED
-from windrow.converters.job.stages import Report
 from windrow.errors import ArgumentError, ReadError
 
 pytestmark = pytest.mark.jobs
@@ -107,25 +97,6 @@ def test_errors_are_those_of_the_default_run(
         last.write_bytes(whole)
         tfrecord_to_array_record(pattern, tmp_path / "out", pipeline_options=HERE)
         assert len(CASE.opened(tmp_path / "out")) == 17
-
-
-def fail_once(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
-    root = Path(str(folder.target.local))
-    if number == 3 and not told(root, "failed"):
-        tell(folder, "failed", 3)
-        raise LookupError("an error that is not ours")
-    return write_number(folder, number, report)
-
-
-def test_other_errors_come_as_they_are_and_a_rerun_goes_on(tmp_path: Path) -> None:
-    planned = conversion(stage(range(6), fail_once))
-    with pytest.raises(LookupError, match=r"^'?an error that is not ours'?$") as caught:
-        carry_out(planned, tmp_path / "out", pipeline_options=HERE)
-    assert "fail_once" in "".join(traceback.format_exception(caught.value))
-    made = len(told(tmp_path / "out", "made"))
-    manifest = carry_out(planned, tmp_path / "out", pipeline_options=HERE)
-    assert len(manifest.files) == 6
-    assert len(told(tmp_path / "out", "made")) == 6 >= made
 
 
 @pytest.mark.parametrize(

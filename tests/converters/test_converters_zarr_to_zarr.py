@@ -565,10 +565,3 @@ def test_a_dry_run_reads_no_values(tmp_path: Path) -> None:
         "the array: int32 [8, 4], chunks of [2, 4]; one pass in blocks of [8, 4], each value"
         " decoded 1.00 times",
     )
-
-
-def test_an_output_in_the_source_is_refused(tmp_path: Path) -> None:
-    make(tmp_path / "source", some_bits("int32", (8, 4)), (2, 4))
-    with pytest.raises(ArgumentError, match=r"lies in the input .*source; choose another"):
-        zarr_to_zarr(tmp_path / "source", tmp_path / "source" / "out")
-    assert not (tmp_path / "source" / "out").exists()

@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 import windrow
-from tests.texts import END, lines_of, packed, saved, texts, tokens_of, trained, write_lines
+from tests.texts import END, lines_of, saved, texts, tokens_of, trained, write_lines
 from windrow import converters
 from windrow.cli.main import main
 from windrow.converters import (
@@ -22,7 +22,6 @@ from windrow.converters import (
     json_lines_to_zarr,
     parquet_to_array_record,
 )
-from windrow.converters.job.inputs import find_inputs
 from windrow.converters.texts import to_records
 from windrow.errors import ConversionError, ReadError
 from windrow.sources import ArrayRecordDataSource
@@ -117,24 +116,6 @@ def test_a_large_plain_file_becomes_several(
     assert [everything[at] for at in range(len(everything))] == [
         text.encode() for text in [*found, *found * 9, *found[:9]]
     ]
-
-
-def test_names_of_files(tmp_path: Path) -> None:
-    given = {
-        "x.jsonl-00001-of-00002.gz": "x.array_record-00001-of-00002",
-        "c4-train.00000-of-01024.json.gz": "c4-train.00000-of-01024.array_record",
-        "y.ndjson": "y.array_record",
-        ".jsonl": "records.array_record",
-    }
-    for name in given:
-        (tmp_path / name).write_bytes(packed(name, b"{}\n"))
-    found = find_inputs([str(tmp_path / name) for name in given])
-    assert to_records.file_names(found, [1] * 4) == list(given.values())
-    (tmp_path / "y.jsonl").write_bytes(b"{}\n")
-    with pytest.raises(ConversionError, match=r"would both become y\.array_record; .*files="):
-        json_lines_to_array_record(
-            [str(tmp_path / "y.jsonl"), str(tmp_path / "y.ndjson")], tmp_path / "out"
-        )
 
 
 @pytest.mark.parametrize("function", [json_lines_to_zarr, json_lines_to_array_record])

@@ -175,13 +175,6 @@ def test_other_counts_than_tfds_told(folder: Path, tmp_path: Path) -> None:
         ZarrDataSource(tmp_path / "zarr" / "train")
 
 
-def test_another_format(folder: Path, tmp_path: Path) -> None:
-    info = "dataset_info.json"
-    other = changed(folder, tmp_path / "1.0.0", info, '"array_record"', '"riegeli"')
-    with pytest.raises(SourceError, match=r"is of format riegeli; .*--file_format=array_record"):
-        tfds_to_zarr(other, tmp_path / "zarr", progress=False)
-
-
 NUMBER_64 = tensor("int64")
 
 
@@ -215,13 +208,6 @@ def test_a_dataset_without_features(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "odd" / "1.0.0", {}, [{}])
     with pytest.raises(SourceError, match=r"1\.0\.0 has no features to make arrays of"):
         tfds_to_zarr(dataset, tmp_path / "zarr", progress=False)
-
-
-def test_a_folder_that_tfds_left(folder: Path, tmp_path: Path) -> None:
-    left = tmp_path / "incomplete.ABC_1.0.0"
-    changed(folder, left, "dataset_info.json", "counts", "counts")
-    with pytest.raises(ConversionError, match="left incomplete"):
-        tfds_to_zarr(left, tmp_path / "zarr", progress=False)
 
 
 def test_what_tfds_to_zarr_did_not_write(tmp_path: Path) -> None:

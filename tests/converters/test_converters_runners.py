@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from dask import distributed
 
 from tests.conversion_cases import BY_NAME, CASES, Case, reference, spoilt, tree
-from tests.processes import Program
+from tests.conversions import conversion, stage, tell, told, wait_for, write_number
+from tests.processes import Program, until
 from windrow.converters import tfrecord_to_array_record, tfrecord_to_zarr
+from windrow.converters.job.folder import FinishedPart, OutputFolder
+from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import UNFINISHED
+from windrow.converters.job.stages import Report
 from windrow.errors import ArgumentError, ReadError
 
 pytestmark = pytest.mark.jobs
@@ -71,9 +79,6 @@ def test_functions_of_the_caller_travel(tmp_path: Path) -> None:
         source = reference(CASE).inputs
         tfrecord_to_zarr(source, tmp_path / name, decode=decode, **run)  # type: ignore[arg-type]
     assert tree(tmp_path / "a") == tree(tmp_path / "b") == tree(tmp_path / "c")
-
-
-# --- stages --------------------------------------------------------------------------------------
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -134,3 +139,60 @@ def test_ctrl_c_is_ctrl_c(tmp_path: Path) -> None:
         program.ends(-signal.SIGINT)
         assert program.errors.rstrip().endswith("KeyboardInterrupt")
         assert "ConversionError" not in program.errors
+
+
+# --- a Dask cluster of two worker processes ------------------------------------------------------
+
+# Few partitions: each costs some tasks, and there are few items.
+PARTITIONS = "--dask_npartitions=6"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    local_cluster: Any = distributed.LocalCluster  # it has no types
+    with local_cluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=":0",
+        silence_logs=logging.CRITICAL,
+        local_directory=str(tmp_path_factory.mktemp("dask")),
+    ) as found:
+        yield found
+
+
+@pytest.fixture
+def dask(cluster: Any) -> dict[str, Any]:
+    """The arguments that run a conversion on the cluster."""
+    options = [f"--dask_client_address={cluster.scheduler_address}", PARTITIONS]
+    return {"runner": "DaskRunner", "pipeline_options": options}
+
+
+def write_or_wait(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
+    """Writes a number; the sixth to be begun waits until the worker that has it is killed."""
+    tell(folder, "begun", number)
+    root = Path(str(folder.target.local))
+    if len(told(root, "begun")) > 5 and not told(root, "killed"):
+        tell(folder, "held", number)
+        wait_for(folder, "killed", 1)
+    return write_number(folder, number, report)
+
+
+def test_a_worker_that_is_killed_at_work_is_replaced(tmp_path: Path, dask: dict[str, Any]) -> None:
+    root = tmp_path / "out"
+
+    def kill() -> None:
+        assert until(lambda: bool(told(root, "held")))
+        number, process = told(root, "held")[0]
+        os.kill(process, signal.SIGKILL)
+        (tmp_path / f"out.killed-{number}-{process}").touch()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    manifest = carry_out(conversion(stage(range(12), write_or_wait)), root, **dask)
+    killer.join()
+    assert len(told(root, "killed")) == 1
+    assert [file.name for file in manifest.files] == [f"{number:03}" for number in range(12)]
+    assert {(root / file.name).read_bytes() for file in manifest.files} == {
+        b"%d" % number for number in range(12)
+    }

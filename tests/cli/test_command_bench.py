@@ -126,7 +126,6 @@ def test_an_order_ends_when_its_time_is_over(tmp_path: Path) -> None:
     ("argv", "code", "why"),
     [
         (["nowhere"], 2, "nowhere does not exist"),
-        ([], 2, "Missing argument 'URL'"),
         (["a", "--batch", "0"], 2, "0 is not in the range x>=1"),
         (["a", "--seconds", "0"], 2, "0.0 is not in the range x>0"),
         (["a", "--order", "random"], 2, "'random' is not one of"),

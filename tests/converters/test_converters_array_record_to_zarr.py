@@ -208,6 +208,3 @@ def test_what_a_manifest_tells_wrongly_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "records" / "y.array_record", examples(range(2)))
     array_record_to_zarr(tmp_path / "records" / "y.array_record", tmp_path / "other")
     check(tmp_path / "other", range(2))
-
-
-# Row ranges.

@@ -11,9 +11,9 @@ import pytest
 
 from tests.conversion_cases import tree
 from tests.kitchen import kitchen_folder
+from tests.tfds_builders import assert_same
 from tests.tfds_folders import LABELS, example, tfrecord_of, write_folder
 from tests.tfds_json import TEXT, sequence, tensor, write_dataset
-from tests.tfds_values import assert_same
 from windrow.cli.main import main
 from windrow.converters import Manifest, check, tfds_to_zarr
 from windrow.converters.tfds.conversions import read_split

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import json
 import pickle
@@ -406,43 +405,6 @@ def test_block_shuffle_of_patches_keeps_to_home_chunks(tmp_path: Path) -> None:
     alive = [sum(begun[h] <= k <= last[h] for h in last) for k in range(500)]
     assert max(alive) <= 2
     assert len(seen) > 16
-
-
-# --- how often each chunk is read -----------------------------------------------------------------
-
-
-class Counted:
-    """A store of 16-bit numbers whose chunks are counted as they are read."""
-
-    def __init__(self, rows: int, chunk_rows: int) -> None:
-        self.reads: collections.Counter[int] = collections.Counter()
-        self._chunk_rows = chunk_rows
-        self.store = ts.virtual_chunked(
-            self._read,
-            dtype=ts.uint16,
-            shape=[rows],
-            chunk_layout=ts.ChunkLayout(read_chunk_shape=[chunk_rows]),
-        )
-
-    def _read(self, domain: Any, out: AnyArray, parameters: Any) -> None:
-        first, stop = domain.inclusive_min[0], domain.exclusive_max[0]
-        self.reads[first // self._chunk_rows] += 1
-        out[...] = np.arange(first, stop)
-
-
-def options(rows: int) -> ReadOptions:
-    """Budgets with room for `rows` rows in the chunk cache."""
-    return ReadOptions(resident_bytes=4 * rows * 2, in_flight_bytes=2 * 64 * 2)
-
-
-def test_block_shuffled_a_chunk_that_windows_reach_into_is_read_for_two_blocks_at_most() -> None:
-    counted = Counted(64 * 50, 64)
-    source = WindowDataSource(counted.store, {0: 20}, {0: 9})
-    dataset = MapDataset.source(source).block_shuffle(seed=1, window_blocks=4).batch(8)
-    got = np.concatenate(list(dataset.to_iter_dataset(options(64 * 16))))
-    assert sorted(got[:, 0].tolist()) == list(range(0, 64 * 50 - 19, 9))
-    assert sorted(counted.reads) == list(range(50))
-    assert max(counted.reads.values()) <= 2
 
 
 # --- arguments -----------------------------------------------------------------------------------

@@ -200,6 +200,3 @@ def test_datasets_in_memory_are_held_with_their_coordinates() -> None:
         record = item[1]
         np.testing.assert_equal(record["t2m"], VALUES[4:6])
         assert record["time"][0] == np.datetime64("2020-01-05")
-
-
-# --- NumPy ---------------------------------------------------------------------------------------

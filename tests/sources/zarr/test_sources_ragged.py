@@ -366,9 +366,6 @@ def test_an_index_that_no_records_have_is_refused(tmp_path: Path, index: list[in
         indexed(tmp_path / "a", index).blocks()
 
 
-# --- verify, inspect -----------------------------------------------------------------------------
-
-
 # --- the column ----------------------------------------------------------------------------------
 
 

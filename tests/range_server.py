@@ -158,7 +158,7 @@ class RangeServer:
         need_header: tuple[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         methods: Sequence[str] = ("GET",),
-        port: int = 0,
+        port: int | None = None,
     ) -> None:
         """Serve `files`: bytes by path, or a folder. Nothing runs before `start` or `with`.
 
@@ -173,7 +173,7 @@ class RangeServer:
             need_header: A header and its value; status 403 without.
             headers: What answers with a file have beside the usual.
             methods: Requests that faults are for.
-            port: The port to listen on; 0 for a free one.
+            port: A port of 127.0.0.1, or 0 for a free one there; else one of an address of its own.
         """
         self._files: dict[str, bytes] = {}
         self._folder: Path | None = None
@@ -197,8 +197,8 @@ class RangeServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
-        self.host = _own_host() if port == 0 else "127.0.0.1"
-        self.port = port
+        self.host = _own_host() if port is None else "127.0.0.1"
+        self.port = port or 0
 
     # ---- running
 

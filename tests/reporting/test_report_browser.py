@@ -218,8 +218,8 @@ def _branches(folder: Path, count: int) -> Any:
 
 # --- all pages -----------------------------------------------------------------------------------
 
-NAMES = ("pictures", "measured", "tokens", "fields", "empty", "one record", "many")
-NAMES += ("long names", "branches")
+NAMES = ["pictures", "measured", "tokens", "fields", "empty", "one record", "many"]
+NAMES += ["long names", "branches"]
 
 
 @pytest.mark.parametrize("size", SIZES)

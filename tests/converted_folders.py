@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import zarr
 import zarr.codecs
-from array_record.python.array_record_module import ArrayRecordWriter
 
+from tests.array_record_bytes import write
 from windrow.converters.job.folder import output_file
 from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, InputFile, Manifest
 
@@ -38,16 +38,11 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def record_folder(folder: Path, *, files: int = 3) -> Manifest:
     """A folder of ArrayRecord files with 60 records, `files` of them."""
-    folder.mkdir(parents=True)
     random = np.random.default_rng(files)
-    counts = {}
-    for number in range(files):
-        name = f"data.array_record-{number:05}-of-{files:05}"
-        writer = ArrayRecordWriter(str(folder / name), "group_size:1,zstd:3")
-        counts[name] = RECORDS // files
-        for _ in range(counts[name]):
-            writer.write(random.bytes(40))
-        writer.close()
+    names = [f"data.array_record-{number:05}-of-{files:05}" for number in range(files)]
+    counts = dict.fromkeys(names, RECORDS // files)
+    for name, count in counts.items():
+        write(folder / name, (random.bytes(40) for _ in range(count)), "group_size:1,zstd:3")
     return manifest_for(folder, "array_record", counts)
 
 

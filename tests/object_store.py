@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import http.client
 import itertools
-import json
 import logging
 import os
 import urllib.parse
@@ -38,11 +37,11 @@ def _moto_port() -> int:
 class ObjectStore:
     """A bucket, with `faults` between it and who reads: counts and plans as of `RangeServer`."""
 
-    def __init__(self, *, latency_s: float = 0.0) -> None:
+    def __init__(self) -> None:
         """Make the bucket. Nothing is served before `with`."""
         self._port = _moto_port()
         self.bucket = f"bucket-{os.getpid()}-{next(_numbers)}"
-        self.faults = RangeServer(upstream=f"http://127.0.0.1:{self._port}", latency_s=latency_s)
+        self.faults = RangeServer(upstream=f"http://127.0.0.1:{self._port}")
         self._ask("PUT", f"/{self.bucket}")
 
     def __enter__(self) -> ObjectStore:
@@ -61,14 +60,6 @@ class ObjectStore:
             "endpoint_url": self.faults.address,
             "client_kwargs": {"region_name": "us-east-1"},
         }
-
-    def flags(self, option: str) -> list[str]:
-        """The storage options for the command line, each as an `option` of it."""
-        pairs = {
-            key: value if isinstance(value, str) else json.dumps(value)
-            for key, value in self.storage_options.items()
-        }
-        return [text for key, value in pairs.items() for text in (option, f"{key}={value}")]
 
     def put(self, key: str, data: bytes) -> None:
         """A new object, or another one in its place."""

@@ -7,9 +7,8 @@ server answers (`upstream`: then it is a proxy, through which faults reach any p
 2. After the list, `chance` draws them, from its own seed.
 3. Every count is of requests that reached the server; `most_in_flight` of those at the same time.
 4. After `gather`, answers wait until so many requests are there, whatever keeps the machine busy.
-5. With `most_at_once`, a request is refused with status 503 if more are in flight.
-6. `close` breaks what is in flight; nothing waits for a stalled answer.
-7. On Linux each server has a loopback address of its own, so that clients of a closed one never reach
+5. `close` breaks what is in flight; nothing waits for a stalled answer.
+6. On Linux each server has a loopback address of its own, so that clients of a closed one never reach
    another; with `port=` it is 127.0.0.1, where it can be opened again.
 
     with RangeServer({"a.bin": data}, latency_s=0.02) as server:
@@ -120,7 +119,6 @@ class Counts:
     requests: int
     body_bytes: int
     most_in_flight: int
-    connections: int
     faults: dict[str, int]
     asked: tuple[tuple[str, str, str], ...]
 
@@ -160,7 +158,7 @@ class RangeServer:
         need_header: tuple[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         methods: Sequence[str] = ("GET",),
-        port: int = 0,
+        port: int | None = None,
     ) -> None:
         """Serve `files`: bytes by path, or a folder. Nothing runs before `start` or `with`.
 
@@ -175,7 +173,7 @@ class RangeServer:
             need_header: A header and its value; status 403 without.
             headers: What answers with a file have beside the usual.
             methods: Requests that faults are for.
-            port: The port to listen on; 0 for a free one.
+            port: A port of 127.0.0.1, or 0 for a free one there; else one of an address of its own.
         """
         self._files: dict[str, bytes] = {}
         self._folder: Path | None = None
@@ -187,7 +185,6 @@ class RangeServer:
         self.latency_s = latency_s
         self.ranges, self.etags, self.listings = ranges, etags, listings
         self.headers = dict(headers or {})
-        self.most_at_once: int | None = None
         self.user, self.need_header, self.methods = user, need_header, tuple(methods)
         self._etags: dict[str, tuple[bytes, str]] = {}
         self._lock = threading.Lock()
@@ -200,8 +197,8 @@ class RangeServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
-        self.host = _own_host() if port == 0 else "127.0.0.1"
-        self.port = port
+        self.host = _own_host() if port is None else "127.0.0.1"
+        self.port = port or 0
 
     # ---- running
 
@@ -279,7 +276,6 @@ class RangeServer:
                 requests=len(self._asked),
                 body_bytes=self._body_bytes,
                 most_in_flight=self._most_in_flight,
-                connections=self._connections,
                 faults=dict(self._faults),
                 asked=tuple(self._asked),
             )
@@ -288,7 +284,7 @@ class RangeServer:
         """Count from nothing."""
         with self._lock:
             self._asked: list[tuple[str, str, str]] = []
-            self._body_bytes = self._most_in_flight = self._connections = 0
+            self._body_bytes = self._most_in_flight = 0
             self._faults: collections.Counter[str] = collections.Counter()
 
     # ---- connections
@@ -319,8 +315,6 @@ class RangeServer:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        with self._lock:
-            self._connections += 1
         try:
             while (request := await _next_request(reader, writer)) is not None:
                 if not await self._answered(request, writer):
@@ -337,8 +331,6 @@ class RangeServer:
         fault = self._counted(request)
         self._in_flight += 1
         self._most_in_flight = max(self._most_in_flight, self._in_flight)
-        if self.most_at_once is not None and self._in_flight > self.most_at_once:
-            fault = status(503)
         try:
             await self._all_there(request)
             if self.latency_s:

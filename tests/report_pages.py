@@ -34,6 +34,7 @@ class Page(html.parser.HTMLParser):
         self.styles: list[str] = []
         self.open: list[str] = []
         self.ids: list[str] = []
+        self._tables: list[tuple[list[str], list[list[str]]]] = []
         self.feed(self.text)
         self.close()
 
@@ -42,6 +43,12 @@ class Page(html.parser.HTMLParser):
         self.ids += [str(value) for name, value in attrs if name == "id"]
         if tag not in _VOID:
             self.open.append(tag)
+        if tag == "table":
+            self._tables.append(([], []))
+        elif tag == "tr":
+            self._tables[-1][1].append([])
+        elif tag in ("th", "td"):
+            self._tables[-1][1][-1].append("")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
@@ -56,7 +63,12 @@ class Page(html.parser.HTMLParser):
         elif self.open and self.open[-1] == "style":
             self.styles.append(data)
         elif data.strip():
-            self.words.append(" ".join(data.split()))
+            self.words.append(words := " ".join(data.split()))
+            if "caption" in self.open:
+                self._tables[-1][0].append(words)
+            elif {"th", "td"} & set(self.open):
+                row = self._tables[-1][1][-1]
+                row[-1] = f"{row[-1]} {words}".strip()
 
     def charts(self) -> dict[str, dict[str, Any]]:
         """What each chart draws, by its name."""
@@ -65,6 +77,11 @@ class Page(html.parser.HTMLParser):
             for attrs, data in self.scripts
             if attrs.get("type") == "application/json"
         }
+
+    def table(self, caption: str) -> list[list[str]]:
+        """The cells, row by row, of the only table whose caption begins so."""
+        (rows,) = (rows for words, rows in self._tables if " ".join(words).startswith(caption))
+        return rows
 
     @property
     def said(self) -> str:

@@ -15,8 +15,8 @@ PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 # What shows for each kind that the list is enough: toys of nodes, sources and formats.
 SHOWN = {
     "a node": "tests/transforms/test_own_nodes.py",
-    "a source": "tests/sources/test_sources_docs.py",
-    "a format of the command line": "tests/inspection/test_formats.py",
+    "a source": "tests/sources/test_sources_foreign.py",
+    "a format of the command line": "tests/inspection/test_opening.py",
     "a codec of local Zarr chunks": "tests/sources/zarr/local/test_zarr_native.py",
     "a conversion": "tests/converters/test_converters_declared.py",
     "a cost per source (chunks, reads, bytes)": "tests/stats/test_stats_reads.py",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from array_record.python.array_record_module import ArrayRecordWriter
 
+from tests.array_record_bytes import write
 from windrow.converters import encode_example, write_records
 from windrow.sources import ArrayRecordDataSource
 
@@ -67,11 +67,8 @@ def write_folder(
                 SHARD_INDEX=numbered[:5],
                 NUM_SHARDS=numbered[-5:],
             )
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            writer = ArrayRecordWriter(str(folder / file), options)
-            for at in range(first, first + length):
-                writer.write(encode_example(example(split, at)))
-            writer.close()
+            some = range(first, first + length)
+            write(folder / file, (encode_example(example(split, at)) for at in some), options)
             first += length
         one: dict[str, Any] = {"name": split, "numBytes": "1"}
         one["shardLengths"] = [str(length) for length in lengths]

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from array_record.python.array_record_module import ArrayRecordWriter
-
+from tests.array_record_bytes import write
 from windrow.converters import encode_example
 from windrow.sources.tfds.features import TfdsFeatures
 
@@ -68,8 +67,5 @@ def write_dataset(
     (folder / "dataset_info.json").write_text(json.dumps(info))
     (folder / "features.json").write_text(json.dumps(tree(**features)))
     file = folder / f"{name}-train.array_record-00000-of-00001"
-    writer = ArrayRecordWriter(str(file), "group_size:1")
-    for record in records:
-        writer.write(record if isinstance(record, bytes) else encode_example(record))
-    writer.close()
+    write(file, (one if isinstance(one, bytes) else encode_example(one) for one in records))
     return folder

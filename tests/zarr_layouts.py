@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,10 +43,7 @@ class Layout:
     shard: tuple[int, ...] | None = None
     dtype: str = "uint8"
     codecs: str = "zstd"
-    endian: str = "little"
-    order: tuple[int, ...] | None = None
     location: str = "end"
-    fill: int = 0
     version: int = 3
 
 
@@ -54,14 +51,11 @@ def make(folder: str, layout: Layout) -> Any:
     """A store of `layout`, nothing stored in it."""
     if layout.version == 2:
         return _make_v2(folder, layout)
-    as_bytes = {"name": "bytes", "configuration": {"endian": layout.endian}}
-    codecs: list[dict[str, Any]] = [as_bytes, *CODECS[layout.codecs]]
-    if layout.order is not None:
-        codecs.insert(0, {"name": "transpose", "configuration": {"order": list(layout.order)}})
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    codecs: list[dict[str, Any]] = [little, *CODECS[layout.codecs]]
     outer = list(layout.chunk)
     if layout.shard is not None:
         outer = [c * k for c, k in zip(layout.chunk, layout.shard, strict=True)]
-        little = {"name": "bytes", "configuration": {"endian": "little"}}
         inner = {
             "chunk_shape": list(layout.chunk),
             "codecs": codecs,
@@ -72,34 +66,26 @@ def make(folder: str, layout: Layout) -> Any:
     metadata = {
         "shape": list(layout.shape),
         "data_type": layout.dtype,
-        "fill_value": bool(layout.fill) if layout.dtype == "bool" else layout.fill,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": outer}},
         "codecs": codecs,
     }
-    if layout.dtype.startswith("complex"):
-        metadata["fill_value"] = [layout.fill, 0]
     spec = {"driver": "zarr3", "kvstore": f"file://{folder}/", "metadata": metadata}
     return ts.open(spec, create=True).result()
 
 
 def _make_v2(folder: str, layout: Layout) -> Any:
-    if layout.codecs != "none" or layout.shard is not None or layout.order is not None:
-        raise ValueError("arrays of version 2 are made raw, in files of a chunk and in C order")
-    byte_order: Literal["<", ">"] = ">" if layout.endian == "big" else "<"
+    assert layout.codecs == "none", "arrays of version 2 are made raw"
     metadata = {
         "shape": list(layout.shape),
         "chunks": list(layout.chunk),
-        "dtype": np.dtype(layout.dtype).newbyteorder(byte_order).str,
+        "dtype": np.dtype(layout.dtype).str,
         "compressor": None,
-        "fill_value": bool(layout.fill) if layout.dtype == "bool" else layout.fill,
     }
     spec = {"driver": "zarr", "kvstore": f"file://{folder}/", "metadata": metadata}
     return ts.open(spec, create=True).result()
 
 
-def rectilinear(
-    path: Path, values: AnyArray, shapes: list[Any], codecs: Any = None, fill: int = 0
-) -> None:
+def rectilinear(path: Path, values: AnyArray, shapes: list[Any], codecs: Any = None) -> None:
     """An array in chunks of unequal size, which TensorStore writes one by one."""
     little = {"name": "bytes", "configuration": {"endian": "little"}}
     grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}}
@@ -110,20 +96,20 @@ def rectilinear(
         "data_type": values.dtype.name,
         "chunk_grid": grid,
         "chunk_key_encoding": {"name": "default"},
-        "fill_value": fill,
+        "fill_value": 0,
         "codecs": codecs or [little],
         "attributes": {},
     }
     path.mkdir()
     (path / "zarr.json").write_text(json.dumps(meta))
     edges = [_sizes_along(shape, size) for shape, size in zip(shapes, values.shape, strict=True)]
-    whole = np.full([sum(sizes) for sizes in edges], fill, values.dtype)
+    whole = np.zeros([sum(sizes) for sizes in edges], values.dtype)
     whole[tuple(map(slice, values.shape))] = values
     for at in np.ndindex(*map(len, edges)):
         begin = [sum(sizes[:k]) for sizes, k in zip(edges, at, strict=True)]
         size = [sizes[k] for sizes, k in zip(edges, at, strict=True)]
         cells = whole[tuple(slice(b, b + n) for b, n in zip(begin, size, strict=True))]
-        if (cells == fill).all():
+        if not cells.any():
             continue
         one = {"name": "regular", "configuration": {"chunk_shape": size}}
         alone = {**meta, "chunk_grid": one, "shape": size}
@@ -142,13 +128,6 @@ def _sizes_along(shape: Any, size: int) -> list[int]:
     return [cells for cells, count in pairs for _ in range(count)]
 
 
-def values_of(layout: Layout) -> AnyArray:
-    """Values that all differ from the fill value, as far as the dtype can."""
-    rng = np.random.default_rng(3)
-    dtype = ts.dtype(layout.dtype).numpy_dtype
-    return rng.integers(2, 100, layout.shape).astype(dtype)
-
-
 def reader_of(folder: str | Path) -> RowReader:
     """The reader of an array with the name x."""
     (part,) = ZarrDataSource({"x": folder}, direct=True).parts
@@ -157,7 +136,8 @@ def reader_of(folder: str | Path) -> RowReader:
 
 
 def written(folder: Path, layout: Layout) -> AnyArray:
-    values = values_of(layout)
+    """Make a store of values none of which is the fill value; returns the values."""
+    values = np.random.default_rng(3).integers(2, 100, layout.shape).astype(layout.dtype)
     make(str(folder), layout).write(values).result()
     return values
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import zarr
-from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
+from tests.array_record_bytes import written
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
 
 RECORDS: Final = 960
@@ -53,11 +53,8 @@ def write(folder: Path, seed: int) -> None:
 
 def _write_records(folder: Path, data: npt.NDArray[np.float32], bad: list[int]) -> None:
     for name, numbers in zip(_FILES, np.split(np.arange(RECORDS), len(_FILES)), strict=True):
-        writer = ArrayRecordWriter(str(folder / name), "group_size:1,uncompressed")
-        for number in numbers.tolist():
-            writer.write(np.int64(number).tobytes() + data[number].tobytes())
-        writer.close()
-        raw = bytearray((folder / name).read_bytes())
+        records = [number.tobytes() + data[number].tobytes() for number in numbers.astype(np.int64)]
+        raw = bytearray(written(folder / name, records, "group_size:1,uncompressed"))
         for number in set(bad) & set(numbers.tolist()):
             whole = data[number].tobytes()
             # Headers of blocks of 64 KiB lie within some records.

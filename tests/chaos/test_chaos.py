@@ -48,15 +48,6 @@ def test_the_steps_of_all_processes_are_known(oracle: Oracle, count: int) -> Non
         assert steps.next == BATCHES
 
 
-def test_a_wrong_batch_is_found(oracle: Oracle) -> None:
-    steps, (batch, later, *_) = Steps(oracle, 0, 0, 2), parts(0, 2)
-    batch["number"][3] += 1
-    with pytest.raises(DisturbedError, match=r"process 0 of 2: step 0 has a wrong batch$"):
-        steps.compare(0, checksum(batch))
-    with pytest.raises(DisturbedError, match="step 0 has a wrong batch, the batch of step 1"):
-        steps.compare(0, checksum(later))
-
-
 def test_lost_and_repeated_steps_are_found(oracle: Oracle) -> None:
     steps, found = Steps(oracle, 0, 1, 2), [checksum(batch) for batch in parts(1, 2)]
     with pytest.raises(DisturbedError, match="step 1 came and step 0 was lost"):

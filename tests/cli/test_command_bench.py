@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.converted_folders import RECORDS, record_folder, unfinished, zarr_folder
+from tests.converted_folders import RECORDS, record_folder, unfinished
 from windrow import converters
 from windrow.cli.bench import measured
 from windrow.cli.main import main
@@ -122,21 +122,10 @@ def test_an_order_ends_when_its_time_is_over(tmp_path: Path) -> None:
     assert found["decoding_mb_per_s"] == 0
 
 
-def test_arrays_of_a_group(run: Run, tmp_path: Path) -> None:
-    zarr_folder(tmp_path / "a")
-    code, out, err = run(tmp_path / "a", "-q")
-    assert (code, out) == (1, "")
-    assert "the arrays differ in length" in err
-    code, out, _ = run(tmp_path / "a", "-q", "--json", "--array", "image", "--array", "label")
-    assert code == 0
-    checked(json.loads(out), records=RECORDS, each_bytes=4 * 17)
-
-
 @pytest.mark.parametrize(
     ("argv", "code", "why"),
     [
         (["nowhere"], 2, "nowhere does not exist"),
-        ([], 2, "Missing argument 'URL'"),
         (["a", "--batch", "0"], 2, "0 is not in the range x>=1"),
         (["a", "--seconds", "0"], 2, "0.0 is not in the range x>0"),
         (["a", "--order", "random"], 2, "'random' is not one of"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,9 +14,12 @@ import numpy as np
 import pytest
 
 import windrow
+from tests.processes import LIMIT_S
 from tests.tfds_folders import tfrecord_of, write_folder
 from windrow.cli.main import main
 from windrow.converters import Manifest, encode_example, write_records
+from windrow.converters.tfds.build import check_version
+from windrow.errors import MissingExtraError
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 from windrow.sources.tf_example.message import decode_example
 
@@ -108,27 +113,11 @@ def test_a_dry_run_writes_nothing(there: Path, capsys: pytest.CaptureFixture[str
     assert "writer_options: 'group_size:1,zstd:3' there, 'zstd:1' asked for" in out
 
 
-def test_what_each_array_became_is_told(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    convert("x.tfrecord-*", "z", "--to", "zarr")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("z: 40 records in ")
-    assert lines[1] == "  image: uint8 [40, 6], chunks [1024, 6]"
-    assert lines[2] == "  label: int64 [40], chunks [512] in shards [1024]"
-    convert("z", "y", "--to", "zarr", "--json")
+def test_json_is_the_manifest(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert("x.tfrecord-*", "z", "--to", "zarr", "--json")
     out, err = capsys.readouterr()
-    assert json.loads(out) == Manifest.read("y").to_json()
+    assert json.loads(out) == Manifest.read("z").to_json()
     assert err == ""
-
-
-def test_of_many_arrays_some_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_records("x.tfrecord", [encode_example({f"f{k:02}": k for k in range(23)})])
-    convert("x.tfrecord", "z", "--to", "zarr")
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0].strip() for line in lines[1:21]] == [f"f{k:02}" for k in range(20)]
-    assert lines[21:] == ["  and 3 more; windrow inspect z"]
 
 
 def test_what_the_docs_show_is_what_is_told(
@@ -239,3 +228,59 @@ def test_what_is_unfinished_names_the_command_that_goes_on(
     assert "begun: resumes with the remaining parts" in capsys.readouterr().out
     convert("x.tfrecord-*", "a b", "--to", "array_record")
     assert len(ArrayRecordDataSource(there / "a b")) == 40
+
+
+# --- packages that are not installed --------------------------------------------------------------
+
+WITHOUT = """
+import sys
+for name in ("s3fs", "gcsfs", "apache_beam"):
+    sys.modules[name] = None
+from windrow.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize(
+    ("source", "output", "more", "extra"),
+    [
+        ("s3://bucket/x.tfrecord", "out", (), "s3"),
+        ("gs://bucket/x.array_record", "out", (), "gcs"),
+        ("s3://bucket/x.nc", "out", (), "s3"),
+        ("x.tfrecord", "s3://bucket/out", (), "s3"),
+        ("x.tfrecord", "out", ("--runner", "DirectRunner"), "beam"),
+        ("x.tfrecord", "out", ("--pipeline-option=--streaming",), "beam"),
+    ],
+    ids=str,
+)
+def test_the_error_names_the_extra_and_nothing_is_begun(
+    source: str, output: str, more: tuple[str, ...], extra: str, tmp_path: Path
+) -> None:
+    write_records(tmp_path / "x.tfrecord", [b"one"])
+    argv = ("convert", source, output, "--to", "array_record", *more)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *argv],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"needs the packages of windrow-data[{extra}]" in done.stderr
+    assert done.stderr.startswith("windrow convert: ")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_build_without_tfds_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name in ("tensorflow-datasets", "tfds-nightly"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(MissingExtraError, match=r"run: pip install .*tensorflow-datasets; or in"):
+        check_version()

@@ -221,7 +221,6 @@ def test_records_of_tfrecord_files_that_are_damaged(run: Run, tmp_path: Path) ->
     [
         (["nowhere"], "nowhere does not exist"),
         (["*.array_record"], "no file matches"),
-        ([], "Missing argument 'URL'"),
         (["data", "--threads", "0"], "0 is not in the range x>=1"),
         (["data", "--missing", "skip"], "'skip' is not one of 'fill', 'error'"),
         (["data", "--storage-option", "anon"], "write KEY=VALUE"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
@@ -181,3 +183,26 @@ def test_more_bad_records_than_allowed(tmp_path: Path) -> None:
     # What is finished stays when more are allowed.
     assert tfrecord_to_array_record(inputs, out, max_bad_records=3).records == 12
     assert {name: (out / name).stat().st_ino for name in kept} == kept
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system has no such call")
+def test_records_go_to_the_disk_while_their_file_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+
+    def posix_fadvise(descriptor: int, first: int, size_bytes: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_DONTNEED
+        assert first + size_bytes <= os.fstat(descriptor).st_size
+        told.append((first, size_bytes))
+
+    # Nothing of them compresses, so that as much is written as is read.
+    records = [np.random.default_rng(seed).bytes(1 << 18) for seed in range(80)]
+    write_records(tmp_path / "x.tfrecord", records)
+    monkeypatch.setattr(os, "posix_fadvise", posix_fadvise)
+    tfrecord_to_array_record(tmp_path / "x.tfrecord", tmp_path / "out", progress=False)
+    batch_bytes = 17 << 20
+    assert told[0][0] == 0
+    assert all(a + size == b for (a, size), (b, _) in itertools.pairwise(told))
+    assert max(size for _, size in told) <= batch_bytes
+    assert sum(size for _, size in told) > sum(map(len, records)) - batch_bytes

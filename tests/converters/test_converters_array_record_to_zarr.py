@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import zarr
 from hypothesis import given, settings
@@ -19,16 +18,11 @@ from tests import hypothesis_profiles
 from tests.array_record_bytes import write
 from tests.conversions import encode, store, values_in
 from windrow.converters import Manifest, array_record_to_zarr, encode_example
-from windrow.converters.job.inputs import find_inputs
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.converters.records.record_files import cut, files_of, read_span
-from windrow.converters.records.record_writing import SkippedRecords
 from windrow.converters.zarr.layout import ArrayLayout, metadata_files
 from windrow.converters.zarr.to_records import zarr_to_array_record
 from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.sources.tf_example.features import DTYPES, Feature, numpy_dtype
-
-AnyArray = npt.NDArray[Any]
 
 
 def examples(rows: range) -> list[bytes]:
@@ -214,26 +208,3 @@ def test_what_a_manifest_tells_wrongly_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "records" / "y.array_record", examples(range(2)))
     array_record_to_zarr(tmp_path / "records" / "y.array_record", tmp_path / "other")
     check(tmp_path / "other", range(2))
-
-
-# Row ranges.
-
-
-@pytest.mark.parametrize("direct", [False, True])
-def test_no_batch_holds_many_large_records_among_small_ones(tmp_path: Path, direct: bool) -> None:
-    rng = np.random.default_rng(0)
-    records = [rng.bytes(10)] * 2000 + [rng.bytes(200_000) for _ in range(8)] + [b"end"] * 7
-    path = write(tmp_path / "x.array_record", records)
-    files = files_of("array_record")
-    (counted,) = files.count(find_inputs(path))
-    (row_range,) = cut([counted], [0, 2015])
-    if direct:
-        (span,) = row_range.spans
-        read = read_span(span, SkippedRecords(0), batch_bytes=300_000)
-        batches = [more for _, more, _ in read]
-    else:
-        batches = [block.records for block in files.blocks(row_range.spans, 300_000)]
-    assert [one for batch in batches for one in batch] == records
-    # Small ones together, and never two of the large ones.
-    assert max(sum(map(len, batch)) for batch in batches) < 300_000
-    assert len(batches) < 20

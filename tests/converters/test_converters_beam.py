@@ -10,15 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-import fsspec
 import pytest
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 from tests.conversion_cases import BY_NAME, CASES, RECORDS, Case, reference, spoilt, tree
-from tests.object_store import ObjectStore
-from tests.texts import END, saved, texts, write_lines
-from tests.tfds_folders import write_folder
-from windrow import converters
 from windrow.converters import beam as transforms
 from windrow.converters import convert_tf_to_arrayrecord_disk_match_shards, tfrecord_to_array_record
 from windrow.converters.beam import TFRecordToArrayRecord
@@ -73,19 +68,6 @@ def test_a_transform_yields_the_manifest_and_gives_the_same_bytes(
     assert tree(out) == reference(case).whole
 
 
-def test_tokenizers_and_splits_travel(tmp_path: Path) -> None:
-    write_lines(tmp_path / "x.jsonl", texts(40))
-    tokenizer = saved(tmp_path / "tokenizer.json")
-    settings: dict[str, Any] = {"field": "text", "tokenizer": tokenizer, "end_token": END}
-    converters.json_lines_to_zarr(tmp_path / "x.jsonl", tmp_path / "tokens", **settings)
-    run(transforms.JsonLinesToZarr(tmp_path / "x.jsonl", tmp_path / "tokens again", **settings))
-    assert tree(tmp_path / "tokens again") == tree(tmp_path / "tokens")
-    dataset = write_folder(tmp_path / "counts" / "1.0.0", {"train": [5, 0, 9], "test": [26]})
-    converters.tfds_to_zarr(dataset, tmp_path / "splits")
-    run(transforms.TFDSToZarr(dataset, tmp_path / "splits again"))
-    assert tree(tmp_path / "splits again") == tree(tmp_path / "splits")
-
-
 # --- leases --------------------------------------------------------------------------------------
 
 
@@ -126,38 +108,6 @@ def test_finished_and_overwritten(tmp_path: Path) -> None:
     (manifest,) = run(other(overwrite=True), repeat=1)[:1]
     assert manifest.settings["writer_options"] == "group_size:2"
     assert tree(out).keys() == before.keys()
-
-
-def test_a_lease_in_an_object_store() -> None:
-    with ObjectStore() as store:
-        options = store.storage_options
-        for path in Path(reference(CASE).inputs).parent.iterdir():
-            store.put(f"in/{path.name}", path.read_bytes())
-        fs = fsspec.filesystem("s3", **options)
-
-        def made(**run: Any) -> TFRecordToArrayRecord:
-            far: Any = {"storage_options": options, "output_options": options}
-            return TFRecordToArrayRecord(
-                store.url("in/x.tfrecord-*"), store.url("out"), **far, **run
-            )
-
-        store.put(f"out/{LEASE}", b'{"token": "of another"}')
-        store.put(f"out/{UNFINISHED}", b"{}")
-        fs.invalidate_cache()
-        with pytest.raises(Exception, match="damaged"):  # no marker of ours
-            run(made())
-        store.remove(f"out/{UNFINISHED}")
-        with pytest.raises(ConversionError, match="another run is writing it"):
-            run(made())
-        (manifest,) = run(made(take_over=True), repeat=1)[:1]
-        assert manifest.records == sum(COUNTS)
-        fs.invalidate_cache()
-        found = {
-            name.partition("/out/")[2]: fs.cat_file(name) for name in fs.find(store.url("out"))
-        }
-        local = reference(CASE).whole
-        assert found.keys() == local.keys()
-        assert all(found[name] == local[name] for name in local if name != MANIFEST_NAME)
 
 
 # --- array_record's name -------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,7 +12,7 @@ import pytest
 
 from windrow import converters
 from windrow.cli.convert import CONVERSIONS, command
-from windrow.converters import Feature, write_records
+from windrow.converters import Feature
 from windrow.converters.job.declared import OPTIONS, SettingKind, flag_of, flags_of
 from windrow.converters.job.job import RunOptions
 from windrow.converters.job.manifest import Manifest
@@ -129,19 +128,3 @@ def test_the_command_line_reads_the_settings_that_it_spells(name: str) -> None:
     defaults = {name: parameter.default for name, parameter in settings.items()}
     assert flags_of("zarr", settings, defaults) == ("--to", "zarr")
     assert flags_of("zarr", settings, {"storage_options": {"key": "secret"}}) == ("--to", "zarr")
-
-
-def test_a_call_and_a_plan_say_the_same(tmp_path: Path) -> None:
-    write_records(tmp_path / "x.tfrecord", [b"a", b"b"])
-    converted = tmp_path / "in"
-    converters.tfrecord_to_array_record(tmp_path / "x.tfrecord", converted, progress=False)
-    given: dict[str, Any] = {"files": 1, "memory_bytes": 1 << 28}
-    planned = converters.array_record_to_array_record.conversion(converted, **given)
-    assert planned.name == "array_record_to_array_record"
-    assert planned.resume("out") == (
-        f"windrow convert {converted} out --to array_record --files 1 --memory {1 << 28}"
-    )
-    manifest = converters.array_record_to_array_record(
-        inputs=converted, output=tmp_path / "out", **given, progress=False
-    )
-    assert manifest.plan.key == planned.plan.key

@@ -295,19 +295,6 @@ def test_inputs_of_a_store(store: ObjectStore, tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("case", [one for one in CASES if one.first.startswith("x.")], ids=str)
-def test_from_one_store_to_another(case: Case, store: ObjectStore) -> None:
-    _upload(store, case, "in")
-    pattern, whole = Path(reference(case).inputs).name, reference(case).whole
-    with ObjectStore() as other:
-        place = Place(other.url("out"), other.storage_options)
-        place.convert(case, store.url(f"in/{pattern}"), storage_options=store.storage_options)
-        files = place.files()
-    assert files.keys() == whole.keys()
-    # The manifest has the versions of the inputs.
-    assert all(files[name] == whole[name] for name in files.keys() - {MANIFEST_NAME})
-
-
 def test_secrets_of_addresses_are_nowhere(tmp_path: Path) -> None:
     """A signed address, and one with a password: not in names, the marker, the manifest or errors."""
     data = {

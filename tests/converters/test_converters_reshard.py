@@ -121,26 +121,6 @@ def test_every_record_once_in_its_place(
         assert len(os.listdir(here / "out")) == files + 1
 
 
-def test_the_shuffle_is_the_same_however_it_runs(tmp_path: Path) -> None:
-    shards(tmp_path / "in", (300, 1, 400), group=7, size=900)
-    wanted = shuffled(tmp_path / "in", 11)
-    whole: dict[str, bytes] | None = None
-    ways: list[dict[str, Any]] = [{"memory_bytes": SMALL}, {"memory_bytes": 1 << 20}]
-    ways += [{}]
-    for number, how in enumerate(ways):
-        out = tmp_path / f"out{number}"
-        steps: list[Progress] = []
-        array_record_to_array_record(
-            tmp_path / "in", out, files=3, shuffle_seed=11, progress=steps.append, **how
-        )
-        assert read(out) == wanted
-        whole = whole or tree(out)
-        assert tree(out) == whole
-        for stage in ("scatter", "gather"):
-            (*_, last) = (step for step in steps if step.stage == stage)
-            assert (last.records, last.done_bytes) == (701, last.total_bytes)
-
-
 def test_the_order_is_frozen(tmp_path: Path) -> None:
     # People name a shuffled dataset by its seed.
     write(tmp_path / "x.array_record", [b"%d" % k for k in range(10)])

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conversion_cases import tree
 from tests.conversions import encode, store
 from windrow.converters import (
     Feature,
@@ -224,18 +223,6 @@ def test_how_many_files(tmp_path: Path) -> None:
         counts("both", files=1, records_per_file=3)
     with pytest.raises(ArgumentError, match="records_per_file must be an integer from 1"):
         counts("none", records_per_file=0)
-
-
-@pytest.mark.jobs
-def test_no_record_depends_on_memory_or_processes(tmp_path: Path) -> None:
-    pair(tmp_path / "a.zarr", records=5000, chunk=700)
-    whole = None
-    ways: list[dict[str, Any]] = [{}, {"memory_bytes": SMALL}, {"processes": 2}]
-    for number, how in enumerate(ways):
-        out = tmp_path / f"out{number}"
-        zarr_to_array_record(tmp_path / "a.zarr", out, files=3, progress=False, **how)
-        whole = whole or tree(out)
-        assert tree(out) == whole
 
 
 def test_damaged_chunks_and_offsets(tmp_path: Path) -> None:

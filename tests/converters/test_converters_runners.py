@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from dask import distributed
 
 from tests.conversion_cases import BY_NAME, CASES, Case, reference, spoilt, tree
-from tests.conversions import (
-    conversion,
-    stage,
-    tell,
-    told,
-    weight,
-    write_manifest,
-    write_number,
-)
-from tests.processes import Program
+from tests.conversions import conversion, stage, tell, told, wait_for, write_number
+from tests.processes import Program, until
 from windrow.converters import tfrecord_to_array_record, tfrecord_to_zarr
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import UNFINISHED
-from windrow.converters.job.stages import ConversionStage, Report
-from windrow.core.progress import Progress
+from windrow.converters.job.stages import Report
 from windrow.errors import ArgumentError, ReadError
 
 pytestmark = pytest.mark.jobs
@@ -87,40 +81,6 @@ def test_functions_of_the_caller_travel(tmp_path: Path) -> None:
     assert tree(tmp_path / "a") == tree(tmp_path / "b") == tree(tmp_path / "c")
 
 
-# --- stages --------------------------------------------------------------------------------------
-
-
-def write_next(folder: OutputFolder, number: int, report: Report) -> int:
-    write_number(folder, number, report)
-    return number + 1
-
-
-def items_after(folder: OutputFolder, results: list[int]) -> Sequence[int]:
-    return results
-
-
-def check_and_finish(folder: OutputFolder, parts: list[FinishedPart]) -> None:
-    assert [part.key for part in parts] == [f"number-{number}" for number in range(2, 7)]
-    write_manifest(folder, parts)
-
-
-def test_stages_in_one_line_each_with_the_results_of_the_one_before(tmp_path: Path) -> None:
-    steps: list[Progress] = []
-    first = stage(range(5), write_next)
-    second = ConversionStage("work", items_after, write_next, weight)  # of the same name
-    third = ConversionStage("last", items_after, write_number, weight)
-    carry_out(
-        conversion(first, second, third, finish=check_and_finish),
-        tmp_path / "out",
-        pipeline_options=HERE,
-        progress=steps.append,
-    )
-    assert {step.total_bytes for step in steps} == {5}
-    assert [(s.stage, s.done_bytes) for s in steps] == [
-        (name, done) for name in ("work", "work", "last") for done in range(1, 6)
-    ]
-
-
 # --- errors --------------------------------------------------------------------------------------
 
 
@@ -142,25 +102,6 @@ def test_errors_are_those_of_the_default_run(
         last.write_bytes(whole)
         tfrecord_to_array_record(pattern, tmp_path / "out", pipeline_options=HERE)
         assert len(CASE.opened(tmp_path / "out")) == 17
-
-
-def fail_once(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
-    root = Path(str(folder.target.local))
-    if number == 3 and not told(root, "failed"):
-        tell(folder, "failed", 3)
-        raise LookupError("an error that is not ours")
-    return write_number(folder, number, report)
-
-
-def test_other_errors_come_as_they_are_and_a_rerun_goes_on(tmp_path: Path) -> None:
-    planned = conversion(stage(range(6), fail_once))
-    with pytest.raises(LookupError, match=r"^'?an error that is not ours'?$") as caught:
-        carry_out(planned, tmp_path / "out", pipeline_options=HERE)
-    assert "fail_once" in "".join(traceback.format_exception(caught.value))
-    made = len(told(tmp_path / "out", "made"))
-    manifest = carry_out(planned, tmp_path / "out", pipeline_options=HERE)
-    assert len(manifest.files) == 6
-    assert len(told(tmp_path / "out", "made")) == 6 >= made
 
 
 @pytest.mark.parametrize(
@@ -198,3 +139,60 @@ def test_ctrl_c_is_ctrl_c(tmp_path: Path) -> None:
         program.ends(-signal.SIGINT)
         assert program.errors.rstrip().endswith("KeyboardInterrupt")
         assert "ConversionError" not in program.errors
+
+
+# --- a Dask cluster of two worker processes ------------------------------------------------------
+
+# Few partitions: each costs some tasks, and there are few items.
+PARTITIONS = "--dask_npartitions=6"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    local_cluster: Any = distributed.LocalCluster  # it has no types
+    with local_cluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=":0",
+        silence_logs=logging.CRITICAL,
+        local_directory=str(tmp_path_factory.mktemp("dask")),
+    ) as found:
+        yield found
+
+
+@pytest.fixture
+def dask(cluster: Any) -> dict[str, Any]:
+    """The arguments that run a conversion on the cluster."""
+    options = [f"--dask_client_address={cluster.scheduler_address}", PARTITIONS]
+    return {"runner": "DaskRunner", "pipeline_options": options}
+
+
+def write_or_wait(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
+    """Writes a number; the sixth to be begun waits until the worker that has it is killed."""
+    tell(folder, "begun", number)
+    root = Path(str(folder.target.local))
+    if len(told(root, "begun")) > 5 and not told(root, "killed"):
+        tell(folder, "held", number)
+        wait_for(folder, "killed", 1)
+    return write_number(folder, number, report)
+
+
+def test_a_worker_that_is_killed_at_work_is_replaced(tmp_path: Path, dask: dict[str, Any]) -> None:
+    root = tmp_path / "out"
+
+    def kill() -> None:
+        assert until(lambda: bool(told(root, "held")))
+        number, process = told(root, "held")[0]
+        os.kill(process, signal.SIGKILL)
+        (tmp_path / f"out.killed-{number}-{process}").touch()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    manifest = carry_out(conversion(stage(range(12), write_or_wait)), root, **dask)
+    killer.join()
+    assert len(told(root, "killed")) == 1
+    assert [file.name for file in manifest.files] == [f"{number:03}" for number in range(12)]
+    assert {(root / file.name).read_bytes() for file in manifest.files} == {
+        b"%d" % number for number in range(12)
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +11,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.conversion_cases import CASES, Case, planned, reference, state, tree
+from tests.conversion_cases import tree
 from tests.conversions import written
-from windrow.converters.job.executor import run_here
 from windrow.converters.job.folder import FinishedPart, OutputFolder, begin
 from windrow.converters.job.manifest import (
     UNFINISHED,
@@ -106,51 +104,6 @@ def test_outputs_that_are_none(tmp_path: Path) -> None:
         target_of(tmp_path / "file")
     assert isinstance(target_of(f"file://{tmp_path}/out"), LocalTarget)
     assert isinstance(target_of("memory://x/"), RemoteTarget)
-
-
-class FullError(ConversionError):
-    """What a test takes for the end of the room."""
-
-
-class Full(LocalTarget):
-    """A disk with room for a limited number of further files."""
-
-    left: list[int]
-
-    def put(self, path: str, name: str) -> None:
-        if not Full.left[0]:
-            raise FullError(name)
-        Full.left[0] -= 1
-        LocalTarget.put(self, path, name)
-
-
-# Of each conversion; the first that writes arrays is tried in each run of the tests.
-FULL = [
-    pytest.param(case, marks=[] if case.name == "tfrecord_to_zarr" else [pytest.mark.jobs])
-    for case in CASES
-]
-
-
-@pytest.mark.parametrize("case", FULL, ids=str)
-def test_a_disk_that_is_full_at_any_file(case: Case, tmp_path: Path) -> None:
-    """Each run finds room for more than the one before, and resumes from what that has finished."""
-    conversion = planned(case, reference(case).inputs)
-    out, runs = tmp_path / "out", 0
-    while state(case, out) != "finished":
-        Full.left = [3 * runs]
-        with contextlib.suppress(FullError):
-            folder = begin(
-                Full(str(out)),
-                conversion.plan,
-                resume="windrow convert a b",
-                overwrite=False,
-                lease=None,
-            )
-            run_here(conversion, folder, processes=1, show=False)
-        runs += 1
-        assert runs < 50
-    assert runs > 2
-    assert tree(out) == reference(case).whole
 
 
 class Unreachable(fsspec.AbstractFileSystem):  # type: ignore[misc]  # it has no types

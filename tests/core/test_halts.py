@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorstore as ts
-from array_record.python.array_record_module import ArrayRecordWriter
 
+from tests.array_record_bytes import write
 from tests.far_arrays import AnyArray, array_over, objects, values, write_ways
 from tests.limits import within
 from tests.range_server import RangeServer, stall
@@ -49,10 +49,7 @@ def data() -> AnyArray:
 def folder(tmp_path_factory: pytest.TempPathFactory, data: AnyArray) -> Path:
     top = tmp_path_factory.mktemp("halts")
     write_ways(top, data)
-    writer = ArrayRecordWriter(str(top / "a.array_record"), "group_size:1")
-    for number in range(5000):
-        writer.write(random.Random(number).randbytes(1000))
-    writer.close()
+    write(top / "a.array_record", (random.Random(number).randbytes(1000) for number in range(5000)))
     return top
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import collections
-import gc
 import random
 import threading
-import weakref
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -19,7 +17,6 @@ from tests.processes import until
 from windrow import MapDataset, ReadOptions
 from windrow.core.machine import usable_cores
 from windrow.core.threads import DaemonPool
-from windrow.errors import ReadError
 from windrow.sources import Span
 
 
@@ -57,22 +54,6 @@ def test_who_waits_does_the_jobs_before_its_own_in_their_order_and_none_behind()
     pool.shutdown()
 
 
-def test_errors_are_answers_wherever_the_job_was_done() -> None:
-    pool, gate = new_pool(1), Gate()
-    assert isinstance(pool.submit(int, "x").exception(timeout=60), ValueError)
-    pool.submit(gate)
-    assert gate.begun.wait(60)
-    failed, cancelled = pool.submit(int, "y"), pool.submit(gate)
-    assert cancelled.cancel()
-    last = pool.submit(int, "7")
-    pool.help_begin(last)
-    assert last.result() == 7
-    with pytest.raises(ValueError, match=r"invalid literal for int\(\) with base 10: 'y'"):
-        failed.result()
-    gate.open()
-    pool.shutdown()
-
-
 def test_at_shutdown_what_nobody_has_begun_is_done_or_cancelled() -> None:
     for cancels in (False, True):
         pool, gate = new_pool(1), Gate()
@@ -90,20 +71,6 @@ def test_at_shutdown_what_nobody_has_begun_is_done_or_cancelled() -> None:
             assert [one.result(timeout=60) for one in later] == [3] * 4
 
 
-def test_a_job_that_no_thread_can_be_had_for_is_never_done(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fails(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    pool, done = new_pool(1), list[int]()
-    monkeypatch.setattr(threading.Thread, "start", fails)  # as the interpreter does when it ends
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        pool.submit(done.append, 1)
-    pool.help_begin(Future())
-    assert not done
-
-
 def test_threads_end_when_idle_and_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windrow.core.threads._IDLE_S", 0.001)
     pool, chance = new_pool(3), random.Random(7)
@@ -116,31 +83,6 @@ def test_threads_end_when_idle_and_start_again(monkeypatch: pytest.MonkeyPatch) 
     )
     assert pool.submit(int, "7").result(timeout=60) == 7
     pool.shutdown()
-
-
-def test_without_a_limit_no_call_waits_for_another() -> None:
-    pool, together = DaemonPool(None, "windrow-test"), threading.Barrier(40)
-    for _ in range(2):  # threads that are idle, too
-        answers = [pool.submit(together.wait, 60) for _ in range(40)]
-        assert sorted(answer.result(timeout=60) for answer in answers) == list(range(40))
-    pool.shutdown()
-
-
-def test_what_was_read_is_let_go_of_at_once() -> None:
-    def fails() -> None:
-        read = np.zeros(3)
-        seen.append(weakref.ref(read))
-        raise ReadError("broken")
-
-    seen: list[weakref.ref[Any]] = []
-    pool = new_pool(1)
-    gc.disable()  # left to the collector, what was read piles up
-    try:
-        assert isinstance(pool.submit(fails).exception(timeout=60), ReadError)
-        pool.shutdown()
-        assert [ref() is None for ref in seen] == [True]
-    finally:
-        gc.enable()
 
 
 def test_each_job_is_done_once_however_many_help() -> None:

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 import zarr
-from array_record.python.array_record_module import ArrayRecordWriter
 
+from tests.array_record_bytes import needs_core, write
 from tools.build_native import sources_hash
 from windrow.core import native
-
-needs_core = pytest.mark.skipif(native.native() is None, reason="there is no native core")
 
 
 def printed_by(program: str, **environment: str) -> str:
@@ -57,9 +55,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Zarr array and an ArrayRecord file."""
     folder = tmp_path_factory.mktemp("stores")
     zarr.create_array(folder / "a", shape=(4, 2), chunks=(2, 2), dtype="u1")
-    writer = ArrayRecordWriter(str(folder / "b.array_record"), "group_size:1")
-    writer.write(b"a record")
-    writer.close()
+    write(folder / "b.array_record", [b"a record"])
     return folder
 
 

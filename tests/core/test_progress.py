@@ -17,7 +17,7 @@ import pytest
 
 from tests.conversion_cases import BY_NAME, CASES, Case, StoppedError, reference, state, tree
 from windrow.core import progress
-from windrow.core.progress import Progress, ProgressMeter, progress_line
+from windrow.core.progress import Progress, ProgressMeter
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE = BY_NAME["tfrecord_to_array_record"]
@@ -88,14 +88,6 @@ def test_a_function_is_told_all_of_it(case: Case, tmp_path: Path) -> None:
     _check(steps, case)
 
 
-@pytest.mark.jobs
-@pytest.mark.parametrize("case", [CASE], ids=str)
-def test_a_function_is_told_all_of_it_by_processes(case: Case, tmp_path: Path) -> None:
-    steps: list[Progress] = []
-    case.convert(reference(case).inputs, tmp_path / "out", progress=steps.append, processes=2)
-    _check(steps, case)
-
-
 def _check(steps: list[Progress], case: Case) -> None:
     stages = list(dict.fromkeys(step.stage for step in steps))
     for stage in stages:
@@ -160,20 +152,3 @@ def test_lines_come_now_and_then_and_once_at_the_end(
     )
     assert len(caplog.messages) >= 4
     assert "3 records" in caplog.messages[-1]
-
-
-@pytest.mark.parametrize(
-    ("now", "line"),
-    [
-        (Progress("convert", 0, 0, None), "convert: 0 MB, 4 s"),
-        (
-            Progress("convert", 1_234, 5_000_000, 20_000_000),
-            "convert: 5 of 20 MB, 1,234 records, 4 s, about 12 s left",
-        ),
-        (Progress("convert", 2, 20_000_000, 20_000_000), "convert: 20 of 20 MB, 2 records, 4 s"),
-        (Progress("convert", 2, 7_000_000, None), "convert: 7 MB, 2 records, 4 s"),
-        (Progress("convert", 0, 0, 20_000_000), "convert: 0 of 20 MB, 4 s"),
-    ],
-)
-def test_what_a_line_says(now: Progress, line: str) -> None:
-    assert progress_line(now, 4.0) == line

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from windrow.core.redaction import Redaction, shown_url
 from windrow.errors import ArgumentError
 from windrow.sources.remote.options import as_remote_options
-from windrow.sources.remote.paths import is_remote, joined, split_path
 
 
 @pytest.mark.parametrize(
@@ -68,24 +67,3 @@ def test_storage_options_in_the_wrong_place_are_not_shown() -> None:
     with pytest.raises(ArgumentError, match="RemoteOptions, got a dict") as caught:
         as_remote_options({"secret": "sesame"}, "Tests")
     assert "sesame" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("url", "folder", "name"),
-    [
-        ("s3://bucket/a/b", "s3://bucket/a", "b"),
-        ("memory://b", "memory://", "b"),
-        ("memory:///b", "memory:///", "b"),
-        ("zip://b::file:///x/y.zip", "zip://::file:///x/y.zip", "b"),
-        ("zip://a/b::http://h/y.zip?q=/", "zip://a::http://h/y.zip?q=/", "b"),
-        ("simplecache::s3://bucket/b", "simplecache::s3://bucket", "b"),
-        ("simplecache::zip://b::s3://k/y.zip", "simplecache::zip://::s3://k/y.zip", "b"),
-        ("https://host/a/b?sig=x/y", "https://host/a?sig=x/y", "b"),
-        ("/data/x::y/b", "/data/x::y", "b"),
-        ("/b", "/", "b"),
-    ],
-)
-def test_folders_and_names(url: str, folder: str, name: str) -> None:
-    assert split_path(url) == (folder, name)
-    assert joined(folder, name) == url
-    assert is_remote(folder) == is_remote(url)

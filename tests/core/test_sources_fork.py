@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from array_record.python import array_record_module
 
+from tests.array_record_bytes import write
 from windrow.core.native import native
 from windrow.errors import ReadError
-from windrow.sources import ArrayRecordDataSource, SequenceDataSource, ZarrDataSource
+from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork"),
@@ -30,13 +30,9 @@ LIMIT_S = 60
 
 
 def records_folder(folder: Path) -> Path:
-    folder.mkdir()
     for shard in range(3):
-        path = str(folder / f"{shard}.array_record")
-        writer = array_record_module.ArrayRecordWriter(path, "group_size:1")
-        for number in range(5):
-            writer.write(b"%d" % (shard * 5 + number))
-        writer.close()
+        numbers = range(5 * shard, 5 * shard + 5)
+        write(folder / f"{shard}.array_record", [b"%d" % number for number in numbers])
     return folder
 
 
@@ -107,11 +103,6 @@ def test_the_native_core_reads_records_in_a_child(tmp_path: Path) -> None:
     assert source.read(wanted) == expected == [b"1", b"14", b"7", b"2"]
 
 
-def test_a_source_without_threads_is_read() -> None:
-    source = SequenceDataSource([3, 1, 4])
-    assert in_forked_child(lambda: source.read(np.array([2, 0]))) == [4, 3]
-
-
 def test_a_child_forked_before_the_first_use_reads(tmp_path: Path) -> None:
     zarr_array(tmp_path / "z")
     script = (
@@ -126,11 +117,3 @@ def test_a_child_forked_before_the_first_use_reads(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "z")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("library", ["TensorStore", "array_record"])
-def test_a_spawned_process_reads(sources: dict[str, Callable[[], Any]], library: str) -> None:
-    source = sources[library]()
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        got = pool.apply_async(source.__getitems__, ([14, 3, 9],)).get(LIMIT_S)
-    assert got == source.__getitems__([14, 3, 9])

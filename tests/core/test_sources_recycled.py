@@ -47,18 +47,6 @@ def test_memory_that_is_looked_at_is_not() -> None:
     assert row.tolist() == [7]
 
 
-def test_memory_of_other_sizes_is_given_up_oldest_first_where_none_fits() -> None:
-    several = [buffer_pool.empty((LARGE // 8,), np.int64) for _ in range(3)]
-    places = [address(array) for array in several]
-    for _ in range(3):
-        del several[0]  # in this order
-    size = buffer_pool.waiting_bytes() // 3
-    larger = buffer_pool.empty((LARGE // 8 + LARGE // 16,), np.int64)  # as much as two of them
-    assert address(larger) not in places
-    assert buffer_pool.waiting_bytes() == size
-    assert address(buffer_pool.empty((LARGE // 8,), np.int64)) == places[2]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident pages of Linux")
 def test_the_system_gets_memory_back_at_once() -> None:
     def resident() -> int:
@@ -70,25 +58,6 @@ def test_the_system_gets_memory_back_at_once() -> None:
     before = resident()
     del arrays[::2], array  # malloc keeps such holes
     assert before - resident() > 25 << 20
-
-
-def test_little_waits() -> None:
-    many = [buffer_pool.empty((LARGE,), np.int64) for _ in range(8)]
-    places = {address(array) for array in many}
-    del many
-    held = [buffer_pool.empty((LARGE,), np.int64) for _ in range(3)]
-    assert {address(array) for array in held} <= places
-    assert buffer_pool.waiting_bytes() == 0
-    del held
-    several = [buffer_pool.empty((LARGE // 8,), np.int64) for _ in range(60)]
-    del several
-    assert 50 << 20 < buffer_pool.waiting_bytes() <= 64 << 20
-
-
-@pytest.mark.parametrize(("shape", "dtype"), [((3, 0), "f4"), ((), "i8"), ((4,), "O"), ((7,), "?")])
-def test_small_and_other_arrays_are_numpys(shape: tuple[int, ...], dtype: str) -> None:
-    found = buffer_pool.empty(shape, dtype)
-    assert (found.shape, found.dtype, found.base) == (shape, np.dtype(dtype), None)
 
 
 def test_large_reads_of_arrays_in_memory() -> None:

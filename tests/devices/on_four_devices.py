@@ -561,27 +561,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(make: Any) -> None
     assert source.indices == []
 
 
-@pytest.mark.parametrize(
-    ("sharding", "more"),
-    [
-        (P("data"), {}),
-        ({"x": P("data")}, {}),
-        ({"y": over("data")}, {}),
-        ({}, {}),
-        ({"x": {}}, {}),
-        ({"x": over("data"), "y": over("data")}, {}),
-        (lambda path: None, {}),
-        (over("data"), {"host": ("z",)}),
-        (over("data"), {"host": (1,)}),
-    ],
-)
-def test_arguments_of_wrong_types_are_refused(sharding: Any, more: Any) -> None:
-    with pytest.raises(ArgumentError):
-        MapDataset.source({"x": X}).batch(8).to_jax(sharding, **more)
-    with pytest.raises(PlanError, match="prefetch_bytes"):
-        MapDataset.source({"x": X}).batch(8).to_jax(over("data"), prefetch_bytes=0)
-
-
 def test_a_shape_that_no_spec_showed_is_refused_at_its_batch() -> None:
     ragged = MapDataset.range(8).map(lambda n: np.zeros(5, np.float32)).batch(4)
     with pytest.raises(ElementError, match=r"the batch has the global shape \(4, 5\); axis 1"):

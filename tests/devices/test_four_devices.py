@@ -1,4 +1,4 @@
-"""Runs the tests of several devices in a process that has four virtual ones."""
+"""Processes for tests of devices: one with four virtual ones, in which tests run, and some without JAX."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import windrow
+from windrow.errors import MissingExtraError
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
@@ -63,3 +66,25 @@ def test_all_that_needs_four_devices() -> None:
 def test_nothing_remains_of_a_thousand_iterators() -> None:
     said = run_on_four_devices("-s", "-k", "nothing_remains", WINDROW_REBUILDS="1000")
     assert "1000 rebuilds" in said
+
+
+# --- without JAX -----------------------------------------------------------------------------------
+
+
+def test_without_jax_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("windrow.devices")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "windrow.jax_dataset", raising=False)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(
+        MissingExtraError, match=r"to_jax needs the packages of windrow-data\[jax\]"
+    ):
+        windrow.MapDataset.range(8).batch(4).to_jax(None)
+
+
+def test_other_iterators_do_not_import_jax() -> None:
+    program = (
+        "import sys, windrow; list(windrow.MapDataset.range(9).batch(2));"
+        "assert not {'jax', 'windrow.devices'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -6,20 +6,23 @@ import gzip
 import json
 import pickle
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numcodecs
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import tensorstore as ts
 import zarr
-from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
+from tests.array_record_bytes import write
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
+from tests.texts import lines_of, texts, write_lines
 from windrow.cli.main import main
 from windrow.converters import encode_example, write_records
 from windrow.converters.job.manifest import (
@@ -31,12 +34,12 @@ from windrow.converters.job.manifest import (
     Skipped,
 )
 from windrow.errors import (
-    ArgumentError,
     NotFoundError,
     ReadError,
     SourceError,
     WindrowError,
 )
+from windrow.inspection import records as inspection
 from windrow.inspection.content import content_of
 
 ERA5 = Path(__file__).parents[2] / "examples" / "data" / "era5_uk_t2m_2019_03.zarr"
@@ -44,15 +47,6 @@ EXAMPLES = [
     encode_example({"label": i, "name": f"no {i}", "x": np.arange(8, dtype=np.float32) * i})
     for i in range(20)
 ]
-
-
-def write_array_record(path: Path, records: Sequence[bytes], options: str = "group_size:1") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    writer = ArrayRecordWriter(str(path), options)
-    for record in records:
-        writer.write(record)
-    writer.close()
-    return path
 
 
 def shown(url: str | Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -189,9 +183,9 @@ def test_an_array_of_n5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_folder_of_array_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_array_record(tmp_path / "d" / "x-00000-of-00002.array_record", EXAMPLES[:12])
+    write(tmp_path / "d" / "x-00000-of-00002.array_record", EXAMPLES[:12])
     second = tmp_path / "d" / "x-00001-of-00002.array_record"
-    write_array_record(second, EXAMPLES[12:], "group_size:4,brotli:5")
+    write(second, EXAMPLES[12:], "group_size:4,brotli:5")
     for url in (tmp_path / "d", f"{tmp_path}/d/x-*"):
         found = windrow.inspect(url)
         (files,) = found.files
@@ -224,7 +218,7 @@ def test_files_of_none_and_of_one_record(
     count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = [b"only"][:count]
-    paths = [write_array_record(tmp_path / "x.array_record", records), tmp_path / "x.tfrecord"]
+    paths = [write(tmp_path / "x.array_record", records), tmp_path / "x.tfrecord"]
     write_records(paths[1], records)
     (tmp_path / "x.tfrecord.gz").write_bytes(gzip.compress(paths[1].read_bytes()))
     (tmp_path / "y.tfrecord.gzip").write_bytes(gzip.compress(paths[1].read_bytes()))
@@ -252,28 +246,11 @@ def test_tfrecord_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_file_of_another_name_is_known_by_its_first_bytes(tmp_path: Path) -> None:
-    made = write_array_record(tmp_path / "x.array_record", EXAMPLES)
+    made = write(tmp_path / "x.array_record", EXAMPLES)
     shutil.move(made, tmp_path / "records")
     write_records(tmp_path / "frames", EXAMPLES)
     assert windrow.inspect(tmp_path / "records").format == "array_record"
     assert windrow.inspect(tmp_path / "frames").format == "tfrecord"
-
-
-def test_a_folder_of_tfds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "digits" / "1.0.0"
-    for split, count in (("test", 5), ("train", 15)):
-        name = f"digits-{split}.array_record-00000-of-00001"
-        write_array_record(folder / name, EXAMPLES[:count])
-    lengths = [{"name": "test", "shardLengths": ["5"]}, {"name": "train", "shardLengths": ["15"]}]
-    info = {"name": "digits", "version": "1.0.0", "splits": lengths}
-    (folder / "dataset_info.json").write_text(json.dumps(info))
-    found = windrow.inspect(folder)
-    assert (found.format, found.variant, found.records) == ("tfds", "of ArrayRecord", 20)
-    assert [(files.name, files.records) for files in found.files] == [("test", 5), ("train", 15)]
-    text = shown(folder, capsys)
-    assert has_row(text, "split", "test", "train")
-    assert has_row(text, "records", "5", "15")
-    assert has_row(text, "name", "digits")
 
 
 def test_a_file_of_netcdf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,17 +285,67 @@ def test_a_file_of_old_netcdf_by_name(tmp_path: Path, capsys: pytest.CaptureFixt
     assert shown(tmp_path / "old.nc", capsys).endswith("NetCDF 3, 32 bytes stored\n")
 
 
-@pytest.mark.jobs
-def test_a_tfrecord_file_of_more_records_than_are_counted(tmp_path: Path) -> None:
-    data = b"".join(_frames(tmp_path, 1000)) * 1001
-    (tmp_path / "x.tfrecord").write_bytes(data)
-    (files,) = windrow.inspect(tmp_path / "x.tfrecord").files
-    assert (files.records, files.estimated_records) == (None, 1_001_000)
+# --- lines and tables
 
 
-def _frames(folder: Path, count: int) -> list[bytes]:
-    write_records(folder / "frames", [b"x"] * count)
-    return [(folder / "frames").read_bytes()]
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    write_lines(tmp_path / "a.jsonl", texts(10))
+    write_lines(tmp_path / "b.jsonl.zst", texts(5))
+    return tmp_path
+
+
+def test_json_lines(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = windrow.inspect(lines / "a.jsonl")
+    assert (found.format, found.records) == ("json_lines", None)
+    (files,) = found.files
+    assert files.first is not None
+    assert files.sample is not None
+    assert files.first.looks_like.startswith('text: {"id": 0, "text": "a row of cut')
+    sizes = [len(line) for line in lines_of(texts(10)).splitlines()]
+    assert (files.sample.records, files.sample.most_bytes) == (10, max(sizes))
+    both = windrow.inspect(lines)
+    assert both.files[0].options == ("compressed",)
+    assert both.files[0].files == 2
+    assert main(["inspect", str(lines)]) == 0
+    said = capsys.readouterr().out
+    assert "JSON Lines folder, 2 files" in said
+    assert "not counted" in said
+    assert main(["verify", str(lines / "a.jsonl")]) == 2
+    assert "convert it first: windrow convert SRC DST" in capsys.readouterr().err
+
+
+def test_empty_and_broken_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    assert windrow.inspect(tmp_path / "a.jsonl").records == 0
+    (tmp_path / "b.jsonl.gz").write_bytes(b"no gzip")
+    with pytest.raises(ReadError, match=r"b\.jsonl\.gz: cannot be read after byte 0"):
+        windrow.inspect(tmp_path / "b.jsonl.gz")
+    (tmp_path / "c.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ReadError, match=r"c\.parquet: cannot be read as Parquet"):
+        windrow.inspect(tmp_path / "c.parquet")
+
+
+def test_parquet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pyarrow.table({"id": range(10), "text": texts(10)})
+    for name in ("a.parquet", "b.parquet"):
+        pyarrow.parquet.write_table(table, tmp_path / name, row_group_size=4)
+    found = windrow.inspect(tmp_path)
+    assert (found.format, found.records) == ("parquet", 20)
+    assert found.files[0].group_records == (2, 4)
+    assert found.attributes["features"] == {"id": "int64", "text": "string"}
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "feature text  string" in capsys.readouterr().out
+    monkeypatch.setattr(inspection, "_MOST_FOOTERS", 1)
+    assert windrow.inspect(tmp_path).records is None
+
+
+def test_a_folder_is_an_input(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["convert", str(lines), str(lines / "out"), "--to", "array_record", "--field", "text"]
+    assert main(argv) == 0
+    assert "15 records in 2 files" in capsys.readouterr().err
 
 
 # --- what conversions leave
@@ -334,7 +361,7 @@ def manifest_of(files: Mapping[str, Path], records: int, **settings: Any) -> Man
 def test_the_manifest_of_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = "x.array_record"
     raw = [encode_example({"f": np.arange(6, dtype="<f4").tobytes()})] * 3
-    path = write_array_record(tmp_path / "d" / name, raw)
+    path = write(tmp_path / "d" / name, raw)
     features = {"f": {"dtype": "float32", "shape": [2, 3], "raw": True}}
     manifest = manifest_of({name: path}, 3, features=features, options="group_size:1")
     (tmp_path / "d" / MANIFEST_NAME).write_text(json.dumps(manifest.to_json()))
@@ -357,7 +384,7 @@ def test_the_manifest_of_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_an_unfinished_folder_is_shown_and_is_bad_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_array_record(tmp_path / "d" / "x.array_record", EXAMPLES)
+    write(tmp_path / "d" / "x.array_record", EXAMPLES)
     marker = {
         "note": "This folder is not finished.",
         "resume": "windrow convert a.tfrecord d --to array_record",
@@ -397,7 +424,7 @@ def test_a_damaged_marker_still_marks(
 
 def damaged(tmp_path: Path) -> dict[str, tuple[Path, type[WindrowError], str, int]]:
     """Places by name: with the error, its words and the exit code."""
-    records = write_array_record(tmp_path / "cut.array_record", EXAMPLES)
+    records = write(tmp_path / "cut.array_record", EXAMPLES)
     records.write_bytes(records.read_bytes()[:-1000])
     write_records(tmp_path / "cut.tfrecord", EXAMPLES)
     whole = (tmp_path / "cut.tfrecord").read_bytes()
@@ -448,16 +475,9 @@ def test_damage_is_told_with_its_place(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_files_of_several_kinds_are_refused(tmp_path: Path) -> None:
     write_records(tmp_path / "x.tfrecord", EXAMPLES)
-    write_array_record(tmp_path / "x.array_record", EXAMPLES)
+    write(tmp_path / "x.array_record", EXAMPLES)
     with pytest.raises(SourceError, match="more than one kind"):
         windrow.inspect(f"{tmp_path}/x.*")
-
-
-def test_arguments_of_the_wrong_kind(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="sizes must be True, False or None"):
-        windrow.inspect(tmp_path, sizes="no")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="a path must be a non-empty string"):
-        windrow.inspect("")
 
 
 # --- remote
@@ -479,7 +499,7 @@ def test_an_array_far_away_takes_a_request_per_file_of_metadata() -> None:
 
 
 def test_a_file_of_array_record_far_away_takes_few_requests(tmp_path: Path) -> None:
-    path = write_array_record(tmp_path / "x.array_record", [bytes([i]) * 900 for i in range(200)])
+    path = write(tmp_path / "x.array_record", [bytes([i]) * 900 for i in range(200)])
     local = windrow.inspect(path)
     with RangeServer({"x.array_record": path.read_bytes()}) as server:
         found = windrow.inspect(server.url("x.array_record"))
@@ -504,15 +524,9 @@ def test_a_tfrecord_file_far_away_is_not_read_whole(tmp_path: Path) -> None:
     assert counts.body_bytes < len(data) / 4
 
 
-def test_an_archive_of_zarr(tmp_path: Path) -> None:
-    shutil.make_archive(str(tmp_path / "a"), "zip", ERA5 / "t2m")
-    found = windrow.inspect(f"file://{tmp_path}/a.zip|zip:")
-    assert (found.variant, found.records) == ("v3 array", 744)
-
-
 @pytest.mark.jobs
 def test_a_store_of_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_array_record(tmp_path / "d" / "x.array_record", EXAMPLES)
+    write(tmp_path / "d" / "x.array_record", EXAMPLES)
     with ObjectStore() as store:
         for name, data in {**files_of(ERA5), **files_of(tmp_path / "d")}.items():
             store.put(name, data)

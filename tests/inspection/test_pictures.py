@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import zarr
-from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 
 import windrow
+from tests.array_record_bytes import write
 from tests.processes import LIMIT_S
 from windrow.cli.main import main
 from windrow.converters import encode_example, write_records
-from windrow.converters.job.manifest import MANIFEST_NAME, InputFile, Manifest, OutputFile
 from windrow.inspection.pictures import drawable, grid
 from windrow.inspection.shown_records import ShownRecords, read_records
 from windrow.sources.location import location_of
@@ -43,14 +41,6 @@ def encoded(picture: AnyArray, format: str = "PNG") -> bytes:
     out = io.BytesIO()
     Image.fromarray(picture).save(out, format)
     return out.getvalue()
-
-
-def write_array_record(path: Path, records: Sequence[bytes]) -> Path:
-    writer = ArrayRecordWriter(str(path), "group_size:1")
-    for record in records:
-        writer.write(record)
-    writer.close()
-    return path
 
 
 @pytest.fixture
@@ -183,7 +173,7 @@ def test_encoded_pictures_of_examples(form: str, tmp_path: Path) -> None:
     if form == "tfrecord":
         write_records(path, records)
     else:
-        write_array_record(path, records)
+        write(path, records)
     draw(path, tmp_path / "s.png", "--records", "1,4,6")
     assert list(colours_in(tmp_path / "s.png")) == [COLOURS[number] for number in (1, 4, 6)]
     assert shown(path).name == "image"
@@ -204,7 +194,7 @@ def test_jpeg_and_damaged_pictures(tmp_path: Path) -> None:
         b"",
         deep.getvalue(),
     ]
-    path = write_array_record(tmp_path / "x.array_record", records)
+    path = write(tmp_path / "x.array_record", records)
     drawn = [drawable(value) for value in shown(path).values]
     expected = ["picture", "note", "note", "picture", "note", "note", "field"]
     assert [kind(each) for each in drawn] == expected
@@ -218,27 +208,9 @@ def test_jpeg_and_damaged_pictures(tmp_path: Path) -> None:
 def test_a_picture_that_claims_gigabytes_is_not_unpacked(tmp_path: Path) -> None:
     bomb = bytearray(encoded(solid(0)))
     bomb[16:24] = (60_000).to_bytes(4, "big") * 2
-    path = write_array_record(tmp_path / "x.array_record", [bytes(bomb)])
+    path = write(tmp_path / "x.array_record", [bytes(bomb)])
     (value,) = shown(path).values
     assert "damaged picture" in str(drawable(value))
-
-
-def test_raw_features_are_drawn_by_the_manifest(tmp_path: Path) -> None:
-    rows = [np.full((4, 5), i, "<f4") for i in range(3)]
-    number = np.float64(0.5).tobytes()
-    records = [encode_example({"f": row.tobytes(), "x": number}) for row in rows]
-    (tmp_path / "d").mkdir()
-    path = write_array_record(tmp_path / "d" / "x.array_record", records)
-    features = {
-        "f": {"dtype": "float32", "shape": [4, 5], "raw": True},
-        "x": {"dtype": "float64", "shape": [], "raw": True},
-    }
-    files = (OutputFile(path.name, path.stat().st_size, 3, "0"),)
-    manifest = Manifest("array_record", (InputFile("i", 1, 3),), {"features": features}, files)
-    (tmp_path / "d" / MANIFEST_NAME).write_text(json.dumps(manifest.to_json()))
-    found = shown(tmp_path / "d")
-    assert found.name == "f"
-    np.testing.assert_array_equal(found.values, rows)
 
 
 # --- what is refused
@@ -284,9 +256,9 @@ def test_requests_that_can_not_be_meant(
 def test_data_without_anything_to_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     zarr.create_array(str(tmp_path / "empty"), shape=(0, 5, 5), dtype="f4")
     zarr.create_array(str(tmp_path / "flat"), data=np.arange(5))
-    write_array_record(tmp_path / "none.array_record", [])
+    write(tmp_path / "none.array_record", [])
     words = [encode_example({"name": "n", "label": 1})]
-    write_array_record(tmp_path / "words.array_record", words)
+    write(tmp_path / "words.array_record", words)
     for name, message in (
         ("empty", "there are no records to draw"),
         ("flat", "no array of records to draw"),

@@ -112,20 +112,6 @@ def test_more_chunks_than_can_be_numbered_are_refused() -> None:
 # --- each chunk once -----------------------------------------------------------------------------
 
 
-def patches(seed: int, records: int = 60) -> tuple[BoxPart, CountingBoxes]:
-    array = np.random.default_rng(0).integers(0, 99, (24, 24), np.int64)
-    origins = np.random.default_rng(seed).integers(0, 24 - 7, (records, 2))
-    return counting(array, (8, 8), (7, 7), origins)
-
-
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_a_store_that_fits_is_decoded_once(epochs: int) -> None:
-    part, reader = patches(2)
-    dataset = MapDataset.source(BoxSource(part, 60)).shuffle(seed=1).repeat(epochs)
-    assert len(list(dataset.batch(4).to_iter_dataset(ReadOptions(block_bytes=1)))) == 15 * epochs
-    assert len(reader.decoded) == len(set(reader.decoded)) == 9
-
-
 def test_chunks_that_records_share_within_the_horizon_are_decoded_once() -> None:
     # There is room for few of 900 chunks; the records come region by region.
     array = np.arange(240 * 240).reshape(240, 240)

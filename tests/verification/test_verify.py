@@ -20,17 +20,16 @@ import pytest
 import tensorstore as ts
 import zarr
 import zarr.codecs
-from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
+from tests.array_record_bytes import write
 from tests.hypothesis_profiles import examples
 from tests.laid_out import pieced
 from windrow import MapDataset, Report, sources, verify
-from windrow.core.native import native
 from windrow.core.progress import Progress
-from windrow.errors import ArgumentError, ReadError, SourceError
+from windrow.errors import ArgumentError, ReadError
 from windrow.sources import (
     ArrayRecordDataSource,
     WindowDataSource,
@@ -275,23 +274,6 @@ def test_files_cut_off(name: str, data: st.DataObject) -> None:
             check_the_rest(source, report, values, lost=set())
 
 
-@pytest.mark.skipif(native() is None, reason="TensorStore ignores such bytes")
-@pytest.mark.parametrize("cells", [1, 30_000])
-@pytest.mark.parametrize("codecs", [[ZSTD], [ZSTD, CRC], [GZIP]], ids=str)
-def test_bytes_after_the_end_of_small_chunks(tmp_path: Path, codecs: Any, cells: int) -> None:
-    spec = v3(*codecs)
-    spec["shape"], spec["chunk_grid"]["configuration"]["chunk_shape"] = [9, cells], [1, cells]
-    values = np.random.default_rng(3).integers(0, 2**31, (9, cells), dtype=np.int32)
-    values[:, cells // 2 :] = 7
-    place = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/", "metadata": spec}
-    ts.open(place, create=True).result().write(values).result()
-    assert checked_report(ZarrDataSource(tmp_path, direct=True)).ok
-    file = tmp_path / "c" / "4" / "0"
-    file.write_bytes(file.read_bytes() + b"\0")
-    (bad,) = checked_report(ZarrDataSource(tmp_path, direct=True)).bad
-    assert (bad.chunk, bad.file) == (4, str(file))
-
-
 def test_offset_of_an_inner_chunk(tmp_path: Path) -> None:
     written(tmp_path, "sharded zstd crc32c")
     file = chunk_files(tmp_path)[0]
@@ -470,10 +452,7 @@ def test_records_of_a_view_whose_chunks_are_unknown(tmp_path: Path) -> None:
 def record_file(path: Path, group: int, count: int = 40) -> list[bytes]:
     rng = np.random.default_rng(group)
     records = [rng.integers(0, 9, int(rng.integers(1, 90)), "u1").tobytes() for _ in range(count)]
-    writer = ArrayRecordWriter(str(path), f"group_size:{group}")
-    for record in records:
-        writer.write(record)
-    writer.close()
+    write(path, records, f"group_size:{group}")
     return records
 
 
@@ -485,18 +464,6 @@ def check_records(source: Any, report: Report, records: list[bytes]) -> None:
                 source[record]
         else:
             assert source[record] == records[record]
-
-
-@pytest.mark.parametrize("group", [1, 16])
-def test_a_record_file_cut_off_after_it_was_opened(tmp_path: Path, group: int) -> None:
-    record_file(tmp_path / "a", group)
-    source = ArrayRecordDataSource(tmp_path / "a")
-    with (tmp_path / "a").open("r+b") as file:
-        file.truncate(200)
-    report = checked_report(source)
-    assert len(report.bad) == report.chunks
-    with pytest.raises(SourceError, match="cut off"):
-        ArrayRecordDataSource(tmp_path / "a")
 
 
 def test_bad_groups_are_told_with_their_place(tmp_path: Path) -> None:

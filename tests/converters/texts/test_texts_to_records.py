@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ import pytest
 import zarr
 
 import windrow
-from tests.texts import END, lines_of, packed, saved, texts, tokens_of, trained, write_lines
+from tests.texts import END, lines_of, saved, texts, tokens_of, trained, write_lines
 from windrow import converters
 from windrow.cli.main import main
-from windrow.converters import Manifest, json_lines_to_array_record, parquet_to_array_record
-from windrow.converters.job.inputs import find_inputs
+from windrow.converters import (
+    Manifest,
+    json_lines_to_array_record,
+    json_lines_to_zarr,
+    parquet_to_array_record,
+)
 from windrow.converters.texts import to_records
-from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.errors import ConversionError, ReadError
 from windrow.sources import ArrayRecordDataSource
 
 COUNTS = [0, 257]
@@ -67,23 +72,6 @@ def test_texts_and_tokens(name: str, count: int, tmp_path: Path) -> None:
     assert windrow.inspect(str(tmp_path / "tokens")).records == count
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_whole_lines(name: str, tmp_path: Path) -> None:
-    lines = [b'{"a": 1}', b' {"b":"\xc3\xa4"} ', b'{"c": [null]}']
-    (tmp_path / name).write_bytes(packed(name, b"\r\n\r\n".join(lines)))
-    manifest = convert(tmp_path / name, tmp_path / "out")
-    assert records_in(tmp_path / "out") == lines
-    assert "features" not in manifest.settings
-    for bad in (b"{", b"[]", b'{"a": "\xff"}'):
-        (tmp_path / name).write_bytes(packed(name, lines[0] + b"\n" + bad))
-        other = tmp_path / bad.hex()
-        with pytest.raises(ReadError, match=r"a\.jsonl.*: record 1 at byte 9: is .*(not|UTF-8)"):
-            convert(tmp_path / name, other)
-        manifest = convert(tmp_path / name, other, max_bad_records=1)
-        assert records_in(other) == lines[:1]
-        assert [one.record for one in manifest.skipped] == [1]
-
-
 def test_rows_of_parquet_become_examples_and_arrays_again(tmp_path: Path) -> None:
     columns = {
         "i": pa.array([1, 2, 3], pa.int16()),
@@ -130,31 +118,28 @@ def test_a_large_plain_file_becomes_several(
     ]
 
 
-def test_names_of_files(tmp_path: Path) -> None:
-    given = {
-        "x.jsonl-00001-of-00002.gz": "x.array_record-00001-of-00002",
-        "c4-train.00000-of-01024.json.gz": "c4-train.00000-of-01024.array_record",
-        "y.ndjson": "y.array_record",
-        ".jsonl": "records.array_record",
-    }
-    for name in given:
-        (tmp_path / name).write_bytes(packed(name, b"{}\n"))
-    found = find_inputs([str(tmp_path / name) for name in given])
-    assert to_records.file_names(found, [1] * 4) == list(given.values())
-    (tmp_path / "y.jsonl").write_bytes(b"{}\n")
-    with pytest.raises(ConversionError, match=r"would both become y\.array_record; .*files="):
-        json_lines_to_array_record(
-            [str(tmp_path / "y.jsonl"), str(tmp_path / "y.ndjson")], tmp_path / "out"
-        )
-
-
-def test_wrong_arguments(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", texts(3))
-    wrong: dict[str, dict[str, Any]] = {
-        "files must be an integer from 1 to": {"files": 0},
-        "a record is the text of field, or an Example of": {"field": "text", "names": ["id"]},
-    }
-    for message, settings in wrong.items():
-        with pytest.raises(ArgumentError, match=message):
-            convert(tmp_path / "a.parquet", tmp_path / "out", **settings)
-    assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize("function", [json_lines_to_zarr, json_lines_to_array_record])
+def test_another_tokenizer_of_the_same_path_is_refused(function: Any, tmp_path: Path) -> None:
+    there, out = tmp_path / "in", tmp_path / "out"
+    there.mkdir()
+    write_lines(there / "a.jsonl", texts(100))
+    write_lines(there / "b.jsonl.gz", texts(40))
+    (there / "c.jsonl").write_text('{"text": 3}\n')
+    tokenizer = saved(tmp_path / "tokenizer.json")
+    convert = functools.partial(
+        function, there, out, field="text", progress=False, tokenizer=tokenizer
+    )
+    with pytest.raises(ReadError, match=r"c\.jsonl: record 0 at byte 0"):
+        convert()
+    saved(tmp_path / "tokenizer.json", 270)
+    message = (
+        r"(?s)was begun with other.*tokenizer: .*'sha256': '\w+'} there, .* asked for.*overwrite"
+    )
+    with pytest.raises(ConversionError, match=message):
+        convert()
+    # The same content at another place is the same tokenizer.
+    (tmp_path / "elsewhere").mkdir()
+    again = saved(tmp_path / "elsewhere" / "tokenizer.json")
+    assert convert(max_bad_records=1, tokenizer=again).records == 140
+    with pytest.raises(ConversionError, match=r"(?s)was written with other.*tokenizer: "):
+        convert()

@@ -48,9 +48,6 @@ from windrow.errors import (
 )
 from windrow.sources import RaggedDataSource
 
-# None, and one more than the records whose offset is remembered, and than a sample has.
-COUNTS = [0, 257]
-
 
 def convert(inputs: Any, output: Path, **settings: Any) -> Manifest:
     names = [str(inputs)] if not isinstance(inputs, list) else inputs
@@ -76,9 +73,19 @@ def tokenizer(tmp_path: Path) -> str:
 NAMES = ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"]
 
 
-@pytest.mark.parametrize("count", COUNTS)
+# None; and one more than the records whose offset is remembered, and than a sample has: in one row
+# range and in many.
+@pytest.mark.parametrize(("count", "piece"), [(0, 1 << 26), (257, 1 << 26), (257, 1 << 10)])
 @pytest.mark.parametrize("name", NAMES)
-def test_tokens_of_all_forms(name: str, count: int, tokenizer: str, tmp_path: Path) -> None:
+def test_tokens_of_all_forms(
+    name: str,
+    count: int,
+    piece: int,
+    tokenizer: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(records_work, "_PIECE_BYTES", piece)
     found = texts(count)
     write(tmp_path / name, found)
     manifest = convert(
@@ -134,44 +141,6 @@ def test_an_index_has_the_blocks_of_a_text(of_blocks: Any, tmp_path: Path) -> No
     without = MapDataset.source(RaggedDataSource(out / "text")).block_shuffle(seed=1)
     assert without._node.label == with_index._node.label
     assert list(without) == list(with_index)
-
-
-def test_an_index_of_a_text_that_was_changed(of_blocks: Any) -> None:
-    out, bounds = of_blocks
-    values = zarr.open_array(str(out / "text" / "values"))
-    offsets = zarr.open_array(str(out / "text" / "offsets"))
-    values.append(np.ones(300_000, "u1"))
-    offsets.append(bounds[-1] + np.array([100_000, 300_000]))
-    bounds = np.append(bounds, offsets[-2:])
-    grown = RaggedDataSource(out / "text")
-    assert grown.blocks().tolist() == blocks_of(bounds)
-    assert list(map(len, MapDataset.source(grown))) == np.diff(bounds).tolist()
-    offsets[:] = np.cumsum([0, *np.diff(bounds)[::-1]])
-    written = MapDataset.source(RaggedDataSource(out / "text"))
-    assert len(list(written)) == 402
-    with pytest.raises(
-        ReadError, match=r"the index of blocks in .*blocks does not fit the offsets"
-    ):
-        list(written.block_shuffle(seed=1))
-
-
-def test_all_forms_and_any_division_give_the_same_bytes(
-    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = texts(257)
-    for name in NAMES:
-        write(tmp_path / name, found)
-    whole = {}
-    for piece in (1 << 26, 1 << 10):
-        monkeypatch.setattr(records_work, "_PIECE_BYTES", piece)
-        for name in NAMES:
-            out = tmp_path / f"{name}.{piece}"
-            convert(tmp_path / name, out, field="text", tokenizer=tokenizer)
-            whole[out.name] = {
-                file: data for file, data in tree(out).items() if file.startswith("tokens")
-            }
-    first, *others = whole.values()
-    assert all(other == first for other in others)
 
 
 def test_several_files_keep_their_order(tokenizer: str, tmp_path: Path) -> None:
@@ -360,27 +329,6 @@ def test_fields_of_parquet_that_are_not_taken(tmp_path: Path) -> None:
 
 
 # Arguments, and tokenizers that are of no use.
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"tokenizer": "t.json"}, "tokenizer needs field="),
-        ({"field": "text", "end_token": END}, "end_token needs tokenizer="),
-        ({"field": ""}, "field is the name of the field with the text, got ''"),
-        ({"field": "text", "tokenizer": 3}, "tokenizer is the path of a tokenizer.json, got 3"),
-        ({"names": "id"}, "names is a list of one field or more, got 'id'"),
-        ({"names": []}, r"names is a list of one field or more, got \[\]"),
-        ({"names": ["id"], "features": {"id": Feature("int64")}}, "both say which fields to take"),
-        ({"field": "__x"}, "feature '__x' cannot name a Zarr array.*leave it out by names="),
-        ({"max_bad_records": -1}, "max_bad_records must be an integer of at least 0"),
-    ],
-)
-def test_wrong_arguments(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
-    write_lines(tmp_path / "a.jsonl", texts(3))
-    with pytest.raises(ArgumentError, match=message):
-        convert(tmp_path / "a.jsonl", tmp_path / "out", **settings)
-    assert not (tmp_path / "out").exists()
 
 
 def test_end_tokens(tokenizer: str, tmp_path: Path) -> None:

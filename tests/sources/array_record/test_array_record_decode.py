@@ -109,20 +109,6 @@ def refused(chunk: StoredChunk, message: str, verify: Verify = "all") -> None:
     assert caught.value.chunk == 0
 
 
-def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
-    offset, data, count = one(tmp_path)
-    raw = bytearray(data)
-    refused(StoredChunk(offset, data, 3), r"it holds 2 records and the index counts 3")
-    refused(StoredChunk(offset, data[:30], count), r"it is cut off: 30 of its bytes exist")
-    refused(StoredChunk(offset, data[:60], count), r"it is cut off: 60 of its \d+ bytes exist")
-    refused(StoredChunk(offset, b"", count), r"it is cut off: 0 of its bytes exist")
-    refused(StoredChunk(7, data, count), r"no chunk can begin at byte 7")
-    raw[50] ^= 1
-    refused(StoredChunk(offset, bytes(raw), count), r"its data hash is wrong")
-    raw[30] ^= 1
-    refused(StoredChunk(offset, bytes(raw), count), r"its header hash is wrong")
-
-
 @pytest.mark.parametrize(
     ("kind", "count", "decoded", "message"),
     [
@@ -152,31 +138,6 @@ def of_one_frame(folder: Path, record: bytes, frame: bytes) -> StoredChunk:
     header, data = stripped(chunk)
     before = data[: data.rindex(zstandard.FRAME_HEADER)]
     return sealed(header, before + frame)
-
-
-FRAMED = {
-    "compressed": b"abcdefgh" * 400,
-    "as it is": random.Random(1).randbytes(3_000),
-    "a byte again and again": b"a" * 3_000,
-    "two blocks": b"abc" * 60_000,
-    "a byte": b"a",
-}
-
-
-@pytest.mark.parametrize("checksum", [False, True])
-@pytest.mark.parametrize("kind", FRAMED)
-def test_frames_of_every_kind_of_block(tmp_path: Path, kind: str, checksum: bool) -> None:
-    record = FRAMED[kind]
-    frame = zstandard.ZstdCompressor(write_checksum=checksum).compress(record)
-    chunk = of_one_frame(tmp_path, record, frame)
-    assert decode([chunk] * 100) == [[record]] * 100
-    for more in (b"x", frame, zstandard.compress(b"")):
-        longer = of_one_frame(tmp_path, record, frame + more)
-        with pytest.raises(ChunkError, match="chunk 299: zstd"):
-            decode([chunk] * 299 + [longer])
-    for stop in (1, 2, len(frame) // 2):
-        with pytest.raises(ChunkError):
-            decode([of_one_frame(tmp_path, record, frame[:-stop])])
 
 
 def test_a_frame_that_promises_much_takes_no_memory(tmp_path: Path) -> None:

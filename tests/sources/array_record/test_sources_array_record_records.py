@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 
 from tests.array_record_bytes import write
 from tests.hypothesis_profiles import examples
-from windrow.core.native import native
 from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, LaidOutSource, ListPart
 from windrow.sources.base import IntArray
@@ -95,34 +93,6 @@ def test_chunks_agree_with_read(
         assert [record for group in once for record in group] == records
 
 
-@pytest.mark.parametrize(
-    ("codec", "padding", "group"),
-    [
-        ("zstd", "false", 1),
-        ("zstd", "true", 32),
-        ("uncompressed", "true", 1),
-        ("zstd", "false", 32),
-    ],
-)
-def test_weights_are_near_the_truth(tmp_path: Path, codec: str, padding: str, group: int) -> None:
-    random = np.random.default_rng(0)
-    # Eight values of a byte: zstd takes off more than half.
-    records = [random.integers(0, 8, 1000, np.uint8).tobytes() for _ in range(300)]
-    options = f"group_size:{group},{codec},pad_to_block_boundary:{padding}"
-    path = write(tmp_path / "a", records, options)
-    source = ArrayRecordDataSource(path)
-    part = part_of(source)
-    chunks = np.arange(part.chunk_count)
-    held = sum(sys.getsizeof(record) + 8 for record in records)
-    assert part.memory_bytes(chunks).sum() == pytest.approx(held, rel=0.15)
-    exact = 1e-9 if group == 1 and native() is not None else 0.15
-    assert part.decoded_bytes(chunks).sum() == pytest.approx(300 * 1000, rel=exact)
-    assert part.stored_bytes(chunks).sum() == pytest.approx(os.path.getsize(path), rel=0.5)
-    assert part.stored_bytes(chunks).sum() <= os.path.getsize(path)
-    last = part.memory_bytes(chunks[-1:])
-    assert last[0] == pytest.approx((300 % group or 1) * (held / 300), rel=0.15)
-
-
 def test_a_damaged_header_gives_no_wild_weight(tmp_path: Path) -> None:
     path = write(tmp_path / "a", [bytes(100)] * 80, "group_size:40,uncompressed")
     content = bytearray(path.read_bytes())
@@ -133,20 +103,6 @@ def test_a_damaged_header_gives_no_wild_weight(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"record 0 of .*stored with records 0 to 39"):
         started(part, [0])
     assert started(part, [1]) == [[bytes(100)] * 40]
-
-
-# --- groups ---------------------------------------------------------------------------------------
-
-
-def made(count: int, size: int = 40) -> list[bytes]:
-    """Records of different lengths, some of them empty."""
-    return [bytes([k % 251]) * (k * 7 % size) for k in range(count)]
-
-
-@pytest.fixture(scope="module")
-def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """33 records in groups of 8: the last group has one."""
-    return write(tmp_path_factory.mktemp("groups") / "a", made(33), "group_size:8")
 
 
 # --- lengths --------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def test_damaged_entries_are_fetched_again(
     assert server.counts().requests == 0
 
 
-@pytest.mark.parametrize("harm", ["removed", "cut short", "full", "small"])
+@pytest.mark.parametrize("harm", ["removed", "cut short", "full", "small", "forbidden"])
 def test_the_disk_never_harms_the_stream(
     server: RangeServer,
     remote: RemoteOptions,
@@ -165,6 +165,8 @@ def test_the_disk_never_harms_the_stream(
     records = sorted(write_records(tmp_path / "served" / "a"))
     if harm == "small":
         remote = dataclasses.replace(remote, cache_bytes=1 << 20)
+    elif harm == "forbidden":
+        remote = dataclasses.replace(remote, cache_dir="/proc/windrow")
     source = ArrayRecordDataSource(server.url("a"), remote=remote)
     assert epoch(source, 0) == records
     if harm == "removed":

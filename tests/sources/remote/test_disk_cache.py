@@ -159,18 +159,6 @@ def test_the_disk_is_bounded_and_what_was_used_last_stays(tmp_path: Path, size: 
     assert len(cache_report(str(tmp_path)).urls) == len(kept)
 
 
-def test_a_folder_that_another_process_clears_is_used_again(
-    cache: DiskCache, tmp_path: Path
-) -> None:
-    put(cache, (0, 100), (200, 300))
-    other = DiskCache(str(tmp_path / "cache"), 8 * MIB)
-    assert got(other, (0, 100)) == [True]
-    cache_report(str(tmp_path / "cache"), clear=True)
-    put(cache, (200, 300))
-    assert got(other, (0, 100), (200, 300)) == [False, True]
-    assert got(cache, (0, 100), (200, 300)) == [False, True]
-
-
 # ---- faults of the disk
 
 
@@ -191,21 +179,6 @@ def test_a_full_disk_warns_once_and_what_is_kept_is_read(
     assert caplog.text.count("reading continues without it") == 1
     put(cache, (0, 200_000))
     assert got(cache, (0, 100), (0, 200_000)) == [True, True]
-
-
-@pytest.mark.parametrize("there", ["a file", "forbidden"])
-def test_a_folder_that_cannot_be_made_is_a_warning(
-    tmp_path: Path, there: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    if there == "a file":
-        (tmp_path / "cache").write_text("")
-        folder = tmp_path / "cache" / "deep"
-    else:
-        folder = Path("/proc/windrow")
-    cache = DiskCache(str(folder), MIB)
-    put(cache, (0, 100), (100, 200))
-    assert got(cache, (0, 100)) == [False]
-    assert caplog.text.count("reading continues without it") == 1
 
 
 # ---- several processes

@@ -31,29 +31,7 @@ def fetcher(options: RemoteOptions = CALM, **storage_options: Any) -> Fetcher:
     return Fetcher("Tests", storage_options, options)
 
 
-def fails(reader: Fetcher, file: RemoteFile, stop: int = 3000) -> WindrowError:
-    """The error of reading the file's first bytes."""
-    with within(1.0), pytest.raises(WindrowError, match=re.escape(file.shown)) as caught:
-        reader.start([ByteRange(file, 0, stop)]).result()
-    return caught.value
-
-
 # ---- what may pass
-
-
-def test_a_connection_closed_before_an_answer_is_made_again(
-    server: RangeServer, file: RemoteFile
-) -> None:
-    # aiohttp makes it again, once, below the counts: it may have been idle for too long.
-    reader = fetcher()
-    server.plan([Fault("close"), None])
-    assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
-    assert reader.stats.counts()["faults"] == {}
-    server.plan([Fault("close")] * 2)
-    assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
-    assert reader.stats.counts()["faults"] == {"connection closed": 1}
-    server.plan([Fault("close")] * 20)
-    assert re.search(r"3 attempts in \d+\.\d s: connection closed \(3\)", str(fails(reader, file)))
 
 
 def test_a_pause_that_the_server_asks_for_is_granted(server: RangeServer, file: RemoteFile) -> None:

@@ -130,16 +130,10 @@ def test_what_may_pass_is_tried_again(
 ) -> None:
     reader = reader_of(store, passed(kind))
     reader.read_small(store.url("empty"))  # a client is made
-    before = reader.stats.counts()
-    store.faults.reset_counts()
     store.faults.plan([fault, None])
     assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
-    counts, seen = reader.stats.counts(), store.faults.counts()
-    assert seen.faults == {fault.kind: 1}
-    assert seen.requests == 2 or kind == "stalled"  # moto may take as long
-    assert counts["requests"] - before["requests"] == seen.requests
-    assert counts["retries"] - before["retries"] == seen.requests - 1 > 0
-    assert counts["faults"].keys() == {kind}
+    assert store.faults.counts().faults == {fault.kind: 1}
+    assert reader.stats.counts()["faults"].keys() == {kind}
     reader = reader_of(store, ended(kind, 0.3))
     at_last(lambda: reader.read_small(store.url("empty")))
     store.faults.reset_counts()

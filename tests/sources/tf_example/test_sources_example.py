@@ -21,17 +21,6 @@ from windrow.sources.tf_example.features import (
     numpy_dtype,
 )
 
-# Made by hand from the wire format, field by field, so that it owes nothing to our descriptors.
-INT64_PACKED = bytes.fromhex(
-    "0a0c"  # Example.features, 12 bytes
-    "0a0a"  # Features.feature: an entry of 10 bytes
-    "0a0161"  # key "a"
-    "1205"  # value, a Feature of 5 bytes
-    "1a03"  # Feature.int64_list, 3 bytes
-    "0a0105"  # Int64List.value, packed: [5]
-)
-INT64_UNPACKED = bytes.fromhex("0a0d0a0b0a016112061a0408050806")
-
 
 def entry(name: bytes, feature: bytes) -> bytes:
     body = b"\x0a" + bytes([len(name)]) + name + b"\x12" + bytes([len(feature)]) + feature
@@ -60,12 +49,6 @@ def test_golden_bytes() -> None:
     assert floats.tolist() == [1.0, -0.5]
     assert integers.dtype == np.int64
     assert integers.tolist() == [1, -1]
-
-
-def test_packed_and_unpacked_integers() -> None:
-    assert encode_example({"a": 5}) == INT64_PACKED
-    assert np.array_equal(decode_example(INT64_PACKED)["a"], [5])
-    assert np.array_equal(decode_example(INT64_UNPACKED)["a"], [5, 6])
 
 
 def test_scalars_strings_and_shapes() -> None:

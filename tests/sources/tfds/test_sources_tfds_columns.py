@@ -81,23 +81,6 @@ def test_columns_are_what_the_specification_says(
                 assert isinstance(value, spec), leaf.name
 
 
-@settings(deadline=None, max_examples=6)
-@given(seed=st.integers(0, 2**32), count=st.integers(0, 40))
-def test_a_record_does_not_depend_on_those_beside_it(
-    kitchen: dict[str, list[bytes]], seed: int, count: int
-) -> None:
-    records = kitchen["train"][:7]
-    whole = plain_rows(decode_records(records, FEATURES), len(records))
-    order = np.random.default_rng(seed).integers(0, len(records), count).tolist()
-    columns = decode_records([records[number] for number in order], FEATURES)
-    assert plain_rows(columns, count) == [whole[number] for number in order]
-
-
-def plain_rows(columns: Any, count: int) -> list[Any]:
-    found = [leaf_of(columns, leaf.path) for leaf in FEATURES.leaves]
-    return [[plain(column[at]) for column in found] for at in range(count)]
-
-
 def test_inner_sequences_of_one_length_are_axes() -> None:
     features = features_of(
         a=sequence(sequence(tensor("int32"), 2)), b=sequence(sequence(tensor("int32"), 2), 3)
@@ -154,6 +137,18 @@ def test_what_may_be_absent_is_none(count: int) -> None:
         assert found["raw"].tolist() == [1, 2]
 
 
+def encoded(mode: str, size: tuple[int, int], format: str = "PNG", **options: Any) -> bytes:
+    from PIL import Image
+
+    rng = np.random.default_rng(1)
+    bands = len(Image.new(mode, (1, 1)).getbands())
+    values = rng.integers(0, 256, (size[1], size[0], bands)).astype(np.uint8)
+    image = Image.fromarray(values[..., 0] if bands == 1 else values, "L" if mode == "P" else mode)
+    out = io.BytesIO()
+    image.convert(mode).save(out, format, **options)
+    return out.getvalue()
+
+
 def bad_records() -> dict[str, tuple[TfdsFeatures, dict[str, Any], str]]:
     number = tensor("int64")
     nested = features_of(x=sequence(sequence(number)))
@@ -202,6 +197,11 @@ def bad_records() -> dict[str, tuple[TfdsFeatures, dict[str, Any], str]]:
             features_of(x=picture(-1, -1, 3)),
             {"x": b"no picture"},
             "is not an image that",
+        ),
+        "size of a picture": (
+            features_of(x=picture(2, 2, 3)),
+            {"x": encoded("RGB", (5, 4))},
+            r"'x' is an image of shape \(4, 5, 3\), .* \(2, 2, 3\)",
         ),
     }
 
@@ -279,28 +279,6 @@ def test_damage_is_a_bad_record_or_none(
         assert raised.value.why == error.why
 
 
-def encoded(mode: str, size: tuple[int, int], format: str = "PNG", **options: Any) -> bytes:
-    from PIL import Image
-
-    rng = np.random.default_rng(1)
-    bands = len(Image.new(mode, (1, 1)).getbands())
-    values = rng.integers(0, 256, (size[1], size[0], bands)).astype(np.uint8)
-    image = Image.fromarray(values[..., 0] if bands == 1 else values, "L" if mode == "P" else mode)
-    out = io.BytesIO()
-    image.convert(mode).save(out, format, **options)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("channels", [2, 3, 4])
-@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
-def test_deep_grey_is_opaque(dtype: str, channels: int) -> None:
-    record = encode_example({"x": png(16, 0, b"\x12\x34")})
-    features = features_of(x=picture(1, 1, channels, dtype=dtype))
-    found = decode_records([record], features, images=True)["x"].reshape(-1).tolist()
-    grey, opaque = (0x12, 0xFF) if dtype == "uint8" else (0x1234, 0xFFFF)
-    assert found == {2: [grey, opaque], 3: [grey] * 3, 4: [grey] * 3 + [opaque]}[channels]
-
-
 def png(depth: int, colour: int, data: bytes) -> bytes:
     """A PNG file of one line of one pixel."""
     chunks = [
@@ -355,14 +333,6 @@ def test_frames_of_a_gif() -> None:
     (found,) = decode_records([encode_example({"x": out.getvalue()})], features, images=True)["x"]
     assert found.shape == (3, 2, 3, 3)
     assert found[:, 0, 0].tolist() == [[255, 0, 0], [0, 255, 0], [0, 0, 255]]
-
-
-def test_a_picture_of_another_size() -> None:
-    features = features_of(x=picture(2, 2, 3))
-    record = encode_example({"x": encoded("RGB", (5, 4))})
-    with pytest.raises(ReadError, match=r"'x' is an image of shape \(4, 5, 3\), .* \(2, 2, 3\)"):
-        decode_records([record], features, images=True)
-    assert decode_records([record], features)["x"][0].startswith(b"\x89PNG")
 
 
 def test_pillow_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.errors import ArgumentError, NotFoundError, PlanError, WindrowError
-from windrow.sources.tfds.splits import EvenSplit, Split, SplitRange, even_splits, split_ranges
+from windrow.errors import NotFoundError, PlanError, WindrowError
+from windrow.sources.tfds.splits import Split, SplitRange, even_splits, split_ranges
 
 SHARDS = {"train": (60, 40), "test": (7,), "empty": ()}
 
@@ -95,21 +95,6 @@ def test_even_splits_of_several_and_of_parts() -> None:
     assert pickle.loads(pickle.dumps(first + "test")) == first + "test"
     assert str(first + "test") == "part 0 of 2 of train[:10]+test + test"
     assert len({first, second, *even_splits("train[:10]+test", 2)}) == 2
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "match"),
-    [
-        (("train", 0, 0), PlanError, "count must be at least 1, got 0"),
-        (("train", 7, 3), PlanError, "index must be from 0 to 2 for count=3, got 7"),
-        (("train", -1, 3), PlanError, "index must be from 0 to 2"),
-        (("train", 1.0, 3), ArgumentError, r"index must be an integer, got 1\.0"),
-        ((5, 0, 3), ArgumentError, "split must be a string such as"),
-    ],
-)
-def test_parts_that_there_are_not(given: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        EvenSplit(*given)
 
 
 # ---- next to tfds

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
-from windrow.errors import ArgumentError, SourceError
+from windrow.errors import SourceError
 from windrow.sources.windows.coordinates import Coordinates, coordinate_of
 from windrow.sources.windows.selection import Coordinate, position_of, positions_of, range_of
 from windrow.sources.zarr.find import find_all
@@ -255,23 +255,6 @@ def test_labels_that_are_not_found_name_the_way_out(values: Any, wanted: Any, me
         find(labelled(values), wanted)
 
 
-@pytest.mark.parametrize(
-    ("values", "label", "message"),
-    [
-        ([1, 2], "1", r"'x' holds numbers, and '1' is a str; give a number"),
-        (["a"], 1, r"holds strings, and 1 is an int; give a string"),
-        (DAYS, 5, r"holds times, and 5 is an int; give an ISO string"),
-        (np.array([1], "m8[h]"), "1h", r"holds durations, and '1h' is a str"),
-    ],
-)
-def test_labels_of_another_kind_are_refused(values: Any, label: Any, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        position_of(labelled(values), label)
-    for labels in ("12", 5, np.array([[1]])):
-        with pytest.raises(ArgumentError, match=r"must be a list or an array, got|one axis, got"):
-            positions_of(labelled(values), labels)
-
-
 # Reading
 
 
@@ -413,24 +396,6 @@ def test_only_arrays_of_the_dimension_itself_are_its_coordinate(
 def test_the_default_fill_value_of_version_2_is_a_label(tmp_path: pathlib.Path) -> None:
     array_in(group_of(tmp_path, 2), "x", np.array([0, 10, 20]), ["x"], fill_value=0)
     assert read(str(tmp_path / "a"), "x").values.tolist() == [0, 10, 20]
-
-
-def test_datetimes_stored_as_such_are_read(tmp_path: pathlib.Path) -> None:
-    for zarr_format in (2, 3):
-        path = tmp_path / str(zarr_format)
-        array_in(group_of(path, zarr_format), "x", HOURS[:3].astype("M8[s]"), ["x"])
-        np.testing.assert_array_equal(read(str(path / "a"), "x").values, HOURS[:3])
-
-
-@pytest.mark.parametrize("place", ["path", "kvstore"])
-def test_texts_of_several_chunks_are_read(tmp_path: pathlib.Path, place: str) -> None:
-    texts = np.array([f"station {n}" for n in range(17)])
-    for zarr_format in (2, 3):
-        path = tmp_path / str(zarr_format)
-        array_in(group_of(path, zarr_format), "x", texts, ["x"], chunks=(5,))
-        at: Any = str(path / "a")
-        at = ts.KvStore.open(f"file://{at}/").result() if place == "kvstore" else at
-        assert read(at, "x").values.tolist() == texts.tolist()
 
 
 def test_bytes_are_texts(tmp_path: pathlib.Path) -> None:

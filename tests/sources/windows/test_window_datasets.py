@@ -155,6 +155,9 @@ def test_stored_values_keep_what_decodes_them(weather: xarray.Dataset, tmp_path:
     assert found["t2m"].dtype == np.int16
     assert found["t2m"].attrs == raw["t2m"].attrs
     xarray.testing.assert_equal(xarray.decode_cf(found)["t2m"], weather["t2m"])
+    for decode in ("float32", np.float32):
+        decoded = WindowDataSource(tmp_path / "w", {"time": 40}, names=["t2m"], decode=decode)[0]
+        np.testing.assert_array_equal(decoded["t2m"], weather["t2m"].astype("f4"), strict=True)
 
 
 def test_a_dataset_in_memory_keeps_its_attributes(weather: xarray.Dataset) -> None:

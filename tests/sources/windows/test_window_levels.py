@@ -193,19 +193,6 @@ def test_messages(volume: Path, given: Any, error: type[Exception], message: str
     assert message in str(raised.value)
 
 
-def test_messages_about_times(weather: Path) -> None:
-    with pytest.raises(
-        SourceError, match=r"sizes\['time'\] is 9h, and the times along time are 6h"
-    ):
-        WindowDataSource(weather, {"time": "9h"})
-    with pytest.raises(SourceError, match=r"strides\['time'\] is 1min, and .* choose a multiple"):
-        WindowDataSource(weather, {"time": 2}, {"time": "1min"})
-    with pytest.raises(ArgumentError, match=r"durations need the times along lat, and its coord"):
-        WindowDataSource(weather, {"lat": "1h"})
-    with pytest.raises(ArgumentError, match="this source has neither; leave it out"):
-        WindowDataSource(weather, {"lat": 2}, resolution={"lat": 0.25})
-
-
 def test_transformations_that_are_not_known_leave_levels_without_resolution(tmp_path: Path) -> None:
     levels = {"0": (VOLUME[0], [{"type": "affine"}]), "1": (VOLUME[0, ::2], [scale(2, 1)])}
     path = ome(tmp_path / "image", levels, space("y", "x"))

@@ -42,26 +42,6 @@ def padded(values: AnyArray, lat: str | None, lon: str | None, fill: Any = 0) ->
     return values
 
 
-def test_a_grid_around_the_globe(tmp_path: Path) -> None:
-    values = globe(tmp_path / "w")
-    sizes, strides = {"lat": 3, "lon": 4}, {"lat": 2, "lon": 1}
-    windows = WindowDataSource(
-        tmp_path / "w", sizes, strides, pad={"lon": "wrap"}, names=["t"], coordinates=True
-    )
-    assert len(windows) == 3 * 12
-    assert "lon wrap padding" in repr(windows)
-    last = windows[11]
-    assert np.array_equal(last["t"], values[0:3][:, [11, 0, 1, 2]])
-    assert last["lon"].tolist() == [330, 0, 30, 60]
-    assert last["lon"].dtype == windows.spec["lon"].dtype == np.int64
-    assert last["lat"].tolist() == [90, 60, 30]
-    wide = WindowDataSource(tmp_path / "w", {"lon": 12}, {"lon": 5}, pad="wrap", names=["t"])
-    assert len(wide) == 3
-    assert np.array_equal(wide[2]["t"], np.roll(values, -10, axis=1))
-    aside = WindowDataSource(tmp_path / "w", {"lon": 4}, pad="wrap", names=["t"])
-    assert [record["t"][0, 0] for record in MapDataset.source(aside)] == [0, 4, 8]
-
-
 def test_a_selection_wraps_into_itself(tmp_path: Path) -> None:
     values = globe(tmp_path / "w")
     windows = WindowDataSource(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import pickle
 import sys
 import tempfile
 from pathlib import Path
@@ -97,14 +96,6 @@ def test_errors_say_where(tmp_path: Path) -> None:
     stored(tmp_path / "even", np.arange(40))
     stored(tmp_path / "one", np.arange(1))
     with pytest.raises(
-        SourceError, match="those along time are not\n  most are 1h apart\n"
-    ) as found:
-        source(tmp_path / "w", ["-6h", "0h"])
-    assert "2019-03-01T19:00 (cell 19) and 2019-03-01T22:00 are 3h apart, the first of 2" in str(
-        found.value
-    )
-    assert "Give tolerance='0h' to leave out windows that lack a time" in str(found.value)
-    with pytest.raises(
         SourceError, match="1h apart, and the offset 90min lies between two of them"
     ):
         source(tmp_path / "even", ["0h", "90min"])
@@ -140,29 +131,6 @@ def test_errors_say_where(tmp_path: Path) -> None:
 def test_what_is_not_a_duration(offsets: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         Field("t", {"time": offsets})
-
-
-def test_windows_without_a_time_are_left_out(tmp_path: Path) -> None:
-    weather = stored(tmp_path / "w", gaps(10, 20, 21))
-    fields = {"x": Field("t", {"time": ["-6h", "0h"]}), "y": Field("t", {"time": "3h"})}
-    windows = WindowDataSource(tmp_path / "w", fields=fields, tolerance="0h", coordinates=True)
-    hours = [h for h in gaps(10, 20, 21) if all(at in gaps(10, 20, 21) for at in (h - 6, h + 3))]
-    assert len(windows) == len(hours)
-    assert windows.spec["x"].shape == (2, 3)
-    assert "without a time at each offset along time" in repr(windows)
-    for record, hour in zip(MapDataset.source(windows), hours, strict=True):
-        assert record["x"][:, 0].tolist() == [(hour - 6) * 10, hour * 10]
-        assert record["y"].tolist() == [(hour + 3) * 10 + place for place in range(3)]
-        assert record["y_time"] == START + (hour + 3) * HOUR
-        assert np.array_equal(record["x_time"], START + np.array([hour - 6, hour]) * HOUR)
-    copy = pickle.loads(pickle.dumps(windows))
-    assert np.array_equal(copy[4]["x"], windows[4]["x"])
-    assert copy.fingerprint == windows.fingerprint != source(tmp_path / "w", [-6, 0]).fingerprint
-    mask = ~np.isin(weather["time"], START + np.array([12]) * HOUR)
-    without = WindowDataSource(
-        tmp_path / "w", fields=fields, tolerance="0h", anchors={"time": mask}
-    )
-    assert len(without) == len([h for h in hours if 12 not in (h - 6, h, h + 3)])
 
 
 @settings(deadline=None, max_examples=examples(50))

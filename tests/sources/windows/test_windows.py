@@ -444,46 +444,6 @@ def test_arguments_that_can_not_be(tmp_path: Path) -> None:
 # --- labels and values ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def packed(tmp_path: Path) -> Path:
-    """Eight days of hours of a packed field on a falling latitude."""
-    group = zarr.create_group(str(tmp_path / "g"))
-    raw = np.arange(192 * 4, dtype="i2").reshape(192, 4)
-    raw[3, 1] = -999
-    told = {"scale_factor": 0.5, "add_offset": 100.0, "_FillValue": -999}
-    field = group.create_array(
-        "t", shape=raw.shape, dtype="i2", chunks=(24, 3), dimension_names=("time", "lat")
-    )
-    field[...] = raw
-    field.attrs.update(told)
-    hours = group.create_array("time", data=np.arange(192), dimension_names=("time",))
-    hours.attrs["units"] = "hours since 2019-02-27"
-    group.create_array("lat", data=np.array([60.0, 50.0, 40.0, 30.0]), dimension_names=("lat",))
-    return tmp_path / "g"
-
-
-@pytest.mark.parametrize(("decode", "dtype"), [(True, "f8"), ("float32", "f4"), (np.float32, "f4")])
-def test_packed_values_are_decoded_and_padded_as_delivered(
-    packed: Path, decode: Any, dtype: str
-) -> None:
-    source = WindowDataSource(
-        packed, {"time": 5, "lat": 3}, pad="constant", fill=np.nan, decode=decode, coordinates=True
-    )
-    assert source.spec["t"].dtype == np.dtype(dtype)
-    first, last = source[0], source[len(source) - 1]
-    assert first["t"].dtype == np.dtype(dtype)
-    assert first["t"][0].tolist() == [100, 100.5, 101]
-    assert np.isnan(first["t"][3, 1])
-    assert np.isnan(last["t"]).tolist() == [
-        [row > 1 or cell > 0 for cell in range(3)] for row in range(5)
-    ]
-    assert last["t"][1, 0] == 100 + (191 * 4 + 3) / 2
-    assert np.isnat(last["time"]).tolist() == [False, False, True, True, True]
-    assert str(last["lat"]) == "[30. nan nan]"
-    batch = next(iter(MapDataset.source(source).batch(len(source))))
-    np.testing.assert_array_equal(batch["t"][-1], last["t"])
-
-
 def test_grids_of_very_many_windows_are_verified_by_chunk(tmp_path: Path) -> None:
     path = tmp_path / "a"
     zarr.create_array(str(path), shape=(1, 16_500, 16_500), dtype="u1", chunks=(1, 5_500, 5_500))

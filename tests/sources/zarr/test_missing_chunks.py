@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorstore as ts
 import zarr
+from zarr.codecs.numcodecs import Delta
 
 import windrow
 from tests.far_arrays import TWICE, in_memory
@@ -81,6 +82,12 @@ STORES: dict[str, Callable[[Path], None]] = {
     "v3": zarr_array(3, chunks=(3, 2)),
     "shards": zarr_array(3, chunks=(3, 2), shards=(6, 4)),
     "filter": zarr_array(2, chunks=(3, 2), filters=[numcodecs.Delta("u2")]),
+    "filter in shards": zarr_array(
+        3,
+        chunks=(3, 2),
+        shards={"shape": (6, 4), "index_location": "start"},
+        filters=[Delta(dtype="u2")],
+    ),
     "n5": n5,
     "precomputed": precomputed,
     "precomputed in shards": sharded_precomputed,

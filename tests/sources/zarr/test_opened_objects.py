@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import xarray as xr
 import zarr
 
 from tests.range_server import RangeServer
 from windrow import IterDataset, MapDataset
-from windrow.errors import ArgumentError, SourceError
+from windrow.errors import ArgumentError
 from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.base import Source
 
@@ -201,19 +200,3 @@ def test_datasets_in_memory_are_held_with_their_coordinates() -> None:
         record = item[1]
         np.testing.assert_equal(record["t2m"], VALUES[4:6])
         assert record["time"][0] == np.datetime64("2020-01-05")
-
-
-# --- NumPy ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (np.zeros(3, "M8[ns]"), r"dtype datetime64\[ns\]; give its numbers: array.view\('int64'\)"),
-        (np.ma.masked_array([1, 2], [True, False]), r"a masked array.*array.filled\(value\)"),
-        (np.array(["a"]), r"is not read: dtype <U1; write it with another dtype"),
-    ],
-)
-def test_arrays_that_cannot_be_held(array: npt.NDArray[Any], message: str) -> None:
-    with pytest.raises(SourceError, match=message):
-        ZarrDataSource(array)

@@ -16,7 +16,6 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import windrow
 from tests.hypothesis_profiles import examples
 from tests.range_server import RangeServer
 from windrow import MapDataset, ReadOptions
@@ -365,20 +364,6 @@ def test_a_wrong_index_of_blocks_is_noticed(tmp_path: Path, block: int, index: l
 def test_an_index_that_no_records_have_is_refused(tmp_path: Path, index: list[int]) -> None:
     with pytest.raises(ReadError, match=r"it must rise from 0, and to 14 at most"):
         indexed(tmp_path / "a", index).blocks()
-
-
-# --- verify, inspect -----------------------------------------------------------------------------
-
-
-def test_verify_names_the_records_of_a_bad_chunk(tmp_path: Path) -> None:
-    write(tmp_path, rows_of([10, 10, 10, 10]), chunk=16)
-    source = RaggedDataSource(tmp_path)
-    assert windrow.verify(source).ok
-    (tmp_path / "values" / "c" / "1").write_bytes(b"damaged")
-    report = windrow.verify(source)
-    assert [(b.first_record, b.stop_record) for b in report.bad] == [(1, 4)]
-    (tmp_path / "offsets" / "c" / "1").write_bytes(b"damaged")
-    assert not windrow.verify(RaggedDataSource(tmp_path)).ok
 
 
 # --- the column ----------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import zarr
 
 from tests.zarr_layouts import DIRECTLY
 from windrow.errors import (
-    ConversionError,
     NotFoundError,
     SourceError,
 )
@@ -54,15 +53,6 @@ def test_unreadable_metadata(tmp_path: Path) -> None:
     ):
         (path / "zarr.json").write_text(content)
         with pytest.raises(SourceError, match=message):
-            ZarrDataSource(path)
-
-
-def test_an_unfinished_conversion_is_refused(tmp_path: Path) -> None:
-    zarr.create_group(tmp_path / "g")
-    write(tmp_path / "g" / "image", values())
-    (tmp_path / "g" / "_WINDROW_UNFINISHED").write_text("{}")
-    for path in (tmp_path / "g", tmp_path / "g" / "image"):
-        with pytest.raises(ConversionError, match="run the same conversion again"):
             ZarrDataSource(path)
 
 

@@ -141,40 +141,6 @@ def test_texts_of_any_length_are_coordinates_and_no_records(tmp_path: Path, vers
         ZarrDataSource(tmp_path / "g", names=["name"])
 
 
-@pytest.mark.parametrize(
-    ("location", "checksum", "zipped"),
-    [("start", False, False), ("start", True, True), ("end", False, True), ("end", True, False)],
-)
-def test_verifying_sees_missing_chunks_of_shards(
-    tmp_path: Path, location: Any, checksum: bool, zipped: bool
-) -> None:
-    index_codecs: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}]
-    settings: dict[str, Any] = {
-        "chunk_shape": [5, 2],
-        "index_location": location,
-        "index_codecs": index_codecs + ([{"name": "crc32c"}] if checksum else []),
-        "codecs": [v3.Delta(dtype="i4").to_dict(), *index_codecs],
-    }
-    path = write(tmp_path / "a", 3, INTEGERS, **V3["sharded"][1])
-    shutil.rmtree(path / "c")
-    meta = json.loads((path / "zarr.json").read_text())
-    meta["codecs"] = [{"name": "sharding_indexed", "configuration": settings}]
-    (path / "zarr.json").write_text(json.dumps(meta))
-    stored = np.zeros((8, 2), bool)
-    stored[[0, 1, 3, 6], [1, 0, 0, 1]] = True
-    array = zarr.open_array(str(path), mode="r+")
-    for row, column in np.argwhere(stored):
-        here = slice(row * 5, row * 5 + 5), slice(column * 2, column * 2 + 2)
-        array[here] = INTEGERS[here]
-    place: Any = path
-    if zipped:
-        place = f"file://{shutil.make_archive(str(tmp_path / 'z'), 'zip', path)}|zip:"
-    report = verify(ZarrDataSource(place), progress=False)
-    assert (report.ok, report.chunks, report.missing, report.untold) == (True, 16, 12, 0)
-    report = verify(ZarrDataSource(place), progress=False, missing="error")
-    assert [bad.chunk for bad in report.bad] == np.flatnonzero(~stored).tolist()
-
-
 def test_verifying_reports_damage(tmp_path: Path) -> None:
     path = write(tmp_path / "a", 2, INTEGERS, filters=[numcodecs.Delta(dtype="i4")])
     (path / "2.0").write_bytes(b"no chunk")

@@ -139,15 +139,6 @@ def outcome(path: Path, file: Path, first: int, *, exact: bool) -> str:
     return found
 
 
-@pytest.mark.parametrize("name", [*CHECKED, *OTHERS])
-def test_whole_chunks_are_read(tmp_path: Path, name: str) -> None:
-    path, files = store(tmp_path, name)
-    assert len(files) in (4, 8)
-    assert outcome(path, files[1], ROWS // len(files), exact=True) == "nothing lost"
-    files[1].write_bytes(b"?")
-    assert outcome(path, files[1], ROWS // len(files), exact=True) == "lost"
-
-
 def test_ten_thousand_damaged_chunks(tmp_path: Path) -> None:
     counts = attack("tests.sources.zarr.local.test_zarr_damage", tmp_path)
     assert counts["lost"] > 5_000

@@ -297,19 +297,6 @@ def test_the_setting_and_what_repr_says(tmp_path: Path) -> None:
         ZarrDataSource(plain, direct=1)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("view", [slice(5, 38), slice(None, None, 3), slice(3, 3)])
-def test_the_layout_of_a_view(tmp_path: Path, view: slice) -> None:
-    store = ZarrDataSource(chunked(tmp_path / "a", ROWS)).arrays[""][view]
-    source = ZarrDataSource(store[ts.d[0].translate_to[100]])
-    expected = ROWS[view]
-    (part,) = source.parts
-    assert source.blocks()[[0, -1]].tolist() == [0, len(expected)]
-    if view == slice(5, 38):
-        assert source.blocks().tolist() == [0, 3, 11, 19, 27, 33]
-    np.testing.assert_array_equal(by_spans(source, 0, len(expected)), expected)
-    np.testing.assert_array_equal(part.read(np.arange(len(expected))[::-1]), expected[::-1])
-
-
 @needs_core
 @pytest.mark.parametrize("layout", [{"shards": (16, 3)}, {"shards": (16, 3), "compressors": None}])
 def test_mapped_shards_of_an_array_that_was_replaced(
@@ -336,12 +323,6 @@ WITHOUT_FILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "pipe": (os.mkfifo, "it is not a regular file"),
     "hole": (hole, "far more than a chunk can have"),
 }
-
-
-@pytest.fixture(params=["as it is", "without the core"])
-def either_way(request: pytest.FixtureRequest) -> None:
-    if request.param == "without the core":
-        request.getfixturevalue("without_core")
 
 
 @needs_core
@@ -414,20 +395,6 @@ def test_many_rounds_and_threads_read_the_same(tmp_path: Path, layout: Layout) -
         np.testing.assert_array_equal(got, values[numbered(source, name)])
 
 
-def test_missing_chunks_are_the_fill_value_beside_others(tmp_path: Path) -> None:
-    values = written(tmp_path, Layout((60, 500), (4, 500), codecs="none", fill=9))
-    for number in (0, 3, 14):
-        (tmp_path / "c" / str(number) / "0").unlink()
-    missing = np.isin(np.arange(60) // 4, (0, 3, 14))
-    expected = np.where(missing[:, None], 9, values).astype(np.uint8)
-    reader = reader_of(tmp_path)
-    for wanted in (np.arange(60), np.random.default_rng(0).permutation(60), np.arange(4)):
-        same(reader.read(wanted), expected[wanted])
-    # A chunk that is written later is read.
-    (tmp_path / "c" / "3" / "0").write_bytes(values[12:16].tobytes())
-    same(reader.read(np.array([13, 0])), np.stack([values[13], expected[0]]))
-
-
 def test_a_shard_that_is_larger_than_its_records_is_read(tmp_path: Path) -> None:
     # Bytes that no index entry points to, as other writers may leave.
     values = written(tmp_path, Layout((60, 500), (4, 500), (5, 1), codecs="none", location="start"))
@@ -439,23 +406,6 @@ def test_a_shard_that_is_larger_than_its_records_is_read(tmp_path: Path) -> None
 
 
 # --- damage --------------------------------------------------------------------------------------
-
-
-def test_a_raw_chunk_of_another_size_is_refused(tmp_path: Path) -> None:
-    values = written(tmp_path / "file", Layout((20, 50), (8, 50), codecs="none"))
-    os.truncate(tmp_path / "file" / "c" / "1" / "0", 8 * 50 + 1)
-    reader = reader_of(tmp_path / "file")
-    with pytest.raises(ReadError, match=r"records 8 to 15 cannot be read: .*c/1/0"):
-        reader.read(np.array([0, 19, 9]))
-    same(reader.read(np.array([0, 19, 0])), values[[0, 19, 0]])
-    written(tmp_path / "shard", Layout((8, 50), (1, 50), (4, 1), codecs="zstd"))
-    path = tmp_path / "shard" / "zarr.json"
-    metadata = json.loads(path.read_text())
-    inner = metadata["codecs"][0]["configuration"]
-    assert inner["codecs"].pop()["name"] == "zstd"
-    path.write_text(json.dumps(metadata))
-    with pytest.raises(ReadError, match=r"holds record 5 cannot be .*c/1/0"):
-        reader_of(tmp_path / "shard").read(np.array([5]))
 
 
 @pytest.mark.parametrize("codecs", ["none", "zstd"])

@@ -120,33 +120,6 @@ def test_a_chunk_with_a_checksum_is_decoded_to_its_end(tmp_path: Path) -> None:
         windows.read(np.array([500]))
 
 
-FEW_FILES = """
-import os, resource, sys
-import numpy as np
-from windrow.sources import ZarrDataSource
-
-source = ZarrDataSource(sys.argv[1])
-opened = len(os.listdir("/proc/self/fd"))
-resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 40, opened + 40))
-order = np.random.default_rng(0).permutation(len(source))
-for rows in np.split(order, 10):
-    assert (source.read(rows)[:, 0] == rows).all()
-kept = len(os.listdir("/proc/self/fd")) - opened
-assert 10 <= kept <= (opened + 40) // 4, kept
-print("read")
-"""
-
-
-@needs_core
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
-def test_files_of_raw_chunks_stay_open_while_there_is_room(tmp_path: Path) -> None:
-    rows = np.repeat(np.arange(400, dtype="i4")[:, None], 300, axis=1)
-    zarr.create_array(str(tmp_path / "x"), data=rows, chunks=(2, 300), compressors=None)
-    command = [sys.executable, "-c", FEW_FILES, str(tmp_path / "x")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout == "read\n", done.stderr
-
-
 # --- which arrays are plain, and the codecs of their chunks: whole, or refused ---------------------
 
 

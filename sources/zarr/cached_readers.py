@@ -28,8 +28,8 @@ from windrow.core.threads import Ends
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, Scattered, Span, partly_read
-from windrow.sources.zarr.local.codecs import ChunkDamageError
-from windrow.sources.zarr.local.native_chunks import StoredChunk
+from windrow.sources.zarr.codecs import ChunkDamageError
+from windrow.sources.zarr.plain import StoredChunk
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.zarr_python import PythonArray, PythonReader
 
@@ -242,33 +242,6 @@ class CachedRowReader(CachedReads):
     def start_scattered(self, wanted: Sequence[Span | Scattered]) -> Future[None]:
         """Start reading; the future has a ReadError if a chunk fails."""
         return self._started(wanted)
-
-    def read(self, rows: IntArray) -> AnyArray:
-        """Rows `(n, ...)` in new memory, each chunk decoded once. Waits; raises ReadError."""
-        size, out = (
-            self._layout.chunk_shape[0],
-            np.empty((len(rows), *self._array.shape[1:]), self._array.dtype),
-        )
-        if not out.size:
-            return out
-        chunks, which = np.unique(rows // size, return_inverse=True)
-        output = self.output(
-            out, len(chunks), which, rows % size, np.arange(len(rows), dtype=np.int64), None
-        )
-
-        def put(at: int, values: AnyArray) -> None:
-            mine = which == at
-            out[mine] = values[rows[mine] % size]
-
-        errors = _errors_of(
-            self.start_scattered(
-                [Scattered(int(n), [(output, at)], partial(put, at)) for at, n in enumerate(chunks)]
-            )
-        )
-        if errors:
-            lost = [(k, errors.get(at)) for k, at in enumerate(which.tolist())]
-            raise partly_read(out, {k: error for k, error in lost if error is not None})
-        return out
 
     def _numbers(self, item: Span | Scattered) -> Sequence[int]:
         across = math.prod(self._layout.grid[1:])

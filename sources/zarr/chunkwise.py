@@ -23,13 +23,12 @@ import tensorstore as ts
 
 from windrow.errors import SourceError
 from windrow.sources.chunks import AnyArray
-from windrow.sources.zarr.consolidated import agreed_shape
-from windrow.sources.zarr.error_text import bare, reason
-from windrow.sources.zarr.local.codecs import ChunkDamageError
+from windrow.sources.zarr.codecs import ChunkDamageError
+from windrow.sources.zarr.error_text import reason
 from windrow.sources.zarr.metadata import keys_of, sizes_of
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.precomputed import PrecomputedChunks, check_ending
-from windrow.sources.zarr.refused import refuse_absurd
+from windrow.sources.zarr.stores import bare
 from windrow.sources.zarr.zarr_python import PythonArray, presence_of_stored, stored_metadata
 
 Cells = tuple[int, ...]
@@ -158,12 +157,6 @@ def _checked(decode: Callable[[bytes, Cells], AnyArray], raw: bytes, shape: Cell
 # --- chunks of unequal size ----------------------------------------------------------------------
 
 
-def has_unequal_chunks(found: Found) -> bool:
-    """Whether an array has the rectilinear chunk grid."""
-    grid = (found.metadata or {}).get("chunk_grid")
-    return isinstance(grid, dict) and grid.get("name") == "rectilinear"
-
-
 @bare
 def open_unequal(found: Found) -> PythonArray:
     """Opens an array with the rectilinear chunk grid.
@@ -195,7 +188,7 @@ def open_unequal(found: Found) -> PythonArray:
             f"{found.what}: {found.named} in {found.where} has chunks of unequal size (chunk_grid"
             f" 'rectilinear'), and is not read: {why}. {_RECHUNK}"
         ) from cause
-    refuse_absurd(found, shape, tile, dtype.itemsize, tile)
+    found.refuse_absurd(shape, tile, dtype.itemsize, tile)
     fill = np.zeros((), dtype) if one.fill_value is None else np.asarray(one.fill_value, dtype)
 
     def key(at: Cells) -> str:
@@ -220,7 +213,7 @@ def open_unequal(found: Found) -> PythonArray:
     )
     presence = presence_of_stored(found, objects, name, raw, fill.tobytes())
     array = _opened(found, chunkwise, "its chunks differ in size", presence)
-    return dataclasses.replace(array, shape=agreed_shape(found, meta) or shape)
+    return dataclasses.replace(array, shape=found.agreed_shape(meta) or shape)
 
 
 def _edges(item: Any, size: int) -> tuple[int, ...]:

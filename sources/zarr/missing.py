@@ -9,20 +9,22 @@ Invariant: a read ends without an error only if every chunk that it touches is s
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from windrow.errors import ArgumentError, ReadError, SourceError
+from windrow.core.threads import InlineExecutor
+from windrow.errors import ReadError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, Span, partly_read
 from windrow.sources.scan import Checkable, Checks
-from windrow.sources.zarr.local.metadata import held_cells, held_records
+from windrow.sources.zarr.error_text import held_cells, held_records
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.reads import as_boxes, rows_read
 
 Missing: TypeAlias = Literal["fill", "error"]
 
@@ -30,17 +32,6 @@ _WAY: Final = (
     "is not stored, and missing='error'. Copy or write it again; if it is meant to read as the fill"
     " value, leave missing='error' out; a chain leaves these records out by .on_bad(\"skip\")"
 )
-
-
-def refuses_missing(what: str, missing: Any) -> bool:
-    """Whether a source refuses chunks that are not stored.
-
-    Raises:
-        ArgumentError: If `missing` is neither 'fill' nor 'error'.
-    """
-    if missing not in ("fill", "error"):
-        raise ArgumentError(f"{what}: missing must be 'fill' or 'error', got {missing!r}")
-    return bool(missing == "error")
 
 
 class _StoredChunks:
@@ -125,8 +116,11 @@ def _unknown(found: Found) -> SourceError:
 class StoredReader:
     """Reads rows or boxes of chunks that are all stored; a `RowReader` and a `BoxReader`."""
 
-    def __init__(self, inner: Any, found: Found, fill: Any, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, inner: Any, found: Found, fill: Any, shape: Sequence[int], dtype: np.dtype[Any]
+    ) -> None:
         """Read by `inner`. Raises SourceError if nothing shows which chunks are stored."""
+        self._shape, self._dtype = shape, dtype
         self.inner, self.is_slow = inner, getattr(inner, "is_slow", False)
         self._chunks = _StoredChunks(found, inner, fill, dtype)
 
@@ -137,39 +131,17 @@ class StoredReader:
     def start(self, wanted: Sequence[Span] | Sequence[Box], pool: Executor) -> Future[None]:
         """Start reading spans or boxes; the future has a ReadError if one of them fails."""
         read = self.inner.start(wanted, pool)
-        boxes = [
-            (
-                (one.first, *(0 for _ in one.out.shape[1:]))
-                if isinstance(one, Span)
-                else one.first,
-                one.out,
-            )
-            for one in wanted
-        ]
-        return pool.submit(_checked, self._chunks, read, boxes)
+        return pool.submit(_checked, self._chunks, read, as_boxes(wanted))
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
-        errors = dict[int, ReadError]()
-        try:
-            found: AnyArray = self.inner.read(rows)
-        except ReadError as error:
-            if error.rest is None:
-                raise
-            found, errors = error.rest.found, dict(error.rest.errors)
-        chunk_of: IntArray = self.checks().coords_of([rows])[0]
-        for chunk in np.unique(chunk_of).tolist():
-            mine = np.flatnonzero(chunk_of == chunk)
-            mine = mine[[place not in errors for place in mine.tolist()]]
-            if not len(mine):
-                continue
-            first = (int(rows[mine[0]]), *(0 for _ in found.shape[1:]))
-            lost = self._chunks.lost(first, (1, *found.shape[1:]), found[mine])
-            if lost is not None:
-                errors.update(dict.fromkeys(mine.tolist(), lost))
-        if errors:
-            raise partly_read(found, errors)
-        return found
+
+        def chunk_of(rows: IntArray) -> IntArray:
+            found: IntArray = self.checks().coords_of([rows])[0]
+            return found
+
+        start = partial(self.start, pool=InlineExecutor())
+        return rows_read(rows, chunk_of, start, self._shape[1:], self._dtype)
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """As of the reader inside."""
@@ -177,9 +149,7 @@ class StoredReader:
         return found
 
 
-def _checked(
-    chunks: _StoredChunks, read: Future[None], boxes: Sequence[tuple[Sequence[int], AnyArray]]
-) -> None:
+def _checked(chunks: _StoredChunks, read: Future[None], boxes: Sequence[Box]) -> None:
     """Wait for a read of boxes. Raises ReadError if it failed, or a chunk is not stored."""
     errors = dict[int, ReadError]()
     try:
@@ -188,9 +158,9 @@ def _checked(
         if error.rest is None:
             raise
         errors.update(error.rest.errors)
-    for place, (first, out) in enumerate(boxes):
-        if place not in errors and math.prod(out.shape):
-            lost = chunks.lost(first, out.shape, out)
+    for place, box in enumerate(boxes):
+        if place not in errors and box.out.size:
+            lost = chunks.lost(box.first, box.out.shape, box.out)
             if lost is not None:
                 errors[place] = lost
     if errors:

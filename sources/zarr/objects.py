@@ -24,7 +24,7 @@ from windrow.errors import ArgumentError
 from windrow.sources.remote.paths import joined, zip_url
 from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.names import ShownGroup
-from windrow.sources.zarr.opened import opened_store
+from windrow.sources.zarr.remote_folders import opened_store
 
 # Settings of the event loop in which zarr-python uses a file system.
 _OF_THE_LOOP: Final = ("asynchronous", "loop", "skip_instance_cache")

@@ -24,9 +24,10 @@ import tensorstore as ts
 import zstandard
 
 from windrow.errors import SourceError, missing_package
-from windrow.sources.zarr.in_flight import side_by_side
-from windrow.sources.zarr.local.codecs import ChunkDamageError
+from windrow.sources.zarr.codecs import ChunkDamageError
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.presence import is_whole
+from windrow.sources.zarr.stores import side_by_side
 
 Cells = tuple[int, ...]
 
@@ -35,11 +36,6 @@ _NAME: Final = r"-?\d+--?\d+_-?\d+--?\d+_-?\d+--?\d+"
 _SHARD: Final = r"[0-9a-f]+\.(shard|index|data)"
 _LIKE_A_CHUNK: Final = r"-?\d|[0-9a-f]+\."
 _SHOWN: Final = 3
-
-
-def is_whole(name: str) -> bool:
-    """Whether a file is not one that a writer makes before it has a chunk."""
-    return not name.startswith(".") and not name.endswith((".__lock", ".partial", ".tmp"))
 
 
 class PrecomputedChunks:

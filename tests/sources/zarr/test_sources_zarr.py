@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from windrow.errors import (
     SourceError,
 )
 from windrow.sources import ZarrDataSource
-from windrow.sources.zarr import tensorstore
+from windrow.sources.zarr import reads
 
 AnyArray = npt.NDArray[Any]
 
@@ -147,9 +148,29 @@ def test_shards_whose_axes_are_turned(tmp_path: Path) -> None:
 
 
 def test_rounds_within_the_byte_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorstore, "IN_FLIGHT_BYTES", 300)
+    monkeypatch.setattr(reads, "IN_FLIGHT_BYTES", 300)
     wanted = np.random.default_rng(0).integers(0, 100, 500)
     for chunk in (1, 8):
         path = write(tmp_path / str(chunk), values(), chunks=(chunk, 4), shards=(32, 4))
         source = ZarrDataSource(path, direct=False)
         np.testing.assert_array_equal(source.read(wanted), values()[wanted])
+
+
+def test_few_modules_are_entered_to_open_a_local_store(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "a")
+    group.create_array("x", data=values(), chunks=(8, 4))
+    zarr.consolidate_metadata(group.store)
+    folder = Path(str(sys.modules[ZarrDataSource.__module__].__file__)).parent
+    for place in (tmp_path / "a", tmp_path / "a" / "x"):
+        entered = set[Path]()
+
+        def note(frame: Any, event: str, _: Any, entered: set[Path] = entered) -> None:
+            if event == "call":
+                entered.add(Path(frame.f_code.co_filename))
+
+        sys.setprofile(note)
+        try:
+            ZarrDataSource(place)
+        finally:
+            sys.setprofile(None)
+        assert len([path for path in entered if path.parent == folder]) <= 9

@@ -44,7 +44,7 @@ from windrow.sources.zarr.store_array import (
     with_remotes,
 )
 from windrow.sources.zarr.stores import bare
-from windrow.sources.zarr.tensorstore import StoreBoxReader, StoreReader
+from windrow.sources.zarr.tensorstore import StoreReader
 from windrow.sources.zarr.urls import is_remote_spec
 from windrow.sources.zarr.zarr_python import PythonArray, PythonReader, open_python, why_by_python
 
@@ -191,7 +191,7 @@ class OpenArray:
     def _box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
         backend, shift = self.backend, (0,) * len(self.shape)
         if isinstance(backend, StoreArray):
-            boxes = StoreBoxReader(backend, self.chunk)
+            boxes = StoreReader(backend, rows=False)
             return boxes, boxes.chunk_shape, boxes.shift
         sizes = zip(self.chunk, self.shape, strict=True)
         shape = tuple(max(1, min(c or n, n)) for c, n in sizes)
@@ -361,7 +361,7 @@ def _open_by_store(found: Found, store: Any, remote: RemoteArray | None, why: st
         if ending := chunks.ending():
             return _python_array(found, open_compressed(found, store, chunks, ending))
         array = dataclasses.replace(array, holds=chunks.holds if chunks.knows_stored else None)
-    part = _part(found, array, array.read_rows, StoreReader(array), shift=array.shift)
+    part = _part(found, array, array.read_rows, StoreReader(array, rows=True), shift=array.shift)
     chunk = tuple(store.chunk_layout.read_chunk.shape or (None,) * store.rank)
     return OpenArray(_described(found, store), part, chunk, array, why)
 

@@ -44,8 +44,7 @@ _STRING_DTYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
 class StoreArray:
     """An array that TensorStore reads; `chunk_rows` is 0 if its chunks are unknown.
 
-    `offset_of` gives the byte of its file at which the chunk of a row begins, where that is known. `holds`
-    says whether the chunk at some coordinates is stored, where TensorStore does not.
+    `holds` says whether the chunk at some coordinates is stored, where TensorStore does not.
     """
 
     store: Any = dataclasses.field(repr=False)  # its spec may hold credentials
@@ -59,7 +58,6 @@ class StoreArray:
     chunk_origin: int
     presence: PresenceCheck | None
     remote: RemoteArray | None = None  # set if reads wait for a network
-    offset_of: Callable[[int], int | None] | None = None
     holds: Callable[[tuple[int, ...]], bool] | None = None
 
     @property
@@ -167,15 +165,12 @@ def store_array(store: Any, name: str, where: str, remote: RemoteArray | None = 
 
 def refused_rows(array: StoreArray, records: tuple[int, int], error: BaseException) -> ReadError:
     """The error of a read of rows, from the error of TensorStore."""
-    asked, records = records, _lost_records(array, records, error)
+    records = _lost_records(array, records, error)
     held, file = held_records(*records), file_in(error)
     why = array.reason(error)
     if array.remote is not None and kind_of(error) != "other":
         return unreachable(array.name, array.where, held, why, records)
-    offset = None
-    if array.offset_of is not None and file is not None and records == asked:
-        offset = array.offset_of(records[0])
-    return damaged(array.name, array.where, held, why, file=file, offset=offset, records=records)
+    return damaged(array.name, array.where, held, why, file=file, records=records)
 
 
 def chunk_of_row(array: StoreArray, row: int) -> tuple[int, int]:

@@ -46,35 +46,33 @@ _UNKNOWN_BYTES: Final = 2**20
 
 
 class StoreReader:
-    """Reads rows through TensorStore; a `RowReader`."""
+    """Reads rows or boxes through TensorStore; a `RowReader` or a `BoxReader`."""
 
-    def __init__(self, array: StoreArray) -> None:
-        """Read nothing yet."""
-        self._array = array
+    def __init__(self, array: StoreArray, *, rows: bool) -> None:
+        """Read rows of the chunks of the first axis, or boxes of chunks."""
+        self._array, self._rows = array, rows
+        self.chunk_shape, self.shift = _chunks(array)
+
+    @functools.cached_property
+    def _checks(self) -> StoreChecks:
+        return StoreChecks(self._array, self.chunk_shape, self.shift)
 
     def checks(self) -> Checks:
         """The chunks of the array, as far as they are known."""
-        array = self._array
-        layout, domain = array.store.chunk_layout, array.store.domain
-        sizes = layout.read_chunk.shape or (None,) * array.store.rank
-        origins = layout.grid_origin or (None,) * array.store.rank
-        chunk, shift = [array.read_rows], [array.shift]
-        for axis, length in enumerate(array.row_shape, 1):
-            size, origin = sizes[axis], origins[axis]
-            known = size is not None and origin is not None
-            chunk.append(int(size) if known else max(1, length))
-            shift.append((int(domain.inclusive_min[axis]) - int(origin)) % size if known else 0)
-        return StoreChecks(array, tuple(chunk), tuple(shift))
+        return self._checks
 
-    def start(self, wanted: Sequence[Span], pool: Executor) -> Future[None]:
-        """Start reading all spans, on TensorStore's own threads; done when their memory is filled.
+    def start(self, wanted: Sequence[Span] | Sequence[Box], pool: Executor) -> Future[None]:
+        """Start reading spans or boxes on TensorStore's own threads; done when their memory is filled.
 
         The future has a ReadError if one of them cannot be read.
         """
         boxes = as_boxes(wanted)
+        if not self._rows:
+            by_chunk = itertools.groupby(boxes, lambda box: self._checks.coords_of(box.first))
+            return _read(self._array, [list(group) for _, group in by_chunk], self._refused_cells)
         # Adjacent boxes inside a shard are one request over a network.
         groups = _neighbours(boxes) if self._array.is_remote_source else [[box] for box in boxes]
-        return _read(self._array, groups, self._refused, apart=True)
+        return _read(self._array, groups, self._refused_rows, apart=True)
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
@@ -85,9 +83,10 @@ class StoreReader:
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in memory; their bytes in storage are not known."""
         array = self._array
-        return np.full(len(chunks), array.read_rows * array.row_bytes, np.int64)
+        size = array.read_rows * array.row_bytes if self._rows else self._checks.chunk_bytes
+        return np.full(len(chunks), size, np.int64)
 
-    def _refused(
+    def _refused_rows(
         self, first: Sequence[int], stop: Sequence[int], error: BaseException
     ) -> ReadError:
         array, records = self._array, (first[0], stop[0])
@@ -95,32 +94,9 @@ class StoreReader:
             array, records if array.remote else chunk_of_row(array, first[0]), error
         )
 
-
-class StoreBoxReader:
-    """Reads boxes through TensorStore, in chunks of a given shape."""
-
-    def __init__(self, array: StoreArray, chunk: Sequence[int | None]) -> None:
-        """Read boxes in chunks of the shape `chunk`, None along an axis where it is unknown."""
-        self.chunk_shape, self.shift = _chunks(array, chunk)
-        self._array, self._checks = array, StoreChecks(array, self.chunk_shape, self.shift)
-
-    def checks(self) -> Checks:
-        """The chunks of the array."""
-        return self._checks
-
-    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
-        """Start reading all boxes, on TensorStore's own threads; done when they are filled.
-
-        The future has a ReadError if one of them cannot be read.
-        """
-        by_chunk = itertools.groupby(boxes, lambda box: self._checks.coords_of(box.first))
-        return _read(self._array, [list(group) for _, group in by_chunk], self._refused)
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        """Bytes of chunks in memory; their bytes in storage are not known."""
-        return np.full(len(chunks), self._checks.chunk_bytes, np.int64)
-
-    def _refused(self, first: Sequence[int], _: Sequence[int], error: BaseException) -> ReadError:
+    def _refused_cells(
+        self, first: Sequence[int], _: Sequence[int], error: BaseException
+    ) -> ReadError:
         array, checks = self._array, self._checks
         if array.remote is None and is_about_index(error):
             checks = _shards(array)
@@ -341,10 +317,11 @@ def _neighbours(boxes: Sequence[Box]) -> list[list[Box]]:
     return runs
 
 
-def _chunks(array: StoreArray, chunk: Sequence[int | None]) -> tuple[Cells, Cells]:
+def _chunks(array: StoreArray) -> tuple[Cells, Cells]:
     """Shape of the chunks to read, and cells of the first one that lie before cell 0."""
-    sizes = array.shape
-    origins = array.store.chunk_layout.grid_origin or (None,) * len(sizes)
+    sizes, layout = array.shape, array.store.chunk_layout
+    chunk = layout.read_chunk.shape or (None,) * len(sizes)
+    origins = layout.grid_origin or (None,) * len(sizes)
     chunks, shift = list(sizes), [0] * len(sizes)
     unknown = []
     for axis, (size, cells, origin) in enumerate(zip(sizes, chunk, origins, strict=True)):

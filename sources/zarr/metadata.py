@@ -346,6 +346,7 @@ def _parse_v2(meta: dict[str, Any]) -> dict[str, Any]:
     _known_keys(meta, _V2_KEYS)
     if meta.get("zarr_format") != 2:
         raise _NotPlainError(f"zarr_format {meta.get('zarr_format')!r}")
+    meta = {**meta, "zarr_format": 2}  # it may be written as 2.0
     if meta.get("filters"):
         raise _NotPlainError("it has filters")
     shape, stored = _sizes(meta.get("shape"), 0), _v2_dtype(meta.get("dtype"))
@@ -354,6 +355,8 @@ def _parse_v2(meta: dict[str, Any]) -> dict[str, Any]:
         raise _NotPlainError(f"dimension_separator {meta.get('dimension_separator')!r}")
     if order not in ("C", "F"):
         raise _NotPlainError(f"order {order!r}")
+    if not isinstance(meta.get("compressor"), dict | None):
+        raise _NotPlainError("its compressor is not an object")
     dtype = stored.newbyteorder("=")
     fill = meta.get("fill_value")
     return {

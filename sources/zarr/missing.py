@@ -12,19 +12,17 @@ import itertools
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, Span, partly_read
 from windrow.sources.scan import Checkable, Checks
 from windrow.sources.zarr.error_text import held_cells, held_records
 from windrow.sources.zarr.names import Found
-from windrow.sources.zarr.reads import as_boxes, rows_read
+from windrow.sources.zarr.reads import as_boxes
 
 Missing: TypeAlias = Literal["fill", "error"]
 
@@ -116,11 +114,8 @@ def _unknown(found: Found) -> SourceError:
 class StoredReader:
     """Reads rows or boxes of chunks that are all stored; a `RowReader` and a `BoxReader`."""
 
-    def __init__(
-        self, inner: Any, found: Found, fill: Any, shape: Sequence[int], dtype: np.dtype[Any]
-    ) -> None:
+    def __init__(self, inner: Any, found: Found, fill: Any, dtype: np.dtype[Any]) -> None:
         """Read by `inner`. Raises SourceError if nothing shows which chunks are stored."""
-        self._shape, self._dtype = shape, dtype
         self.inner, self.is_slow = inner, getattr(inner, "is_slow", False)
         self._chunks = _StoredChunks(found, inner, fill, dtype)
 
@@ -135,13 +130,26 @@ class StoredReader:
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
-
-        def chunk_of(rows: IntArray) -> IntArray:
-            found: IntArray = self.checks().coords_of([rows])[0]
-            return found
-
-        start = partial(self.start, pool=InlineExecutor())
-        return rows_read(rows, chunk_of, start, self._shape[1:], self._dtype)
+        errors = dict[int, ReadError]()
+        try:
+            found: AnyArray = self.inner.read(rows)
+        except ReadError as error:
+            if error.rest is None:
+                raise
+            found, errors = error.rest.found, dict(error.rest.errors)
+        chunk_of: IntArray = self.checks().coords_of([rows])[0]
+        for chunk in np.unique(chunk_of).tolist():
+            mine = np.flatnonzero(chunk_of == chunk)
+            mine = mine[[place not in errors for place in mine.tolist()]]
+            if not len(mine):
+                continue
+            first = (int(rows[mine[0]]), *(0 for _ in found.shape[1:]))
+            lost = self._chunks.lost(first, (1, *found.shape[1:]), found[mine])
+            if lost is not None:
+                errors.update(dict.fromkeys(mine.tolist(), lost))
+        if errors:
+            raise partly_read(found, errors)
+        return found
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """As of the reader inside."""

@@ -178,14 +178,14 @@ class OpenArray:
         Raises:
             SourceError: If nothing shows which chunks are stored.
         """
-        reader = StoredReader(self.part.reader, self.found, self.fill_value, self.shape, self.dtype)
+        reader = StoredReader(self.part.reader, self.found, self.fill_value, self.dtype)
         return dataclasses.replace(self, part=dataclasses.replace(self.part, reader=reader))
 
     def box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
         """The reader of boxes, the shape of its chunks, and cells of the first one before cell 0."""
         reader, chunk_shape, shift = self._box_reader()
         if self.refuses:
-            reader = StoredReader(reader, self.found, self.fill_value, self.shape, self.dtype)
+            reader = StoredReader(reader, self.found, self.fill_value, self.dtype)
         return reader, chunk_shape, shift
 
     def _box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:

@@ -94,6 +94,8 @@ def rows_read(
     start: Callable[[Sequence[Span]], Future[None]],
     row_shape: Sequence[int],
     dtype: np.dtype[Any],
+    *,
+    apart: bool = True,
 ) -> AnyArray:
     """Rows `(n, ...)` in that order, in new memory, by one request for each chunk. Waits.
 
@@ -103,9 +105,10 @@ def rows_read(
         start: Starts to read rows of chunks.
         row_shape: Shape of a row.
         dtype: The dtype of the values.
+        apart: Whether a read that fails has the rest, and not only the error of the first rows.
 
     Raises:
-        ReadError: If a chunk cannot be read; with the rest if others can.
+        ReadError: If a chunk cannot be read.
     """
     distinct, take = np.unique(rows, return_inverse=True)
     found, errors = np.empty((len(distinct), *row_shape), dtype), dict[int, ReadError]()
@@ -121,13 +124,13 @@ def rows_read(
                     first, stop, np.empty((stop - first, *row_shape), dtype) if out is None else out
                 )
             )
-        lost: dict[int, ReadError] = {}
-        try:
-            start(spans).result()
-        except ReadError as error:
-            if error.rest is None:
-                raise
-            lost = dict(error.rest.errors)
+        error = start(spans).exception()
+        rest = error.rest if isinstance(error, ReadError) else None
+        if error is not None and rest is None:
+            raise error
+        lost = {} if rest is None else rest.errors
+        if lost and not apart:
+            raise lost[min(lost)]
         for number, (part, span) in enumerate(zip(some, spans, strict=True)):
             if number in lost:
                 errors.update(dict.fromkeys(part.tolist(), lost[number]))

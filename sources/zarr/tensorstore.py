@@ -78,7 +78,13 @@ class StoreReader:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
         array = self._array
         start = functools.partial(self.start, pool=InlineExecutor())
-        return rows_read(rows, array.chunk_of, start, array.row_shape, array.dtype)
+        try:
+            return rows_read(rows, array.chunk_of, start, array.row_shape, array.dtype)
+        except ReadError as error:
+            cause = error.__cause__
+            if cause is None or isinstance(cause, ValueError | RuntimeError | OSError):
+                raise
+            raise cause from None  # of a function of the user, such as of ts.virtual_chunked
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in memory; their bytes in storage are not known."""
@@ -274,7 +280,9 @@ def _fill(
     def ended(future: Any) -> None:
         error = future.exception()
         if error is not None:
-            end(refused(error))
+            failed = refused(error)
+            failed.__cause__ = error
+            end(failed)
             return
         try:
             if array.presence is not None:

@@ -297,7 +297,10 @@ class PythonReader:
         array = self._array
         start = partial(self.start, pool=InlineExecutor())
         chunk_rows = array.chunk_shape[0]
-        return rows_read(rows, lambda rows: rows // chunk_rows, start, array.shape[1:], array.dtype)
+        return rows_read(
+            *(rows, lambda rows: rows // chunk_rows, start, array.shape[1:], array.dtype),
+            apart=not self.is_slow,
+        )
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in memory; their bytes in storage are not known."""

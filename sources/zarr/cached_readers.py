@@ -80,7 +80,11 @@ class CachedReads(PythonReader):
     ) -> Any:
         """Start decoding on the core's threads, or prepare it for the thread that waits."""
 
-    def _started(self, wanted: Sequence[Span | Box | Scattered]) -> Future[None]:
+    def start(self, wanted: Sequence[Any], pool: Executor) -> Future[None]:
+        """Start reading spans or boxes; the future has a ReadError if one fails."""
+        return self.start_scattered(wanted)
+
+    def start_scattered(self, wanted: Sequence[Span | Box | Scattered]) -> Future[None]:
         """Start reading items; the future has a ReadError if one fails, with a `Rest` of items."""
         try:
             self.cached.presence.look_sometimes(self._access.run, self._array.where)
@@ -231,17 +235,9 @@ class CachedReads(PythonReader):
 class CachedRowReader(CachedReads):
     """Reads rows; a `ScatterReader`."""
 
-    def start(self, spans: Sequence[Any], pool: Executor) -> Future[None]:
-        """Start reading spans; the future has a ReadError if one fails."""
-        return self._started(spans)
-
     def output(self, out: AnyArray, *where: Any) -> Any:
         """As for `ScatterReader.output`."""
         return self.cached.chunks.output(out, *where)
-
-    def start_scattered(self, wanted: Sequence[Span | Scattered]) -> Future[None]:
-        """Start reading; the future has a ReadError if a chunk fails."""
-        return self._started(wanted)
 
     def _numbers(self, item: Span | Scattered) -> Sequence[int]:
         across = math.prod(self._layout.grid[1:])
@@ -259,19 +255,11 @@ class CachedRowReader(CachedReads):
 class CachedBoxReader(CachedReads):
     """Reads boxes; a `BoxScatterReader`."""
 
-    def start(self, boxes: Sequence[Any], pool: Executor) -> Future[None]:
-        """Start reading boxes; the future has a ReadError if one fails."""
-        return self._started(boxes)
-
     def output(
         self, out: Sequence[AnyArray], chunks: int, which: IntArray, *columns: IntArray
     ) -> Any:
         """As for `BoxScatterReader.output`."""
         return self.cached.chunks.output_of_boxes(out, chunks, which, *columns)
-
-    def start_scattered(self, wanted: Sequence[Box | Scattered]) -> Future[None]:
-        """Start reading; the future has a ReadError if a chunk fails."""
-        return self._started(wanted)
 
     def _numbers(self, item: Box | Scattered) -> Sequence[int]:
         if isinstance(item, Scattered):

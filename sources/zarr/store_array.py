@@ -166,11 +166,20 @@ def store_array(store: Any, name: str, where: str, remote: RemoteArray | None = 
 def refused_rows(array: StoreArray, records: tuple[int, int], error: BaseException) -> ReadError:
     """The error of a read of rows, from the error of TensorStore."""
     records = _lost_records(array, records, error)
-    held, file = held_records(*records), file_in(error)
+    return refused_chunk(array, held_records(*records), error, records)
+
+
+def refused_chunk(
+    array: StoreArray,
+    held: str,
+    error: BaseException,
+    records: tuple[int, int] | None = None,
+) -> ReadError:
+    """The error of a read of a chunk, from the error of TensorStore; arguments as for `damaged`."""
     why = array.reason(error)
     if array.remote is not None and kind_of(error) != "other":
         return unreachable(array.name, array.where, held, why, records)
-    return damaged(array.name, array.where, held, why, file=file, records=records)
+    return damaged(array.name, array.where, held, why, file=file_in(error), records=records)
 
 
 def chunk_of_row(array: StoreArray, row: int) -> tuple[int, int]:

@@ -25,17 +25,10 @@ from windrow.errors import ReadError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import Box, Span, groups_read
 from windrow.sources.scan import Checks
-from windrow.sources.zarr.error_text import (
-    damaged,
-    file_in,
-    held_cells,
-    is_about_index,
-    unreachable,
-)
-from windrow.sources.zarr.in_flight import kind_of
+from windrow.sources.zarr.error_text import held_cells, is_about_index
 from windrow.sources.zarr.presence import PresenceCheck, spec_of
 from windrow.sources.zarr.reads import as_boxes, filled, rows_read
-from windrow.sources.zarr.store_array import StoreArray, chunk_of_row, refused_rows
+from windrow.sources.zarr.store_array import StoreArray, chunk_of_row, refused_chunk, refused_rows
 from windrow.sources.zarr.urls import drivers
 
 AnyArray = npt.NDArray[Any]
@@ -108,10 +101,7 @@ class StoreReader:
             checks = _shards(array)
         number = int(np.ravel_multi_index(checks.coords_of(first), checks.grid))
         held = held_cells(list(zip(*checks.bounds(number), strict=True)))
-        why = array.reason(error)
-        if array.remote is not None and kind_of(error) != "other":
-            return unreachable(array.name, array.where, held, why)
-        return damaged(array.name, array.where, held, why, file=file_in(error))
+        return refused_chunk(array, held, error)
 
 
 class StoreChecks(Checks):

@@ -16,6 +16,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -31,6 +32,7 @@ from windrow.sources.scan import Checks
 from windrow.sources.zarr.error_text import damaged, held_cells, held_records
 from windrow.sources.zarr.metadata import PlainLayout, plain_layout
 from windrow.sources.zarr.presence import PresenceCheck, orphan_chunks, presence_of_file
+from windrow.sources.zarr.reads import rows_read
 
 Cells = tuple[int, ...]
 Failures: TypeAlias = list[int]
@@ -394,18 +396,19 @@ class PlainRowReader(_PlainReader):
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory, each chunk decoded once. Waits; raises ReadError."""
-        found, errors = self._gathered(rows, 1)
-        if errors:
-            raise partly_read(found, errors)
-        return found
+        return self._gathered(rows, 1)
 
     def read_runs(self, first: IntArray, size: int) -> AnyArray:
         """Runs `(n, size, ...)` of rows in new memory. Waits; raises ReadError."""
-        rows, errors = self._gathered(first, size)
-        found = rows.reshape(len(first), size, *rows.shape[1:])
-        if errors:
-            raise partly_read(found, {row // size: each for row, each in errors.items()})
-        return found
+        shape = (len(first), size, *self._plain.shape[1:])
+        try:
+            return self._gathered(first, size).reshape(shape)
+        except ReadError as error:
+            failed = error
+        if failed.rest is None:
+            raise failed
+        found, errors = failed.rest.found, failed.rest.errors
+        raise partly_read(found.reshape(shape), {row // size: errors[row] for row in errors})
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in storage, estimated from the first stored object."""
@@ -424,30 +427,19 @@ class PlainRowReader(_PlainReader):
         """The coordinates of the chunks in a row of chunks."""
         return list(itertools.product((row,), *map(range, self._plain.grid[1:])))
 
-    def _gathered(self, first: IntArray, size: int) -> tuple[AnyArray, dict[int, ReadError]]:
-        """Runs of `size` rows, end to end in new memory, and the errors of those that are lost."""
-        plain, errors = self._plain, dict[int, ReadError]()
+    def _gathered(self, first: IntArray, size: int) -> AnyArray:
+        """Runs of `size` rows, end to end in new memory."""
+        plain = self._plain
         out = buffer_pool.empty((len(first) * size, *plain.shape[1:]), plain.dtype)
-        if not out.size:
-            return out, errors
-        failed, missing = self._chunks.gather(first, size, out)
-        if not failed:
+        if out.size:
+            failed, missing = self._chunks.gather(first, size, out)
+            if failed:
+                rows, chunk_rows = (first[:, None] + np.arange(size)).ravel(), plain.chunk_shape[0]
+                start = partial(self.start, pool=InlineExecutor())
+                shape = plain.shape[1:]
+                return rows_read(rows, lambda rows: rows // chunk_rows, start, shape, plain.dtype)
             self._store.check_presence(missing)
-            return out, errors
-        rows = (first[:, None] + np.arange(size)).ravel()
-        chunk_of = rows // plain.chunk_shape[0]
-        for chunk in np.unique(chunk_of)[failed].tolist():
-            mine = np.flatnonzero(chunk_of == chunk)
-            again = buffer_pool.empty((len(mine), *plain.shape[1:]), plain.dtype)
-            try:
-                self._store.look_again(self._across(chunk))
-                if self._chunks.gather(rows[mine], 1, again)[0]:
-                    why = "it changes while it is read"
-                    raise self._store.damaged(self._across(chunk)[0], why, cells=False)
-                out[mine] = again
-            except ReadError as error:
-                errors |= dict.fromkeys(mine.tolist(), error)
-        return out, errors
+        return out
 
 
 class PlainBoxReader(_PlainReader):

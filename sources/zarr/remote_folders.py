@@ -222,36 +222,6 @@ class OpenedStore:
     shown: str
     version: str = ""
 
-    def get(self, key: str, timeout_s: float, byte_range: Any = None) -> bytes | None:
-        """The value at a key of the node, or a part of it; None if it is absent. Waits.
-
-        Raises:
-            OSError: If the store cannot read it, or not in time.
-        """
-        from zarr.core.buffer import default_buffer_prototype
-
-        full = f"{self.path}/{key}" if self.path else key
-        found = _waited(self.store.get(full, default_buffer_prototype(), byte_range), timeout_s)
-        return None if found is None else found.to_bytes()
-
-    def names(self, timeout_s: float) -> list[str] | None:
-        """The keys, and the names before a slash, in the node; None if the store cannot list. Waits.
-
-        Raises:
-            OSError: If the store cannot list it, or not in time.
-        """
-        if not self.store.supports_listing:
-            return None
-
-        async def listed() -> list[str]:
-            return [name async for name in self.store.list_dir(self.path)]
-
-        return sorted({name.strip("/") for name in _waited(listed(), timeout_s)})
-
-    def at(self, path: str) -> OpenedStore:
-        """The node at another path of the store."""
-        return dataclasses.replace(self, path=path)
-
 
 def opened_store(what: str, store: Any, path: str) -> OpenedStore:
     """The node at `path` of an open store of zarr-python.
@@ -273,19 +243,6 @@ def opened_store(what: str, store: Any, path: str) -> OpenedStore:
         )
     snapshot = str(session.snapshot_id)
     return OpenedStore(store, path, f"{kind.__name__}({snapshot})", f"snapshot {snapshot}")
-
-
-def _waited(coroutine: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
-    from zarr.core.sync import sync
-
-    try:
-        return sync(coroutine, timeout=timeout_s)
-    except TimeoutError:
-        raise TimeoutError(f"no answer within {timeout_s:,.1f} s") from None
-    except Exception as raised:  # each store has errors of its own
-        error = single(raised)
-        said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        raise OSError(f"{type(error).__name__}: {said}") from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -310,39 +267,61 @@ class OpenedFolder(Folder, StoredObjects):
             why = self.access.reason(error)
             raise SourceError(f"{self.what}: {self.where}{key} cannot be read: {why}") from None
 
-    def whole(self, key: str) -> bytes | None:
-        return self.opened.get(key, self.access.options.longest_s)
-
     def part(self, key: str, start: int, stop: int | None) -> bytes | None:
         from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+        from zarr.core.buffer import default_buffer_prototype
 
-        wanted: Any = OffsetByteRequest(start)
+        wanted: Any = OffsetByteRequest(start) if start else None
         if start < 0:
             wanted = SuffixByteRequest(-start)
         elif stop is not None:
             wanted = RangeByteRequest(start, stop)
-        return self.opened.get(key, self.access.options.longest_s, wanted)
+        read = self.opened.store.get(self._at(key), default_buffer_prototype(), wanted)
+        found = self._waited(read)
+        return None if found is None else bytes(found.to_bytes())
 
     @bare
     def listed(self) -> list[str] | None:
+        store = self.opened.store
+        if not store.supports_listing:
+            return self.names_known() or None
+
+        async def listing() -> set[str]:
+            return {name.strip("/") async for name in store.list_dir(self.opened.path)}
+
         try:
-            names = self.opened.names(self.access.options.longest_s)
+            return sorted(self._waited(listing()) - {*METADATA})
         except OSError as error:
             why = self.access.reason(error)
             raise SourceError(f"{self.what}: {self.where} cannot be listed: {why}") from None
-        if names is None:
-            return self.names_known() or None
-        return [name for name in names if name not in METADATA]
+
+    def _waited(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """What the store answers. Raises OSError if it cannot, or not in time."""
+        from zarr.core.sync import sync
+
+        timeout_s = self.access.options.longest_s
+        try:
+            return sync(coroutine, timeout=timeout_s)
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {timeout_s:,.1f} s") from None
+        except Exception as raised:  # each store has errors of its own
+            error = single(raised)
+            said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+            raise OSError(f"{type(error).__name__}: {said}") from error
+
+    def _at(self, path: str) -> str:
+        return f"{self.opened.path}/{path}" if self.opened.path else path
 
     def child(self, path: str) -> OpenedFolder:
-        at = f"{self.opened.path}/{path}" if self.opened.path else path
-        return dataclasses.replace(self, opened=self.opened.at(at), known=self.known_below(path))
+        opened = dataclasses.replace(self.opened, path=self._at(path))
+        return dataclasses.replace(self, opened=opened, known=self.known_below(path))
 
     def parent(self) -> tuple[OpenedFolder, str] | None:
         up, _, name = self.opened.path.rpartition("/")
         if not name:
             return None
-        return dataclasses.replace(self, opened=self.opened.at(up), known=()), name
+        opened = dataclasses.replace(self.opened, path=up)
+        return dataclasses.replace(self, opened=opened, known=()), name
 
 
 # --- the objects of an array at a URL ------------------------------------------------------------

@@ -32,9 +32,9 @@ from windrow.sources.windows.levels import LevelChooser
 from windrow.sources.windows.parts import WindowParts, blocks_of, parts_of
 from windrow.sources.windows.plan import WindowRequest, planned
 from windrow.sources.windows.window_coordinates import window_coordinates
-from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.levels import Resolution
 from windrow.sources.zarr.missing import Missing
+from windrow.sources.zarr.objects import HeldArray
 from windrow.sources.zarr.open_array import LIBRARY, OpenArray
 from windrow.sources.zarr.source import ArrayTree, OverTree, taken
 from windrow.sources.zarr.stores import side_by_side

@@ -32,7 +32,6 @@ from windrow.sources.remote.paths import (
     unfinished,
 )
 from windrow.sources.zarr.folders import Folder, LocalFolder, MetadataLookup, metadata_of
-from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.levels import dataset_paths
 from windrow.sources.zarr.metadata import (
     attributes_of,
@@ -55,6 +54,7 @@ from windrow.sources.zarr.names import (
     consolidated_in,
     gathered,
 )
+from windrow.sources.zarr.objects import HeldArray
 from windrow.sources.zarr.remote_folders import OpenedFolder, OpenedStore, store_folder
 from windrow.sources.zarr.stores import Access, bare, side_by_side
 from windrow.sources.zarr.urls import is_remote_spec

@@ -18,12 +18,12 @@ from windrow.sources.base import IntArray
 from windrow.sources.boxes import BoxField, BoxPart
 from windrow.sources.chunks import ArrayPart, BoxReader, RowReader
 from windrow.sources.padding import Padding
-from windrow.sources.zarr.chunkwise import open_compressed, open_unequal
+from windrow.sources.zarr.chunkwise import PrecomputedChunks, open_compressed, open_unequal
 from windrow.sources.zarr.error_text import reason
-from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.metadata import axis_names, has_unequal_chunks
 from windrow.sources.zarr.missing import StoredReader
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.objects import HeldArray
 from windrow.sources.zarr.plain import (
     PlainArray,
     PlainBoxReader,
@@ -33,7 +33,6 @@ from windrow.sources.zarr.plain import (
     native_chunks,
     plain_array,
 )
-from windrow.sources.zarr.precomputed import PrecomputedChunks
 from windrow.sources.zarr.presence import refuse_misplaced, spec_of
 from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.store_array import (

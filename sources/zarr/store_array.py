@@ -17,6 +17,7 @@ import tensorstore as ts
 
 from windrow.errors import ReadError, SourceError
 from windrow.sources.base import IntArray
+from windrow.sources.zarr.chunkwise import PrecomputedChunks
 from windrow.sources.zarr.error_text import (
     damaged,
     file_in,
@@ -25,10 +26,9 @@ from windrow.sources.zarr.error_text import (
     reason,
     unreachable,
 )
-from windrow.sources.zarr.held import HeldArray
 from windrow.sources.zarr.in_flight import kind_of
 from windrow.sources.zarr.names import Found
-from windrow.sources.zarr.precomputed import PrecomputedChunks
+from windrow.sources.zarr.objects import HeldArray
 from windrow.sources.zarr.presence import PresenceCheck, presence_of, refuse_misplaced, spec_of
 from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.stores import bare

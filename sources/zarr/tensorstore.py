@@ -9,6 +9,7 @@ by its cells. A chunk that is not stored reads as the fill value only while the 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
 import itertools
 import math
@@ -22,12 +23,12 @@ import tensorstore as ts
 
 from windrow.core.threads import Ends, InlineExecutor
 from windrow.errors import ReadError
-from windrow.sources.base import IntArray
+from windrow.sources.base import IntArray, run_of
 from windrow.sources.chunks import Box, Span, groups_read
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.error_text import held_cells, is_about_index
 from windrow.sources.zarr.presence import PresenceCheck, spec_of
-from windrow.sources.zarr.reads import as_boxes, filled, rows_read
+from windrow.sources.zarr.reads import IN_FLIGHT_BYTES, as_boxes, filled, rows_read
 from windrow.sources.zarr.store_array import StoreArray, chunk_of_row, refused_chunk, refused_rows
 from windrow.sources.zarr.urls import drivers
 
@@ -70,14 +71,27 @@ class StoreReader:
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
         array = self._array
+        if array.remote is None:
+            # TensorStore copies the wanted rows alone; if that fails, each chunk is read by itself.
+            with contextlib.suppress(ValueError, RuntimeError, OSError):
+                return self._read_at_once(rows)
         start = functools.partial(self.start, pool=InlineExecutor())
-        try:
-            return rows_read(rows, array.chunk_of, start, array.row_shape, array.dtype)
-        except ReadError as error:
-            cause = error.__cause__
-            if cause is None or isinstance(cause, ValueError | RuntimeError | OSError):
-                raise
-            raise cause from None  # of a function of the user, such as of ts.virtual_chunked
+        return rows_read(rows, array.chunk_of, start, array.row_shape, array.dtype)
+
+    def _read_at_once(self, rows: IntArray) -> AnyArray:
+        array = self._array
+        distinct, take = np.unique(rows, return_inverse=True)
+        found = np.empty((len(distinct), *array.row_shape), array.dtype)
+        run, wanted = run_of(distinct), distinct + array.origin
+        size = len(rows) if run is not None else IN_FLIGHT_BYTES // max(1, array.row_bytes)
+        for first in range(0, len(wanted), max(1, size)):
+            some = wanted[first : first + max(1, size)]
+            cells = some if run is None else slice(int(some[0]), int(some[-1]) + 1)
+            ts.array(found[first : first + len(some)]).write(array.store.oindex[cells]).result()
+        if array.presence is not None and len(rows):
+            chunk_begins = np.flatnonzero(np.diff(array.chunk_of(distinct), prepend=-1))
+            array.presence.check(found, chunk_begins, array.where)
+        return found if run_of(take) is not None else found[take]
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in memory; their bytes in storage are not known."""

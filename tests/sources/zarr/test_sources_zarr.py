@@ -21,7 +21,7 @@ from windrow.errors import (
     SourceError,
 )
 from windrow.sources import ZarrDataSource
-from windrow.sources.zarr import reads
+from windrow.sources.zarr import tensorstore
 
 AnyArray = npt.NDArray[Any]
 
@@ -148,7 +148,7 @@ def test_shards_whose_axes_are_turned(tmp_path: Path) -> None:
 
 
 def test_rounds_within_the_byte_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "IN_FLIGHT_BYTES", 300)
+    monkeypatch.setattr(tensorstore, "IN_FLIGHT_BYTES", 300)
     wanted = np.random.default_rng(0).integers(0, 100, 500)
     for chunk in (1, 8):
         path = write(tmp_path / str(chunk), values(), chunks=(chunk, 4), shards=(32, 4))

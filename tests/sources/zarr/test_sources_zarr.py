@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 import zarr
 
+from tests.array_record_bytes import needs_core
 from tests.zarr_layouts import DIRECTLY
 from windrow.errors import (
     ConversionError,
@@ -156,6 +157,7 @@ def test_rounds_within_the_byte_budget(tmp_path: Path, monkeypatch: pytest.Monke
         np.testing.assert_array_equal(source.read(wanted), values()[wanted])
 
 
+@needs_core
 def test_few_modules_are_entered_to_open_a_local_store(tmp_path: Path) -> None:
     group = zarr.create_group(tmp_path / "a")
     group.create_array("x", data=values(), chunks=(8, 4))

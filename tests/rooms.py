@@ -118,7 +118,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.transforms": 6470,
     "windrow.transforms.nodes": 9062,
     "windrow.sources.remote": 3028,
-    "windrow.sources.zarr": 10181,
+    "windrow.sources.zarr": 10133,
     "windrow.sources.array_record": 2900,
     "windrow.sources.windows": 4387,
     "windrow.sources.tf_example": 913,

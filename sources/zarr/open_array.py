@@ -39,7 +39,6 @@ from windrow.sources.zarr.store_array import (
     StoreArray,
     open_each,
     refuse_misplaced_store,
-    store_array,
     with_remotes,
 )
 from windrow.sources.zarr.stores import bare
@@ -353,13 +352,13 @@ def _open_by_store(found: Found, store: Any, remote: RemoteArray | None, why: st
     """Opens an array of TensorStore, which reads it for the reason `why`."""
     if isinstance(store, SourceError):
         return _open_instead(found, store)
-    array = store_array(store, found.name, found.where, remote)
+    array = StoreArray(store, found.name, found.where, remote)
     refuse_misplaced_store(found, store)
     if found.is_precomputed:
         chunks = PrecomputedChunks(found, store)
         if ending := chunks.ending():
             return _python_array(found, open_compressed(found, store, chunks, ending))
-        array = dataclasses.replace(array, holds=chunks.holds if chunks.knows_stored else None)
+        array.holds = chunks.holds if chunks.knows_stored else None
     part = _part(found, array, array.read_rows, StoreReader(array, rows=True), shift=array.shift)
     chunk = tuple(store.chunk_layout.read_chunk.shape or (None,) * store.rank)
     return OpenArray(_described(found, store), part, chunk, array, why)

@@ -22,14 +22,13 @@ from windrow.sources.zarr.error_text import (
     damaged,
     file_in,
     held_records,
-    is_about_index,
     reason,
     unreachable,
 )
 from windrow.sources.zarr.in_flight import kind_of
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.objects import HeldArray
-from windrow.sources.zarr.presence import PresenceCheck, presence_of, refuse_misplaced, spec_of
+from windrow.sources.zarr.presence import presence_of, refuse_misplaced, spec_of
 from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.stores import bare
 from windrow.sources.zarr.urls import is_remote_spec
@@ -40,25 +39,32 @@ _NOT_NUMBERS: Final = ("char", "byte", "string", "ustring", "json")
 _STRING_DTYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class StoreArray:
-    """An array that TensorStore reads; `chunk_rows` is 0 if its chunks are unknown.
+    """An array that TensorStore reads; `chunk_rows` is 0 if its chunks are unknown."""
 
-    `holds` says whether the chunk at some coordinates is stored, where TensorStore does not.
-    """
+    def __init__(
+        self, store: Any, name: str, where: str, remote: RemoteArray | None = None
+    ) -> None:
+        """Describe an open store, whose domain may begin anywhere.
 
-    store: Any = dataclasses.field(repr=False)  # its spec may hold credentials
-    name: str
-    where: str
-    length: int
-    row_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    origins: tuple[int, ...]  # the first cell of its domain
-    chunk_rows: int
-    chunk_origin: int
-    presence: PresenceCheck | None
-    remote: RemoteArray | None = None  # set if reads wait for a network
-    holds: Callable[[tuple[int, ...]], bool] | None = None
+        Args:
+            store: The open store.
+            name: Name of the array in the source.
+            where: Its place, for messages.
+            remote: Reads it, if that needs a network.
+        """
+        chunk, origins = store.chunk_layout.read_chunk.shape, store.chunk_layout.grid_origin
+        known = bool(chunk) and chunk[0] is not None and bool(origins) and origins[0] is not None
+        self.store, self.name, self.where, self.remote = store, name, where, remote
+        self.shape: tuple[int, ...] = tuple(map(int, store.shape))
+        self.dtype: np.dtype[Any] = np.dtype(store.dtype.numpy_dtype)
+        self.origins: tuple[int, ...] = tuple(map(int, store.domain.inclusive_min))
+        """The first cell of its domain."""
+        self.chunk_rows = int(chunk[0]) if known else 0
+        self.chunk_origin = int(origins[0]) if known else 0
+        self.presence = presence_of(store, self.dtype)
+        self.holds: Callable[[tuple[int, ...]], bool] | None = None
+        """Says whether the chunk at some coordinates is stored, where TensorStore does not."""
 
     @property
     def origin(self) -> int:
@@ -66,9 +72,9 @@ class StoreArray:
         return self.origins[0]
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the whole array."""
-        return (self.length, *self.row_shape)
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row."""
+        return self.shape[1:]
 
     @property
     def is_remote_source(self) -> bool:
@@ -96,12 +102,6 @@ class StoreArray:
     def read_rows(self) -> int:
         """Rows that one read takes."""
         return self.chunk_rows or max(1, _UNKNOWN_BYTES // max(1, self.row_bytes))
-
-    @property
-    def object_rows(self) -> int:
-        """Rows of one stored object, which is a shard or a chunk; 0 if that is unknown."""
-        whole = self.store.chunk_layout.write_chunk.shape if self.chunk_rows else None
-        return int(whole[0]) if whole and whole[0] is not None else 0
 
     @property
     def shift(self) -> int:
@@ -134,38 +134,8 @@ class StoreArray:
         return chunk
 
 
-def store_array(store: Any, name: str, where: str, remote: RemoteArray | None = None) -> StoreArray:
-    """An open `store` as an array; its domain may begin anywhere.
-
-    Args:
-        store: The open store.
-        name: Name of the array in the source.
-        where: Its place, for messages.
-        remote: Reads it, if that needs a network.
-    """
-    shape = tuple(int(n) for n in store.shape)
-    chunk = store.chunk_layout.read_chunk.shape
-    origins = store.chunk_layout.grid_origin
-    dtype = np.dtype(store.dtype.numpy_dtype)
-    known = bool(chunk) and chunk[0] is not None and bool(origins) and origins[0] is not None
-    return StoreArray(
-        store=store,
-        name=name,
-        where=where,
-        length=shape[0],
-        row_shape=shape[1:],
-        dtype=dtype,
-        origins=tuple(map(int, store.domain.inclusive_min)),
-        chunk_rows=int(chunk[0]) if known else 0,
-        chunk_origin=int(origins[0]) if known else 0,
-        presence=presence_of(store, dtype),
-        remote=remote,
-    )
-
-
 def refused_rows(array: StoreArray, records: tuple[int, int], error: BaseException) -> ReadError:
     """The error of a read of rows, from the error of TensorStore."""
-    records = _lost_records(array, records, error)
     return refused_chunk(array, held_records(*records), error, records)
 
 
@@ -180,28 +150,6 @@ def refused_chunk(
     if array.remote is not None and kind_of(error) != "other":
         return unreachable(array.name, array.where, held, why, records)
     return damaged(array.name, array.where, held, why, file=file_in(error), records=records)
-
-
-def chunk_of_row(array: StoreArray, row: int) -> tuple[int, int]:
-    """The rows `[first, stop)` of the chunk that holds `row`."""
-    return _block_of(array, row, array.chunk_rows) if array.chunk_rows else (row, row + 1)
-
-
-def _lost_records(
-    array: StoreArray, records: tuple[int, int], error: BaseException
-) -> tuple[int, int]:
-    """The rows that an error is about: `records`, or with a damaged index all of the shard."""
-    is_known = array.remote is None and array.object_rows > array.chunk_rows
-    if not is_known or not is_about_index(error):
-        return records
-    return _block_of(array, records[0], array.object_rows)
-
-
-def _block_of(array: StoreArray, row: int, size: int) -> tuple[int, int]:
-    """The rows `[first, stop)` of the block of `size` rows of storage that holds `row`."""
-    block = (row + array.origin - array.chunk_origin) // size
-    first = block * size + array.chunk_origin - array.origin
-    return max(first, 0), min(first + size, array.length)
 
 
 # --- opening -------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from windrow.sources.scan import Checks
 from windrow.sources.zarr.error_text import held_cells, is_about_index
 from windrow.sources.zarr.presence import PresenceCheck, spec_of
 from windrow.sources.zarr.reads import IN_FLIGHT_BYTES, as_boxes, filled, rows_read
-from windrow.sources.zarr.store_array import StoreArray, chunk_of_row, refused_chunk, refused_rows
+from windrow.sources.zarr.store_array import StoreArray, refused_chunk, refused_rows
 from windrow.sources.zarr.urls import drivers
 
 AnyArray = npt.NDArray[Any]
@@ -63,10 +63,10 @@ class StoreReader:
         boxes = as_boxes(wanted)
         if not self._rows:
             by_chunk = itertools.groupby(boxes, lambda box: self._checks.coords_of(box.first))
-            return _read(self._array, [list(group) for _, group in by_chunk], self._refused_cells)
+            return _read(self._array, [list(group) for _, group in by_chunk], self._refused)
         # Adjacent boxes inside a shard are one request over a network.
         groups = _neighbours(boxes) if self._array.is_remote_source else [[box] for box in boxes]
-        return _read(self._array, groups, self._refused_rows, apart=True)
+        return _read(self._array, groups, self._refused, apart=True)
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
@@ -99,23 +99,18 @@ class StoreReader:
         size = array.read_rows * array.row_bytes if self._rows else self._checks.chunk_bytes
         return np.full(len(chunks), size, np.int64)
 
-    def _refused_rows(
+    def _refused(
         self, first: Sequence[int], stop: Sequence[int], error: BaseException
     ) -> ReadError:
         array, records = self._array, (first[0], stop[0])
-        return refused_rows(
-            array, records if array.remote else chunk_of_row(array, first[0]), error
-        )
-
-    def _refused_cells(
-        self, first: Sequence[int], _: Sequence[int], error: BaseException
-    ) -> ReadError:
-        array, checks = self._array, self._checks
-        if array.remote is None and is_about_index(error):
-            checks = _shards(array)
-        number = int(np.ravel_multi_index(checks.coords_of(first), checks.grid))
-        held = held_cells(list(zip(*checks.bounds(number), strict=True)))
-        return refused_chunk(array, held, error)
+        if self._rows and array.remote is not None:
+            return refused_rows(array, records, error)
+        begin, end = _lost(array, self._checks, first, error)
+        if not self._rows:
+            return refused_chunk(array, held_cells(list(zip(begin, end, strict=True))), error)
+        if not array.chunk_rows:
+            return refused_rows(array, (first[0], first[0] + 1), error)
+        return refused_rows(array, (begin[0], end[0]), error)
 
 
 class StoreChecks(Checks):
@@ -212,10 +207,11 @@ class StoreChecks(Checks):
         return self._array.cells(*self.bounds(number))
 
     def _refused(self, number: int, error: Exception) -> ReadError:
-        first, stop = (bounds[0] for bounds in self.bounds(number))
+        begin, end = _lost(self._array, self, self.bounds(number)[0], error)
+        records = begin[0], end[0]
         if not self._array.chunk_rows and self._array.remote is None:
-            first, stop = self._narrowed(first, stop)
-        return refused_rows(self._array, (first, stop), error)
+            records = self._narrowed(*records)
+        return refused_rows(self._array, records, error)
 
     def _narrowed(self, first: int, stop: int) -> tuple[int, int]:
         """The rows `[first, stop)` around all that cannot be read, if chunks are unknown."""
@@ -350,6 +346,15 @@ def _chunks(array: StoreArray) -> tuple[Cells, Cells]:
         chunks[axis] = min(chunks[axis], room)
         room = max(1, room // chunks[axis])
     return tuple(chunks), tuple(shift)
+
+
+def _lost(
+    array: StoreArray, checks: StoreChecks, first: Sequence[int], error: BaseException
+) -> tuple[Cells, Cells]:
+    """The cells `[first, stop)` that an error is about: a chunk, or with a damaged index all of its shard."""
+    if array.remote is None and is_about_index(error):
+        checks = _shards(array)
+    return checks.bounds(int(np.ravel_multi_index(checks.coords_of(first), checks.grid)))
 
 
 def _shards(array: StoreArray) -> StoreChecks:

@@ -118,7 +118,8 @@ test-oldest: $(OLDEST_READY)
 
 test-plain: $(READY)
 	@WINDROW_NATIVE=0 $(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds" \
-		tests/core tests/engine tests/sources/zarr/local tests/sources/array_record tests/sources/test_boxes.py
+		tests/core tests/engine tests/sources/zarr/test_zarr_native.py tests/sources/zarr/test_zarr_local_chunks.py tests/sources/zarr/test_zarr_damage.py \
+		tests/sources/array_record tests/sources/test_boxes.py
 
 # Python's library is linked by the tests, so that they are programs; it may lie where the system does not look.
 PY_LIBRARIES = $$($(PY) -c "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))")

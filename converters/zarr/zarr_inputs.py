@@ -54,13 +54,12 @@ from windrow.errors import (
 from windrow.sources.chunks import Box, BoxReader
 from windrow.sources.remote.paths import is_remote, local_path
 from windrow.sources.tf_example.features import DTYPES
-from windrow.sources.zarr.consolidated import warn_of_differences
+from windrow.sources.zarr.codecs import RefusedError, check
 from windrow.sources.zarr.find import find_all
-from windrow.sources.zarr.metadata import RefusedError, check, of_any_length, why_python
-from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of
-from windrow.sources.zarr.open_array import OpenArray
+from windrow.sources.zarr.metadata import of_any_length, why_python
+from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of, warn_of_differences
+from windrow.sources.zarr.open_array import OpenArray, open_arrays
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import open_arrays
 
 # File systems that list all files below a folder, with sizes, in few requests.
 _LISTED: Final = ("file", "local", "memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")

@@ -20,12 +20,12 @@ from windrow.inspection.facts import ArrayFacts, Inspection
 from windrow.sources import signatures
 from windrow.sources.detection import Contents
 from windrow.sources.location import Location
-from windrow.sources.zarr.consolidated import warn_of_differences
-from windrow.sources.zarr.find import find_all, open_each
+from windrow.sources.zarr.chunkwise import PrecomputedChunks
+from windrow.sources.zarr.find import choose, find_all
 from windrow.sources.zarr.metadata import SHARDING, chunks_of, codecs_of, is_sharded, is_v3
-from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of, choose
-from windrow.sources.zarr.placement import refuse_misplaced, refuse_misplaced_store
-from windrow.sources.zarr.precomputed import PrecomputedChunks
+from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of, warn_of_differences
+from windrow.sources.zarr.presence import refuse_misplaced
+from windrow.sources.zarr.store_array import open_each, refuse_misplaced_store
 from windrow.sources.zarr.stores import Access
 
 _METADATA: Final = signatures.ZARR.metadata_files.union(

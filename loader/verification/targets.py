@@ -25,8 +25,8 @@ from windrow.sources.detection import Contents
 from windrow.sources.location import Location
 from windrow.sources.tfds.splits import AddedSplits
 from windrow.sources.zarr.metadata import of_any_length
-from windrow.sources.zarr.names import Found, arrays_of, records_in
-from windrow.sources.zarr.ragged import RaggedDataSource
+from windrow.sources.zarr.names import Found, arrays_of
+from windrow.sources.zarr.ragged import RaggedDataSource, records_in
 from windrow.sources.zarr.source import ZarrDataSource
 from windrow.verification.scan import Damage, Scan, ScanResult, ScanTask
 

@@ -25,19 +25,13 @@ from windrow.sources.base import AnyArray
 from windrow.sources.windows.cf import decoding_of, times_of
 from windrow.sources.windows.selection import Coordinate
 from windrow.sources.zarr.find import found_array
-from windrow.sources.zarr.folders import Folder, LocalFolder, MetadataLookup, store_folder
-from windrow.sources.zarr.held import HeldArray
-from windrow.sources.zarr.in_flight import side_by_side
-from windrow.sources.zarr.metadata import (
-    attributes_of,
-    is_v3,
-    of_any_length,
-    why_python,
-)
+from windrow.sources.zarr.folders import Folder, LocalFolder, MetadataLookup
+from windrow.sources.zarr.metadata import attributes_of, is_v3, of_any_length, why_python
 from windrow.sources.zarr.names import Found
-from windrow.sources.zarr.opened import OpenedFolder
-from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import open_arrays
+from windrow.sources.zarr.objects import HeldArray
+from windrow.sources.zarr.open_array import open_arrays
+from windrow.sources.zarr.remote_folders import OpenedFolder, store_folder
+from windrow.sources.zarr.stores import Access, side_by_side
 from windrow.sources.zarr.zarr_python import PythonReader, open_python
 
 T = TypeVar("T")

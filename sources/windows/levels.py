@@ -13,15 +13,15 @@ from typing import Any, Final
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.windows.fields import Field
-from windrow.sources.zarr.level_cells import LevelCells
-from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, arrays_of, choose
-from windrow.sources.zarr.pyramids import Pyramid, checked_resolution, pyramids_of
+from windrow.sources.zarr.find import choose
+from windrow.sources.zarr.levels import LevelCells, Pyramid, checked_resolution, pyramids_of
+from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, arrays_of
 
 _WHAT: Final = "WindowDataSource"
 
 
 class LevelChooser:
-    """Picks the arrays of a source, as `names.choose` does, where they may be levels of pyramids."""
+    """Picks the arrays of a source, as `find.choose` does, where they may be levels of pyramids."""
 
     def __init__(self, resolution: Any, fields: Any) -> None:
         """Keeps the arguments of a user.
@@ -45,7 +45,7 @@ class LevelChooser:
         """The arrays that give records, and the arrays that do not.
 
         Raises:
-            ArgumentError, SourceError: As `names.choose` raises them, or if no level has the
+            ArgumentError, SourceError: As `find.choose` raises them, or if no level has the
                 resolution, or fields lie at several places.
         """
         pyramids = {pyramid.name: pyramid for pyramid in pyramids_of(tree)}

@@ -32,15 +32,12 @@ from windrow.sources.windows.levels import LevelChooser
 from windrow.sources.windows.parts import WindowParts, blocks_of, parts_of
 from windrow.sources.windows.plan import WindowRequest, planned
 from windrow.sources.windows.window_coordinates import window_coordinates
-from windrow.sources.zarr.held import HeldArray
-from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.levels import Resolution
 from windrow.sources.zarr.missing import Missing
-from windrow.sources.zarr.objects import standing_for
+from windrow.sources.zarr.objects import HeldArray
 from windrow.sources.zarr.open_array import LIBRARY, OpenArray
-from windrow.sources.zarr.over_tree import OverTree
-from windrow.sources.zarr.pyramids import Resolution
-from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import ArrayTree
+from windrow.sources.zarr.source import ArrayTree, OverTree, taken
+from windrow.sources.zarr.stores import side_by_side
 
 if TYPE_CHECKING:
     import xarray
@@ -163,10 +160,9 @@ class WindowDataSource(OverTree, LaidOutSource):
                 cannot be read.
         """
         wanted = _float_dtype(decode)
-        arrays, names, storage_options = standing_for(
-            _WHAT, arrays, names, storage_options, decode=decode is not False
+        arrays, names, access = taken(
+            _WHAT, arrays, names, storage_options, remote, decode=decode is not False
         )
-        access = Access(_WHAT, storage_options, remote)
         levels = LevelChooser(resolution, fields)
         self._tree = ArrayTree(
             _WHAT, arrays, direct=direct, names=names, access=access, choose=levels, missing=missing

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from windrow.core.native import native
-from windrow.sources.zarr.local.codecs import ChunkDamageError
-from windrow.sources.zarr.local.metadata import PlainLayout, plain_layout
-from windrow.sources.zarr.local.native_chunks import NativeChunks, native_chunks
-from windrow.sources.zarr.local.presence import metadata_in
+from windrow.sources.zarr.codecs import ChunkDamageError
+from windrow.sources.zarr.metadata import PlainLayout, plain_layout, version_of
+from windrow.sources.zarr.plain import NativeChunks, native_chunks
+from windrow.sources.zarr.presence import metadata_in
 
 if TYPE_CHECKING:
     from windrow.sources.remote.remote_file import RemoteFile
     from windrow.sources.zarr.remote import RemotePresence
-    from windrow.sources.zarr.stored_objects import RangeObjects
+    from windrow.sources.zarr.remote_folders import RangeObjects
 
 _ENTRY_BYTES: Final = 16
 _CHECKSUM_BYTES: Final = 4
@@ -166,12 +166,13 @@ def cached_chunks(
         presence: Checks whether it is still there.
         expected: Its shape, chunk shape, dtype and fill value as zarr-python has them.
     """
-    layout = plain_layout(metadata_in(raw))
-    if layout is None or expected != {
+    metadata = metadata_in(raw)
+    layout = plain_layout(metadata, version_of(metadata))
+    if isinstance(layout, str) or expected != {
         "shape": layout.shape,
         "chunk_shape": layout.chunk_shape,
         "dtype": layout.dtype,
-        "fill": np.asarray(layout.fill, layout.dtype).tobytes(),
+        "fill": layout.fill_bytes,
     }:
         return None
     chunks = native_chunks(layout)

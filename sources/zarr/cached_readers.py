@@ -28,8 +28,8 @@ from windrow.core.threads import Ends
 from windrow.errors import ReadError
 from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.chunks import Box, Scattered, Span, partly_read
-from windrow.sources.zarr.local.codecs import ChunkDamageError
-from windrow.sources.zarr.local.native_chunks import StoredChunk
+from windrow.sources.zarr.codecs import ChunkDamageError
+from windrow.sources.zarr.plain import StoredChunk
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.zarr_python import PythonArray, PythonReader
 
@@ -80,7 +80,11 @@ class CachedReads(PythonReader):
     ) -> Any:
         """Start decoding on the core's threads, or prepare it for the thread that waits."""
 
-    def _started(self, wanted: Sequence[Span | Box | Scattered]) -> Future[None]:
+    def start(self, wanted: Sequence[Any], pool: Executor) -> Future[None]:
+        """Start reading spans or boxes; the future has a ReadError if one fails."""
+        return self.start_scattered(wanted)
+
+    def start_scattered(self, wanted: Sequence[Span | Box | Scattered]) -> Future[None]:
         """Start reading items; the future has a ReadError if one fails, with a `Rest` of items."""
         try:
             self.cached.presence.look_sometimes(self._access.run, self._array.where)
@@ -231,44 +235,9 @@ class CachedReads(PythonReader):
 class CachedRowReader(CachedReads):
     """Reads rows; a `ScatterReader`."""
 
-    def start(self, spans: Sequence[Any], pool: Executor) -> Future[None]:
-        """Start reading spans; the future has a ReadError if one fails."""
-        return self._started(spans)
-
     def output(self, out: AnyArray, *where: Any) -> Any:
         """As for `ScatterReader.output`."""
         return self.cached.chunks.output(out, *where)
-
-    def start_scattered(self, wanted: Sequence[Span | Scattered]) -> Future[None]:
-        """Start reading; the future has a ReadError if a chunk fails."""
-        return self._started(wanted)
-
-    def read(self, rows: IntArray) -> AnyArray:
-        """Rows `(n, ...)` in new memory, each chunk decoded once. Waits; raises ReadError."""
-        size, out = (
-            self._layout.chunk_shape[0],
-            np.empty((len(rows), *self._array.shape[1:]), self._array.dtype),
-        )
-        if not out.size:
-            return out
-        chunks, which = np.unique(rows // size, return_inverse=True)
-        output = self.output(
-            out, len(chunks), which, rows % size, np.arange(len(rows), dtype=np.int64), None
-        )
-
-        def put(at: int, values: AnyArray) -> None:
-            mine = which == at
-            out[mine] = values[rows[mine] % size]
-
-        errors = _errors_of(
-            self.start_scattered(
-                [Scattered(int(n), [(output, at)], partial(put, at)) for at, n in enumerate(chunks)]
-            )
-        )
-        if errors:
-            lost = [(k, errors.get(at)) for k, at in enumerate(which.tolist())]
-            raise partly_read(out, {k: error for k, error in lost if error is not None})
-        return out
 
     def _numbers(self, item: Span | Scattered) -> Sequence[int]:
         across = math.prod(self._layout.grid[1:])
@@ -286,19 +255,11 @@ class CachedRowReader(CachedReads):
 class CachedBoxReader(CachedReads):
     """Reads boxes; a `BoxScatterReader`."""
 
-    def start(self, boxes: Sequence[Any], pool: Executor) -> Future[None]:
-        """Start reading boxes; the future has a ReadError if one fails."""
-        return self._started(boxes)
-
     def output(
         self, out: Sequence[AnyArray], chunks: int, which: IntArray, *columns: IntArray
     ) -> Any:
         """As for `BoxScatterReader.output`."""
         return self.cached.chunks.output_of_boxes(out, chunks, which, *columns)
-
-    def start_scattered(self, wanted: Sequence[Box | Scattered]) -> Future[None]:
-        """Start reading; the future has a ReadError if a chunk fails."""
-        return self._started(wanted)
 
     def _numbers(self, item: Box | Scattered) -> Sequence[int]:
         if isinstance(item, Scattered):

@@ -1,24 +1,27 @@
-"""Finds arrays: from a path, a URL, a group or a dict to a tree of arrays, and opens their stores.
+"""Finds arrays: from a path, a URL, a group or a dict to a tree, and chooses those that give records.
 
-Invariant: only metadata is read, and arrays are opened concurrently. To find an array that
-consolidated metadata describe, its own metadata are not read.
+xarray writes coordinates next to the data: arrays of one axis with the name of that axis, and
+arrays that the attribute `coordinates` of another array lists. Coordinates label records and are
+not records, so a group gives its other arrays.
+
+Invariant: only metadata is read; nothing is opened here. To find an array that consolidated metadata
+describe, its own metadata are not read.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import difflib
 import functools
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import tensorstore as ts
 
 from windrow.core.redaction import shown_url
-from windrow.core.text import with_article
+from windrow.core.text import listing, with_article
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.remote.paths import (
     UNFINISHED_MARKER,
@@ -28,18 +31,8 @@ from windrow.sources.remote.paths import (
     refuse_unfinished,
     unfinished,
 )
-from windrow.sources.zarr.consolidated import capped, consolidated_in
-from windrow.sources.zarr.error_text import bare
-from windrow.sources.zarr.folders import (
-    Folder,
-    LocalFolder,
-    MetadataLookup,
-    metadata_of,
-    store_folder,
-)
-from windrow.sources.zarr.held import HeldArray
-from windrow.sources.zarr.in_flight import side_by_side
-from windrow.sources.zarr.local.presence import spec_of
+from windrow.sources.zarr.folders import Folder, LocalFolder, MetadataLookup, metadata_of
+from windrow.sources.zarr.levels import dataset_paths
 from windrow.sources.zarr.metadata import (
     attributes_of,
     axis_names,
@@ -49,6 +42,8 @@ from windrow.sources.zarr.metadata import (
     sizes_of,
 )
 from windrow.sources.zarr.names import (
+    RAGGED,
+    ChosenTree,
     Consolidated,
     Found,
     FoundGroup,
@@ -56,17 +51,14 @@ from windrow.sources.zarr.names import (
     Keys,
     ShownGroup,
     as_shown,
+    consolidated_in,
     gathered,
-    noted_rows,
 )
-from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
-from windrow.sources.zarr.pyramids import dataset_paths
-from windrow.sources.zarr.refused import gone, refuse_absurd, unread
-from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.objects import HeldArray
+from windrow.sources.zarr.remote_folders import OpenedFolder, OpenedStore, store_folder
+from windrow.sources.zarr.stores import Access, bare, side_by_side
 from windrow.sources.zarr.urls import is_remote_spec
 
-_NOT_NUMBERS: Final = ("char", "byte", "string", "ustring", "json")
-_STRING_DTYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
 _MOST_GROUPS: Final = 16
 _NOT_VALUES: Final = ("attributes", "consolidated_metadata")
 _PRECOMPUTED_AXES: Final = ("x", "y", "z", "channel")
@@ -81,7 +73,7 @@ def find_all(
     Args:
         what: Name of the source, for messages.
         value: As for `ZarrDataSource`.
-        names: As for `ZarrDataSource`; `names.choose` picks them from the tree.
+        names: As for `ZarrDataSource`; `choose` picks them from the tree.
         access: How URLs are reached; by default without any settings.
 
     Raises:
@@ -93,34 +85,6 @@ def find_all(
     given = names if isinstance(names, list | tuple) else ()
     known = tuple(name.strip("/") for name in given if isinstance(name, str))
     return _find(access or Access(what), value, "", known)
-
-
-def noted_in_parent(access: Access, value: Any) -> str | None:
-    """The dtype that a conversion noted for the rows that a path or URL names; None without one.
-
-    The rows are a group of values and offsets, and the note is an attribute of the group around it.
-    """
-    value = value.place if isinstance(value, ShownGroup) else value
-    if not isinstance(value, str | os.PathLike):
-        return None
-    text, what = os.fspath(value), access.what
-    folder: Folder = (
-        store_folder(what, text, access, ())
-        if _is_url(text)
-        else LocalFolder(what, local_path(text, what=what))
-    )
-    key = ""
-    while (parent := folder.parent()) is not None:
-        folder, last = parent
-        key = _joined(last, key) if key else last
-        files = MetadataLookup(folder)
-        meta = files.metadata("zarr.json")
-        if meta is None and files.read(".zgroup") is None:
-            break
-        attributes = attributes_of(meta or {}, files.attributes() if meta is None else None)
-        if key in (noted := noted_rows(attributes)):
-            return noted[key]
-    return None
 
 
 def _find(
@@ -181,7 +145,8 @@ def _waits(value: Any) -> bool:
     return isinstance(value, str) and (is_remote(value) or "://" in value)
 
 
-def _is_url(text: str) -> bool:
+def is_url(text: str) -> bool:
+    """Whether `text` is a URL, and not a local path."""
     return is_remote(text) or ("|" in text and "://" in text)
 
 
@@ -193,7 +158,7 @@ def _find_path(
     access: Access, text: str | bytes, name: str, known: tuple[str, ...], *, own: bool
 ) -> FoundTree:
     what = access.what
-    if isinstance(text, str) and _is_url(text):
+    if isinstance(text, str) and is_url(text):
         if "|" in text and (route := access.route(text)).is_array:
             return Found(what, name, access.hide(text), dict(route.spec or {}), access=access)
         return _find_node(store_folder(what, text, access, known), name, own=own)
@@ -388,8 +353,8 @@ def _group(
             f"{folder.what}: {folder.where} lies in more than {_MOST_GROUPS} nested groups; if"
             " a link leads back to an enclosing group, remove it, or give a dict of the arrays"
         )
-    children, levels = folder.listed(), dataset_paths(attributes)
-    if children is None and not levels:
+    children = folder.listed()
+    if children is None and not (children := dataset_paths(attributes)):
         raise SourceError(
             f"{folder.what}: the group {folder.where} has no consolidated metadata, and"
             " listing a remote store could take very long; consolidate it"
@@ -403,7 +368,6 @@ def _group(
             found = _group(child, inner, {}, depth + 1, bare=True)
         return found
 
-    children = levels if children is None else children
     calls = [functools.partial(inside, path) for path in children]
     nodes = side_by_side(calls, wait=folder.access is not None)
     items = zip(children, nodes, strict=True)
@@ -423,106 +387,6 @@ def _filled(folder: Folder, name: str, group: FoundGroup) -> FoundGroup:
     return group
 
 
-@bare
-def open_each(found: list[Found], *, refuse: bool = False) -> list[Any]:
-    """The open stores, opened concurrently; a SourceError in place of one that cannot be opened.
-
-    Args:
-        found: The arrays.
-        refuse: Whether to raise the first of these errors instead.
-
-    Raises:
-        SourceError: If a dtype is not supported, or a spec cannot be used.
-        NotFoundError: If there is nothing at a URL.
-    """
-    for item in found:
-        meta = item.metadata or {}
-        dtype = meta.get("dtype", meta.get("data_type"))
-        if isinstance(dtype, str) and re.fullmatch(_STRING_DTYPE, dtype):
-            # Refuse these before opening: TensorStore aborts the process on some of them.
-            raise unread(item, f"dtype {dtype!r}")
-    futures = [_open(item) for item in found]
-    stores = []
-    for item, future in zip(found, futures, strict=True):
-        try:
-            stores.append(_opened(item, future))
-        except SourceError as error:
-            bare_n5 = item.without_attributes()
-            if bare_n5 is not None:
-                with contextlib.suppress(SourceError):
-                    stores.append(_opened(item, _open(bare_n5, assumed=True)))
-                    continue
-            if refuse:
-                raise
-            stores.append(error)
-    return stores
-
-
-def _open(item: Found, assumed: bool | None = None) -> Any:
-    """The open store, or a future of it; `assumed` says that the spec has the metadata."""
-    if isinstance(item.spec, ts.TensorStore):
-        return item.spec
-    if isinstance(item.spec, HeldArray):
-        return item.spec.open(item)
-    if isinstance(item.spec, dict):
-        try:
-            ts.Spec(item.spec)
-        except (ValueError, TypeError) as error:
-            why, cause = item.reason(error)
-            raise SourceError(
-                f"{item.what}: the spec of array {item.name!r} cannot be used: {why}"
-            ) from cause
-    access = item.access
-    if access is None:
-        return ts.open(item.spec, open=True, read=True, assume_metadata=assumed)
-    return access.in_flight.start(
-        lambda: ts.open(
-            item.spec, open=True, read=True, context=access.context, assume_metadata=assumed
-        ),
-        where=item.where,
-    )
-
-
-def _opened(item: Found, future: Any) -> Any:
-    named = item.named
-    try:
-        store = future if isinstance(future, ts.TensorStore) else future.result()
-    except (ValueError, RuntimeError, OSError) as error:
-        why, cause = item.reason(error)
-        if "NOT_FOUND" in why or "Failed to detect format" in why:
-            raise gone(item, why) from cause
-        if fields := re.search(r'Must specify a "field" that is one of: \[(.*)\]', why):
-            names = fields[1].replace('"', "").replace(",", ", ")
-            raise SourceError(
-                f"{item.what}: records of {named} in {item.where} have the fields {names}, and such"
-                " arrays are not read: write each field to an array of its own; or give one field by"
-                ' a spec of TensorStore: {"driver": ..., "kvstore": ..., "field": "..."}'
-            ) from cause
-        raise SourceError(
-            f"{item.what}: {named} in {item.where} cannot be opened: {why}. If its dtype or"
-            " codec is the reason, write the array with another one, or choose other arrays of a"
-            " group: names=['image', ...]"
-        ) from cause
-    if store.dtype.name in _NOT_NUMBERS:
-        raise unread(item, f"dtype {store.dtype.name!r}")
-    if store.rank == 0:
-        raise SourceError(
-            f"{item.what}: {named} in {item.where} has shape (), and the first axis counts records;"
-            " in a group, choose the arrays to read: names=['image', ...]"
-        )
-    if not store.readable:
-        raise SourceError(
-            f"{item.what}: {named} was opened for writing only; open it with read=True"
-        )
-    if item.listing:
-        store = capped(item, store, spec_of(store).get("metadata", {}))
-    layout, unknown = store.chunk_layout, (None,) * store.rank
-    chunk = tuple(layout.read_chunk.shape or unknown)
-    shard = tuple(layout.write_chunk.shape or unknown)
-    refuse_absurd(item, store.shape, chunk, store.dtype.numpy_dtype.itemsize, shard)
-    return store
-
-
 def _place_of(store: Any) -> str:
     kvstore = store.kvstore
     if kvstore is None:
@@ -531,3 +395,148 @@ def _place_of(store: Any) -> str:
         return shown_url(str(kvstore.url)).removeprefix("file://")
     except (NotImplementedError, ValueError):
         return "an open TensorStore"
+
+
+# --- the choice of arrays ------------------------------------------------------------------------
+
+
+def choose(
+    what: str, tree: FoundTree, names: Sequence[str] | None = None
+) -> tuple[ChosenTree, tuple[Found, ...]]:
+    """The arrays that give records, and the arrays that do not.
+
+    Args:
+        what: Name of the source, for messages.
+        tree: Everything that was found.
+        names: Names of arrays or groups to take, in that order; None for all arrays that are data.
+            If there is no data, all arrays with an axis are taken. Values and offsets of rows that
+            differ in length are taken only if they are named.
+
+    Raises:
+        ArgumentError: If `names` is not a list of names, or there is only one array.
+        SourceError: If a name is not there, or nothing is left.
+    """
+    if names is not None:
+        names = _checked_names(what, tree, names)
+    if isinstance(tree, Found):
+        return tree, ()
+    found = _data_of(tree) if names is None else _named(what, tree, names)
+    if not found:
+        ragged = sorted({item.name.rpartition("/")[0] for item in _ragged(tree)})
+        if ragged and names is None:
+            raise SourceError(
+                f"{what}: rows of all features differ in length ({listing(ragged)}): open each"
+                f" array by itself: names=['{ragged[0]}/values'], and names=['{ragged[0]}/offsets']"
+            )
+        raise SourceError(
+            f"{what}: every array that was found has shape (), and the first axis counts records"
+        )
+    chosen: dict[str, ChosenTree] = {}
+    for keys, item in found.items():
+        into: dict[str, Any] = chosen
+        for key in keys[:-1]:
+            into = into.setdefault(key, {})
+        into[keys[-1]] = item
+    taken = set(found.values())
+    return chosen, tuple(item for item in tree.arrays.values() if item not in taken)
+
+
+def _data_of(group: FoundGroup) -> dict[Keys, Found]:
+    """The arrays that are data; without data, the arrays that have an axis."""
+    labels, ragged = set(_coordinates(group)), set(_ragged(group))
+    left = {keys: item for keys, item in group.arrays.items() if item not in ragged}
+    data = {keys: item for keys, item in left.items() if item not in labels}
+    return data or {keys: item for keys, item in left.items() if item.shape != ()}
+
+
+def data_names(tree: FoundTree) -> set[str]:
+    """The names of the arrays that are data."""
+    if isinstance(tree, Found):
+        return {tree.name}
+    return {item.name for item in _data_of(tree).values()}
+
+
+def _ragged(group: FoundGroup) -> Iterator[Found]:
+    """The arrays of groups whose rows differ in length."""
+    for at, attributes in group.groups.items():
+        listed = attributes.get(RAGGED)
+        for name in listed if isinstance(listed, dict) else ():
+            inside = group.below((*at, *name.split("/")))
+            yield from (item for keys, item in inside.arrays.items() if keys)
+
+
+def _coordinates(group: FoundGroup) -> Iterator[Found]:
+    """The arrays of groups that are not data."""
+    for at, arrays in group.by_group().items():
+        if at not in group.groups:
+            continue
+        yield from (item for item in arrays.values() if item.shape == ())
+        if not any(item.dims for item in arrays.values()):
+            continue
+        declared = [group.groups[at], *(item.attributes for item in arrays.values())]
+        listed = {
+            name
+            for attributes in declared
+            if isinstance(text := attributes.get("coordinates"), str)
+            for name in text.split()
+        }
+        for name, item in arrays.items():
+            if item.shape != () and (name in listed or item.dims == (name,)):
+                yield item
+
+
+def _checked_names(what: str, tree: FoundTree, names: Any) -> list[str]:
+    if isinstance(tree, Found):
+        raise ArgumentError(
+            f"{what}: names chooses arrays of a group, and {tree.where} is one array; leave it out"
+        )
+    if isinstance(names, str | bytes) or not isinstance(names, Sequence):
+        raise ArgumentError(
+            f'{what}: names must be a list of names such as ["image", "meta/id"], got {names!r}'
+        )
+    for name in names:
+        if not isinstance(name, str):
+            raise ArgumentError(f"{what}: names must be strings, got {name!r}")
+    plain = ["/".join(part for part in name.split("/") if part) for name in names]
+    if not plain:
+        raise ArgumentError(f"{what}: names is empty; give at least one, or leave it out for all")
+    return plain
+
+
+def _named(what: str, tree: FoundGroup, names: list[str]) -> dict[Keys, Found]:
+    """The arrays with some names, and the data in groups with some names."""
+    places: dict[str, Keys] = {}
+    for keys in tree.arrays:
+        for count in range(1, len(keys) + 1):
+            places.setdefault("/".join(keys[:count]), keys[:count])
+    chosen: dict[Keys, Found] = {}
+    for number, name in enumerate(names):
+        for other in names[:number]:
+            if (other + "/").startswith(name + "/") or (name + "/").startswith(other + "/"):
+                raise ArgumentError(f"{what}: names has {name!r} and {other!r}; give one of them")
+        at = places.get(name)
+        if at is None:
+            raise _unknown(what, tree, name)
+        if at in tree.arrays:
+            chosen[at] = tree.arrays[at]
+        else:
+            data = _data_of(tree.below(at))
+            chosen |= {(*at, *keys): item for keys, item in data.items()}
+    return chosen
+
+
+def _unknown(what: str, tree: FoundGroup, name: str) -> SourceError:
+    there = sorted(item.name for item in tree.arrays.values())
+    close = difflib.get_close_matches(name, there, n=1)
+    if not close:
+        close = [path for path in there if path.rpartition("/")[2] == name.rpartition("/")[2]][:1]
+    meant = f"did you mean {close[0]!r}? There are" if close else "there are"
+    listed = next((item.listing for item in tree.arrays.values() if item.consolidated), "")
+    way = (
+        f", as {listed} list them; if it is newer, consolidate again (zarr.consolidate_metadata)"
+        if listed
+        else ""
+    )
+    return SourceError(
+        f"{what}: names has {name!r}, which is not there; {meant} {listing(there)}{way}"
+    )

@@ -1,10 +1,10 @@
-"""Folders: places that may hold an array or a group, on a local disk or over a network.
+"""Folders: places that may hold an array or a group, and the objects of one array.
 
-A `Folder` lies on a local disk, in a key-value store of TensorStore, or in a file system of fsspec.
-`MetadataLookup` reads the metadata files of a folder.
+A `Folder` lies on a local disk, or where `remote_folders.py` reads it. `MetadataLookup` reads the metadata
+files of a folder. `StoredObjects` are the objects of one array, by key.
 
-Invariants: only metadata is read to find arrays, and a remote store is never listed. No error shows a
-secret.
+Invariants: only metadata is read to find arrays. Nothing is written. Every read of an object waits, no longer
+than its limits allow, and returns None for an object that is not there.
 """
 
 from __future__ import annotations
@@ -14,31 +14,44 @@ import dataclasses
 import json
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
-
-import tensorstore as ts
 
 from windrow.core.text import listing
 from windrow.errors import NotFoundError, ReadError, SourceError
-from windrow.sources.remote.paths import LOCAL, joined, what_is_there, zip_url
+from windrow.sources.remote.paths import LOCAL, what_is_there, zip_url
 from windrow.sources.signatures import other_reader, read_by
-from windrow.sources.zarr.error_text import bare, is_refused
-from windrow.sources.zarr.stored_objects import StoredObjects
+from windrow.sources.zarr.error_text import is_refused
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.urls import (
-    as_chain,
-    is_remote_spec,
-    lists_cheaply,
-    parent_url,
-    with_slash,
-)
 
 T = TypeVar("T")
 
 _ZARR_FILES: Final = ("zarr.json", ".zarray", ".zgroup")
 _MOST_TRIED: Final = 64
 _FILES: Final = "zarr.json, .zarray, .zgroup, attributes.json (N5) or info (precomputed)"
+
+
+class StoredObjects(abc.ABC):
+    """The objects of one array, by key."""
+
+    def whole(self, key: str) -> bytes | None:
+        """A whole object."""
+        return self.part(key, 0, None)
+
+    @abc.abstractmethod
+    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
+        """The bytes `[start, stop)` of an object, or fewer if it is shorter; None is its end.
+
+        A negative `start` counts from the end.
+        """
+
+    def tail(self, key: str, size_bytes: int) -> bytes | None:
+        """The last `size_bytes` of an object, or all of a shorter one."""
+        return self.part(key, -size_bytes, None)
+
+    def file(self, key: str) -> str | None:
+        """The local file of an object; None if it is remote."""
+        return None
 
 
 class Folder(abc.ABC):
@@ -72,6 +85,14 @@ class Folder(abc.ABC):
     @abc.abstractmethod
     def parent(self) -> tuple[Folder, str] | None:
         """The folder that holds this one, and the name of this one in it."""
+
+    def names_known(self) -> list[str]:
+        """The first names of the paths to look for; empty without any."""
+        return sorted({path.partition("/")[0] for path in self.known})
+
+    def known_below(self, path: str) -> tuple[str, ...]:
+        """The paths to look for that lie in the folder `path`, relative to it."""
+        return tuple(name[len(path) + 1 :] for name in self.known if name.startswith(path + "/"))
 
     def kvstore(self) -> Any:
         """The key-value store that TensorStore opens; None if fsspec reads the folder."""
@@ -166,9 +187,6 @@ class LocalFolder(Folder, StoredObjects):
                 f"{self.what}: {self.file(key)} cannot be read: {error.strerror or error}"
             ) from error
 
-    def whole(self, key: str) -> bytes | None:
-        return self.part(key, 0, None)
-
     def file(self, key: str) -> str:
         return os.path.join(self.where, *key.split("/"))
 
@@ -236,168 +254,3 @@ class LocalFolder(Folder, StoredObjects):
             f"{self.what}: {self.where} is not a Zarr array or group: it has no {_FILES}; it holds"
             f" {listing(names)}{other_reader(names, 'ZarrDataSource')}"
         )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class StoreFolder(Folder, StoredObjects):
-    """A folder in a key-value store of TensorStore: any URL that it opens. Python reads whole objects only."""
-
-    what: str
-    where: str
-    store: Any = dataclasses.field(repr=False)  # its keys are names in the folder
-    access: Access
-    known: tuple[str, ...] = ()
-    spec: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)  # of a URL
-    url: str | None = dataclasses.field(default=None, repr=False)
-
-    @bare
-    def read(self, key: str) -> bytes | None:
-        try:
-            return self.whole(key)
-        except (ValueError, RuntimeError, OSError) as error:
-            why = f"{self.where}{key} cannot be read: {self.access.reason(error)}"
-            raise SourceError(f"{self.what}: {why}") from None
-
-    def whole(self, key: str) -> bytes | None:
-        return self.access.read(self.store, key)
-
-    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
-        data = self.whole(key)
-        return None if data is None else data[start:stop]
-
-    def listed(self) -> list[str] | None:
-        if is_remote_spec(self.store.spec().to_json()):
-            return sorted({path.partition("/")[0] for path in self.known}) or None
-        try:
-            keys = self.store.list().result(timeout=self.access.options.longest_s)
-        except (ValueError, RuntimeError, OSError) as error:
-            raise SourceError(
-                f"{self.what}: {self.where} cannot be listed: {self.access.reason(error)}"
-            ) from None
-        paths = (key.decode("utf-8", "replace") for key in keys)
-        return sorted({path.partition("/")[0] for path in paths if "/" in path} - {""})
-
-    def child(self, path: str) -> StoreFolder:
-        return dataclasses.replace(
-            self,
-            where=f"{self.where}{path}/",
-            store=self.store / f"{path}/",
-            known=known_below(self.known, path),
-            url=None if self.url is None else joined(self.url, path),
-        )
-
-    def parent(self) -> tuple[StoreFolder, str] | None:
-        path = self.store.path.rstrip("/")
-        up, slash, name = path.rpartition("/")
-        shown = self.where.rstrip("/")
-        if not name or not shown.endswith(name):
-            return None
-        store = self.store.copy()
-        store.path = up + slash
-        split = None if self.url is None else parent_url(self.url)
-        url = None if split is None else split[0]
-        folder = dataclasses.replace(
-            self, where=shown.removesuffix(name), store=store, known=(), url=url
-        )
-        return folder, name
-
-    def kvstore(self) -> Any:
-        if self.spec is not None:
-            return {**self.spec, "path": self.store.path}
-        return self.store.spec(retain_context=True)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class RemoteFolder(Folder):
-    """A folder in a file system of fsspec."""
-
-    what: str
-    where: str
-    url: str = dataclasses.field(repr=False)
-    access: Access
-    known: tuple[str, ...] = ()
-
-    def at(self, url: str, known: tuple[str, ...]) -> RemoteFolder:
-        """The folder at another URL of the same file system."""
-        return RemoteFolder(self.what, self.access.hide(_folder_url(url)), url, self.access, known)
-
-    def read(self, key: str) -> bytes | None:
-        return self.access.fetcher.read_small(joined(self.url, key))
-
-    def listed(self) -> list[str] | None:
-        if self.known:
-            return sorted({path.partition("/")[0] for path in self.known})
-        if not lists_cheaply(self.url):
-            return None
-        names = self.access.fetcher.names_in(self.url)
-        return sorted(name.rstrip("/") for name in names if name.endswith("/"))
-
-    def child(self, path: str) -> RemoteFolder:
-        return self.at(joined(self.url, path), known_below(self.known, path))
-
-    def parent(self) -> tuple[RemoteFolder, str] | None:
-        split = parent_url(self.url)
-        return None if split is None else (self.at(split[0], ()), split[1])
-
-
-def _folder_url(url: str) -> str:
-    """The URL of a folder for people, without a query; credentials are not hidden yet."""
-    url = joined(url, "")
-    return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
-
-
-def known_below(known: tuple[str, ...], path: str) -> tuple[str, ...]:
-    """The `known` paths that lie in the folder `path`, relative to it."""
-    return tuple(name[len(path) + 1 :] for name in known if name.startswith(path + "/"))
-
-
-@bare
-def store_folder(
-    what: str, value: Any, access: Access, known: tuple[str, ...] = ()
-) -> StoreFolder | RemoteFolder:
-    """The folder of a URL, or of an open `ts.KvStore`.
-
-    Args:
-        what: Name of the source, for messages.
-        value: The URL or store.
-        access: How it is reached.
-        known: Paths to look for in it if it cannot be listed.
-
-    Raises:
-        ArgumentError: If a URL cannot be opened with the storage options.
-        SourceError: If it cannot be opened.
-    """
-    if isinstance(value, ts.KvStore):
-        store = value
-        if store.path and not store.path.endswith("/"):
-            store = store / "/"
-        where = access.place(store)
-        where = where if where.endswith("/") else where + "/"
-        return StoreFolder(what, where, store, access, known)
-    route = access.route(value)
-    if route.spec is None:
-        return RemoteFolder(what, access.hide(_folder_url(value)), value, access, known)
-    spec = with_slash(route.spec)
-    try:
-        store = access.opened(spec)
-    except (ValueError, RuntimeError, OSError) as error:
-        raise SourceError(
-            f"{what}: {access.hide(repr(value))} cannot be opened: {access.reason(error)}"
-        ) from None
-    url = None if "|" in value else value
-    where = access.hide(value if url is None else _folder_url(url))
-    if not where.endswith(("/", ":")):
-        where += "/"
-    chain = as_chain(value)
-    if chain is not None and not access.storage_options and _has_names_twice(store, access):
-        return RemoteFolder(what, access.hide(_folder_url(chain)), chain, access, known)
-    return StoreFolder(what, where, store, access, known, spec, url)
-
-
-def _has_names_twice(store: ts.KvStore, access: Access) -> bool:
-    """Whether TensorStore refuses a zip file for that; to others the last file of a name counts."""
-    try:
-        access.read(store, "zarr.json")
-    except (ValueError, RuntimeError, OSError) as error:
-        return "Duplicate filename" in str(error)
-    return False

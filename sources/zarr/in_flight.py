@@ -11,8 +11,6 @@ never answers. So this module ends reads, whatever TensorStore does with them.
 3. Values that arrive after the end of a read are dropped; they have memory of their own.
 4. When the cancel scope of the caller is set, its reads end; reads that wait never begin.
 
-`side_by_side` runs calls that wait for a network, each in a thread of its own.
-
 Thread-safe. Callbacks run on TensorStore's threads, or on the thread that watches deadlines.
 """
 
@@ -33,7 +31,6 @@ from typing import Any, Final
 
 from windrow.core.cancellation import CancelScope, current_scope, settle, stopped
 from windrow.core.text import counted
-from windrow.core.threads import DaemonPool
 from windrow.sources.remote.attempts import pause_s
 from windrow.sources.remote.faults import RequestError, status_fault, waited_for
 from windrow.sources.remote.options import RemoteOptions
@@ -44,8 +41,6 @@ from windrow.sources.zarr.error_text import reason
 _log = logging.getLogger("windrow.remote")
 # Reads run beyond those that keep the requests busy, so that requests continue during decoding.
 _AHEAD: Final = 2
-# The most threads of one call of `side_by_side`.
-_AT_ONCE: Final = 32
 _TICK_S: Final = 0.1
 # The watching thread ends after this long without a read.
 _IDLE_S: Final = 2.0
@@ -316,28 +311,6 @@ def _described(read: _RemoteRead) -> str:
     after = f" after {read.faults[-1].kind}" if read.faults else ""
     objects = counted(read.requests, "object")
     return f"{read.where}, {objects} by TensorStore, attempt {len(read.faults) + 1}{after}"
-
-
-def side_by_side(calls: Sequence[Callable[[], Any]], *, wait: bool) -> list[Any]:
-    """The results of `calls`; each runs in a thread of its own if they `wait` for a network.
-
-    If one of them fails, or the caller is interrupted, the others are cancelled.
-    """
-    if not wait or len(calls) < 2:
-        return [call() for call in calls]
-    cancel_scope, outer = CancelScope(), current_scope()
-    if outer is not None:
-        outer.add(cancel_scope, cancel_scope.set)
-    pool = DaemonPool(min(_AT_ONCE, len(calls)), "windrow-side", cancel_scope.enter)
-    try:
-        return [read.result() for read in [pool.submit(call) for call in calls]]
-    except BaseException:
-        cancel_scope.set()
-        raise
-    finally:
-        if outer is not None:
-            outer.remove(cancel_scope)
-        pool.shutdown(cancel_futures=True)
 
 
 _lock: Final = threading.Lock()

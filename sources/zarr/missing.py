@@ -9,7 +9,6 @@ Invariant: a read ends without an error only if every chunk that it touches is s
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
@@ -17,12 +16,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from windrow.errors import ArgumentError, ReadError, SourceError
+from windrow.errors import ReadError, SourceError
 from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.chunks import Box, Span, partly_read
 from windrow.sources.scan import Checkable, Checks
-from windrow.sources.zarr.local.metadata import held_cells, held_records
+from windrow.sources.zarr.error_text import held_cells, held_records
 from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.reads import as_boxes
 
 Missing: TypeAlias = Literal["fill", "error"]
 
@@ -30,17 +30,6 @@ _WAY: Final = (
     "is not stored, and missing='error'. Copy or write it again; if it is meant to read as the fill"
     " value, leave missing='error' out; a chain leaves these records out by .on_bad(\"skip\")"
 )
-
-
-def refuses_missing(what: str, missing: Any) -> bool:
-    """Whether a source refuses chunks that are not stored.
-
-    Raises:
-        ArgumentError: If `missing` is neither 'fill' nor 'error'.
-    """
-    if missing not in ("fill", "error"):
-        raise ArgumentError(f"{what}: missing must be 'fill' or 'error', got {missing!r}")
-    return bool(missing == "error")
 
 
 class _StoredChunks:
@@ -137,16 +126,7 @@ class StoredReader:
     def start(self, wanted: Sequence[Span] | Sequence[Box], pool: Executor) -> Future[None]:
         """Start reading spans or boxes; the future has a ReadError if one of them fails."""
         read = self.inner.start(wanted, pool)
-        boxes = [
-            (
-                (one.first, *(0 for _ in one.out.shape[1:]))
-                if isinstance(one, Span)
-                else one.first,
-                one.out,
-            )
-            for one in wanted
-        ]
-        return pool.submit(_checked, self._chunks, read, boxes)
+        return pool.submit(_checked, self._chunks, read, as_boxes(wanted))
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
@@ -177,9 +157,7 @@ class StoredReader:
         return found
 
 
-def _checked(
-    chunks: _StoredChunks, read: Future[None], boxes: Sequence[tuple[Sequence[int], AnyArray]]
-) -> None:
+def _checked(chunks: _StoredChunks, read: Future[None], boxes: Sequence[Box]) -> None:
     """Wait for a read of boxes. Raises ReadError if it failed, or a chunk is not stored."""
     errors = dict[int, ReadError]()
     try:
@@ -188,9 +166,9 @@ def _checked(
         if error.rest is None:
             raise
         errors.update(error.rest.errors)
-    for place, (first, out) in enumerate(boxes):
-        if place not in errors and math.prod(out.shape):
-            lost = chunks.lost(first, out.shape, out)
+    for place, box in enumerate(boxes):
+        if place not in errors and box.out.size:
+            lost = chunks.lost(box.first, box.out.shape, box.out)
             if lost is not None:
                 errors[place] = lost
     if errors:

@@ -1,28 +1,28 @@
-"""Arrays that were found, by name, and the choice of those that give records.
+"""Arrays that were found, by name, and what describes them: their own metadata, or others.
 
-xarray writes coordinates next to the data: arrays of one axis with the name of that axis, and
-arrays that the attribute `coordinates` of another array lists. Coordinates label records and are
-not records, so a group gives its other arrays.
+Consolidated metadata of a group, or an open object, may show another shape than the array's own metadata,
+which may have grown since.
 
-Invariant: only metadata decides; nothing is opened here.
+Invariant: an array has the shape that was shown to the user, and no cell that its own metadata lack.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import re
+import json
+import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, Union
 
+import numpy as np
 import tensorstore as ts
 
-from windrow.core.text import listing
-from windrow.errors import ArgumentError, SourceError
+from windrow.errors import NotFoundError, SourceError
 from windrow.sources.zarr.error_text import reason
-from windrow.sources.zarr.folders import Folder, LocalFolder, StoreFolder
-from windrow.sources.zarr.opened import OpenedFolder, OpenedStore
-from windrow.sources.zarr.stored_objects import RangeObjects, StoredObjects
+from windrow.sources.zarr.folders import Folder, LocalFolder, StoredObjects, metadata_of
+from windrow.sources.zarr.metadata import attributes_of, is_v3, sizes_of
+from windrow.sources.zarr.remote_folders import OpenedFolder, OpenedStore, RangeObjects, StoreFolder
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.urls import has_file_system
 
@@ -30,6 +30,11 @@ Keys: TypeAlias = tuple[str, ...]
 """The keys that lead to an array or a group in a tree; () for the tree itself."""
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
+# The entries next to the shape that say where values lie and how they are read.
+_STORED: Final = ("dtype", "data_type", "chunks", "chunk_grid")
+_WAY_OUT: Final = "Consolidate again (zarr.consolidate_metadata)"
+_READ_DTYPES: Final = "bool, int4 to int64, uint8 to uint64, all floats, bfloat16 and complex"
+_MOST_BYTES: Final = 2**31
 _N5_KEYS: Final = ("dimensions", "blockSize", "dataType", "compression")
 # An attribute of a group: the keys of its object name the inner groups whose arrays are the values
 # and offsets of rows that differ in length. Such arrays do not hold one record per row.
@@ -67,6 +72,23 @@ class Consolidated:
     def shown(self) -> str:
         """The metadata, for messages."""
         return f"the consolidated metadata of {self.folder.where}"
+
+
+def consolidated_in(folder: Folder, meta: Mapping[str, Any]) -> Consolidated | None:
+    """The consolidated metadata in `zarr.json`, or in `.zmetadata`, of a group; None without any."""
+    listed = meta.get("consolidated_metadata") if is_v3(meta) else meta
+    nodes = listed.get("metadata") if isinstance(listed, dict) else None
+    if not isinstance(nodes, dict):
+        return None
+    if is_v3(meta):
+        own = {path: (node, None) for path, node in nodes.items() if isinstance(node, dict)}
+        return Consolidated(folder, own, attributes_of(meta, None))
+    found: dict[str, tuple[Mapping[str, Any], Any]] = {}
+    for key, node in nodes.items():
+        path, slash, file = key.rpartition("/")
+        if slash and file in (".zarray", ".zgroup") and isinstance(node, dict):
+            found[path] = node, nodes.get(f"{path}/.zattrs")
+    return Consolidated(folder, found, attributes_of({}, nodes.get(".zattrs")))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -195,6 +217,90 @@ class Found:
             return reason(error), error
         return self.access.reason(error), None
 
+    def agreed_shape(self, own: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """The shape that counts, as it was shown; None for the array's own.
+
+        zarr-python and xarray show the shape in the consolidated metadata of a group. The array's own
+        metadata (`own`) say how it is stored, and may have grown since.
+
+        Raises:
+            SourceError: If its own metadata have fewer cells, or store it in another way.
+        """
+        shape, size = self.shape, own.get("shape")
+        stored = sizes_of(list(size) if isinstance(size, tuple) else size)
+        if not self.listing or shape is None or stored is None:
+            return None
+        for key in _STORED:
+            then, now = (self.metadata or {}).get(key), own.get(key)
+            if type(then) is type(now) and then != now and not _is_one_dtype(then, now):
+                raise SourceError(
+                    f"{self.what}: {self.named} in {self.where} has {key} {now} in its own metadata, and"
+                    f" {then} in {self.listing}: it was written anew. {_WAY_OUT}, or open it again"
+                )
+        if len(shape) != len(stored) or any(a > b for a, b in zip(shape, stored, strict=True)):
+            raise SourceError(
+                f"{self.what}: {self.named} in {self.where} has shape {list(stored)} in its own"
+                f" metadata, and {list(shape)} in {self.listing}: it was cut since, and what is gone would"
+                f" read as the fill value. {_WAY_OUT}, or open it again"
+            )
+        return shape
+
+    def unread(self, why: str) -> SourceError:
+        """The error for an array that cannot be read, with the reason `why`."""
+        return SourceError(
+            f"{self.what}: {self.named} in {self.where} is not read: {why}. Arrays of"
+            f" {_READ_DTYPES} are. In a group, choose the arrays to read: names=['image', ...]"
+        )
+
+    def gone(self, why: str) -> NotFoundError:
+        """The error for an array that is no longer where it was found."""
+        if self.listing:
+            return NotFoundError(
+                f"{self.what}: there is no array at {self.where}, though {self.listing} list it: {why}."
+                " Consolidate again (zarr.consolidate_metadata), or choose other arrays by names=[...]"
+            )
+        return NotFoundError(f"{self.what}: there is no array at {self.where}: {why}")
+
+    def refuse_absurd(
+        self,
+        shape: Sequence[int],
+        chunk: Sequence[int | None],
+        itemsize: int,
+        shard: Sequence[int | None],
+    ) -> None:
+        """Refuse sizes that no storage has, before memory is allocated.
+
+        Args:
+            shape: The shape of the array.
+            chunk: Shape of the cells that are decoded together; None along axes where it is unknown.
+            itemsize: Bytes of a value.
+            shard: Shape of what one stored object holds.
+
+        Raises:
+            SourceError: If a chunk or the index of a shard has more than 2 GiB, or the whole 2**62.
+        """
+        of_chunk = math.prod(size or 1 for size in chunk) * itemsize
+        chunks = math.prod(-(-(s or 1) // (c or 1)) for s, c in zip(shard, chunk, strict=True))
+        for what, size, most in (
+            ("a chunk has {:,} bytes", of_chunk, _MOST_BYTES),
+            ("the index of a shard has {:,} bytes", 16 * chunks if chunks > 1 else 0, _MOST_BYTES),
+            ("it has {:,} bytes", math.prod(max(1, size) for size in shape) * itemsize, 2**62),
+        ):
+            if size > most:
+                raise SourceError(
+                    f"{self.what}: {self.named} in {self.where} says that {what.format(size)}, and"
+                    f" at most {most:,} are read. If that is right, write it in smaller chunks;"
+                    " otherwise its metadata are damaged"
+                )
+
+
+def _is_one_dtype(then: Any, now: Any) -> bool:
+    """Whether two names are of one dtype of NumPy, as `<i1` and `|i1`."""
+    try:
+        return isinstance(then, str) and np.dtype(then) == np.dtype(now)
+    except TypeError:
+        return False
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class FoundGroup:
@@ -284,124 +390,6 @@ def _with_each(tree: FoundTree, change: Callable[[str, Found], Found]) -> FoundT
     return dataclasses.replace(tree, arrays=arrays)
 
 
-def choose(
-    what: str, tree: FoundTree, names: Sequence[str] | None = None
-) -> tuple[ChosenTree, tuple[Found, ...]]:
-    """The arrays that give records, and the arrays that do not.
-
-    Args:
-        what: Name of the source, for messages.
-        tree: Everything that was found.
-        names: Names of arrays or groups to take, in that order; None for all arrays that are data.
-            If there is no data, all arrays with an axis are taken. Values and offsets of rows that
-            differ in length are taken only if they are named.
-
-    Raises:
-        ArgumentError: If `names` is not a list of names, or there is only one array.
-        SourceError: If a name is not there, or nothing is left.
-    """
-    if names is not None:
-        names = _checked_names(what, tree, names)
-    if isinstance(tree, Found):
-        return tree, ()
-    found = _data_of(tree) if names is None else _named(what, tree, names)
-    if not found:
-        ragged = sorted({item.name.rpartition("/")[0] for item in _ragged(tree)})
-        if ragged and names is None:
-            raise SourceError(
-                f"{what}: rows of all features differ in length ({listing(ragged)}): open each"
-                f" array by itself: names=['{ragged[0]}/values'], and names=['{ragged[0]}/offsets']"
-            )
-        raise SourceError(
-            f"{what}: every array that was found has shape (), and the first axis counts records"
-        )
-    chosen: dict[str, ChosenTree] = {}
-    for keys, item in found.items():
-        into: dict[str, Any] = chosen
-        for key in keys[:-1]:
-            into = into.setdefault(key, {})
-        into[keys[-1]] = item
-    taken = set(found.values())
-    return chosen, tuple(item for item in tree.arrays.values() if item not in taken)
-
-
-def choose_rows(
-    what: str, tree: FoundTree, names: Sequence[str] | None = None
-) -> tuple[tuple[ChosenTree, tuple[Found, ...]], dict[str, str | None]]:
-    """As `choose`, with the values and offsets of rows that differ in length.
-
-    Returns:
-        What `choose` returns, where such rows are a dict of the two arrays; and the names of these
-        dicts with the dtype that a conversion noted for the rows, None where none is noted.
-
-    Raises:
-        ArgumentError, SourceError: As `choose` raises them; or if there are no such rows.
-    """
-    groups = _row_groups(tree)
-    if "" in groups and names is None:
-        index = [BLOCKS] if any(item.name == BLOCKS for item in arrays_of(tree)) else []
-        return choose(what, tree, [VALUES, OFFSETS, *index]), groups
-    every = [item.name for item in arrays_of(tree)]
-    if names is None:
-        data, found = _data_names(tree), dict[str, None]()
-        for name in every:
-            group = name.rpartition("/")[0]
-            if group in groups or name in data:
-                found[group if group in groups else name] = None
-        names = list(found)
-    chosen = choose(what, tree, names) if groups else None
-    if chosen is None or not any(f"{name}/".startswith(f"{g}/") for name in names for g in groups):
-        raise SourceError(
-            f"{what}: found no rows that differ in length, which are a group with the two arrays"
-            f" {VALUES!r} and {OFFSETS!r}, but {listing(every)}; read these with ZarrDataSource"
-        )
-    return chosen, groups
-
-
-def records_in(tree: FoundTree) -> tuple[dict[str, int], dict[str, int]]:
-    """Records of what holds some: of data arrays by name, and of groups of rows that differ in length."""
-    offsets = {item.name for item in arrays_of(tree) if _may_be_offsets(item)}
-    paths = {path for path in _row_groups(tree) if _joined(path, OFFSETS) in offsets}
-    data, arrays, groups = _data_names(tree), dict[str, int](), dict[str, int]()
-    for item in arrays_of(tree):
-        group, _, last = item.name.rpartition("/")
-        if group in paths and last == OFFSETS:
-            groups[group] = max(0, item.shape[0] - 1) if item.shape else 0
-        elif group not in paths and item.name in data and item.shape:
-            arrays[item.name] = item.shape[0]
-    return arrays, groups
-
-
-def _may_be_offsets(found: Found) -> bool:
-    """Whether an array has one axis and integers, as far as its metadata were read."""
-    meta = found.metadata or {}
-    dtype = str(meta.get("data_type", meta.get("dtype", "int64")))
-    return len(found.shape or ()) == 1 and bool(re.fullmatch(r"[<>|]?[iu]\d|u?int\d+", dtype))
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}/{name}" if path else name
-
-
-def _row_groups(tree: FoundTree) -> dict[str, str | None]:
-    """The dtypes noted for groups of rows that differ in length, by path; None where none is noted."""
-    if isinstance(tree, Found):
-        return {}
-    noted: dict[str, str] = {}
-    for at, attributes in tree.groups.items():
-        for name, dtype in noted_rows(attributes).items():
-            noted.setdefault("/".join((*at, name)), dtype)
-    around = {keys[:count] for keys in tree.arrays for count in range(len(keys) - 1)}
-    found: dict[str, str | None] = {}
-    for at, arrays in tree.by_group().items():
-        has_index = BLOCKS in arrays and BLOCK_VALUES in arrays[BLOCKS].attributes
-        pair = {VALUES, OFFSETS, BLOCKS} if has_index else {VALUES, OFFSETS}
-        if arrays.keys() == pair and at not in around:
-            path = "/".join(at)
-            found[path] = noted.get(path) if at else None
-    return found
-
-
 def noted_rows(attributes: Mapping[str, Any]) -> dict[str, str]:
     """The dtypes of rows that differ in length, by name, as attributes of a group have them."""
     listed = attributes.get(RAGGED)
@@ -410,102 +398,57 @@ def noted_rows(attributes: Mapping[str, Any]) -> dict[str, str]:
     return {name: dtype for name, dtype in dtypes.items() if isinstance(dtype, str)}
 
 
-def _data_of(group: FoundGroup) -> dict[Keys, Found]:
-    """The arrays that are data; without data, the arrays that have an axis."""
-    labels, ragged = set(_coordinates(group)), set(_ragged(group))
-    left = {keys: item for keys, item in group.arrays.items() if item not in ragged}
-    data = {keys: item for keys, item in left.items() if item not in labels}
-    return data or {keys: item for keys, item in left.items() if item.shape != ()}
+# --- what was shown, and what is stored ------------------------------------------------------------
 
 
-def _data_names(tree: FoundTree) -> set[str]:
-    """The names of the arrays that are data."""
-    if isinstance(tree, Found):
-        return {tree.name}
-    return {item.name for item in _data_of(tree).values()}
+def warn_of_differences(found: Iterable[tuple[Found, Sequence[int] | None]]) -> None:
+    """Warn once if arrays have other metadata than what was shown of them.
+
+    Args:
+        found: The arrays, each with the shape in its own metadata; None to read that, where it is local.
+    """
+    differences = [text for item, own in found if item.listing and (text := _difference(item, own))]
+    if differences:
+        more = f" (and {len(differences) - 1:,} more)" if len(differences) > 1 else ""
+        warnings.warn(f"{differences[0]}{more}. {_WAY_OUT} to read what is new", stacklevel=4)
 
 
-def _ragged(group: FoundGroup) -> Iterator[Found]:
-    """The arrays of groups whose rows differ in length."""
-    for at, attributes in group.groups.items():
-        listed = attributes.get(RAGGED)
-        for name in listed if isinstance(listed, dict) else ():
-            inside = group.below((*at, *name.split("/")))
-            yield from (item for keys, item in inside.arrays.items() if keys)
-
-
-def _coordinates(group: FoundGroup) -> Iterator[Found]:
-    """The arrays of groups that are not data."""
-    for at, arrays in group.by_group().items():
-        if at not in group.groups:
-            continue
-        yield from (item for item in arrays.values() if item.shape == ())
-        if not any(item.dims for item in arrays.values()):
-            continue
-        declared = [group.groups[at], *(item.attributes for item in arrays.values())]
-        listed = {
-            name
-            for attributes in declared
-            if isinstance(text := attributes.get("coordinates"), str)
-            for name in text.split()
-        }
-        for name, item in arrays.items():
-            if item.shape != () and (name in listed or item.dims == (name,)):
-                yield item
-
-
-def _checked_names(what: str, tree: FoundTree, names: Any) -> list[str]:
-    if isinstance(tree, Found):
-        raise ArgumentError(
-            f"{what}: names chooses arrays of a group, and {tree.where} is one array; leave it out"
+def _difference(found: Found, shape: Sequence[int] | None) -> str:
+    own, zattrs = _own(found)
+    if shape is None:
+        shape = sizes_of(own.get("shape"))
+    where = f"{found.what}: {found.named} in {found.where} has"
+    if shape is not None and tuple(shape) != found.shape:
+        return (
+            f"{where} shape {list(shape)} in its own metadata, and {list(found.shape or ())} in"
+            f" {found.listing}; the latter counts"
         )
-    if isinstance(names, str | bytes) or not isinstance(names, Sequence):
-        raise ArgumentError(
-            f'{what}: names must be a list of names such as ["image", "meta/id"], got {names!r}'
+    attributes = attributes_of(own, zattrs)
+    differ = [
+        key
+        for key in sorted({*attributes, *found.attributes})
+        if _text(attributes.get(key)) != _text(found.attributes.get(key))
+    ]
+    if own and differ:
+        return (
+            f"{where} another attribute {differ[0]!r} in its own metadata than in {found.listing};"
+            " the latter counts"
         )
-    for name in names:
-        if not isinstance(name, str):
-            raise ArgumentError(f"{what}: names must be strings, got {name!r}")
-    plain = ["/".join(part for part in name.split("/") if part) for name in names]
-    if not plain:
-        raise ArgumentError(f"{what}: names is empty; give at least one, or leave it out for all")
-    return plain
+    return ""
 
 
-def _named(what: str, tree: FoundGroup, names: list[str]) -> dict[Keys, Found]:
-    """The arrays with some names, and the data in groups with some names."""
-    places: dict[str, Keys] = {}
-    for keys in tree.arrays:
-        for count in range(1, len(keys) + 1):
-            places.setdefault("/".join(keys[:count]), keys[:count])
-    chosen: dict[Keys, Found] = {}
-    for number, name in enumerate(names):
-        for other in names[:number]:
-            if (other + "/").startswith(name + "/") or (name + "/").startswith(other + "/"):
-                raise ArgumentError(f"{what}: names has {name!r} and {other!r}; give one of them")
-        at = places.get(name)
-        if at is None:
-            raise _unknown(what, tree, name)
-        if at in tree.arrays:
-            chosen[at] = tree.arrays[at]
-        else:
-            data = _data_of(tree.below(at))
-            chosen |= {(*at, *keys): item for keys, item in data.items()}
-    return chosen
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)  # a NaN equals no NaN
 
 
-def _unknown(what: str, tree: FoundGroup, name: str) -> SourceError:
-    there = sorted(item.name for item in tree.arrays.values())
-    close = difflib.get_close_matches(name, there, n=1)
-    if not close:
-        close = [path for path in there if path.rpartition("/")[2] == name.rpartition("/")[2]][:1]
-    meant = f"did you mean {close[0]!r}? There are" if close else "there are"
-    listed = next((item.listing for item in tree.arrays.values() if item.consolidated), "")
-    way = (
-        f", as {listed} list them; if it is newer, consolidate again (zarr.consolidate_metadata)"
-        if listed
-        else ""
-    )
-    return SourceError(
-        f"{what}: names has {name!r}, which is not there; {meant} {listing(there)}{way}"
-    )
+def _own(found: Found) -> tuple[Mapping[str, Any], Any]:
+    """The own metadata of a local array, and its attributes of v2; empty elsewhere."""
+    if found.folder is None or found.metadata is None:
+        return {}, None
+    folder = LocalFolder(found.what, found.folder)
+    try:
+        if is_v3(found.metadata):
+            return metadata_of(folder, "zarr.json") or {}, None
+        return metadata_of(folder, ".zarray") or {}, metadata_of(folder, ".zattrs")
+    except SourceError:
+        return {}, None  # opening the array says what is wrong with it

@@ -1,11 +1,13 @@
-"""Open arrays and groups of zarr-python, and objects of xarray, as what they stand for.
+"""Open arrays and groups of zarr-python, objects of xarray and arrays of NumPy, as what they stand for.
 
 An object of a local folder or a URL stands for that path, so that the same reader reads it, and
 it has the fingerprint and the states of the path. An object of xarray stands for the arrays of its store
-only if it shows what the store holds: not sliced, renamed, transposed or computed.
+only if it shows what the store holds: not sliced, renamed, transposed or computed. What is in memory is a
+`HeldArray`, a store that the readers of Zarr read.
 
 Invariants: neither library is imported unless the caller has. An array that has changed is refused. A
-group and a dataset have the rows that they show, whatever was appended since.
+group and a dataset have the rows that they show, whatever was appended since. Values in memory are not
+copied: a memory-mapped array is pickled as the place in its file, any other array with its values.
 """
 
 from __future__ import annotations
@@ -15,19 +17,101 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import tensorstore as ts
 
 from windrow.core.text import listing, with_article
-from windrow.errors import ArgumentError
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.base import AnyArray
+from windrow.sources.mapped import MappedArray, mapped
 from windrow.sources.remote.paths import joined, zip_url
-from windrow.sources.zarr.held import HeldArray
-from windrow.sources.zarr.names import ShownGroup
-from windrow.sources.zarr.opened import opened_store
+from windrow.sources.zarr.names import Found, ShownGroup
+from windrow.sources.zarr.remote_folders import opened_store
 
 # Settings of the event loop in which zarr-python uses a file system.
 _OF_THE_LOOP: Final = ("asynchronous", "loop", "skip_instance_cache")
+
+
+Labels: TypeAlias = tuple[str, AnyArray, Mapping[str, Any]]
+
+_WITHOUT: Final[Mapping[str, Any]] = {}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class HeldArray:
+    """An array of NumPy, with names of its axes, attributes, and the labels along axes.
+
+    Args:
+        values: The array; memory-mapped too.
+        dims: Names of the axes; () without names.
+        attributes: As they would be stored.
+        labels: The dimension, values and attributes of each coordinate of one axis, by name.
+        is_decoded: Whether an object of xarray holds the values, which are never decoded.
+        is_of_store: Whether the values are read from a store, in which chunks may be missing.
+    """
+
+    values: AnyArray
+    dims: tuple[str | None, ...] = ()
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _WITHOUT)
+    labels: Mapping[str, Labels] = dataclasses.field(default_factory=lambda: _WITHOUT)
+    is_decoded: bool = False
+    is_of_store: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = mapped(self.values)
+        values = self.values if place is None else place
+        labels = dict(self.labels)
+        return _again, (values, self.dims, dict(self.attributes), labels, self.is_decoded)
+
+    def found(self, what: str, name: str) -> Found:
+        """The array as one that was found.
+
+        Raises:
+            SourceError: If TensorStore has no such dtype, or the array is masked.
+        """
+        place = mapped(self.values)
+        where = "memory" if place is None else place.path
+        found = Found(
+            what, name, where, self, None, self.dims, self.attributes, tuple(self.values.shape)
+        )
+        if isinstance(self.values, np.ma.MaskedArray):
+            raise SourceError(
+                f"{what}: {found.named} is a masked array, and the mask would be lost; fill it:"
+                " array.filled(value)"
+            )
+        self.open(found)
+        return found
+
+    def open(self, found: Found) -> Any:
+        """The open store over the values.
+
+        Raises:
+            SourceError: If TensorStore has no such dtype.
+        """
+        try:
+            return ts.array(np.asarray(self.values))
+        except (TypeError, ValueError) as error:
+            times = self.values.dtype.kind in "mM"
+            way = (
+                "give its numbers: array.view('int64')" if times else "write it with another dtype"
+            )
+            raise SourceError(
+                f"{found.what}: {found.named} in {found.where} is not read: dtype"
+                f" {self.values.dtype}; {way}"
+            ) from error
+
+
+def _again(
+    values: AnyArray | MappedArray,
+    dims: tuple[str | None, ...],
+    attributes: Mapping[str, Any],
+    labels: Mapping[str, Labels],
+    is_decoded: bool,
+) -> HeldArray:
+    opened = values.open() if isinstance(values, MappedArray) else values
+    return HeldArray(opened, dims, attributes, labels, is_decoded)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

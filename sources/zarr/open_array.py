@@ -1,6 +1,7 @@
-"""An open array: its rows, its boxes, and how it is read.
+"""Open arrays: which library reads an array that was found, its rows, its boxes.
 
-Invariant: its readers give values of its shape and dtype.
+Invariant: the readers of an array give values of its shape and dtype. Decoding directly and reading through
+TensorStore give the same values.
 """
 
 from __future__ import annotations
@@ -11,18 +12,39 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from windrow.core.native import native
+from windrow.errors import ArgumentError, MissingExtraError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.boxes import BoxField, BoxPart
-from windrow.sources.chunks import ArrayPart, BoxReader
+from windrow.sources.chunks import ArrayPart, BoxReader, RowReader
 from windrow.sources.padding import Padding
-from windrow.sources.zarr.box_readers import box_reader
-from windrow.sources.zarr.held import HeldArray
-from windrow.sources.zarr.local.presence import spec_of
+from windrow.sources.zarr.chunkwise import PrecomputedChunks, open_compressed, open_unequal
+from windrow.sources.zarr.error_text import reason
+from windrow.sources.zarr.metadata import axis_names, has_unequal_chunks
 from windrow.sources.zarr.missing import StoredReader
 from windrow.sources.zarr.names import Found
-from windrow.sources.zarr.plain import PlainBoxReader, PlainStore, box_chunk
-from windrow.sources.zarr.store_array import StoreArray
-from windrow.sources.zarr.zarr_python import PythonArray
+from windrow.sources.zarr.objects import HeldArray
+from windrow.sources.zarr.plain import (
+    PlainArray,
+    PlainBoxReader,
+    PlainRowReader,
+    PlainStore,
+    is_read_by_row,
+    native_chunks,
+    plain_array,
+)
+from windrow.sources.zarr.presence import refuse_misplaced, spec_of
+from windrow.sources.zarr.remote import RemoteArray
+from windrow.sources.zarr.store_array import (
+    StoreArray,
+    open_each,
+    refuse_misplaced_store,
+    with_remotes,
+)
+from windrow.sources.zarr.stores import bare
+from windrow.sources.zarr.tensorstore import StoreReader
+from windrow.sources.zarr.urls import is_remote_spec
+from windrow.sources.zarr.zarr_python import PythonArray, PythonReader, open_python, why_by_python
 
 LIBRARY: Final = "TensorStore"
 
@@ -158,17 +180,22 @@ class OpenArray:
         return dataclasses.replace(self, part=dataclasses.replace(self.part, reader=reader))
 
     def box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
-        """As `box_readers.box_reader`."""
+        """The reader of boxes, the shape of its chunks, and cells of the first one before cell 0."""
         reader, chunk_shape, shift = self._box_reader()
         if self.refuses:
             reader = StoredReader(reader, self.found, self.fill_value, self.dtype)
         return reader, chunk_shape, shift
 
     def _box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
-        backend = self.backend
+        backend, shift = self.backend, (0,) * len(self.shape)
+        if isinstance(backend, StoreArray):
+            boxes = StoreReader(backend, rows=False)
+            return boxes, boxes.chunk_shape, boxes.shift
+        sizes = zip(self.chunk, self.shape, strict=True)
+        shape = tuple(max(1, min(c or n, n)) for c, n in sizes)
         if isinstance(backend, PlainStore):
-            return PlainBoxReader(backend), box_chunk(backend.plain), (0,) * len(self.shape)
-        return box_reader(backend, self.chunk)
+            return PlainBoxReader(backend), shape, shift
+        return _python_reader(backend, shape), shape, shift
 
     @property
     def way(self) -> str:
@@ -177,3 +204,185 @@ class OpenArray:
             return "decoded directly"
         way = self.backend.way if isinstance(self.backend, PythonArray) else f"read by {LIBRARY}"
         return way + (f" ({self.why})" if self.why else "")
+
+    def pickled(self) -> Found:
+        """How another process finds the array again.
+
+        Raises:
+            ArgumentError: If it is a view that has no spec in JSON.
+        """
+        found, backend = self.found, self.backend
+        if not isinstance(backend, StoreArray) or _is_pickled_as_found(found):
+            return found
+        spec = backend.store.spec(retain_context=True, minimal_spec=True)
+        try:
+            spec.to_json()
+        except (NotImplementedError, ValueError) as error:
+            raise ArgumentError(
+                f"{found.what}: {found.named} cannot be pickled: {found.where} is a view that has no spec in"
+                f" JSON, such as a view of ts.virtual_chunked ({reason(error)}). Read it in this"
+                " process, without workers; or write its values to a store"
+            ) from error
+        return dataclasses.replace(found, spec=spec)
+
+
+def _is_pickled_as_found(found: Found) -> bool:
+    """Whether the spec with which an array was found opens it again in another process."""
+    if isinstance(found.spec, HeldArray) or found.is_n5 or found.is_precomputed:
+        return True
+    return found.access is not None and isinstance(found.spec, dict) and is_remote_spec(found.spec)
+
+
+# --- opening -------------------------------------------------------------------------------------
+
+
+@bare
+def open_arrays(
+    what: str, found: Sequence[Found], direct: bool | None = None
+) -> tuple[OpenArray, ...]:
+    """Opens arrays that were found, concurrently.
+
+    Args:
+        what: Name of the source, for messages.
+        found: The arrays.
+        direct: As for `ZarrDataSource`.
+
+    Raises:
+        NotFoundError, SourceError: As `ZarrDataSource` raises them.
+    """
+    plain = [_direct_or_reason(what, item, direct) for item in found]
+    opened = [
+        _open_alone(item, array, by_core=direct is not False)
+        for item, array in zip(found, plain, strict=True)
+    ]
+    left = [item for item, array in zip(found, opened, strict=True) if array is None]
+    stores = iter(with_remotes(left, open_each(left)) if left else ())
+    every = [
+        array or _open_by_store(item, *next(stores), why if isinstance(why, str) else "")
+        for item, array, why in zip(found, opened, plain, strict=True)
+    ]
+    for item in found:
+        refuse_misplaced(item)
+    return tuple(array.without_missing() if array.refuses else array for array in every)
+
+
+def _open_alone(found: Found, plain: PlainStore | str, *, by_core: bool) -> OpenArray | None:
+    """Opens an array that TensorStore does not open, or not at once; None for any other."""
+    if has_unequal_chunks(found.metadata or {}):
+        return _python_array(found, open_unequal(found))
+    if isinstance(plain, PlainStore):
+        return _open_directly(found, plain)
+    why = why_by_python(found)
+    return _python_array(found, open_python(found, why, by_core=by_core)) if why else None
+
+
+def _open_instead(found: Found, error: SourceError) -> OpenArray:
+    """Opens by zarr-python what TensorStore cannot open; raises `error` if that fails too."""
+    if found.metadata is None:
+        raise error
+    try:
+        return _python_array(found, open_python(found, "TensorStore cannot open it"))
+    except (SourceError, MissingExtraError):
+        raise error from error.__cause__  # None for remote arrays
+
+
+def _direct_or_reason(what: str, found: Found, direct: bool | None) -> PlainStore | str:
+    """The array to decode directly; or the reason against it, '' if it needs no explanation."""
+    if direct is False:
+        return "direct=False"
+    why = "only arrays given by the path of a local folder can be"
+    if found.folder is not None:
+        plain = plain_array(found.folder, found.name)
+        if isinstance(plain, PlainArray):
+            shape = found.agreed_shape(plain.presence.metadata)
+            plain = plain if shape is None else dataclasses.replace(plain, shape=shape)
+            chunks = native_chunks(plain, plain.folder)
+            if chunks is not None:
+                return PlainStore(plain, chunks)
+            return "without the native core" if native() is None else "the native core cannot"
+        why = plain
+    if direct:
+        named = f"array {found.name!r}" if found.name else "the array"
+        raise SourceError(
+            f"{what}: {named} in {found.where} cannot be decoded directly: {why}. Leave"
+            " direct=True out to read it by TensorStore, or by zarr-python"
+        )
+    return "" if found.folder is None else why
+
+
+def _open_directly(found: Found, store: PlainStore) -> OpenArray:
+    plain, reader = store.plain, PlainRowReader(store)
+    part = _part(found, plain, plain.chunk_shape[0], reader, alone=is_read_by_row(plain))
+    return OpenArray(_with_fitting_dims(found, plain.shape), part, plain.chunk_shape, store)
+
+
+def _python_array(found: Found, python: PythonArray) -> OpenArray:
+    part = _part(found, python, python.chunk_shape[0], _python_reader(python))
+    fitting = _with_fitting_dims(found, python.shape)
+    return OpenArray(fitting, part, python.chunk_shape, python, python.why)
+
+
+def _part(
+    found: Found,
+    array: PlainArray | StoreArray | PythonArray,
+    chunk_rows: int,
+    reader: RowReader,
+    *,
+    shift: int = 0,
+    alone: bool = False,
+) -> ArrayPart:
+    return ArrayPart(
+        name=found.name,
+        rows=array.shape[0],
+        row_shape=array.shape[1:],
+        dtype=array.dtype,
+        chunk_rows=chunk_rows,
+        reader=reader,
+        shift=shift,
+        alone=alone or chunk_rows == 1,
+    )
+
+
+def _with_fitting_dims(found: Found, shape: Sequence[int]) -> Found:
+    """`found`, without names of axes if they are for an array of another rank."""
+    return found if len(found.dims) == len(shape) else dataclasses.replace(found, dims=())
+
+
+def _open_by_store(found: Found, store: Any, remote: RemoteArray | None, why: str) -> OpenArray:
+    """Opens an array of TensorStore, which reads it for the reason `why`."""
+    if isinstance(store, SourceError):
+        return _open_instead(found, store)
+    array = StoreArray(store, found.name, found.where, remote)
+    refuse_misplaced_store(found, store)
+    if found.is_precomputed:
+        chunks = PrecomputedChunks(found, store)
+        if ending := chunks.ending():
+            return _python_array(found, open_compressed(found, store, chunks, ending))
+        array.holds = chunks.holds if chunks.knows_stored else None
+    part = _part(found, array, array.read_rows, StoreReader(array, rows=True), shift=array.shift)
+    chunk = tuple(store.chunk_layout.read_chunk.shape or (None,) * store.rank)
+    return OpenArray(_described(found, store), part, chunk, array, why)
+
+
+def _described(found: Found, store: Any) -> Found:
+    """`found` with the names of axes and the attributes of its open store."""
+    labels = axis_names(tuple(store.domain.labels), store.rank)
+    dims = found.dims if len(found.dims) == store.rank else ()
+    attributes = found.attributes
+    if found.shape is None and not attributes:
+        stored = spec_of(store).get("metadata", {}).get("attributes")
+        attributes = stored if isinstance(stored, dict) else attributes
+    names = (dims or labels) if found.listing else (labels or dims)
+    return dataclasses.replace(found, dims=names, attributes=attributes)
+
+
+def _python_reader(array: PythonArray, boxes_of: tuple[int, ...] | None = None) -> PythonReader:
+    """The reader of an array that zarr-python opened: of rows, or of boxes of chunks of a shape."""
+    if array.cached is None or array.access is None:
+        return PythonReader(array, boxes_of)
+    # Few arrays have a cache: others do not load it.
+    from windrow.sources.zarr.cached_readers import CachedBoxReader, CachedRowReader
+
+    if boxes_of is None:
+        return CachedRowReader(array, array.cached, array.access)
+    return CachedBoxReader(array, array.cached, array.access, boxes_of)

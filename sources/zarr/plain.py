@@ -1,7 +1,7 @@
-"""Readers of plain arrays, which the native core decodes.
+"""Plain arrays: their chunks, read and decoded by the native core without the interpreter's lock.
 
-A chunk that the core refuses is read once more, as it may be written again at that moment. What is then
-refused is an error with the core's reason, which names the file and the records.
+The core reads what is well-formed. A chunk that it refuses is read once more, as it may be written again at
+that moment. What is then refused is an error with the core's reason, which names the file and the records.
 
 Invariants: a read fills all of the requested memory or has a `ReadError`. A chunk that is not stored
 reads as the fill value only while the array is there.
@@ -10,37 +10,196 @@ reads as the fill value only while the array is there.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from windrow.core import buffer_pool
+from windrow.core.native import buffer_of, native
+from windrow.core.native_read import NativeRead
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
 from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.chunks import Box, Scattered, Span, partly_read
 from windrow.sources.scan import Checks
-from windrow.sources.zarr.local.metadata import (
-    PlainArray,
-    damaged,
-    held_cells,
-    held_records,
-    plain_array,
-)
-from windrow.sources.zarr.local.native_chunks import Failures, NativeChunks, native_read
-from windrow.sources.zarr.local.presence import orphan_chunks
+from windrow.sources.zarr.error_text import damaged, held_cells, held_records
+from windrow.sources.zarr.metadata import PlainLayout, plain_layout
+from windrow.sources.zarr.presence import PresenceCheck, orphan_chunks, presence_of_file
+from windrow.sources.zarr.reads import rows_read
 
 Cells = tuple[int, ...]
+Failures: TypeAlias = list[int]
+# The stored bytes of a chunk; None if it is not stored.
+StoredChunk: TypeAlias = bytes | None
 
+_MOST_METADATA_BYTES: Final = 64 * 2**20
 # A record in more chunks than this costs much more than its bytes.
 _MOST_CELLS: Final = 16
 _ENTRY_BYTES: Final = 16
 _CHECKSUM_BYTES: Final = 4
+
+
+def native_read(
+    reading: Any, finish: Callable[[Failures, bool], None], *, inline: bool = False
+) -> NativeRead[None]:
+    """Wait for `reading`; then call `finish` with the failed items and whether one is missing.
+
+    With `inline` this thread reads, now.
+    """
+
+    def end() -> None:
+        finish(sorted({item for item, _ in reading.failures()}), reading.missing())
+
+    return NativeRead(reading, end, inline=inline)
+
+
+class NativeChunks:
+    """The chunks of a plain array, by the core."""
+
+    def __init__(self, plain: PlainLayout, core: Any, folder: str | None) -> None:
+        """Open nothing yet. Without a folder each read is given the stored bytes."""
+        number_bytes = plain.dtype.itemsize // (2 if plain.dtype.kind == "c" else 1)
+        swaps = plain.stored_dtype != plain.dtype
+        indexed = plain.index_location == "start", bool(plain.index_codecs)
+        self._core = core
+        self._array = core.ZarrArray(
+            base=None if folder is None else os.fsencode(os.path.join(folder, plain.prefix)),
+            separator=ord(plain.separator),
+            shape=plain.shape,
+            chunk=plain.chunk_shape,
+            axes=plain.axes,
+            per_object=plain.shard_grid,
+            index=indexed if plain.shard_shape is not None else None,
+            codecs=list(plain.codecs),
+            itemsize=plain.dtype.itemsize,
+            swap=number_bytes if swaps else 1,
+            bools=plain.dtype == np.bool_,
+            fill=plain.fill_bytes,
+        )
+
+    def start(
+        self,
+        wanted: Sequence[Span | Scattered],
+        stored: Mapping[int, StoredChunk] | None = None,
+        *,
+        inline: bool = False,
+    ) -> Any:
+        """Start reading rows, each span in one row of chunks.
+
+        Args:
+            wanted: The rows.
+            stored: Their chunks by number, in C order; None if they lie in the folder.
+            inline: Whether the thread that waits reads them.
+        """
+        items = [
+            (item.first, item.stop, buffer_of(item.out))
+            if isinstance(item, Span)
+            else (item.chunk, item.outputs)
+            for item in wanted
+        ]
+        return self._array.start(items, stored=stored, inline=inline)
+
+    def output(self, out: AnyArray, *where: Any) -> Any:
+        """As for `ScatterReader.output`."""
+        return self._core.Batch(buffer_of(out), *where)
+
+    def start_boxes(
+        self,
+        boxes: Sequence[Box | Scattered],
+        stored: Mapping[int, StoredChunk] | None = None,
+        *,
+        inline: bool = False,
+    ) -> Any:
+        """As `start`, of boxes, each in one chunk; neighbours in the list share its decoding."""
+        wanted = [
+            (box.first, buffer_of(box.out)) if isinstance(box, Box) else (box.chunk, box.outputs)
+            for box in boxes
+        ]
+        return self._array.start_boxes(wanted, stored=stored, inline=inline)
+
+    def output_of_boxes(
+        self, out: Sequence[AnyArray], chunks: int, which: IntArray, *columns: IntArray
+    ) -> Any:
+        """As for `BoxScatterReader.output`."""
+        return self._core.Boxes([buffer_of(field) for field in out], *columns, which, chunks)
+
+    def read_boxes(self, boxes: Sequence[Box]) -> tuple[list[str], bool]:
+        """Read boxes, each in one chunk. Waits.
+
+        Returns why chunks could not be read, and whether some chunk is not stored.
+        """
+        reading = self.start_boxes(boxes, inline=len(boxes) == 1)
+        reading.wait(help=True)
+        return [why for _, why in reading.failures()], reading.missing()
+
+    def gather(self, first: IntArray, size: int, out: AnyArray) -> tuple[Failures, bool]:
+        """Read rows `[first[k], first[k] + size)` into `out`, one after the other, each chunk once.
+
+        Returns which of the rows of chunks, ascending, could not be read, and whether some chunk is not
+        stored.
+        """
+        reading = self._array.start_gather(
+            np.ascontiguousarray(first, np.int64), size, buffer_of(out)
+        )
+        reading.wait(help=True)
+        return sorted({item for item, _ in reading.failures()}), reading.missing()
+
+
+def native_chunks(plain: PlainLayout, folder: str | None = None) -> NativeChunks | None:
+    """The chunks of an array by the core; None without the core, or if it cannot read the array.
+
+    Args:
+        plain: How they are stored.
+        folder: Where they are; None if each read is given the stored bytes.
+    """
+    core = native()
+    if core is None or not plain.dtype.itemsize:
+        return None
+    try:
+        return NativeChunks(plain, core, folder)
+    except (ValueError, OverflowError):
+        return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PlainArray(PlainLayout):
+    """A local array that the native core decodes.
+
+    Args:
+        folder: The folder of its metadata; an absolute path.
+        presence: Checks whether the array is still there.
+        name: Name of the array in the source, for messages.
+    """
+
+    folder: str
+    presence: PresenceCheck
+    name: str = ""
+
+
+def plain_array(folder: str, name: str = "") -> PlainArray | str:
+    """The array in a local `folder`, or a string with the reason why TensorStore must read it."""
+    known = {os.path.join(folder, "zarr.json"): 3, os.path.join(folder, ".zarray"): 2}
+    path = next(filter(os.path.isfile, known), None)
+    if path is None:
+        return "it has neither zarr.json nor .zarray"
+    try:
+        if os.path.getsize(path) > _MOST_METADATA_BYTES:
+            return "its metadata is very large"
+        presence = presence_of_file(path)
+    except (OSError, ValueError, RecursionError) as error:
+        return f"its metadata cannot be read ({error})"
+    layout = plain_layout(presence.metadata, known[path])
+    if isinstance(layout, str):
+        return layout
+    presence = dataclasses.replace(presence, fill=layout.fill_bytes)
+    return PlainArray(folder=folder, name=name, presence=presence, **vars(layout))
 
 
 class PlainStore:
@@ -237,18 +396,19 @@ class PlainRowReader(_PlainReader):
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory, each chunk decoded once. Waits; raises ReadError."""
-        found, errors = self._gathered(rows, 1)
-        if errors:
-            raise partly_read(found, errors)
-        return found
+        return self._gathered(rows, 1)
 
     def read_runs(self, first: IntArray, size: int) -> AnyArray:
         """Runs `(n, size, ...)` of rows in new memory. Waits; raises ReadError."""
-        rows, errors = self._gathered(first, size)
-        found = rows.reshape(len(first), size, *rows.shape[1:])
-        if errors:
-            raise partly_read(found, {row // size: each for row, each in errors.items()})
-        return found
+        shape = (len(first), size, *self._plain.shape[1:])
+        try:
+            return self._gathered(first, size).reshape(shape)
+        except ReadError as error:
+            failed = error
+        if failed.rest is None:
+            raise failed
+        found, errors = failed.rest.found, failed.rest.errors
+        raise partly_read(found.reshape(shape), {row // size: errors[row] for row in errors})
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in storage, estimated from the first stored object."""
@@ -267,30 +427,19 @@ class PlainRowReader(_PlainReader):
         """The coordinates of the chunks in a row of chunks."""
         return list(itertools.product((row,), *map(range, self._plain.grid[1:])))
 
-    def _gathered(self, first: IntArray, size: int) -> tuple[AnyArray, dict[int, ReadError]]:
-        """Runs of `size` rows, end to end in new memory, and the errors of those that are lost."""
-        plain, errors = self._plain, dict[int, ReadError]()
+    def _gathered(self, first: IntArray, size: int) -> AnyArray:
+        """Runs of `size` rows, end to end in new memory."""
+        plain = self._plain
         out = buffer_pool.empty((len(first) * size, *plain.shape[1:]), plain.dtype)
-        if not out.size:
-            return out, errors
-        failed, missing = self._chunks.gather(first, size, out)
-        if not failed:
+        if out.size:
+            failed, missing = self._chunks.gather(first, size, out)
+            if failed:
+                rows, chunk_rows = (first[:, None] + np.arange(size)).ravel(), plain.chunk_shape[0]
+                start = partial(self.start, pool=InlineExecutor())
+                shape = plain.shape[1:]
+                return rows_read(rows, lambda rows: rows // chunk_rows, start, shape, plain.dtype)
             self._store.check_presence(missing)
-            return out, errors
-        rows = (first[:, None] + np.arange(size)).ravel()
-        chunk_of = rows // plain.chunk_shape[0]
-        for chunk in np.unique(chunk_of)[failed].tolist():
-            mine = np.flatnonzero(chunk_of == chunk)
-            again = buffer_pool.empty((len(mine), *plain.shape[1:]), plain.dtype)
-            try:
-                self._store.look_again(self._across(chunk))
-                if self._chunks.gather(rows[mine], 1, again)[0]:
-                    why = "it changes while it is read"
-                    raise self._store.damaged(self._across(chunk)[0], why, cells=False)
-                out[mine] = again
-            except ReadError as error:
-                errors |= dict.fromkeys(mine.tolist(), error)
-        return out, errors
+        return out
 
 
 class PlainBoxReader(_PlainReader):
@@ -385,9 +534,3 @@ def is_read_by_row(plain: PlainArray) -> bool:
     if plain.codecs or not plain.row_bytes or math.prod(plain.grid[1:]) > _MOST_CELLS:
         return False
     return plain.shape[0] > 0 and (plain.chunk_shape[0] == 1 or plain.axes[0] == 0)
-
-
-def box_chunk(plain: PlainArray) -> Cells:
-    """The shape of the chunks that boxes are read in."""
-    sizes = zip(plain.chunk_shape, plain.shape, strict=True)
-    return tuple(max(1, min(c, n)) for c, n in sizes)

@@ -19,8 +19,9 @@ import numpy as np
 from windrow.core.threads import DaemonPool
 from windrow.errors import missing_extra
 from windrow.sources.base import AnyArray
-from windrow.sources.zarr.local.codecs import ChunkDamageError
-from windrow.sources.zarr.stored_objects import StoredObjects, is_metadata
+from windrow.sources.zarr.codecs import ChunkDamageError
+from windrow.sources.zarr.folders import StoredObjects
+from windrow.sources.zarr.remote_folders import is_metadata
 
 try:
     import zarr

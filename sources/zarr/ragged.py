@@ -10,27 +10,44 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
 
+from windrow.core.text import listing
 from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
 from windrow.sources.chunks import ArrayPart
 from windrow.sources.ragged_column import RaggedColumn
 from windrow.sources.remote.options import RemoteOptions
-from windrow.sources.zarr.find import noted_in_parent
-from windrow.sources.zarr.local.metadata import held_records
+from windrow.sources.remote.paths import local_path
+from windrow.sources.zarr.error_text import held_records
+from windrow.sources.zarr.find import choose, data_names, is_url
+from windrow.sources.zarr.folders import Folder, LocalFolder, MetadataLookup
+from windrow.sources.zarr.metadata import attributes_of
 from windrow.sources.zarr.missing import Missing
-from windrow.sources.zarr.names import BLOCKS, OFFSETS, TOKENIZER, VALUES, choose_rows
-from windrow.sources.zarr.objects import standing_for
+from windrow.sources.zarr.names import (
+    BLOCK_VALUES,
+    BLOCKS,
+    OFFSETS,
+    TOKENIZER,
+    VALUES,
+    ChosenTree,
+    Found,
+    FoundTree,
+    ShownGroup,
+    arrays_of,
+    noted_rows,
+)
 from windrow.sources.zarr.offsets import Offsets, block_edges
 from windrow.sources.zarr.open_array import OpenArray
-from windrow.sources.zarr.over_tree import OverTree
+from windrow.sources.zarr.remote_folders import store_folder
+from windrow.sources.zarr.source import ArrayTree, Numbers, OverTree, shaped, taken
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import ArrayTree, Numbers, shaped
 
 _WHAT: Final = "RaggedDataSource"
 _SHOWN_FIELDS: Final = 4
@@ -181,8 +198,7 @@ class RaggedDataSource(OverTree):
         """
         if text not in (None, _BYTES, _STR):
             raise ArgumentError(f"{_WHAT}: text must be 'bytes', 'str' or None, got {text!r}")
-        arrays, names, storage_options = standing_for(_WHAT, arrays, names, storage_options)
-        access = Access(_WHAT, storage_options, remote)
+        arrays, names, access = taken(_WHAT, arrays, names, storage_options, remote)
         noted: dict[str, str | None] = {}
 
         def choose(what: str, tree: Any, chosen: Sequence[str] | None) -> Any:
@@ -397,3 +413,111 @@ def _check(field: _RaggedField) -> None:
             f"{_WHAT}: rows of {field.kind} are made of uint8 values in one dimension, got"
             f" {values.dtype} {[values.rows, *values.row_shape]} in {where}; leave text= out"
         )
+
+
+# --- the choice of arrays -------------------------------------------------------------------------
+
+
+def choose_rows(
+    what: str, tree: FoundTree, names: Sequence[str] | None = None
+) -> tuple[tuple[ChosenTree, tuple[Found, ...]], dict[str, str | None]]:
+    """As `choose`, with the values and offsets of rows that differ in length.
+
+    Returns:
+        What `choose` returns, where such rows are a dict of the two arrays; and the names of these
+        dicts with the dtype that a conversion noted for the rows, None where none is noted.
+
+    Raises:
+        ArgumentError, SourceError: As `choose` raises them; or if there are no such rows.
+    """
+    groups = _row_groups(tree)
+    if "" in groups and names is None:
+        index = [BLOCKS] if any(item.name == BLOCKS for item in arrays_of(tree)) else []
+        return choose(what, tree, [VALUES, OFFSETS, *index]), groups
+    every = [item.name for item in arrays_of(tree)]
+    if names is None:
+        data, found = data_names(tree), dict[str, None]()
+        for name in every:
+            group = name.rpartition("/")[0]
+            if group in groups or name in data:
+                found[group if group in groups else name] = None
+        names = list(found)
+    chosen = choose(what, tree, names) if groups else None
+    if chosen is None or not any(f"{name}/".startswith(f"{g}/") for name in names for g in groups):
+        raise SourceError(
+            f"{what}: found no rows that differ in length, which are a group with the two arrays"
+            f" {VALUES!r} and {OFFSETS!r}, but {listing(every)}; read these with ZarrDataSource"
+        )
+    return chosen, groups
+
+
+def records_in(tree: FoundTree) -> tuple[dict[str, int], dict[str, int]]:
+    """Records of what holds some: of data arrays by name, and of groups of rows that differ in length."""
+    offsets = {item.name for item in arrays_of(tree) if _may_be_offsets(item)}
+    paths = {path for path in _row_groups(tree) if _joined(path, OFFSETS) in offsets}
+    data, arrays, groups = data_names(tree), dict[str, int](), dict[str, int]()
+    for item in arrays_of(tree):
+        group, _, last = item.name.rpartition("/")
+        if group in paths and last == OFFSETS:
+            groups[group] = max(0, item.shape[0] - 1) if item.shape else 0
+        elif group not in paths and item.name in data and item.shape:
+            arrays[item.name] = item.shape[0]
+    return arrays, groups
+
+
+def _may_be_offsets(found: Found) -> bool:
+    """Whether an array has one axis and integers, as far as its metadata were read."""
+    meta = found.metadata or {}
+    dtype = str(meta.get("data_type", meta.get("dtype", "int64")))
+    return len(found.shape or ()) == 1 and bool(re.fullmatch(r"[<>|]?[iu]\d|u?int\d+", dtype))
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def _row_groups(tree: FoundTree) -> dict[str, str | None]:
+    """The dtypes noted for groups of rows that differ in length, by path; None where none is noted."""
+    if isinstance(tree, Found):
+        return {}
+    noted: dict[str, str] = {}
+    for at, attributes in tree.groups.items():
+        for name, dtype in noted_rows(attributes).items():
+            noted.setdefault("/".join((*at, name)), dtype)
+    around = {keys[:count] for keys in tree.arrays for count in range(len(keys) - 1)}
+    found: dict[str, str | None] = {}
+    for at, arrays in tree.by_group().items():
+        has_index = BLOCKS in arrays and BLOCK_VALUES in arrays[BLOCKS].attributes
+        pair = {VALUES, OFFSETS, BLOCKS} if has_index else {VALUES, OFFSETS}
+        if arrays.keys() == pair and at not in around:
+            path = "/".join(at)
+            found[path] = noted.get(path) if at else None
+    return found
+
+
+def noted_in_parent(access: Access, value: Any) -> str | None:
+    """The dtype that a conversion noted for the rows that a path or URL names; None without one.
+
+    The rows are a group of values and offsets, and the note is an attribute of the group around it.
+    """
+    value = value.place if isinstance(value, ShownGroup) else value
+    if not isinstance(value, str | os.PathLike):
+        return None
+    text, what = os.fspath(value), access.what
+    folder: Folder = (
+        store_folder(what, text, access, ())
+        if is_url(text)
+        else LocalFolder(what, local_path(text, what=what))
+    )
+    key = ""
+    while (parent := folder.parent()) is not None:
+        folder, last = parent
+        key = _joined(last, key) if key else last
+        files = MetadataLookup(folder)
+        meta = files.metadata("zarr.json")
+        if meta is None and files.read(".zgroup") is None:
+            break
+        attributes = attributes_of(meta or {}, files.attributes() if meta is None else None)
+        if key in (noted := noted_rows(attributes)):
+            return noted[key]
+    return None

@@ -22,8 +22,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
-from contextvars import copy_context
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
@@ -31,11 +30,9 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core.cancellation import fail_with_scope, settle
-from windrow.core.threads import Ends
 from windrow.errors import ReadError
 from windrow.sources.base import AnyArray, IntArray
-from windrow.sources.chunks import Box, groups_read
-from windrow.sources.zarr.local.presence import (
+from windrow.sources.zarr.presence import (
     FILES,
     change_since,
     gone_error,
@@ -265,64 +262,6 @@ class RemoteArray:
         return False
 
 
-Begin = Callable[[Sequence[Box]], "tuple[Sequence[int], Future[AnyArray]]"]
-"""Starts reading boxes together; returns their first cell, and a future of values in new memory."""
-
-
-def filled(
-    groups: Sequence[Sequence[Box]],
-    begin: Begin,
-    *,
-    apart: bool = False,
-    exact: bool = True,
-    again: bool = True,
-) -> Future[None]:
-    """Read groups of boxes, each group together; done when all boxes are filled.
-
-    Args:
-        groups: The boxes, in the order of the call.
-        begin: Starts the read of a group.
-        apart: Whether the boxes of a group lie in different chunks.
-        exact: As for `groups_read`.
-        again: Whether a group that comes damaged is read once more, its boxes alone if they are `apart`.
-    """
-    ends, context = Ends(len(groups), partial(groups_read, groups, exact=exact)), copy_context()
-
-    def arrived(number: int, first: Sequence[int], read: Future[AnyArray]) -> None:
-        error = _fill(groups[number], first, read)
-        if again and isinstance(error, ReadError) and not error.is_unanswered:
-            read_again(number)
-        else:
-            ends.end(number, error)
-
-    def read_again(number: int) -> None:
-        boxes = groups[number]
-        some = [[box] for box in boxes] if apart else [boxes]
-        try:
-            read = context.copy().run(filled, some, begin, exact=exact, again=False)
-            read.add_done_callback(lambda done: ends.end(number, done.exception()))
-        except Exception as error:
-            ends.end(number, error)
-
-    for number, boxes in enumerate(groups):
-        first, read = begin(boxes)
-        read.add_done_callback(partial(arrived, number, first))
-    return ends.done
-
-
-def _fill(boxes: Sequence[Box], first: Sequence[int], read: Future[AnyArray]) -> Exception | None:
-    """Fill boxes with what was read, and return the error."""
-    if read.cancelled():
-        return CancelledError()  # raised, it would hold this frame, and so be in a cycle
-    try:
-        # The values have memory of their own, since a late read must not write to boxes.
-        for box in boxes:
-            box.fill(read.result(), first)
-    except Exception as error:
-        return error
-    return None
-
-
 def _same_bytes(values: AnyArray, fill: AnyArray) -> npt.NDArray[np.bool_]:
     """Whether each value is the fill value, bit for bit."""
     size = fill.dtype.itemsize
@@ -330,26 +269,3 @@ def _same_bytes(values: AnyArray, fill: AnyArray) -> npt.NDArray[np.bool_]:
     wanted = np.frombuffer(fill.tobytes(), np.uint8)
     same: npt.NDArray[np.bool_] = (cells == wanted).all(axis=1).reshape(values.shape)
     return same
-
-
-def unreachable(
-    name: str, where: str, held: str, why: str, records: tuple[int, int] | None = None
-) -> ReadError:
-    """The error for a chunk that did not arrive.
-
-    Args:
-        name: Name of the array in the source.
-        where: Place of the array.
-        held: The records in the chunk, as `held_records` writes them.
-        why: The reason, and the attempts.
-        records: The rows `[first, stop)` in the chunk.
-    """
-    named = f"array {name!r}" if name else "the array"
-    return ReadError(
-        f"{named} in {where}: the chunk that holds {held} cannot be read: {why}. If it may arrive"
-        " later, resume from a checkpoint, or let RemoteOptions try for longer; to continue without"
-        " these records, leave them out by .slice([...])",
-        records=records,
-        why=why,
-        is_unanswered=True,
-    )

@@ -1,37 +1,344 @@
 """Zarr arrays and groups as records: row `i` of every array is record `i`.
 
-Invariant: all arrays have one length.
+An `ArrayTree` holds the open arrays of a source, can be pickled and opens them again.
+
+Invariants: all arrays of a `ZarrDataSource` have one length. Shapes and dtypes stay as they were when a tree
+was made; a store that has others when it is opened again is refused.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import itertools
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
 import numpy as np
 import tensorstore as ts
 
-from windrow.errors import SourceError
-from windrow.sources.base import ArraySpec, Columns, IntArray
+from windrow.core.process import refuse_forked
+from windrow.core.text import listing
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
 from windrow.sources.boxes import BoxField, BoxPart, Cut
-from windrow.sources.chunks import ArrayPart
-from windrow.sources.remote.options import RemoteOptions
+from windrow.sources.chunks import ArrayPart, LaidOutSource
+from windrow.sources.remote.options import RemoteOptions, useless_options
+from windrow.sources.remote.request_counts import RemoteStats
+from windrow.sources.zarr.find import choose, find_all
+from windrow.sources.zarr.metadata import of_any_length, why_python
 from windrow.sources.zarr.missing import Missing
+from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, refusing, warn_of_differences
 from windrow.sources.zarr.objects import standing_for
-from windrow.sources.zarr.open_array import OpenArray
-from windrow.sources.zarr.over_tree import OverTree
-from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import ArrayTree
+from windrow.sources.zarr.open_array import LIBRARY, OpenArray, open_arrays
+from windrow.sources.zarr.plain import PlainStore
+from windrow.sources.zarr.store_array import StoreArray, open_each
+from windrow.sources.zarr.stores import Access, side_by_side
+from windrow.sources.zarr.zarr_python import LIBRARY as BY_PYTHON
+from windrow.sources.zarr.zarr_python import PythonArray
 
 if TYPE_CHECKING:
     from windrow.sources.cells import Box, Boxes
 
 _WHAT: Final = "ZarrDataSource"
 _SHOWN_ARRAYS: Final = 4
+_SHOWN_CHARACTERS: Final = 200
 _MOST_ROW_BYTES: Final = 2**34
 # A table has one number per block.
 _MOST_BLOCKS: Final = 2**27
+
+Numbers: TypeAlias = Union[int, "dict[str, Numbers]"]
+"""A tree whose leaves are numbers of arrays or fields."""
+
+Chooser: TypeAlias = Callable[
+    [str, FoundTree, Sequence[str] | None], tuple[ChosenTree, tuple[Found, ...]]
+]
+
+
+def taken(
+    what: str,
+    arrays: Any,
+    names: Sequence[str] | None,
+    storage_options: Mapping[str, Any] | None,
+    remote: RemoteOptions | None,
+    *,
+    decode: bool = False,
+) -> tuple[Any, Sequence[str] | None, Access]:
+    """The arrays and names that a source was given, without open objects, and how URLs are reached.
+
+    Args:
+        what: Name of the source, for messages.
+        arrays: As for `ZarrDataSource`.
+        names: As for `ZarrDataSource`.
+        storage_options: As for `ZarrDataSource`.
+        remote: As for `ZarrDataSource`.
+        decode: Whether the source decodes values as xarray does.
+
+    Raises:
+        ArgumentError: If an argument is of a wrong kind, or an object has changed.
+    """
+    if not isinstance(arrays, str | os.PathLike):
+        arrays, names, storage_options = standing_for(
+            what, arrays, names, storage_options, decode=decode
+        )
+    return arrays, names, Access(what, storage_options, remote)
+
+
+class ArrayTree:
+    """Arrays by name, or a single one. Thread-safe; pickles without its open arrays."""
+
+    def __init__(
+        self,
+        what: str,
+        arrays: Any,
+        *,
+        direct: bool | None = None,
+        names: Sequence[str] | None = None,
+        access: Access | None = None,
+        choose: Chooser = choose,
+        known: Sequence[str] | None = None,
+        missing: Missing = "fill",
+    ) -> None:
+        """Open the arrays; only metadata is read.
+
+        Args:
+            what: Name of the source, for messages.
+            arrays: As for `ZarrDataSource`.
+            direct: As for `ZarrDataSource`.
+            names: As for `ZarrDataSource`.
+            access: How URLs are reached.
+            choose: Picks the arrays that give records, as `find.choose` does.
+            known: Names to look for in groups that cannot be listed; by default `names`.
+            missing: As for `ZarrDataSource`.
+
+        Raises:
+            ArgumentError, NotFoundError, SourceError, ConversionError, ReadError: As
+                `ZarrDataSource` raises them.
+        """
+        refuse_forked(LIBRARY, what)
+        if direct is not None and not isinstance(direct, bool):
+            raise ArgumentError(f"{what}: direct must be True, False or None, got {direct!r}")
+        self._what, self._direct = what, direct
+        self._access = Access(what) if access is None else access
+        self._found: list[Found] = []
+        if missing not in ("fill", "error"):
+            raise ArgumentError(f"{what}: missing must be 'fill' or 'error', got {missing!r}")
+        tree = find_all(what, arrays, names if known is None else known, self._access)
+        if missing == "error":
+            tree = refusing(tree)
+        if self._access.storage_options and not self._access.reached:
+            raise useless_options(what, self._access.storage_options)
+        chosen, self.left_out = choose(what, tree, names)
+        """Arrays that were found and give no records: coordinates, and arrays that were not chosen.
+
+        They are not open; `open_arrays` opens them.
+        """
+        self._chose = names is not None
+        self._numbers = _numbered(chosen, self._found)
+        opened = _open_records(what, self._found, direct)
+        warn_of_differences((one.found, one.own_shape) for one in opened if one.found.listing)
+        self._facts = tuple(array.facts for array in opened)
+        self._opened: tuple[OpenArray, ...] | None = opened
+        self._stores: dict[str, ts.TensorStore] | None = None
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        found = [array.pickled() for array in self.open()]
+        return {**self.__dict__, "_found": found, "_opened": None, "_stores": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = {**state, "_lock": threading.Lock()}
+
+    def open(self) -> tuple[OpenArray, ...]:
+        """The arrays, in the order of the tree; opened again if this process has not opened them.
+
+        Raises:
+            SourceError: If they changed since the tree was made.
+            ReadError: If this process was forked from one that had used TensorStore.
+        """
+        opened = self._opened
+        if opened is not None:
+            return opened
+        refuse_forked(LIBRARY, self._what)
+        with self._lock:
+            if self._opened is None:
+                opened = _open_records(self._what, self._found, self._direct)
+                facts = tuple(array.facts for array in opened)
+                if facts != self._facts:
+                    raise SourceError(
+                        f"{self._what}: the arrays changed since the source was made\n"
+                        f"  then: {'; '.join(self._facts)}\n  now:  {'; '.join(facts)}\n"
+                        "Make the source again."
+                    )
+                self._opened = opened
+            return self._opened
+
+    @property
+    def stores(self) -> dict[str, ts.TensorStore]:
+        """The arrays as open stores, by name."""
+        opened = self.open()
+        with self._lock:
+            if self._stores is None:
+                for array in opened:
+                    if isinstance(array.backend, PythonArray):
+                        own = array.backend.library == BY_PYTHON
+                        way = "open it with zarr.open_array" if own else "read it by the source"
+                        raise SourceError(
+                            f"{self._what}: {array.found.named} in {array.found.where} is"
+                            f" {array.way}, and TensorStore cannot open it; {way}"
+                        )
+                plain = [a.found for a in opened if not isinstance(a.backend, StoreArray)]
+                stores = iter(open_each(plain, refuse=True))
+                self._stores = {
+                    a.name: a.backend.store if isinstance(a.backend, StoreArray) else next(stores)
+                    for a in opened
+                }
+            return dict(self._stores)
+
+    @property
+    def is_remote_source(self) -> bool:
+        """Whether an array is read over a network."""
+        return any(array.is_remote_source for array in self.open())
+
+    @property
+    def remote_stats(self) -> RemoteStats:
+        """The counts of requests for remote arrays."""
+        return self._access.stats
+
+    def expect_answers(self) -> None:
+        """Wait for stores that are away from now on: all have answered."""
+        self._access.expect_answers()
+
+    @property
+    def facts(self) -> str:
+        """Names, dtypes, shapes and chunks of the arrays, or a digest if that is long; versions of data."""
+        return _shown(self._facts, lambda: self.open()[0].part.rows) + self._versions
+
+    def facts_of_first(self, rows: Sequence[int | None]) -> str:
+        """The facts when each array had only its first rows; None leaves an array out."""
+        every = zip(self.open(), rows, strict=True)
+        pairs = [(array, count) for array, count in every if count is not None]
+        shown = [array.facts_of_first(count) for array, count in pairs]
+        return _shown(shown, lambda: pairs[0][1]) + self._versions
+
+    @property
+    def _versions(self) -> str:
+        """What stores call the state of their data, such as a snapshot."""
+        versions = (item.opened.version for item in self._found if item.opened is not None)
+        return "".join(f"; {version}" for version in dict.fromkeys(versions) if version)
+
+    @property
+    def place(self) -> str:
+        """Where the arrays are and how they are read, for people."""
+        opened = self.open()
+        levels = zip(*(array.found.where.split("/") for array in opened), strict=False)
+        shared = itertools.takewhile(lambda names: len(set(names)) == 1, levels)
+        place = "/".join(names[0] for names in shared) or "several places"
+        if self.left_out and not self._chose:
+            labels = listing([item.name for item in self.left_out], _SHOWN_ARRAYS)
+            return f"{place}, {_ways(opened)}; coordinates: {labels}"
+        return f"{place}, {_ways(opened)}"
+
+    @property
+    def own_name(self) -> str:
+        """The name of a single array in its store; 'values' if it is unknown."""
+        where = self.open()[0].found.where.rstrip("/")
+        return where.rpartition("/")[2] if "/" in where else "values"
+
+    def assembled(self, columns: Sequence[Any]) -> Columns:
+        """The tree with one column per array."""
+        return shaped(self._numbers, columns)
+
+
+def _open_records(what: str, found: Sequence[Found], direct: bool | None) -> tuple[OpenArray, ...]:
+    """Opens arrays whose rows are records; refuses strings of any length."""
+    for item in found:
+        if of_any_length(item.metadata or {}):
+            why = why_python(item.metadata or {})
+            raise item.unread(f"its values are strings, bytes or objects of any length ({why})")
+    return open_arrays(what, found, direct)
+
+
+def _ways(opened: tuple[OpenArray, ...]) -> str:
+    """How the arrays are read, for people."""
+    by_way: dict[str, list[str]] = {}
+    for array in sorted(opened, key=lambda array: not isinstance(array.backend, PlainStore)):
+        by_way.setdefault(array.way, []).append(array.name)
+    if len(by_way) == 1:
+        return next(iter(by_way))
+    return "; ".join(f"{way}: {listing(names, _SHOWN_ARRAYS)}" for way, names in by_way.items())
+
+
+def _numbered(tree: ChosenTree, found: list[Found]) -> Numbers:
+    if isinstance(tree, dict):
+        return {name: _numbered(item, found) for name, item in tree.items()}
+    found.append(tree)
+    return len(found) - 1
+
+
+def shaped(tree: Numbers, leaves: Sequence[Any]) -> Any:
+    """The tree with the leaf of each number in its place."""
+    if isinstance(tree, dict):
+        return {name: shaped(item, leaves) for name, item in tree.items()}
+    return leaves[tree]
+
+
+def _shown(facts: Sequence[str], rows: Callable[[], int]) -> str:
+    """Facts of arrays, or a digest if they are long; `rows` counts the rows of the first array."""
+    text = "; ".join(facts)
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f"{rows()} records, {len(facts)} arrays, sha256:{digest}"
+
+
+class OverTree(LaidOutSource):
+    """A source of the arrays of a tree: what it says of the reads of all of them."""
+
+    _tree: ArrayTree
+
+    def _open_tree(self) -> tuple[OpenArray, ...]:
+        """The open arrays. Raises ReadError in a fork of a process that had used TensorStore."""
+        refuse_forked(LIBRARY, type(self).__name__)
+        return self._tree.open()
+
+    def read(self, indices: IntArray) -> Columns:
+        """Read the records at `indices`, in that order, in new memory.
+
+        Raises:
+            ReadError: If a chunk cannot be read; the message names array, file and records. Or
+                if this process was forked from a process that had used TensorStore.
+        """
+        wanted = checked_indices(indices, len(self), type(self).__name__)
+        reads = [partial(part.read, wanted) for part in self.parts]
+        return self.assembled(side_by_side(reads, wait=self.is_remote_source), wanted)
+
+    @property
+    def is_remote_source(self) -> bool:
+        """Whether an array is read over a network."""
+        return self._tree.is_remote_source
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of this process's requests to networks: `requests`, `retries`, `bytes`, `faults`.
+
+        TensorStore does not report its requests. For an array that it reads, `requests` counts the
+        reads that were started, of a chunk or of adjacent chunks, `bytes` the bytes of the values,
+        and `faults` the reads that failed for good. TensorStore's own counts are for the whole
+        process: `tensorstore.experimental_collect_matching_metrics("/tensorstore/http/")`.
+
+        Once a request was answered also `p50_s`, `p95_s` and `p99_s`: seconds that the last 1,024 requests
+        took, by percentile. `hedged` is the number of second requests, and `outage_s` the seconds in which
+        requests waited for a store that was away, if there were any; TensorStore makes no second requests.
+        """
+        return self.remote_stats.counts()
+
+    @property
+    def remote_stats(self) -> RemoteStats:
+        """The counts of requests to networks."""
+        return self._tree.remote_stats
 
 
 class ZarrDataSource(OverTree):
@@ -90,8 +397,7 @@ class ZarrDataSource(OverTree):
             >>> len(source), source[3]["image"].shape, source.read(np.array([3, 9]))["label"]
             (10, (4, 4), array([3, 9]))
         """
-        arrays, names, storage_options = standing_for(_WHAT, arrays, names, storage_options)
-        access = Access(_WHAT, storage_options, remote)
+        arrays, names, access = taken(_WHAT, arrays, names, storage_options, remote)
         self._tree = ArrayTree(
             _WHAT, arrays, direct=direct, names=names, access=access, missing=missing
         )

@@ -8,24 +8,26 @@ its limit.
 from __future__ import annotations
 
 import contextvars
+import functools
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import tensorstore as ts
 
+from windrow.core.cancellation import CancelScope, current_scope
 from windrow.core.redaction import HIDDEN, Redaction, shown_url
 from windrow.core.text import with_article
 from windrow.core.threads import DaemonPool
-from windrow.errors import ArgumentError, SourceError
+from windrow.errors import ArgumentError, SourceError, WindrowError
 from windrow.sources.remote.options import as_remote_options
 from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.request_counts import RemoteStats
-from windrow.sources.zarr.error_text import bare, is_about_profile, reason
+from windrow.sources.zarr.error_text import is_about_profile, reason
 from windrow.sources.zarr.in_flight import InFlightLimiter
 from windrow.sources.zarr.urls import (
     UrlRoute,
@@ -36,6 +38,7 @@ from windrow.sources.zarr.urls import (
 if TYPE_CHECKING:
     from windrow.sources.remote.fetcher import Fetcher
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # Where TensorStore looks for credentials.
@@ -43,6 +46,49 @@ _IN_ENVIRONMENT: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SES
 # A pool of recently decoded shard indices and chunks, for all arrays of a source.
 _POOL: Final = "cache_pool#windrow"
 _POOL_BYTES: Final = 32 << 20
+# The most threads of one call of `side_by_side`.
+_AT_ONCE: Final = 32
+
+
+def bare(fn: Callable[P, T]) -> Callable[P, T]:
+    """Make errors that `fn` raises `from None` drop their context too.
+
+    Such an error is printed alone, but keeps the original error as its context. Tools that report
+    errors look there, and would find settings with headers.
+    """
+
+    @functools.wraps(fn)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return fn(*args, **kwargs)
+        except WindrowError as error:
+            if error.__suppress_context__ and error.__cause__ is None:
+                error.__context__ = None
+            raise
+
+    return called
+
+
+def side_by_side(calls: Sequence[Callable[[], Any]], *, wait: bool) -> list[Any]:
+    """The results of `calls`; each runs in a thread of its own if they `wait` for a network.
+
+    If one of them fails, or the caller is interrupted, the others are cancelled.
+    """
+    if not wait or len(calls) < 2:
+        return [call() for call in calls]
+    cancel_scope, outer = CancelScope(), current_scope()
+    if outer is not None:
+        outer.add(cancel_scope, cancel_scope.set)
+    pool = DaemonPool(min(_AT_ONCE, len(calls)), "windrow-side", cancel_scope.enter)
+    try:
+        return [read.result() for read in [pool.submit(call) for call in calls]]
+    except BaseException:
+        cancel_scope.set()
+        raise
+    finally:
+        if outer is not None:
+            outer.remove(cancel_scope)
+        pool.shutdown(cancel_futures=True)
 
 
 class Access:
@@ -85,14 +131,10 @@ class Access:
     def _restart(self) -> None:
         self.stats = RemoteStats()
         self._redaction = Redaction(self.storage_options)
-        outages = Outages(self.what, self.options, self.stats, self._redaction)
-        self.in_flight = InFlightLimiter(self.options, self.stats, outages)
-        # The fetcher counts its requests, and waits for stores, itself.
-        self.fetches = InFlightLimiter(self.options, RemoteStats())
         self._threads = DaemonPool(None, "windrow-files")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._limiters: tuple[InFlightLimiter, InFlightLimiter] | None = None
         self._fetcher: Fetcher | None = None
-        self._expect()
         self._context: ts.Context | None = None
 
     def expect_answers(self) -> None:
@@ -102,10 +144,31 @@ class Access:
 
     def _expect(self) -> None:
         if self._expected:
-            self.in_flight.expect()
-            self.fetches.expect()
+            for limiter in self._limiters or ():
+                limiter.expect()
             if self._fetcher is not None:
                 self._fetcher.expect_answers()
+
+    @property
+    def in_flight(self) -> InFlightLimiter:
+        """Runs the reads of TensorStore."""
+        return self._limited()[0]
+
+    @property
+    def fetches(self) -> InFlightLimiter:
+        """Runs the reads of `fetcher`, which counts its requests, and waits for stores, itself."""
+        return self._limited()[1]
+
+    def _limited(self) -> tuple[InFlightLimiter, InFlightLimiter]:
+        with self._lock:
+            if self._limiters is None:
+                outages = Outages(self.what, self.options, self.stats, self._redaction)
+                self._limiters = (
+                    InFlightLimiter(self.options, self.stats, outages),
+                    InFlightLimiter(self.options, RemoteStats()),
+                )
+                self._expect()
+            return self._limiters
 
     def hide(self, text: str) -> str:
         """`text` without secrets."""

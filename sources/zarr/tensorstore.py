@@ -1,13 +1,17 @@
-"""Rows of arrays that TensorStore reads: plans the reads, and puts rows into the requested order.
+"""Reads of arrays by TensorStore: rows and boxes, and the chunks that are checked.
 
-Invariants: every read is started before the first one is waited for, in rounds of at most
-`IN_FLIGHT_BYTES`. The result is new memory that nothing else refers to.
+Boxes of one chunk that are adjacent in a call are read together, so that the chunk is decoded once.
+
+Invariants: a read fills all of the requested memory, or has a `ReadError` that names the rows, or the chunk
+by its cells. A chunk that is not stored reads as the fill value only while the array is there.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -16,69 +20,95 @@ from typing import Any, Final
 import numpy as np
 import tensorstore as ts
 
-from windrow.core.threads import Ends
+from windrow.core.threads import Ends, InlineExecutor
 from windrow.errors import ReadError
 from windrow.sources.base import AnyArray, IntArray, run_of
-from windrow.sources.chunks import Box, Span, groups_read, partly_read
+from windrow.sources.chunks import Box, Span, groups_read
 from windrow.sources.scan import Checks
-from windrow.sources.zarr.in_flight import kind_of
-from windrow.sources.zarr.local.presence import PresenceCheck, spec_of
-from windrow.sources.zarr.remote import filled
-from windrow.sources.zarr.store_array import StoreArray, chunk_of_row, refused_rows
+from windrow.sources.zarr.error_text import held_cells, is_about_index
+from windrow.sources.zarr.presence import PresenceCheck, spec_of
+from windrow.sources.zarr.reads import IN_FLIGHT_BYTES, as_boxes, filled, rows_read
+from windrow.sources.zarr.store_array import StoreArray, refused_chunk, refused_rows
 from windrow.sources.zarr.urls import drivers
 
-IN_FLIGHT_BYTES: Final = 256 * 2**20
-# Chunks of a read that failed that are read again at a time.
-_AGAIN_AT_ONCE: Final = 64
+Cells = tuple[int, ...]
+
+# The size of one read along axes whose chunks are unknown.
+_UNKNOWN_BYTES: Final = 2**20
 
 
 class StoreReader:
-    """Reads rows through TensorStore; a `RowReader`."""
+    """Reads rows or boxes through TensorStore; a `RowReader` or a `BoxReader`."""
 
-    def __init__(self, array: StoreArray) -> None:
-        self._array = array
+    def __init__(self, array: StoreArray, *, rows: bool) -> None:
+        """Read rows of the chunks of the first axis, or boxes of chunks."""
+        self._array, self._rows = array, rows
+        self.chunk_shape, self.shift = _chunks(array)
+
+    @functools.cached_property
+    def _checks(self) -> StoreChecks:
+        return StoreChecks(self._array, self.chunk_shape, self.shift)
 
     def checks(self) -> Checks:
         """The chunks of the array, as far as they are known."""
-        array = self._array
-        layout, domain = array.store.chunk_layout, array.store.domain
-        sizes = layout.read_chunk.shape or (None,) * array.store.rank
-        origins = layout.grid_origin or (None,) * array.store.rank
-        chunk, shift = [array.read_rows], [array.shift]
-        for axis, length in enumerate(array.row_shape, 1):
-            size, origin = sizes[axis], origins[axis]
-            known = size is not None and origin is not None
-            chunk.append(int(size) if known else max(1, length))
-            shift.append((int(domain.inclusive_min[axis]) - int(origin)) % size if known else 0)
-        return StoreChecks(array, tuple(chunk), tuple(shift))
+        return self._checks
 
-    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
-        """Start reading all spans, on TensorStore's own threads; done when their memory is filled.
+    def start(self, wanted: Sequence[Span] | Sequence[Box], pool: Executor) -> Future[None]:
+        """Start reading spans or boxes on TensorStore's own threads; done when their memory is filled.
 
         The future has a ReadError if one of them cannot be read.
         """
-        rest = (0,) * len(self._array.row_shape)
-        boxes = [Box((span.first, *rest), span.out) for span in spans]
+        boxes = as_boxes(wanted)
+        if not self._rows:
+            by_chunk = itertools.groupby(boxes, lambda box: self._checks.coords_of(box.first))
+            return _read(self._array, [list(group) for _, group in by_chunk], self._refused)
         # Adjacent boxes inside a shard are one request over a network.
         groups = _neighbours(boxes) if self._array.is_remote_source else [[box] for box in boxes]
-        return read_boxes(self._array, groups, self._refused, apart=True)
+        return _read(self._array, groups, self._refused, apart=True)
+
+    def read(self, rows: IntArray) -> AnyArray:
+        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        array = self._array
+        if array.remote is None:
+            # TensorStore copies the wanted rows alone; if that fails, each chunk is read by itself.
+            with contextlib.suppress(ValueError, RuntimeError, OSError):
+                return self._read_at_once(rows)
+        start = functools.partial(self.start, pool=InlineExecutor())
+        return rows_read(rows, array.chunk_of, start, array.row_shape, array.dtype)
+
+    def _read_at_once(self, rows: IntArray) -> AnyArray:
+        array = self._array
+        distinct, take = np.unique(rows, return_inverse=True)
+        found = np.empty((len(distinct), *array.row_shape), array.dtype)
+        run, wanted = run_of(distinct), distinct + array.origin
+        size = len(rows) if run is not None else IN_FLIGHT_BYTES // max(1, array.row_bytes)
+        for first in range(0, len(wanted), max(1, size)):
+            some = wanted[first : first + max(1, size)]
+            cells = some if run is None else slice(int(some[0]), int(some[-1]) + 1)
+            ts.array(found[first : first + len(some)]).write(array.store.oindex[cells]).result()
+        if array.presence is not None and len(rows):
+            chunk_begins = np.flatnonzero(np.diff(array.chunk_of(distinct), prepend=-1))
+            array.presence.check(found, chunk_begins, array.where)
+        return found if run_of(take) is not None else found[take]
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of chunks in memory; their bytes in storage are not known."""
+        array = self._array
+        size = array.read_rows * array.row_bytes if self._rows else self._checks.chunk_bytes
+        return np.full(len(chunks), size, np.int64)
 
     def _refused(
         self, first: Sequence[int], stop: Sequence[int], error: BaseException
     ) -> ReadError:
         array, records = self._array, (first[0], stop[0])
-        return refused_rows(
-            array, records if array.remote else chunk_of_row(array, first[0]), error
-        )
-
-    def read(self, rows: IntArray) -> AnyArray:
-        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
-        return read_rows(self._array, rows)
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        """Bytes of chunks in memory; their bytes in storage are not known."""
-        array = self._array
-        return np.full(len(chunks), array.read_rows * array.row_bytes, np.int64)
+        if self._rows and array.remote is not None:
+            return refused_rows(array, records, error)
+        begin, end = _lost(array, self._checks, first, error)
+        if not self._rows:
+            return refused_chunk(array, held_cells(list(zip(begin, end, strict=True))), error)
+        if not array.chunk_rows:
+            return refused_rows(array, (first[0], first[0] + 1), error)
+        return refused_rows(array, (begin[0], end[0]), error)
 
 
 class StoreChecks(Checks):
@@ -175,10 +205,11 @@ class StoreChecks(Checks):
         return self._array.cells(*self.bounds(number))
 
     def _refused(self, number: int, error: Exception) -> ReadError:
-        first, stop = (bounds[0] for bounds in self.bounds(number))
+        begin, end = _lost(self._array, self, self.bounds(number)[0], error)
+        records = begin[0], end[0]
         if not self._array.chunk_rows and self._array.remote is None:
-            first, stop = self._narrowed(first, stop)
-        return refused_rows(self._array, (first, stop), error)
+            records = self._narrowed(*records)
+        return refused_rows(self._array, records, error)
 
     def _narrowed(self, first: int, stop: int) -> tuple[int, int]:
         """The rows `[first, stop)` around all that cannot be read, if chunks are unknown."""
@@ -191,13 +222,14 @@ class StoreChecks(Checks):
 
     def _fails(self, first: int, stop: int) -> bool:
         try:
-            self._array.start(slice(first, stop)).result()
+            origin = self._array.origin
+            self._array.store[origin + first : origin + stop].read().result()
         except (ValueError, RuntimeError, OSError):
             return True
         return False
 
 
-def read_boxes(
+def _read(
     array: StoreArray,
     groups: Sequence[Sequence[Box]],
     refused: Callable[[Sequence[int], Sequence[int], BaseException], ReadError],
@@ -219,14 +251,14 @@ def read_boxes(
     if remote is not None:
 
         def begin(boxes: Sequence[Box]) -> tuple[Sequence[int], Future[AnyArray]]:
-            first, stop = bounds_of(boxes)
+            first, stop = _bounds_of(boxes)
             fail = functools.partial(refused, first, stop)
             return first, remote.start(array.cells(first, stop), fail)
 
         return filled(groups, begin, apart=apart, exact=array.knows_chunks)
     ends = Ends(len(groups), functools.partial(groups_read, groups, exact=array.knows_chunks))
     for number, boxes in enumerate(groups):
-        bounds = bounds_of(boxes)
+        bounds = _bounds_of(boxes)
         fail = functools.partial(refused, *bounds)
         _fill(array, boxes, bounds, fail, functools.partial(ends.end, number))
     return ends.done
@@ -246,7 +278,9 @@ def _fill(
     def ended(future: Any) -> None:
         error = future.exception()
         if error is not None:
-            end(refused(error))
+            failed = refused(error)
+            failed.__cause__ = error
+            end(failed)
             return
         try:
             if array.presence is not None:
@@ -265,7 +299,7 @@ def _fill(
         end(refused(error))
 
 
-def bounds_of(boxes: Sequence[Box]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _bounds_of(boxes: Sequence[Box]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The cells `[first, stop)` along each axis of the smallest box around some boxes."""
     stops = ([f + n for f, n in zip(b.first, b.out.shape, strict=True)] for b in boxes)
     first = tuple(map(min, zip(*(box.first for box in boxes), strict=True)))
@@ -289,101 +323,41 @@ def _neighbours(boxes: Sequence[Box]) -> list[list[Box]]:
     return runs
 
 
-def read_rows(array: StoreArray, wanted: IntArray) -> AnyArray:
-    """Rows `wanted` of an array, in that order, in new memory.
-
-    Raises:
-        ReadError: If a chunk cannot be read; the message names array, chunk and records. Or if
-            the array is gone and would read as fill values.
-    """
-    rows, take = np.unique(wanted, return_inverse=True)
-    found, errors = np.empty((len(rows), *array.row_shape), array.dtype), dict[int, ReadError]()
-    first = 0
-    for turn in _turns(array, rows):
-        for part, read in [(part, array.start(_read_for(array, part))) for part in turn]:
-            stop = first + len(part)
-            try:
-                block = read.result()
-                block = block if len(block) == len(part) else block[part - part[0]]
-            except (ValueError, RuntimeError, OSError) as error:
-                block, lost = _read_again(array, part, error)
-                errors.update((first + at, one) for at, one in lost.items())
-            if len(part) == len(rows):
-                found = block
-            else:
-                found[first:stop] = block
-            first = stop
-    if array.presence is not None and len(rows):
-        chunk_begins = np.flatnonzero(np.diff(array.chunk_of(rows), prepend=-1))
-        array.presence.check(found, chunk_begins, array.where)
-    if len(take) != len(rows) or run_of(take) is None:
-        found = found[take]
-    if errors:
-        places = enumerate(take.tolist())
-        raise partly_read(found, {place: errors[row] for place, row in places if row in errors})
-    return found
+def _chunks(array: StoreArray) -> tuple[Cells, Cells]:
+    """Shape of the chunks to read, and cells of the first one that lie before cell 0."""
+    sizes, layout = array.shape, array.store.chunk_layout
+    chunk = layout.read_chunk.shape or (None,) * len(sizes)
+    origins = layout.grid_origin or (None,) * len(sizes)
+    chunks, shift = list(sizes), [0] * len(sizes)
+    unknown = []
+    for axis, (size, cells, origin) in enumerate(zip(sizes, chunk, origins, strict=True)):
+        if cells is None or origin is None:
+            unknown.append(axis)
+            continue
+        offset = (int(array.store.domain.inclusive_min[axis]) - int(origin)) % cells
+        if offset + size > cells:  # else everything lies in one chunk
+            chunks[axis], shift[axis] = cells, offset
+    chunks = [max(1, cells) for cells in chunks]
+    known = (cells for axis, cells in enumerate(chunks) if axis not in unknown)
+    room = max(1, _UNKNOWN_BYTES // max(1, math.prod(known) * array.dtype.itemsize))
+    for axis in reversed(unknown):
+        chunks[axis] = min(chunks[axis], room)
+        room = max(1, room // chunks[axis])
+    return tuple(chunks), tuple(shift)
 
 
-def _read_for(array: StoreArray, rows: IntArray) -> slice | IntArray:
-    """What to read for rising rows; a remote array is read in runs."""
-    if array.remote is not None and len(rows):
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    run = run_of(rows)
-    return rows if run is None else run
+def _lost(
+    array: StoreArray, checks: StoreChecks, first: Sequence[int], error: BaseException
+) -> tuple[Cells, Cells]:
+    """The cells `[first, stop)` that an error is about: a chunk, or with a damaged index all of its shard."""
+    if array.remote is None and is_about_index(error):
+        checks = _shards(array)
+    return checks.bounds(int(np.ravel_multi_index(checks.coords_of(first), checks.grid)))
 
 
-def _turns(array: StoreArray, rows: IntArray) -> list[list[IntArray]]:
-    """The reads of rising rows, in rounds of at most `IN_FLIGHT_BYTES`.
-
-    Consecutive rows are one read, and other rows of a remote array one for each chunk.
-    """
-    if run_of(rows) is not None:
-        return [[rows]]
-    most = max(1, IN_FLIGHT_BYTES // max(1, array.row_bytes))
-    if array.remote is None:
-        return [[part] for part in np.split(rows, range(most, len(rows), most))]
-    parts = np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1)
-    ends = np.cumsum([part[-1] + 1 - part[0] for part in parts])
-    turns: dict[int, list[IntArray]] = {}
-    for end, part in zip(ends.tolist(), parts, strict=True):
-        turns.setdefault(end // most, []).append(part)
-    return list(turns.values())
-
-
-def _read_again(
-    array: StoreArray, rows: IntArray, error: Exception
-) -> tuple[AnyArray, dict[int, ReadError]]:
-    """Read the chunks of rising rows, whose read failed, one by one.
-
-    Returns:
-        The rows, and the errors of those that are lost, by place.
-
-    Raises:
-        ReadError: If the network failed, which would fail again, or chunks are unknown.
-    """
-    if isinstance(error, ReadError) and kind_of(error) != "other":
-        raise error
-    block, lost = np.empty((len(rows), *array.row_shape), array.dtype), dict[int, ReadError]()
-    parts = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(array.chunk_of(rows))) + 1)
-    size = _AGAIN_AT_ONCE if array.chunk_rows else 1
-    for some in (parts[at : at + size] for at in range(0, len(parts), size)):
-        reads = [array.start(slice(int(rows[p[0]]), int(rows[p[-1]]) + 1)) for p in some]
-        for part, read in zip(some, reads, strict=True):
-            first = int(rows[part[0]])
-            try:
-                block[part] = read.result()[rows[part] - first]
-            except (ValueError, RuntimeError, OSError) as single:
-                own = _error_of(array, first, single)
-                if not array.chunk_rows:
-                    raise own from None
-                lost.update(dict.fromkeys(part.tolist(), own))
-    return block, lost
-
-
-def _error_of(array: StoreArray, row: int, error: Exception) -> ReadError:
-    """The error of the chunk that holds a row."""
-    if isinstance(error, ReadError):
-        return error
-    own = refused_rows(array, chunk_of_row(array, row), error)
-    own.__cause__ = error
-    return own
+def _shards(array: StoreArray) -> StoreChecks:
+    """The shards of an array, whose layout TensorStore knows."""
+    layout, first = array.store.chunk_layout, array.store.domain.inclusive_min
+    sizes = tuple(map(int, layout.write_chunk.shape))
+    cells = zip(first, layout.grid_origin, sizes, strict=True)
+    return StoreChecks(array, sizes, tuple(int((f - o) % n) for f, o, n in cells))

@@ -26,33 +26,32 @@ import numpy as np
 
 from windrow.core.cancellation import current_scope, stopped
 from windrow.core.system_errors import is_unanswered, is_unsupported, refused_bytes
-from windrow.core.threads import then
+from windrow.core.threads import InlineExecutor, then
 from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
 from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.chunks import Box, Span
 from windrow.sources.remote.faults import as_fault
 from windrow.sources.scan import Checks
-from windrow.sources.zarr.consolidated import agreed_shape
-from windrow.sources.zarr.error_text import bare, reason, single
-from windrow.sources.zarr.local.codecs import ChunkDamageError, refuse_larger
-from windrow.sources.zarr.local.metadata import damaged, held_records
-from windrow.sources.zarr.local.presence import PresenceCheck, presence_of_file
-from windrow.sources.zarr.metadata import (
+from windrow.sources.zarr.codecs import (
+    ChunkDamageError,
     RefusedError,
     check,
     checked_sizes,
     compressor_of,
     index_of_shards,
     most_chunk_bytes,
+    refuse_larger,
     stand_in,
-    version_of,
-    why_python,
 )
+from windrow.sources.zarr.error_text import damaged, held_records, reason, single, unreachable
+from windrow.sources.zarr.folders import StoredObjects
+from windrow.sources.zarr.metadata import version_of, why_python
 from windrow.sources.zarr.names import Found
-from windrow.sources.zarr.refused import gone, refuse_absurd, unread
-from windrow.sources.zarr.remote import RemotePresence, filled, unreachable
-from windrow.sources.zarr.stored_objects import StoredObjects, has_cache
-from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.presence import PresenceCheck, presence_of_file
+from windrow.sources.zarr.reads import as_boxes, filled, rows_read
+from windrow.sources.zarr.remote import RemotePresence
+from windrow.sources.zarr.remote_folders import has_cache
+from windrow.sources.zarr.stores import Access, bare
 
 if TYPE_CHECKING:
     from windrow.sources.zarr.cached_chunks import CachedChunks
@@ -282,11 +281,7 @@ class PythonReader:
 
         The future has a ReadError if that fails.
         """
-        rest = (0,) * (len(self._array.shape) - 1)
-        boxes = [
-            Box((one.first, *rest), one.out) if isinstance(one, Span) else one for one in wanted
-        ]
-        groups = [list(group) for _, group in itertools.groupby(boxes, self._corner)]
+        groups = [list(group) for _, group in itertools.groupby(as_boxes(wanted), self._corner)]
         array = self._array
 
         def begun(boxes: Sequence[Box]) -> tuple[Cells, Future[AnyArray]]:
@@ -298,26 +293,14 @@ class PythonReader:
         return filled(groups, begun, again=array.access is not None)
 
     def read(self, rows: IntArray) -> AnyArray:
-        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        """Rows `(n, ...)` in new memory, each chunk decoded once. Waits; raises ReadError."""
         array = self._array
-        found = np.empty((len(rows), *array.shape[1:]), array.dtype)
-        order = np.argsort(rows, kind="stable")
-        wanted = rows[order]
-        cuts = np.flatnonzero(np.diff(wanted // array.chunk_shape[0])) + 1
-        rest = (0,) * (len(array.shape) - 1)
-        parts = [
-            (part, to, (int(part[0]), *rest), (int(part[-1]) + 1 - int(part[0]), *array.shape[1:]))
-            for part, to in zip(np.split(wanted, cuts), np.split(order, cuts), strict=True)
-            if len(part)
-        ]
-        if array.access is not None:
-            reads = [array.begin(first, shape) for _, _, first, shape in parts]
-            blocks = (read.result() for read in reads)
-        else:
-            blocks = (array.cells(first, shape) for _, _, first, shape in parts)
-        for block, (part, to, first, _) in zip(blocks, parts, strict=True):
-            found[to] = block[part - first[0]]
-        return found
+        start = partial(self.start, pool=InlineExecutor())
+        chunk_rows = array.chunk_shape[0]
+        return rows_read(
+            *(rows, lambda rows: rows // chunk_rows, start, array.shape[1:], array.dtype),
+            apart=not self.is_slow,
+        )
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in memory; their bytes in storage are not known."""
@@ -414,7 +397,7 @@ def why_by_python(found: Found) -> str:
         why = "only TensorStore reads its format, and it does not open such URLs"
         if found.access is not None and found.access.options.cache_dir is not None:
             why += " if RemoteOptions has a cache_dir; leave that out"
-        raise unread(found, why)
+        raise found.unread(why)
     return found.access.route(found.url).why
 
 
@@ -445,10 +428,10 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
     try:
         meta = json.loads(raw)
     except ValueError as error:
-        raise unread(found, str(error)) from error
+        raise found.unread(str(error)) from error
     stands_for, given = stand_in(meta)
     packed, most = _checked(found, given)
-    agreed = agreed_shape(found, meta)
+    agreed = found.agreed_shape(meta)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they address the writers of such arrays
@@ -464,7 +447,7 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
         fill, dtype = _fill_bytes(array.fill_value, dtype), stands_for or dtype
     except Exception as error:  # zarr-python may raise anything for such metadata
         said, cause = found.reason(single(error))
-        raise unread(found, f"{why}; {LIBRARY} says {said}") from cause
+        raise found.unread(f"{why}; {LIBRARY} says {said}") from cause
     if agreed is not None:
         shape = agreed
     presence = presence_of_stored(found, objects, key, raw, fill) if fill else None
@@ -494,13 +477,13 @@ def _checked(found: Found, meta: Any) -> tuple[str | None, int]:
             raise RefusedError("its metadata are not a JSON object")
         check(meta)
         shape, chunk, shard, item_bytes = checked_sizes(meta)
-        refuse_absurd(found, shape, chunk, item_bytes, shard)
+        found.refuse_absurd(shape, chunk, item_bytes, shard)
         return compressor_of(meta), most_chunk_bytes(meta, chunk, item_bytes)
     except SourceError:
         raise
     except (RefusedError, ValueError, TypeError, LookupError, AttributeError) as error:
         # Metadata may have any form; a form that the checks do not expect is refused.
-        raise unread(found, str(error)) from error
+        raise found.unread(str(error)) from error
 
 
 def _fill_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
@@ -528,7 +511,7 @@ def stored_metadata(found: Found, objects: StoredObjects) -> tuple[str, bytes]:
         why, cause = found.reason(error)
         raise SourceError(f"{found.what}: {found.where} cannot be read: {why}") from cause
     if raw is None:
-        raise gone(found, f"it has no {key}")
+        raise found.gone(f"it has no {key}")
     return key, raw
 
 

@@ -31,7 +31,8 @@ from windrow.core.cancellation import (
 from windrow.errors import ReadError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, WindowDataSource
 from windrow.sources.remote.request_counts import RemoteStats
-from windrow.sources.zarr.in_flight import InFlightLimiter, side_by_side
+from windrow.sources.zarr.in_flight import InFlightLimiter
+from windrow.sources.zarr.stores import side_by_side
 
 pytestmark = pytest.mark.jobs
 

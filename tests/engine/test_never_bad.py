@@ -26,7 +26,7 @@ from windrow.sources import ArrayRecordDataSource
 from windrow.sources.array_record import decode
 from windrow.sources.array_record.core_reader import CoreReader
 from windrow.sources.tfds import images
-from windrow.sources.zarr.local.metadata import damaged
+from windrow.sources.zarr.error_text import damaged
 
 
 def _of(made: Callable[[Path], tuple[Any, set[int]]], folder: Path) -> Any:

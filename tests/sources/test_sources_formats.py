@@ -28,7 +28,7 @@ from tests.volumes import volume
 from windrow import MapDataset
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError, WindrowError
 from windrow.sources import WindowDataSource, ZarrDataSource
-from windrow.sources.zarr.tree import ArrayTree
+from windrow.sources.zarr.source import ArrayTree
 from windrow.transforms.record_sizes import record_bytes
 
 AnyArray = npt.NDArray[Any]

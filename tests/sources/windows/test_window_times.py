@@ -23,7 +23,7 @@ from windrow.errors import ArgumentError, MissingExtraError, SourceError
 from windrow.sources import Field, WindowDataSource
 from windrow.sources.windows.coordinates import Coordinates
 from windrow.sources.windows.selection import position_of
-from windrow.sources.zarr.tree import ArrayTree
+from windrow.sources.zarr.source import ArrayTree
 
 AnyArray = npt.NDArray[Any]
 HOUR = np.timedelta64(1, "h")

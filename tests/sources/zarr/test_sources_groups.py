@@ -19,7 +19,7 @@ from tests.range_server import RangeServer
 from windrow.errors import ArgumentError, NotFoundError, SourceError
 from windrow.sources import ZarrDataSource
 from windrow.sources.zarr.open_array import OpenArray
-from windrow.sources.zarr.tree import ArrayTree
+from windrow.sources.zarr.source import ArrayTree
 
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:.*V3 specification")

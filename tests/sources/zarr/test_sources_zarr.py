@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pytest
 import zarr
 
+from tests.array_record_bytes import needs_core
 from tests.zarr_layouts import DIRECTLY
 from windrow.errors import (
     NotFoundError,
@@ -143,3 +145,24 @@ def test_rounds_within_the_byte_budget(tmp_path: Path, monkeypatch: pytest.Monke
         path = write(tmp_path / str(chunk), values(), chunks=(chunk, 4), shards=(32, 4))
         source = ZarrDataSource(path, direct=False)
         np.testing.assert_array_equal(source.read(wanted), values()[wanted])
+
+
+@needs_core
+def test_few_modules_are_entered_to_open_a_local_store(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "a")
+    group.create_array("x", data=values(), chunks=(8, 4))
+    zarr.consolidate_metadata(group.store)
+    folder = Path(str(sys.modules[ZarrDataSource.__module__].__file__)).parent
+    for place in (tmp_path / "a", tmp_path / "a" / "x"):
+        entered = set[Path]()
+
+        def note(frame: Any, event: str, _: Any, entered: set[Path] = entered) -> None:
+            if event == "call":
+                entered.add(Path(frame.f_code.co_filename))
+
+        sys.setprofile(note)
+        try:
+            ZarrDataSource(place)
+        finally:
+            sys.setprofile(None)
+        assert len([path for path in entered if path.parent == folder]) <= 9

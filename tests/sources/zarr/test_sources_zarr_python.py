@@ -27,7 +27,8 @@ import zstandard
 from windrow import MapDataset, verify
 from windrow.errors import ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
-from windrow.sources.zarr.tree import ArrayTree, open_arrays
+from windrow.sources.zarr.open_array import open_arrays
+from windrow.sources.zarr.source import ArrayTree
 
 AnyArray = npt.NDArray[Any]
 pytestmark = pytest.mark.filterwarnings("ignore")  # zarr-python warns writers of such arrays

@@ -43,8 +43,8 @@ from windrow.errors import (
     WindrowError,
 )
 from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
+from windrow.sources.zarr.source import ArrayTree
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.tree import ArrayTree
 from windrow.sources.zarr.urls import route_of
 
 ODD = ["with space", "per%20cent", "hash#x", "plus+é", "q?x"]

@@ -24,8 +24,7 @@ from windrow.core import native
 from windrow.errors import ReadError
 from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.chunks import Span
-from windrow.sources.zarr.local import native_chunks as seam
-from windrow.sources.zarr.local.metadata import PlainArray, plain_array
+from windrow.sources.zarr.plain import PlainArray, native_chunks, plain_array
 
 needs_core = pytest.mark.skipif(native.native() is None, reason="there is no native core")
 
@@ -44,7 +43,7 @@ def test_reads_that_are_dropped_end_first(tmp_path: Path) -> None:
     plain = rows_of(
         tmp_path / "a", values, chunks=(20, 500), compressors=[codecs.GzipCodec(level=1)]
     )
-    chunks = seam.native_chunks(plain, plain.folder)
+    chunks = native_chunks(plain, plain.folder)
     assert chunks is not None
     for _ in range(20):
         outs = [np.ones((20, 500), "u2") for _ in range(200)]
@@ -67,8 +66,7 @@ def ran(program: str, *argv: str) -> subprocess.CompletedProcess[str]:
 
 ENDED = """
 import sys, numpy as np
-from windrow.sources.zarr.local.metadata import plain_array
-from windrow.sources.zarr.local.native_chunks import native_chunks
+from windrow.sources.zarr.plain import native_chunks, plain_array
 from windrow.sources.chunks import Span
 chunks = native_chunks(plain_array(sys.argv[1]), sys.argv[1])
 spans = [Span(20 * k, 20 * k + 20, np.empty((20, 500), "u2")) for k in range(200)] * 5

@@ -140,6 +140,6 @@ def outcome(path: Path, file: Path, first: int, *, exact: bool) -> str:
 
 
 def test_ten_thousand_damaged_chunks(tmp_path: Path) -> None:
-    counts = attack("tests.sources.zarr.local.test_zarr_damage", tmp_path)
+    counts = attack("tests.sources.zarr.test_zarr_damage", tmp_path)
     assert counts["lost"] > 5_000
     assert counts["nothing lost"] + counts["other values"] > 500

@@ -6,11 +6,12 @@ what an array's metadata file held at opening, and checks the file again when ro
 are the fill value.
 
 Orphan chunks are stored chunks that the metadata has no place for. They show that the shape or
-chunk shape in the metadata is wrong, or that a writer left something behind.
+chunk shape in the metadata is wrong, or that a writer left something behind. An array none of whose
+chunks lie where its metadata say, though files lie there that look like chunks, is refused when it is opened.
 
 Invariants: a read whose rows hold other values does no I/O here; a read of rows that look like the
-fill value costs one `stat` per array while the file is unchanged. Orphan chunks are listed and
-never opened.
+fill value costs one `stat` per array while the file is unchanged. Chunks are listed and never opened, and
+to refuse an array a folder is listed no further than to its first chunk.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from windrow.errors import ReadError
-from windrow.sources.base import IntArray
-
-AnyArray = npt.NDArray[Any]
+from windrow.core.text import listing
+from windrow.errors import ReadError, SourceError
+from windrow.sources.base import AnyArray, IntArray
+from windrow.sources.zarr.metadata import keys_of
+from windrow.sources.zarr.names import Found
 
 FILES: Final = {"zarr": ".zarray", "zarr3": "zarr.json"}
 # About this many values of a row are compared: taking data for the fill value costs only a stat.
 _SAMPLES: Final = 16
 _MOST_ORPHANS: Final = 1000
 _NUMBER: Final = r"0|[1-9]\d*"
+_LIKE_A_CHUNK: Final = r"(c[./]?)?\d[\d._,-]*(\.\w+)?"
+_SHOWN: Final = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -198,7 +201,7 @@ def _same_array(then: dict[str, Any], now: dict[str, Any]) -> bool:
     return grown and {**then, "shape": None} == {**now, "shape": None}
 
 
-# --- orphan chunks -------------------------------------------------------------------------------
+# --- chunks and their places ---------------------------------------------------------------------
 
 
 def orphan_chunks(folder: str, prefix: str, separator: str, grid: Sequence[int]) -> list[str]:
@@ -213,31 +216,90 @@ def orphan_chunks(folder: str, prefix: str, separator: str, grid: Sequence[int])
     Raises:
         OSError: If a folder cannot be listed.
     """
-    if separator == ".":
-        orphans = _orphans_in_one_folder(folder, prefix, grid)
-    else:
-        below = os.path.join(folder, prefix.rstrip("/"))
-        orphans = _orphans_below(below, grid, outside=False) if os.path.isdir(below) else iter(())
+    orphans = (
+        entry.path
+        for entry, at in _objects_in(folder, prefix, separator, len(grid))
+        if any(k >= n for k, n in zip(at, grid, strict=True))
+    )
     return sorted(itertools.islice(orphans, _MOST_ORPHANS))
 
 
-def _orphans_in_one_folder(folder: str, prefix: str, grid: Sequence[int]) -> Iterator[str]:
-    key = re.escape(prefix) + r"\.".join([rf"({_NUMBER})"] * len(grid))
+def refuse_misplaced(found: Found) -> None:
+    """Check that some chunk of a local array of Zarr or N5 lies where its metadata say, if files lie there.
+
+    A chunk that is not found reads as the fill value. An array without any files is whole: all its cells
+    are the fill value.
+
+    Raises:
+        SourceError: If none does.
+    """
+    folder, keys = found.folder, keys_of(found.metadata or {})
+    if found.is_n5 and found.access is None and isinstance(found.spec, dict):
+        folder, keys = found.spec["kvstore"]["path"].rstrip("/"), ("", "/")
+    if folder is None or keys is None or not found.shape:
+        return
+    try:
+        stored = _objects_in(folder, *keys, len(found.shape))
+        if any(not entry.is_dir() for entry, _ in stored):
+            return
+        others = sorted(_like_chunks(folder))
+    except OSError:
+        return  # reading the chunks will say why
+    if others:
+        key = keys[0] + keys[1].join("0" for _ in found.shape)
+        raise SourceError(
+            f"{found.what}: no chunk of {found.named} in {found.where} lies where its metadata say, such"
+            f" as {key}, though the folder holds {listing(others, _SHOWN)}, so that all cells would read as the"
+            " fill value. If the metadata are wrong, correct the separator of chunk keys; else rename the"
+            " files, or decompress them (gunzip)"
+        )
+
+
+def is_whole(name: str) -> bool:
+    """Whether a file is not one that a writer makes before it has a chunk."""
+    return not name.startswith(".") and not name.endswith((".__lock", ".partial", ".tmp"))
+
+
+def _objects_in(
+    folder: str, prefix: str, separator: str, rank: int
+) -> Iterator[tuple[os.DirEntry[str], tuple[int, ...]]]:
+    """What has the key of a stored object in the folder of an array, with its coordinates."""
+    if separator == "/":
+        below = os.path.join(folder, prefix.rstrip("/"))
+        yield from _objects_below(below, rank) if os.path.isdir(below) else ()
+        return
+    key = re.escape(prefix) + r"\.".join([f"({_NUMBER})"] * rank)
     with os.scandir(folder) as entries:
         for entry in entries:
-            match = re.fullmatch(key, entry.name)
-            if match and any(int(k) >= n for k, n in zip(match.groups(), grid, strict=True)):
-                yield entry.path
+            if match := re.fullmatch(key, entry.name):
+                yield entry, tuple(map(int, match.groups()))
 
 
-def _orphans_below(folder: str, grid: Sequence[int], *, outside: bool) -> Iterator[str]:
+def _objects_below(
+    folder: str, rank: int, at: tuple[int, ...] = ()
+) -> Iterator[tuple[os.DirEntry[str], tuple[int, ...]]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if not re.fullmatch(_NUMBER, entry.name):
                 continue
-            out = outside or int(entry.name) >= grid[0]
-            if len(grid) > 1:
-                if entry.is_dir():
-                    yield from _orphans_below(entry.path, grid[1:], outside=out)
-            elif out:
-                yield entry.path
+            coords = (*at, int(entry.name))
+            if len(coords) == rank:
+                yield entry, coords
+            elif entry.is_dir():
+                yield from _objects_below(entry.path, rank, coords)
+
+
+def _like_chunks(folder: str) -> Iterator[str]:
+    """Files that look like chunks: one of each entry of the folder, by its path there."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name != "c" and not re.fullmatch(_LIKE_A_CHUNK, entry.name):
+                continue
+            if not entry.is_dir():
+                if is_whole(entry.name):
+                    yield entry.name
+                continue
+            for path, _, files in os.walk(entry.path):
+                if whole := [name for name in files if is_whole(name)]:
+                    yield os.path.relpath(os.path.join(path, min(whole)), folder)
+                    break

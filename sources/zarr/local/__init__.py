@@ -1,1 +1,0 @@
-"""Local Zarr arrays that the native core reads: metadata, presence, codecs and chunks."""

@@ -1,1 +1,0 @@
-from sources.zarr.level_cells import *

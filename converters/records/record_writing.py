@@ -32,10 +32,12 @@ from windrow.converters.job.manifest import (
     OutputFile,
     Skipped,
 )
-from windrow.converters.job.stages import ConversionStage, Steps, part_stage
+from windrow.converters.job.stages import ConversionStage, Steps, known, part_stage
 from windrow.converters.job.targets import growing, unwritable
+from windrow.converters.records.record_files import Lose, RecordFormat
 from windrow.core.native import native
 from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.sources.base import IntArray
 
 FORMAT: Final = "array_record"
 WRITER_OPTIONS: Final = "group_size:1,zstd:3"
@@ -296,17 +298,19 @@ class BatchWriter:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileTask:
-    """A file of records to write; conversions add the inputs of its records. Picklable.
+    """A file of records to write. Picklable.
 
     Args:
         name: The name of the file.
         key: The key of its part of the work.
         size_bytes: The bytes that progress reports for it, in all.
+        of: The records, as the conversion knows them.
     """
 
     name: str
     key: str
     size_bytes: int
+    of: Any
 
 
 # Yields the records of a task, some at a time. It notes records that it leaves out, and its
@@ -340,6 +344,44 @@ def _written(
     made = batches(folder, task, skipped, steps)
     file = write_file(folder, task.name, made, writer_options=writer_options)
     return FinishedPart(task.key, file.records, (file,), skipped.details)
+
+
+def copying_stage(
+    files: RecordFormat,
+    tasks: Sequence[FileTask],
+    block_bytes: int,
+    *,
+    writer_options: str,
+    max_bad_records: int,
+) -> ConversionStage:
+    """Return the stage that writes records as they are; each task is of some `RecordSpan`s."""
+    return writing_stage(
+        "convert",
+        known(tasks),
+        functools.partial(_copied, files, block_bytes),
+        writer_options=writer_options,
+        max_bad_records=max_bad_records,
+    )
+
+
+def _copied(
+    files: RecordFormat,
+    block_bytes: int,
+    folder: OutputFolder,
+    task: FileTask,
+    skipped: SkippedRecords,
+    steps: Steps,
+) -> Iterator[list[bytes]]:
+    """Yield the records of a file in blocks; raise at the end of an input if it has changed."""
+    records = done_bytes = 0
+    for span in task.of:
+        before = done_bytes - span.share(0, span.start)
+        for block in files.blocks([span], block_bytes, skipped.lose(span.at)):
+            yield block.records
+            records += len(block.records)
+            steps.reach(records, before + block.runs[-1].read_bytes)
+        span.source.check_unchanged()
+        done_bytes += span.stored_bytes
 
 
 def finish_files(
@@ -382,15 +424,12 @@ class SkippedRecords:
     found: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     more: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def add(self, at: int, first: int, stop: int, error: ReadError) -> None:
-        """Leave out records `[first, stop)` of input number `at`, which `error` describes.
+    def lose(self, at: int) -> Lose | None:
+        """Return what leaves out records of input number `at`; None if none may be bad."""
+        return functools.partial(self._lose, at) if self.limit else None
 
-        Raises:
-            ReadError: If these are more than the limit allows.
-        """
-        if len(self.found) + stop - first > self.limit:
-            if not self.limit:
-                raise error
+    def _lose(self, at: int, numbers: IntArray, error: ReadError) -> None:
+        if len(self.found) + len(numbers) > self.limit:
             raise ReadError(
                 f"{error}; with it more than max_bad_records={self.limit} are bad",
                 file=error.file,
@@ -399,7 +438,7 @@ class SkippedRecords:
                 why=error.why,
             ) from error
         why = error.why or str(error)
-        self.found += [{"input": at, "record": n, "error": why} for n in range(first, stop)]
+        self.found += [{"input": at, "record": n, "error": why} for n in numbers.tolist()]
 
     @property
     def details(self) -> dict[str, Any]:

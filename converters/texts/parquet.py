@@ -19,8 +19,8 @@ import numpy as np
 from windrow.converters.job.inputs import Input
 from windrow.converters.job.stages import Report, dropped
 from windrow.converters.records.record_files import (
-    Bad,
     Counted,
+    Lose,
     RecordBlock,
     RecordFormat,
     RecordRun,
@@ -105,7 +105,7 @@ class ParquetFiles(RecordFormat):
         return next(found, RecordBlock())
 
     def blocks(
-        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
+        self, spans: Sequence[RecordSpan], block_bytes: int, lose: Lose | None = None
     ) -> Iterator[RecordBlock]:
         for span in spans:
             if span.start < span.stop:

@@ -267,26 +267,27 @@ class _Writing:
     parts: tuple[int, ...] | None
     examples: bool
 
-    def tasks(self, folder: OutputFolder, results: list[FinishedPart]) -> list[_RowsTask]:
+    def tasks(self, folder: OutputFolder, results: list[FinishedPart]) -> list[FileTask]:
         files = self.counting.counted(folder, results)
         if self.parts is None:
             bounds = even_bounds(files, len(self.names))
         else:
             bounds = _apart(files, self.parts)
         return [
-            _RowsTask(name, f"{name}@{rows.digest}", rows.stored_bytes, rows)
+            FileTask(name, f"{name}@{rows.digest}", rows.stored_bytes, rows)
             for name, rows in zip(self.names, cut(files, bounds), strict=True)
         ]
 
     def batches(
-        self, folder: OutputFolder, task: _RowsTask, skipped: SkippedRecords, steps: Steps
+        self, folder: OutputFolder, task: FileTask, skipped: SkippedRecords, steps: Steps
     ) -> Iterator[Sequence[bytes]]:
         """Yield the records of a file, and note how many tokens they are."""
-        rows = max(1, task.row_range.rows)
+        row_range: RowRange = task.of
+        rows = max(1, row_range.rows)
         features = self.texts.decoder.features
         tokens = skipped.more["tokens"] = 0
-        with reporting_changes(task.row_range.sources):
-            for block in self.texts.files.blocks(task.row_range.spans, _BLOCK_BYTES):
+        with reporting_changes(row_range.sources):
+            for block in self.texts.files.blocks(row_range.spans, _BLOCK_BYTES):
                 columns = decoded(self.texts.decoder, block)
                 if self.examples:
                     records = encode_examples(columns, features)
@@ -297,7 +298,7 @@ class _Writing:
                     tokens += len(column.values)
                 yield records
                 steps.add(len(records), task.size_bytes * len(records) // rows)
-        for source in task.row_range.sources:
+        for source in row_range.sources:
             source.check_unchanged()
         skipped.more["tokens"] = tokens
 

@@ -166,11 +166,11 @@ def zarr_to_array_record(
     )
 
 
-def _tasks(stem: str, starts: Sequence[int], rows: RowEncoder) -> tuple[_RowsFileTask, ...]:
+def _tasks(stem: str, starts: Sequence[int], rows: RowEncoder) -> tuple[FileTask, ...]:
     """Return one task for each file."""
     names, spans = shard_names(stem, len(starts) - 1), itertools.pairwise(starts)
     return tuple(
-        _RowsFileTask(name, name, rows.share(*span), *span)
+        FileTask(name, name, rows.share(*span), span)
         for name, span in zip(names, spans, strict=True)
     )
 
@@ -480,13 +480,14 @@ class _RowsFileTask(FileTask):
 def _batches(
     rows: RowEncoder,
     folder: OutputFolder,
-    task: _RowsFileTask,
+    task: FileTask,
     skipped: SkippedRecords,
     steps: Steps,
 ) -> Iterator[list[bytes]]:
-    for stop, records in rows.batches(task.start, task.stop):
+    first, last = task.of
+    for stop, records in rows.batches(first, last):
         yield records
-        steps.reach(stop - task.start, rows.share(task.start, stop))
+        steps.reach(stop - first, rows.share(first, stop))
 
 
 def _finish(

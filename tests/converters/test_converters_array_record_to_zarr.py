@@ -21,8 +21,7 @@ from tests.conversions import encode, store, values_in
 from windrow.converters import Manifest, array_record_to_zarr, encode_example
 from windrow.converters.job.inputs import find_inputs
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.converters.records.record_files import cut, files_of, read_span
-from windrow.converters.records.record_writing import SkippedRecords
+from windrow.converters.records.record_files import cut, files_of
 from windrow.converters.zarr.layout import ArrayLayout, metadata_files
 from windrow.converters.zarr.to_records import zarr_to_array_record
 from windrow.errors import NotFoundError, ReadError, SourceError
@@ -219,20 +218,14 @@ def test_what_a_manifest_tells_wrongly_is_refused(tmp_path: Path) -> None:
 # Row ranges.
 
 
-@pytest.mark.parametrize("direct", [False, True])
-def test_no_batch_holds_many_large_records_among_small_ones(tmp_path: Path, direct: bool) -> None:
+def test_no_batch_holds_many_large_records_among_small_ones(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     records = [rng.bytes(10)] * 2000 + [rng.bytes(200_000) for _ in range(8)] + [b"end"] * 7
     path = write(tmp_path / "x.array_record", records)
     files = files_of("array_record")
     (counted,) = files.count(find_inputs(path))
     (row_range,) = cut([counted], [0, 2015])
-    if direct:
-        (span,) = row_range.spans
-        read = read_span(span, SkippedRecords(0), batch_bytes=300_000)
-        batches = [more for _, more, _ in read]
-    else:
-        batches = [block.records for block in files.blocks(row_range.spans, 300_000)]
+    batches = [block.records for block in files.blocks(row_range.spans, 300_000)]
     assert [one for batch in batches for one in batch] == records
     # Small ones together, and never two of the large ones.
     assert max(sum(map(len, batch)) for batch in batches) < 300_000

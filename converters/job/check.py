@@ -24,7 +24,7 @@ from windrow.converters.job.folder import checksum_of
 from windrow.converters.job.inputs import files_below
 from windrow.converters.job.manifest import MANIFEST_NAME, Manifest, OutputFile
 from windrow.converters.job.stages import check_integer
-from windrow.converters.job.targets import WORK, RemoteTarget, Target, target_of
+from windrow.converters.job.targets import WORK, Target, target_of
 from windrow.core.machine import usable_cores
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.core.text import bad_lines
@@ -365,7 +365,7 @@ def _nothing_where_refused() -> Iterator[None]:
 
 
 def _root(target: Target) -> str:
-    return target.url if isinstance(target, RemoteTarget) else target.shown()
+    return target.url
 
 
 def _fetcher(storage_options: Mapping[str, Any] | None, what: str) -> Fetcher:
@@ -396,8 +396,6 @@ def _files_in(target: Target) -> frozenset[str] | None:
     """Return the names of all files in a folder; None if it cannot be listed."""
     if target.local is not None:
         return frozenset(name for name, _ in files_below(target.local))
-    if not isinstance(target, RemoteTarget):
-        return None
     try:
         fs, root = url_to_fs(target.url, **target.options)
         fs.invalidate_cache()

@@ -19,7 +19,8 @@ from tests.processes import Program, until
 from windrow.converters.job.folder import FinishedPart, OutputFolder, begin
 from windrow.converters.job.locks import LEASE, check_lease, locked
 from windrow.converters.job.manifest import ConversionPlan, InputId
-from windrow.converters.job.targets import WORK, RemoteTarget, target_of
+from windrow.converters.job.targets import WORK, target_of
+from windrow.converters.job.targets import Target as RemoteTarget
 from windrow.core.progress import Progress
 from windrow.errors import ConversionError
 

@@ -85,19 +85,13 @@ class Counted:
 
     def to_json(self) -> dict[str, Any]:
         """All fields but the file, as JSON values."""
-        return {
-            "records": self.records,
-            "offsets": list(self.offsets),
-            "record_bytes": self.record_bytes,
-            "group": self.group,
-            "bad": [[bad.number, bad.why] for bad in self.bad],
-            "cuts": None if self.cuts is None else list(self.cuts),
-        }
+        found = {name: getattr(self, name) for name in self.__slots__ if name != "source"}
+        return {**found, "bad": [dataclasses.astuple(bad) for bad in self.bad]}
 
     @classmethod
     def from_json(cls, source: Input, value: dict[str, Any]) -> Counted:
         """Return the object for which `to_json` gave `value`."""
-        bad = tuple(Bad(number, why) for number, why in value["bad"])
+        bad = tuple(Bad(*one) for one in value["bad"])
         cuts = None if value["cuts"] is None else tuple(value["cuts"])
         more = {"offsets": tuple(value["offsets"]), "bad": bad, "cuts": cuts}
         return cls(source, **{**value, **more})

@@ -70,8 +70,6 @@ from windrow.transforms.orders import shuffled
 MEMORY_BYTES: Final = 512 << 20
 LEAST_MEMORY_BYTES: Final = 1 << 16
 MOST_MEMORY_BYTES: Final = 1 << 62
-MOST_FILES: Final = 99_999
-_SEEDS: Final = 2**32
 
 
 @declared
@@ -136,7 +134,8 @@ def array_record_to_array_record(
         >>> [file.records for file in manifest.files]
         [25, 25, 25, 25]
     """
-    _check_settings(writer_options, files, shuffle_seed, memory_bytes, max_bad_records)
+    check_writer_options(writer_options)
+    check_integer("memory_bytes", memory_bytes, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
     sources = find_inputs(inputs, storage_options=storage_options, marks=ARRAY_RECORD.marks)
     reader = files_of("array_record")
     found = tuple(reader.count(sources))
@@ -171,27 +170,6 @@ def array_record_to_array_record(
         finish=functools.partial(finish_files, plan, names, records, max_bad_records),
         expected=_expected(found, names, shuffle_seed),
     )
-
-
-def _check_settings(
-    writer_options: str,
-    files: int | None,
-    shuffle_seed: int | None,
-    memory_bytes: int,
-    max_bad_records: int,
-) -> None:
-    """Check the settings of `array_record_to_array_record`.
-
-    Raises:
-        ArgumentError: If one is of the wrong kind, or out of range.
-    """
-    check_writer_options(writer_options)
-    check_integer("max_bad_records", max_bad_records, 0)
-    if files is not None:
-        check_integer("files", files, 1, MOST_FILES)
-    if shuffle_seed is not None:
-        check_integer("shuffle_seed", shuffle_seed, 0, _SEEDS - 1)
-    check_integer("memory_bytes", memory_bytes, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
 
 
 def _expected(found: Sequence[Counted], names: Sequence[str], shuffle_seed: int | None) -> Expected:

@@ -14,8 +14,8 @@ from typing import Any, Final
 from windrow.converters.job.inputs import Input, Paths, find_inputs
 from windrow.converters.records.record_files import RecordFormat, reporting_changes
 from windrow.converters.texts.fields import (
+    LINE,
     JsonDecoder,
-    LineDecoder,
     TextField,
     inferred_fields,
 )
@@ -27,7 +27,7 @@ from windrow.converters.zarr.records_work import RecordsWork
 from windrow.converters.zarr.rows import Described, Features, Storage, asked_for, check_names
 from windrow.errors import ArgumentError
 from windrow.sources.signatures import JSON_LINES, PARQUET
-from windrow.sources.tf_example.features import Feature
+from windrow.sources.tf_example.features import BYTES, Feature
 
 _HINT: Final = "leave it out by names= (--name)"
 
@@ -41,7 +41,7 @@ class TextWork:
 
     found: tuple[Input, ...]
     files: RecordFormat
-    decoder: JsonDecoder | LineDecoder | TableDecoder
+    decoder: JsonDecoder | TableDecoder
 
     @property
     def tokens(self) -> Tokens | None:
@@ -97,7 +97,7 @@ def json_lines_work(
     found = find_inputs(inputs, storage_options=storage_options, marks=JSON_LINES.marks)
     files = JsonLinesFiles()
     if whole_lines and text is None:
-        return TextWork(found, files, LineDecoder())
+        return TextWork(found, files, JsonDecoder({LINE: Feature(BYTES)}, whole=True))
     taken: dict[str, Feature] = {}
     if features is not None:
         taken = dict(asked_for(features).features)

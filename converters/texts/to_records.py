@@ -20,7 +20,7 @@ from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import Input, Paths
 from windrow.converters.job.job import RunOptions, planned
 from windrow.converters.job.manifest import ConversionPlan, Manifest
-from windrow.converters.job.stages import Conversion, Steps, check_integer
+from windrow.converters.job.stages import Conversion, Steps
 from windrow.converters.records.record_files import (
     Counted,
     RowRange,
@@ -38,7 +38,6 @@ from windrow.converters.records.record_writing import (
     shard_names,
     writing_stage,
 )
-from windrow.converters.records.reshard import MOST_FILES
 from windrow.converters.texts.fields import LINE
 from windrow.converters.texts.inputs import TextWork, json_lines_work, parquet_work
 from windrow.converters.texts.lines import is_compressed, without_compression
@@ -119,7 +118,7 @@ def json_lines_to_array_record(
         >>> ArrayRecordDataSource(f"{folder}/out")[1]
         b'two'
     """
-    _check_settings(writer_options, files, max_bad_records)
+    check_writer_options(writer_options)
     texts = json_lines_work(
         inputs,
         field=field,
@@ -158,7 +157,7 @@ def parquet_to_array_record(
     given. A row group is the unit that is read, and is not cut. A row with a null in a field that is
     taken is bad.
     """
-    _check_settings(writer_options, files, max_bad_records)
+    check_writer_options(writer_options)
     if field is not None and names is not None:
         raise ArgumentError(
             "a record is the text of field, or an Example of names; give one of them"
@@ -175,13 +174,6 @@ def parquet_to_array_record(
     return _conversion(
         "parquet_to_array_record", texts, parts, writer_options, files, max_bad_records
     )
-
-
-def _check_settings(writer_options: str, files: int | None, max_bad_records: int) -> None:
-    check_writer_options(writer_options)
-    check_integer("max_bad_records", max_bad_records, 0)
-    if files is not None:
-        check_integer("files", files, 1, MOST_FILES)
 
 
 def _conversion(
@@ -244,13 +236,6 @@ def _parted(name: str) -> tuple[str, str]:
     match = _SHARD.fullmatch(without_compression(name))
     stem, shard = (match["stem"], match["shard"] or "") if match else (name, "")
     return _SUFFIX.sub("", stem) or "records", shard
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _RowsTask(FileTask):
-    """The task of writing a file of some rows."""
-
-    row_range: RowRange
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -105,7 +105,6 @@ def json_lines_to_zarr(
         >>> ZarrDataSource(f"{folder}/a.zarr")[1]
         {'id': np.int64(8), 'place': array([2., 3.])}
     """
-    check_integer("max_bad_records", max_bad_records, 0)
     work = json_lines_work(
         inputs,
         field=field,
@@ -154,7 +153,6 @@ def parquet_to_zarr(
         >>> ZarrDataSource(f"{folder}/a.zarr")[1]
         {'id': np.int64(8)}
     """
-    check_integer("max_bad_records", max_bad_records, 0)
     work = parquet_work(
         inputs,
         field=field,

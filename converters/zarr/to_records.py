@@ -17,7 +17,7 @@ from typing import Any, Final, Unpack
 
 import numpy as np
 
-from windrow.converters.job.declared import declared
+from windrow.converters.job.declared import MOST_FILES, declared
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import refuse_changed
 from windrow.converters.job.job import RunOptions
@@ -37,7 +37,6 @@ from windrow.converters.records.record_writing import (
 from windrow.converters.records.reshard import (
     LEAST_MEMORY_BYTES,
     MEMORY_BYTES,
-    MOST_FILES,
     MOST_MEMORY_BYTES,
 )
 from windrow.converters.zarr.array_inputs import OTHERS, AnyArray, InputArray
@@ -119,10 +118,6 @@ def zarr_to_array_record(
         MissingExtraError: If what is needed is not installed.
     """
     check_writer_options(writer_options)
-    if files is not None:
-        check_integer("files", files, 1, MOST_FILES)
-    if records_per_file is not None:
-        check_integer("records_per_file", records_per_file, 1, 1 << 62)
     check_integer("memory_bytes", memory_bytes, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
     if files is not None and records_per_file is not None:
         raise ArgumentError("files and records_per_file say the same; give one of them")
@@ -467,14 +462,6 @@ def _encoded(encode: Encode, row: int, values: dict[str, Any]) -> bytes:
             f"row {row}: encode returned {type(record).__name__}; a record is bytes"
         )
     return record
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _RowsFileTask(FileTask):
-    """The task of writing the file of rows `[start, stop)`."""
-
-    start: int
-    stop: int
 
 
 def _batches(

@@ -39,7 +39,7 @@ from windrow.converters.records.record_writing import (
     writing_stage,
 )
 from windrow.converters.texts.fields import LINE
-from windrow.converters.texts.inputs import TextWork, json_lines_work, parquet_work
+from windrow.converters.texts.inputs import TextRequest, TextWork, json_lines_work, parquet_work
 from windrow.converters.texts.lines import is_compressed, without_compression
 from windrow.converters.texts.tokens import Tokens, refuse_no_tokens
 from windrow.converters.zarr.decoding import decoded
@@ -119,14 +119,8 @@ def json_lines_to_array_record(
         b'two'
     """
     check_writer_options(writer_options)
-    texts = json_lines_work(
-        inputs,
-        field=field,
-        tokenizer=tokenizer,
-        end_token=end_token,
-        storage_options=storage_options,
-        whole_lines=True,
-    )
+    asked = TextRequest(inputs, field, tokenizer, end_token, storage_options)
+    texts = json_lines_work(asked, whole_lines=True)
     parts = list(map(_parts, texts.found))
     return _conversion(
         "json_lines_to_array_record", texts, parts, writer_options, files, max_bad_records
@@ -162,14 +156,7 @@ def parquet_to_array_record(
         raise ArgumentError(
             "a record is the text of field, or an Example of names; give one of them"
         )
-    texts = parquet_work(
-        inputs,
-        field=field,
-        tokenizer=tokenizer,
-        end_token=end_token,
-        names=names,
-        storage_options=storage_options,
-    )
+    texts = parquet_work(TextRequest(inputs, field, tokenizer, end_token, storage_options, names))
     parts = [1] * len(texts.found)
     return _conversion(
         "parquet_to_array_record", texts, parts, writer_options, files, max_bad_records

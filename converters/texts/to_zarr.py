@@ -18,7 +18,7 @@ from windrow.converters.job.job import RunOptions
 from windrow.converters.job.manifest import ConversionPlan
 from windrow.converters.job.stages import Conversion, check_integer
 from windrow.converters.texts.fields import TOKENS
-from windrow.converters.texts.inputs import TextWork, json_lines_work, parquet_work
+from windrow.converters.texts.inputs import TextRequest, TextWork, json_lines_work, parquet_work
 from windrow.converters.texts.tokens import Tokens, refuse_no_tokens
 from windrow.converters.zarr.from_records import MEMORY_BYTES
 from windrow.converters.zarr.records_work import RecordsWork
@@ -105,16 +105,8 @@ def json_lines_to_zarr(
         >>> ZarrDataSource(f"{folder}/a.zarr")[1]
         {'id': np.int64(8), 'place': array([2., 3.])}
     """
-    work = json_lines_work(
-        inputs,
-        field=field,
-        tokenizer=tokenizer,
-        end_token=end_token,
-        names=names,
-        features=features,
-        skip_bad=max_bad_records > 0,
-        storage_options=storage_options,
-    )
+    asked = TextRequest(inputs, field, tokenizer, end_token, storage_options, names)
+    work = json_lines_work(asked, features=features, skip_bad=max_bad_records > 0)
     storage = Storage(chunk_rows, shard_rows, codecs)
     return _conversion("json_lines_to_zarr", work, storage, max_bad_records, memory_bytes)
 
@@ -153,14 +145,7 @@ def parquet_to_zarr(
         >>> ZarrDataSource(f"{folder}/a.zarr")[1]
         {'id': np.int64(8)}
     """
-    work = parquet_work(
-        inputs,
-        field=field,
-        tokenizer=tokenizer,
-        end_token=end_token,
-        names=names,
-        storage_options=storage_options,
-    )
+    work = parquet_work(TextRequest(inputs, field, tokenizer, end_token, storage_options, names))
     storage = Storage(chunk_rows, shard_rows, codecs)
     return _conversion("parquet_to_zarr", work, storage, max_bad_records, memory_bytes)
 

@@ -38,11 +38,12 @@ from windrow.converters.job.stages import Conversion
 from windrow.converters.job.targets import target_of
 from windrow.converters.records.array_record import file_to_file, tfrecord_to_array_record
 from windrow.converters.records.reshard import array_record_to_array_record
-from windrow.converters.texts.to_records import (
+from windrow.converters.texts.conversions import (
     json_lines_to_array_record,
+    json_lines_to_zarr,
     parquet_to_array_record,
+    parquet_to_zarr,
 )
-from windrow.converters.texts.to_zarr import json_lines_to_zarr, parquet_to_zarr
 from windrow.converters.tfds.conversions import tfds_to_zarr
 from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.zarr.rechunk import zarr_to_zarr

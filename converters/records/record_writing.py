@@ -407,7 +407,13 @@ def finish_files(
     ordered = [by_name[name] for name in names]
     if records is None:
         records = [part.records + len(part.details.get("skipped", ())) for part in ordered]
-    folder.finish(manifest_of(plan, records, ordered, max_bad_records))
+    bad: list[list[tuple[int, str]]] = [[] for _ in records]
+    left_out = skipped_details(ordered, max_bad_records, [one.name for one in plan.inputs])
+    for one in left_out.get("skipped", ()):
+        bad[one["input"]].append((one["record"], one["error"]))
+    inputs, skipped = inputs_of(plan.inputs, records, bad)
+    files = tuple(file for part in ordered for file in part.files)
+    folder.finish(Manifest(plan.format, inputs, plan.settings, files, skipped))
 
 
 # Records that are left out since they are damaged.
@@ -472,29 +478,6 @@ def skipped_details(
             why=one["error"],
         )
     return {"skipped": found} if found else {}
-
-
-def manifest_of(
-    plan: ConversionPlan, records: Sequence[int], parts: Sequence[FinishedPart], limit: int
-) -> Manifest:
-    """Return the manifest of files that hold all records of the inputs.
-
-    Args:
-        plan: What was done.
-        records: The number of records of each input, with those left out.
-        parts: In the order of the files.
-        limit: How many records may have been left out.
-
-    Raises:
-        ReadError: If more were.
-    """
-    names = [one.name for one in plan.inputs]
-    bad: list[list[tuple[int, str]]] = [[] for _ in names]
-    for one in skipped_details(parts, limit, names).get("skipped", ()):
-        bad[one["input"]].append((one["record"], one["error"]))
-    inputs, skipped = inputs_of(plan.inputs, records, bad)
-    files = tuple(file for part in parts for file in part.files)
-    return Manifest(plan.format, inputs, plan.settings, files, skipped)
 
 
 def inputs_of(

@@ -17,7 +17,7 @@ from windrow import converters
 from windrow.cli.main import main
 from windrow.converters import Manifest, json_lines_to_array_record, parquet_to_array_record
 from windrow.converters.job.inputs import find_inputs
-from windrow.converters.texts import to_records
+from windrow.converters.texts import conversions
 from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.sources import ArrayRecordDataSource
 
@@ -112,7 +112,7 @@ def test_a_large_plain_file_becomes_several(
 ) -> None:
     found = texts(257)
     size = len(lines_of(found))
-    monkeypatch.setattr(to_records, "FILE_BYTES", size // 4 + 1)
+    monkeypatch.setattr(conversions, "FILE_BYTES", size // 4 + 1)
     (tmp_path / "in").mkdir()
     write_lines(tmp_path / "in" / "a.jsonl", found)
     write_lines(tmp_path / "in" / "b.jsonl.gz", found * 9)
@@ -140,7 +140,7 @@ def test_names_of_files(tmp_path: Path) -> None:
     for name in given:
         (tmp_path / name).write_bytes(packed(name, b"{}\n"))
     found = find_inputs([str(tmp_path / name) for name in given])
-    assert to_records.file_names(found, [1] * 4) == list(given.values())
+    assert conversions.file_names(found, [1] * 4) == list(given.values())
     (tmp_path / "y.jsonl").write_bytes(b"{}\n")
     with pytest.raises(ConversionError, match=r"would both become y\.array_record; .*files="):
         json_lines_to_array_record(

@@ -18,7 +18,7 @@ The decorator makes three things of it:
 3. the flags of the command that resumes the conversion, spelled as `OPTIONS` has it.
 
 Invariant: the signature alone has the name, type and default of a setting, and `OPTIONS` alone has
-its spelling on the command line.
+its spelling on the command line, and the least and most of an integer.
 """
 
 from __future__ import annotations
@@ -203,6 +203,7 @@ def declared(plan: Callable[P, Conversion]) -> ConversionFunction[P]:
     made: Any = carried_out
     made.__annotations__ = {**plan.__annotations__, "return": Manifest}
     made.__signature__ = signature.replace(return_annotation="Manifest")
+    conversion.__qualname__ = plan.__name__
     made.settings, made.conversion = settings, conversion
     function: ConversionFunction[P] = made
     return function

@@ -283,6 +283,9 @@ class RecordFormat(abc.ABC):
     sample_bytes: ClassVar[int] = _SAMPLE_BYTES
     """About the most bytes of the first records that are read together."""
 
+    samples_each: ClassVar[bool] = False
+    """Whether as many first records are read of each file as are wanted of all."""
+
     def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
         """Return files that are to be counted together."""
         size = _FILES_AT_ONCE if self.counts_at_once else 1
@@ -310,19 +313,18 @@ class RecordFormat(abc.ABC):
             ConversionError: If a file has fewer records than it had.
         """
 
-    def beginning(
-        self, file: Input, records: int, taken: int, lose: Lose | None
-    ) -> Iterator[RecordBlock]:
-        """Yield the first records of a file, after `taken` of the `records` wanted of all files."""
+    def beginning(self, file: Input, records: int, lose: Lose | None) -> Iterator[RecordBlock]:
+        """Yield the first records of a file."""
         (counted,) = self.count([file])
-        stop = min(records - taken, counted.records)
+        stop = min(records, counted.records)
         return self.blocks([_span(counted, 0, stop)] if stop else [], self.sample_bytes, lose)
 
     def first(self, files: Sequence[Input], records: int, *, skip_bad: bool) -> RecordBlock:
         """Return about `records` first records of all files, without damaged ones if `skip_bad`."""
         block, lose = RecordBlock(), passed_over if skip_bad else None
         for file in files:
-            for more in self.beginning(file, records, len(block.records), lose):
+            wanted = records if self.samples_each else records - len(block.records)
+            for more in self.beginning(file, wanted, lose):
                 block.runs += more.runs
                 block.records += more.records
                 if len(block.records) >= records or sum(map(len, block.records)) > _SAMPLE_BYTES:
@@ -349,10 +351,8 @@ class StreamFormat(RecordFormat):
     def reason(self, error: ReadError) -> str:
         return f"at byte {error.offset}: {error.why}"
 
-    def beginning(
-        self, file: Input, records: int, taken: int, lose: Lose | None
-    ) -> Iterator[RecordBlock]:
-        span = RecordSpan(file, 0, records - taken, records)
+    def beginning(self, file: Input, records: int, lose: Lose | None) -> Iterator[RecordBlock]:
+        span = RecordSpan(file, 0, records, records)
         for run, found in self.runs(span, lose, whole=False):
             yield RecordBlock(found, [run])
 
@@ -375,6 +375,8 @@ class StreamFormat(RecordFormat):
 class TFRecordFiles(StreamFormat):
     """TFRecord files. Counting reads their frames."""
 
+    samples_each = True
+
     def count(self, files: Sequence[Input], progress: Report = dropped) -> list[Counted]:
         (file,) = files
         offsets: list[int] = []
@@ -387,12 +389,6 @@ class TFRecordFiles(StreamFormat):
             data_bytes += int(sizes.sum())
             progress(records, batch.stored_bytes)
         return [Counted(file, records, tuple(offsets), -(-data_bytes // max(1, records)))]
-
-    def beginning(
-        self, file: Input, records: int, taken: int, lose: Lose | None
-    ) -> Iterator[RecordBlock]:
-        # All that are wanted, of each file: features are inferred from what this gives.
-        return super().beginning(file, records, 0, lose)
 
     def runs(
         self, span: RecordSpan, lose: Lose | None, *, whole: bool = True

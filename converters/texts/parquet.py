@@ -101,7 +101,7 @@ class ParquetFiles(RecordFormat):
                 )
 
     def first(self, files: Sequence[Input], records: int, *, skip_bad: bool) -> RecordBlock:
-        found = (block for file in files for block in self.beginning(file, records, 0, None))
+        found = (block for file in files for block in self.beginning(file, records, None))
         return next(found, RecordBlock())
 
     def blocks(

@@ -187,13 +187,13 @@ def declared(plan: Callable[P, Conversion]) -> ConversionFunction[P]:
         for name in given:
             if name not in settings:
                 raise TypeError(f"{plan.__name__}() got an unexpected keyword argument {name!r}")
-        check_integers(given)
+        check_integers(settings, given)
         anywhere: Any = plan
         return completed(anywhere(inputs, "", **given), inputs, given)
 
     @functools.wraps(plan)
     def carried_out(*args: P.args, **kwargs: P.kwargs) -> Manifest:
-        check_integers(kwargs)
+        check_integers(settings, kwargs)
         planned = plan(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         inputs, output, *_ = bound.args
@@ -209,15 +209,15 @@ def declared(plan: Callable[P, Conversion]) -> ConversionFunction[P]:
     return function
 
 
-def check_integers(settings: Mapping[str, Any]) -> None:
-    """Refuse integers that their options do not allow; None is always allowed.
+def check_integers(settings: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> None:
+    """Refuse integers that their options do not allow.
 
     Raises:
         ArgumentError: If one is out of range, or of another kind.
     """
-    for name, value in settings.items():
-        option = OPTIONS.get(name)
-        if option is not None and option.least is not None and value is not None:
+    for name, parameter in settings.items():
+        option, value = OPTIONS.get(name), given.get(name, parameter.default)
+        if option is not None and option.least is not None and value is not parameter.default:
             check_integer(name, value, option.least, option.most)
 
 

@@ -114,7 +114,7 @@ class _SpooledRun:
 class FilesOfRows:
     """Some files of one array of a feature, `[start, stop)` of it, from what was spooled. Picklable.
 
-    `what` is the array: `VALUES`, `OFFSETS`, or `BLOCKS`, of which items are numbers of blocks.
+    `what` is the array: `VALUES`, `OFFSETS`, or `BLOCKS`, whose items are counted in blocks.
     """
 
     what: str

@@ -241,10 +241,8 @@ def command(
         planned = _plan_conversion(sources, source, target, storage_options, settings)
     for note in notes:
         click.echo(f"windrow convert: {note.message}", err=True)
-    conversion = dataclasses.replace(
-        planned,
-        command=shlex.join(["windrow", "convert", *_resume_arguments(raw)]),
-    )
+    resume = shlex.join(["windrow", "convert", *_resume_arguments(raw)])
+    conversion = dataclasses.replace(planned, command=resume)
     if dry_run:
         _show_plan(describe(conversion, output, output_options=options), as_json=as_json)
         return

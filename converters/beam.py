@@ -73,6 +73,12 @@ class ConversionTransform(beam.PTransform[Any, Any]):
 
     conversion_of: ClassVar[Callable[..., Conversion]]
 
+    def __init_subclass__(cls, *, of: Callable[..., Conversion] | None = None) -> None:
+        """A transform whose conversion `of` plans, from the inputs and the settings."""
+        super().__init_subclass__()
+        if of is not None:
+            cls.conversion_of = staticmethod(of)
+
     def __init__(
         self,
         inputs: Any,
@@ -101,28 +107,52 @@ class ConversionTransform(beam.PTransform[Any, Any]):
         return numbers | transform(self._conversion, self._folder, begin=self._begin, end=_end)
 
 
-def _transform(name: str, plan: Callable[..., Conversion]) -> type[ConversionTransform]:
-    """Return the transform `name` of the conversions that `plan` plans."""
-    doc = f"The conversion of `{plan.__qualname__}` on a Beam pipeline."
-    members = {"conversion_of": staticmethod(plan), "__doc__": doc, "__module__": __name__}
-    return type(name, (ConversionTransform,), members)
+class TFRecordToArrayRecord(ConversionTransform, of=tfrecord_to_array_record.conversion):
+    """`tfrecord_to_array_record` on a Beam pipeline."""
 
 
-TFRecordToArrayRecord = _transform("TFRecordToArrayRecord", tfrecord_to_array_record.conversion)
-TFRecordToZarr = _transform("TFRecordToZarr", tfrecord_to_zarr.conversion)
-ArrayRecordToZarr = _transform("ArrayRecordToZarr", array_record_to_zarr.conversion)
-ArrayRecordToArrayRecord = _transform(
-    "ArrayRecordToArrayRecord", array_record_to_array_record.conversion
-)
-ZarrToArrayRecord = _transform("ZarrToArrayRecord", zarr_to_array_record.conversion)
-ZarrToZarr = _transform("ZarrToZarr", zarr_to_zarr.conversion)
-TFDSToZarr = _transform("TFDSToZarr", tfds_to_zarr.conversion)
-JsonLinesToArrayRecord = _transform("JsonLinesToArrayRecord", json_lines_to_array_record.conversion)
-JsonLinesToZarr = _transform("JsonLinesToZarr", json_lines_to_zarr.conversion)
-ParquetToArrayRecord = _transform("ParquetToArrayRecord", parquet_to_array_record.conversion)
-ParquetToZarr = _transform("ParquetToZarr", parquet_to_zarr.conversion)
-# `prefix` names the files, as `convert_tf_to_arrayrecord_disk_match_shards` does.
-FileToFile = _transform("FileToFile", file_to_file)
+class TFRecordToZarr(ConversionTransform, of=tfrecord_to_zarr.conversion):
+    """`tfrecord_to_zarr` on a Beam pipeline."""
+
+
+class ArrayRecordToZarr(ConversionTransform, of=array_record_to_zarr.conversion):
+    """`array_record_to_zarr` on a Beam pipeline."""
+
+
+class ArrayRecordToArrayRecord(ConversionTransform, of=array_record_to_array_record.conversion):
+    """`array_record_to_array_record` on a Beam pipeline."""
+
+
+class ZarrToArrayRecord(ConversionTransform, of=zarr_to_array_record.conversion):
+    """`zarr_to_array_record` on a Beam pipeline."""
+
+
+class ZarrToZarr(ConversionTransform, of=zarr_to_zarr.conversion):
+    """`zarr_to_zarr` on a Beam pipeline."""
+
+
+class TFDSToZarr(ConversionTransform, of=tfds_to_zarr.conversion):
+    """`tfds_to_zarr` on a Beam pipeline."""
+
+
+class JsonLinesToArrayRecord(ConversionTransform, of=json_lines_to_array_record.conversion):
+    """`json_lines_to_array_record` on a Beam pipeline."""
+
+
+class JsonLinesToZarr(ConversionTransform, of=json_lines_to_zarr.conversion):
+    """`json_lines_to_zarr` on a Beam pipeline."""
+
+
+class ParquetToArrayRecord(ConversionTransform, of=parquet_to_array_record.conversion):
+    """`parquet_to_array_record` on a Beam pipeline."""
+
+
+class ParquetToZarr(ConversionTransform, of=parquet_to_zarr.conversion):
+    """`parquet_to_zarr` on a Beam pipeline."""
+
+
+class FileToFile(ConversionTransform, of=file_to_file):
+    """`convert_tf_to_arrayrecord_disk_match_shards` on a Beam pipeline; `prefix` names the files."""
 
 
 def _begin(

@@ -203,7 +203,6 @@ def declared(plan: Callable[P, Conversion]) -> ConversionFunction[P]:
     made: Any = carried_out
     made.__annotations__ = {**plan.__annotations__, "return": Manifest}
     made.__signature__ = signature.replace(return_annotation="Manifest")
-    conversion.__qualname__ = plan.__name__
     made.settings, made.conversion = settings, conversion
     function: ConversionFunction[P] = made
     return function

@@ -96,9 +96,7 @@ class ConversionTransform(beam.PTransform[Any, Any]):
         token = uuid.uuid4().hex
         self._conversion = conversion
         self._folder = OutputFolder(target, conversion.plan.key, token, run=token)
-        self._begin = functools.partial(
-            _begin, conversion, conversion.resume(os.fspath(output)), overwrite, take_over
-        )
+        self._begin = functools.partial(_begin, conversion, os.fspath(output), overwrite, take_over)
 
     def expand(self, pipeline: Any) -> Any:
         """The manifest, after the last step."""
@@ -156,7 +154,7 @@ class FileToFile(ConversionTransform, of=file_to_file):
 
 
 def _begin(
-    conversion: Conversion, resume: str, overwrite: bool, take_over: bool, folder: OutputFolder
+    conversion: Conversion, output: str, overwrite: bool, take_over: bool, folder: OutputFolder
 ) -> None:
     """Take the lease and make the folder ready, unless this pipeline has done so or has ended."""
     target, plan, token = folder.target, conversion.plan, folder.run
@@ -167,6 +165,7 @@ def _begin(
         if not overwrite and finished_before(target, plan) is not None:
             return
         take_lease(target, token, take_over=take_over)
+        resume = conversion.resume(output)
         begin(target, plan, resume=resume, overwrite=overwrite, lease=token)
 
 

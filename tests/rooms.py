@@ -128,7 +128,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.sources.tfds": 2315,
     "windrow.workers": 2067,
     "windrow.converters.job": 3553,
-    "windrow.converters.records": 2219,
+    "windrow.converters.records": 2208,
     "windrow.converters.zarr": 5490,
     "windrow.converters.texts": 1779,
     "windrow.converters.tfds": 1332,

@@ -24,16 +24,17 @@ from typing import Any, Final, Unpack
 from windrow.converters.job.declared import declared
 from windrow.converters.job.inputs import Paths, find_inputs, source_texts
 from windrow.converters.job.job import RunOptions, planned
-from windrow.converters.job.stages import Conversion, Expected, check_integer
+from windrow.converters.job.stages import Conversion, Expected, check_integer, known
 from windrow.converters.records.record_files import ALL_RECORDS, RecordSpan, files_of
 from windrow.converters.records.record_writing import (
     FORMAT,
     WRITER_OPTIONS,
     FileTask,
     check_writer_options,
-    copying_stage,
+    copied,
     distinct_names,
     finish_files,
+    writing_stage,
 )
 from windrow.converters.records.tfrecord import without_gzip
 from windrow.sources.signatures import TFRECORD
@@ -125,10 +126,11 @@ def file_to_file(
         span = RecordSpan(source, 0, ALL_RECORDS, ALL_RECORDS, at=at)
         tasks.append(FileTask(name, f"{name}@{source.id.key}", source.size_bytes, (span,)))
     plan = planned(FORMAT, found, settings, per_file=True)
-    stage = copying_stage(
-        files_of("tfrecord"),
-        tasks,
-        1,  # each block as soon as it is read
+    stage = writing_stage(
+        "convert",
+        known(tasks),
+        # Each block is written as soon as it is read.
+        functools.partial(copied, files_of("tfrecord"), 1),
         writer_options=writer_options,
         max_bad_records=max_bad_records,
     )

@@ -32,7 +32,7 @@ from windrow.converters.job.manifest import (
     OutputFile,
     Skipped,
 )
-from windrow.converters.job.stages import ConversionStage, Steps, known, part_stage
+from windrow.converters.job.stages import ConversionStage, Steps, part_stage
 from windrow.converters.job.targets import growing, unwritable
 from windrow.converters.records.record_files import Lose, RecordFormat
 from windrow.core.native import native
@@ -346,25 +346,7 @@ def _written(
     return FinishedPart(task.key, file.records, (file,), skipped.details)
 
 
-def copying_stage(
-    files: RecordFormat,
-    tasks: Sequence[FileTask],
-    block_bytes: int,
-    *,
-    writer_options: str,
-    max_bad_records: int,
-) -> ConversionStage:
-    """Return the stage that writes records as they are; each task is of some `RecordSpan`s."""
-    return writing_stage(
-        "convert",
-        known(tasks),
-        functools.partial(_copied, files, block_bytes),
-        writer_options=writer_options,
-        max_bad_records=max_bad_records,
-    )
-
-
-def _copied(
+def copied(
     files: RecordFormat,
     block_bytes: int,
     folder: OutputFolder,
@@ -372,7 +354,11 @@ def _copied(
     skipped: SkippedRecords,
     steps: Steps,
 ) -> Iterator[list[bytes]]:
-    """Yield the records of a file in blocks; raise at the end of an input if it has changed."""
+    """Yield the records of the task's `RecordSpan`s as they are, as `Batches`.
+
+    Raises:
+        ConversionError: At the end of a span, if its file has been written anew.
+    """
     records = done_bytes = 0
     for span in task.of:
         before = done_bytes - span.share(0, span.start)

@@ -37,6 +37,7 @@ from windrow.converters.job.stages import (
     Expected,
     Steps,
     check_integer,
+    known,
     part_stage,
 )
 from windrow.converters.records.record_files import (
@@ -55,7 +56,7 @@ from windrow.converters.records.record_writing import (
     SkippedRecords,
     check_writer_options,
     common_stem,
-    copying_stage,
+    copied,
     distinct_names,
     finish_files,
     records_bytes,
@@ -150,10 +151,10 @@ def array_record_to_array_record(
         names = shard_names(stem, files or len(found))
     if shuffle_seed is None:
         tasks = _tasks(found, names, one_to_one=one_to_one)
-        copying = copying_stage(
-            reader,
-            tasks,
-            BATCH_BYTES,
+        copying = writing_stage(
+            "convert",
+            known(tasks),
+            functools.partial(copied, reader, BATCH_BYTES),
             writer_options=writer_options,
             max_bad_records=max_bad_records,
         )
